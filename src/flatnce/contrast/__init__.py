@@ -1,0 +1,7 @@
+"""The one statistic: each anchor's row of scores, reduced to a few numbers that everyone reads."""
+
+from flatnce.contrast.logits import contrast_from_logits, importance_weights
+from flatnce.contrast.record import Contrast
+from flatnce.contrast.reduce import contrast_of
+
+__all__ = ["Contrast", "contrast_from_logits", "contrast_of", "importance_weights"]

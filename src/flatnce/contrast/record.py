@@ -1,0 +1,110 @@
+"""The record that losses, diagnostics, bounds and controllers read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from flatnce import faults
+from flatnce.kernels import RowStatistics
+
+__all__ = ["Contrast", "concatenate", "report"]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    r"""Row statistics of a batch; losses, diagnostics, bounds and controllers read only these.
+
+    For anchor i with scores :math:`s_{ij} = \beta \langle q_i, k_j \rangle`, positive score
+    :math:`s^+_i` and negatives N(i).
+
+    Arguments:
+        positive: Positive score; of several positives the mean (form ``out``) or the
+            log-sum-exp (form ``in``).
+        negative: Log-sum-exp of the negatives' scores.
+        negative2: Log-sum-exp of twice the negatives' scores (for the effective sample size).
+        count: Number of negatives.
+        hardest: Largest negative score; detached.
+        beta: Inverse temperature.
+        positives: The positives' own statistics where a row has several; else None.
+        weight: Row weights of mean 1 where rows differ (no positive: 0); else None.
+        slope: Derivative of the row's InfoNCE in beta, detached, where asked for.
+        faults: Bad values found on the device, see :mod:`flatnce.faults`.
+    """
+
+    positive: Float[Tensor, " n"]
+    negative: Float[Tensor, " n"]
+    negative2: Float[Tensor, " n"]
+    count: Float[Tensor, " n"]
+    hardest: Float[Tensor, " n"]
+    beta: Float[Tensor, ""]
+    positives: RowStatistics | None = None
+    weight: Float[Tensor, " n"] | None = None
+    slope: Float[Tensor, " n"] | None = None
+    faults: Bool[Tensor, " f"] | None = None
+
+    @property
+    def gap(self) -> Float[Tensor, " n"]:
+        """The number the family reads: log-sum-exp of the contrasts (the paper's *clogits*)."""
+        return self.negative - self.positive
+
+    @property
+    def margin(self) -> Float[Tensor, " n"]:
+        """The negatives' pooled mass against the positives'; the gap where one is positive."""
+        return self.gap if self.positives is None else self.negative - self.positives.lse
+
+    def reduce(self, rows: Float[Tensor, " n"], reduction: str = "mean") -> Float[Tensor, "..."]:
+        """Mean, sum or all of a quantity of the rows, with the rows' weights.
+
+        Arguments:
+            rows: One number a row.
+            reduction: ``mean``, ``sum`` or ``none``.
+        """
+        if reduction not in ("mean", "sum", "none"):
+            raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
+        weighted = rows if self.weight is None else rows * self.weight
+        if reduction == "none":
+            return weighted
+        return weighted.mean() if reduction == "mean" else weighted.sum()
+
+    def detach(self) -> "Contrast":
+        """The same numbers without their history."""
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        pool = present.pop("positives")
+        detached = {name: t.detach() for name, t in present.items() if t is not None}
+        return Contrast(**detached, positives=None if pool is None else pool.map(Tensor.detach))
+
+
+def concatenate(parts: Sequence[Contrast]) -> Contrast:
+    """Rows of several contrasts as one; they share beta."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if any(value is None for value in values) else torch.cat(values)
+
+    found = faults.combine(*(part.faults for part in parts))
+    names = ("positive", "negative", "negative2", "count", "hardest", "weight", "slope")
+    rows: dict[str, Any] = {name: joined(name) for name in names}
+    return Contrast(**rows, beta=parts[0].beta, faults=found)
+
+
+def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Tensor, " f"] | None:
+    """Raise the first bad row where that is free, else return the flags.
+
+    Arguments:
+        shown: The offending value, for the message.
+        **rows: Where each fault holds, by name.
+    """
+    if not faults.can_raise_now(next(iter(rows.values()))):
+        return faults.flag(**{name: bad.any() for name, bad in rows.items()})
+    for name, bad in rows.items():
+        if bool(bad.any()):
+            row = int(bad.reshape(-1).int().argmax())
+            place = f"row {row}" if shown is None else f"value {shown.item()}"
+            raise ValueError(f"{name} ({place}): {faults.FAULTS[name]}")
+    return None

@@ -1,0 +1,33 @@
+"""Is it working? Effective sample size, saturation, geometry, a monitor and a verdict."""
+
+from flatnce.diagnostics.ess import effective_sample_size, temperature_for_ess
+from flatnce.diagnostics.geometry import alignment, effective_rank, uniformity
+from flatnce.diagnostics.gradients import GradientMeter
+from flatnce.diagnostics.monitor import Monitor
+from flatnce.diagnostics.saturation import (
+    gradient_gain,
+    mutual_information,
+    mutual_information_ceiling,
+    retrieval_top1,
+    saturated_share,
+)
+from flatnce.diagnostics.snapshot import Snapshot
+from flatnce.diagnostics.verdict import Verdict, verdict_on
+
+__all__ = [
+    "GradientMeter",
+    "Monitor",
+    "Snapshot",
+    "Verdict",
+    "alignment",
+    "effective_rank",
+    "effective_sample_size",
+    "gradient_gain",
+    "mutual_information",
+    "mutual_information_ceiling",
+    "retrieval_top1",
+    "saturated_share",
+    "temperature_for_ess",
+    "uniformity",
+    "verdict_on",
+]

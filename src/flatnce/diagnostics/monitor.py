@@ -1,0 +1,184 @@
+"""A monitor any loop can feed: accumulates on the device, reads on request, one flat dict."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from flatnce import distributed, faults
+from flatnce.contrast import Contrast
+from flatnce.diagnostics.ess import effective_sample_size
+from flatnce.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.diagnostics.gradients import GradientMeter
+from flatnce.diagnostics.saturation import (
+    gradient_gain,
+    mutual_information,
+    mutual_information_ceiling,
+    retrieval_top1,
+    saturated_share,
+)
+from flatnce.diagnostics.snapshot import Snapshot
+from flatnce.diagnostics.verdict import Verdict, verdict_on
+
+__all__ = ["Monitor"]
+
+_MEANS = (
+    "loss",
+    "mi",
+    "mi_ceiling",
+    "ess",
+    "ess_with_positive",
+    "gain",
+    "saturated",
+    "top1",
+    "alignment",
+    "temperature",
+    "uniformity",
+)
+
+
+class Monitor(nn.Module):
+    """Means of the diagnostics over steps, without a host read until they are asked for.
+
+    Call :meth:`update` every step and :meth:`compute` every interval. Inside ``torch.compile`` or
+    a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
+    Over several processes ``compute`` is collective: call it on all.
+
+    Keys of the dict: ``loss`` (on InfoNCE's scale), ``mi`` and ``mi_ceiling`` (nats), ``ess``,
+    ``ess_with_positive``, ``gain``, ``saturated``, ``top1``, ``alignment``, ``uniformity``,
+    ``effective_rank``, ``temperature``; ``gradient_norm`` and ``gradient_snr`` when gradients were
+    given; ``step`` and ``steps`` (how many were averaged).
+
+    Arguments:
+        rows: Samples a step for uniformity and effective rank; 0 switches the geometry off.
+
+    Examples:
+        >>> from flatnce.objectives import FlatNCE
+        >>> loss_fn, monitor = FlatNCE(temperature=0.1), Monitor()
+        >>> loss = loss_fn(torch.randn(16, 8), torch.randn(16, 8))
+        >>> monitor.update(loss_fn.last)
+        >>> numbers = monitor.compute(step=1)
+        >>> round(numbers["mi_ceiling"], 3)
+        3.434
+    """
+
+    totals: Tensor
+    steps: Tensor
+    faults: Tensor
+    gram: Tensor
+
+    def __init__(self, rows: int = 256) -> None:
+        """Start empty, on the CPU; it follows the first batch's device."""
+        super().__init__()
+        if rows < 0 or rows == 1:
+            raise ValueError(f"rows={rows} must be 0 (no geometry) or at least 2")
+        self.rows = rows
+        self.register_buffer("totals", torch.zeros(len(_MEANS), dtype=torch.float64))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("faults", torch.zeros(len(faults.FAULTS), dtype=torch.bool))
+        self.register_buffer("gram", torch.zeros((0, 0), dtype=torch.float64))
+        self.gradients = GradientMeter()
+        self.history: list[dict[str, float | int]] = []
+        self.objective = ""
+
+    @torch.no_grad()
+    def update(self, last: Snapshot | Contrast) -> None:
+        """Take one step.
+
+        Arguments:
+            last: ``loss_fn.last``, or a contrast (then without loss and geometry).
+        """
+        contrast = last.contrast if isinstance(last, Snapshot) else last
+        if self.totals.device != contrast.positive.device:
+            self.to(contrast.positive.device)
+        information, ceiling = mutual_information(contrast), mutual_information_ceiling(contrast)
+        loss = ceiling - information
+        potential = torch.full_like(loss, torch.nan)
+        if isinstance(last, Snapshot):
+            loss, self.objective = last.loss, last.objective
+            if self.rows and last.embeddings is not None and last.embeddings.shape[0] > 1:
+                potential = self._look_at(last.embeddings[: self.rows])
+        pool = contrast.positives
+        mean_positive = contrast.positive if pool is None or pool.mean is None else pool.mean
+        values = (
+            loss,
+            information,
+            ceiling,
+            effective_sample_size(contrast),
+            effective_sample_size(contrast, with_positive=True),
+            gradient_gain(contrast),
+            saturated_share(contrast),
+            retrieval_top1(contrast),
+            2 - 2 * contrast.reduce(mean_positive) / contrast.beta,
+            contrast.beta.reciprocal(),
+            potential,
+        )
+        self.totals += torch.stack([value.detach().double() for value in values])
+        self.steps += 1
+        if contrast.faults is not None:
+            self.faults |= contrast.faults
+
+    def update_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Take one step's gradients, after ``backward``; optional, outside the compiled step.
+
+        Arguments:
+            parameters: For example ``model.parameters()``; the same ones every step.
+        """
+        self.gradients.update(parameters)
+
+    @torch.no_grad()
+    def compute(self, step: int | None = None, *, reset: bool = True) -> dict[str, float | int]:
+        """Means since the last reset as plain numbers; raises the faults found on the device.
+
+        Arguments:
+            step: The training step, for the history and the verdict; else steps so far.
+            reset: Begin a new interval.
+        """
+        flags = distributed.mean(self.faults.to(torch.float32)) > 0
+        faults.raise_flagged(flags)
+        taken = int(self.steps)
+        if taken == 0:
+            raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
+        means = (distributed.mean(self.totals) / taken).tolist()
+        numbers: dict[str, float | int] = dict(zip(_MEANS, means, strict=True))
+        potential = torch.tensor(numbers.pop("uniformity"))
+        if bool(torch.isfinite(potential)):
+            numbers["uniformity"] = float(potential.log())
+            numbers["effective_rank"] = float(rank_of_gram(distributed.mean(self.gram)))
+        for name, value in self.gradients.compute().items():
+            numbers[name] = float(value)
+        before = int(self.history[-1]["step"]) if self.history else 0
+        numbers["step"] = before + taken if step is None else step
+        numbers["steps"] = taken
+        self.history.append(numbers)
+        if reset:
+            self.reset()
+        return numbers
+
+    def verdict(self) -> Verdict:
+        """Plain words about the history of :meth:`compute`; see :mod:`flatnce.diagnostics`."""
+        return verdict_on(self.history, self.objective)
+
+    def reset(self) -> None:
+        """Begin a new interval; the history stays."""
+        for buffer in (self.totals, self.steps, self.faults, self.gram):
+            buffer.zero_()
+        self.gradients.reset()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Plain data beside the buffers, for a state dict."""
+        return {"history": self.history, "objective": self.objective}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`get_extra_state` gave."""
+        self.history, self.objective = list(state["history"]), state["objective"]
+
+    def _look_at(self, samples: Tensor) -> Tensor:
+        width = samples.shape[1]
+        if self.gram.shape[0] != width:
+            self.gram = self.gram.new_zeros((width, width))
+        rows = normalize(samples.double(), dim=1)
+        self.gram += rows.T @ rows
+        return mean_potential(rows)

@@ -1,0 +1,142 @@
+"""Arguments of a layout, checked, prepared and gathered in one place."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from flatnce import distributed, faults
+from flatnce.selection import STRANGER, Selection
+
+__all__ = ["Arguments", "append_shared", "check_form", "integers", "select"]
+
+
+class Arguments:
+    """Checks and prepares the arguments of one layout call; collects value faults."""
+
+    def __init__(self, normalize: bool, gather: bool) -> None:
+        self.normalize, self.gather = normalize, gather
+        self.faults: Bool[Tensor, " f"] | None = None
+
+    def embeddings(
+        self, name: str, z: Tensor, like: Tensor | None = None, ndim: int = 2
+    ) -> Tensor:
+        """Floating rows in at least float32, of unit norm if asked, without bad values."""
+        if not isinstance(z, Tensor):
+            raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
+        if not z.is_floating_point():
+            raise ValueError(f"{name} has dtype {z.dtype}; pass floating-point embeddings")
+        if z.ndim != ndim or 0 in z.shape:
+            expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
+            raise ValueError(
+                f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty"
+            )
+        if like is not None and z.shape[-1] != like.shape[-1]:
+            raise ValueError(
+                f"{name} has width {z.shape[-1]} where {like.shape[-1]} is expected; anchors, "
+                "keys, negatives and queue need one width"
+            )
+        z = z.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
+        norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        bad, zero = ~torch.isfinite(norms), (norms == 0) & self.normalize
+        if faults.can_raise_now(z):
+            _raise_at(name, z, bad, "nonfinite")
+            _raise_at(name, z, zero, "zero_vector")
+        else:
+            flagged = faults.flag(nonfinite=bad.any(), zero_vector=zero.any())
+            self.faults = faults.combine(self.faults, flagged)
+        return z / norms.clamp_min(torch.finfo(z.dtype).tiny) if self.normalize else z
+
+    def same_batch(self, name: str, z: Tensor, other: str, reference: Tensor) -> None:
+        """Refuse shapes that differ."""
+        if z.shape != reference.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(z.shape)} and {other} {tuple(reference.shape)}; row i "
+                "of one is the positive of row i of the other, so the shapes must agree"
+            )
+
+    def everyone(self, name: str, z: Tensor) -> Tensor:
+        """Rows of every process when gathering, else the rows as they are."""
+        if not self.gather:
+            return z
+        distributed.agree(name, z)
+        return distributed.gather(z)
+
+    def groups(self, ids: Tensor | None, b: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Local and global group of each sample: its id, or its place in the global batch."""
+        if ids is None:
+            world = distributed.world_size() if self.gather else 1
+            # Far below any id a user has, so that the batch cannot collide with queued ids.
+            everyone = torch.arange(world * b, device=device) + (STRANGER + 1)
+            start = distributed.rank() * b if self.gather else 0
+            return everyone[start : start + b], everyone
+        local = integers("ids", ids, b).to(device)
+        return local, self.everyone("ids", local)
+
+    def left_out(self, mask: Tensor | None, b: int, total: int) -> Tensor | None:
+        """The false-negative mask over samples, checked."""
+        if mask is None:
+            return None
+        if mask.dtype != torch.bool or mask.shape != (b, total):
+            raise ValueError(
+                f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
+                f"boolean mask of shape ({b}, {total}): local samples by all samples"
+            )
+        return mask
+
+    def hard_negatives(
+        self, negatives: Tensor | None, like: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Shared hard negatives (of every process) and each sample's own."""
+        if negatives is None:
+            return like.new_zeros((0, like.shape[1])), None
+        ready = self.embeddings("negatives", negatives, like, ndim=3 if negatives.ndim == 3 else 2)
+        if ready.ndim == 2:
+            return self.everyone("negatives", ready), None
+        if ready.shape[0] != like.shape[0]:
+            raise ValueError(
+                f"negatives has shape {tuple(negatives.shape)}; a sample's own negatives need one "
+                f"group a sample: ({like.shape[0]}, negatives, width)"
+            )
+        return like.new_zeros((0, like.shape[1])), ready
+
+
+def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:
+    rows = bad.reshape(-1).nonzero()
+    if len(rows):
+        row = int(rows[0])
+        shown = [round(value, 4) for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
+        raise ValueError(f"{name}: row {row} begins {shown}: {faults.FAULTS[fault]}")
+
+
+def integers(name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
+    """One integer a sample, checked."""
+    if values.shape != (b,) or values.is_floating_point() or values.dtype == torch.bool:
+        raise ValueError(
+            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one integer a "
+            f"sample, shape ({b},)"
+        )
+    return values.to(torch.long)
+
+
+def select(
+    anchor_group: Int[Tensor, " n"],
+    key_group: Int[Tensor, " m"],
+    shared: Tensor,
+    mask: Tensor | None,
+) -> Selection:
+    """A selection over keys followed by shared hard negatives, which are nobody's relatives."""
+    strangers = key_group.new_full((shared.shape[0],), STRANGER)
+    if mask is not None and shared.shape[0]:
+        mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
+    return Selection(anchor_group, torch.cat([key_group, strangers]), mask)
+
+
+def append_shared(keys: Tensor, shared: Tensor) -> Tensor:
+    """Keys and shared hard negatives; the very same tensor where there are none."""
+    return torch.cat([keys, shared]) if shared.shape[0] else keys
+
+
+def check_form(form: str, known: tuple[str, ...]) -> None:
+    """Refuse a form of several positives that the layout does not have."""
+    if form not in known:
+        raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(known)}")

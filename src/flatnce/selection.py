@@ -1,0 +1,61 @@
+"""Which keys count for which anchor, as vectors of integers instead of an n by m mask.
+
+Every anchor and every key carries a *group* (an image, a pair, a label). A key is a negative of
+an anchor when their groups differ; it is a positive when they are equal and it is not the anchor
+itself. Two reserved groups cover the rest. Kernels ask for one block of the mask at a time.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+__all__ = ["NEVER", "STRANGER", "Selection"]
+
+NEVER = -(2**63)
+"""Group of a key that counts for nobody (an empty slot of a queue)."""
+
+STRANGER = NEVER + 1
+"""Group of a key that is a negative of everybody (a queued key without an id)."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The keys that count for each anchor.
+
+    Arguments:
+        anchor_group: Group of each anchor.
+        key_group: Group of each key; :data:`NEVER` and :data:`STRANGER` are reserved.
+        left_out: Keys to leave out one by one (known false negatives); an n by m mask.
+        anchor_self: Row identity of each anchor, needed to select positives by group.
+        key_self: Row identity of each key, likewise.
+        same: Select the group's other members (positives) instead of the strangers (negatives).
+    """
+
+    anchor_group: Int[Tensor, " n"]
+    key_group: Int[Tensor, " m"]
+    left_out: Bool[Tensor, "n m"] | None = None
+    anchor_self: Int[Tensor, " n"] | None = None
+    key_self: Int[Tensor, " m"] | None = None
+    same: bool = False
+
+    def block(
+        self, rows: slice = slice(None), columns: slice = slice(None)
+    ) -> Bool[Tensor, "r c"]:
+        """True where a key does *not* count, for a block of anchors and keys."""
+        theirs = self.key_group[columns]
+        equal = self.anchor_group[rows, None] == theirs
+        if self.same:
+            if self.anchor_self is None or self.key_self is None:
+                raise ValueError("selecting positives by group needs anchor_self and key_self")
+            itself = self.anchor_self[rows, None] == self.key_self[columns]
+            out = ~equal | itself
+        else:
+            out = equal | (theirs == NEVER)
+        if self.left_out is not None:
+            out = out | self.left_out[rows, columns]
+        return out
+
+    def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """The fields in order, for a custom op that takes tensors only."""
+        return self.anchor_group, self.key_group, self.left_out, self.anchor_self, self.key_self

@@ -1,0 +1,89 @@
+"""What every test may ask for. Float64 on the CPU unless told otherwise."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Timing is not what properties are about, and a failure must be seen again on the next run.
+settings.register_profile("flatnce", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("flatnce")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+COMPILERS = ("c++", "g++", "clang++")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where tensors live: cpu, cuda, cuda:1, ...")
+    parser.addoption(
+        "--dtype",
+        default="float64",
+        choices=("float64", "float32", "float16", "bfloat16"),
+        help="what tensors hold",
+    )
+
+
+def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # As many threads as cores in each of as many workers as cores is slower than one.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def device(request) -> torch.device:
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session")
+def dtype(request) -> torch.dtype:
+    return getattr(torch, request.config.getoption("--dtype"))
+
+
+@pytest.fixture
+def seed() -> int:
+    return 0
+
+
+@pytest.fixture(autouse=True)
+def _same_start(seed):
+    torch.manual_seed(seed)
+
+
+@pytest.fixture
+def generator(seed, device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+@pytest.fixture
+def compiler() -> str:
+    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+    return found or pytest.skip("no C++ compiler, which torch.compile needs; see .ci/run")
+
+
+@pytest.fixture
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    return found or pytest.skip("no chromium to render the page with; see .ci/run")
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., str]:
+    """Run code in a fresh interpreter and return what it printed.
+
+    The shape checks that pytest hooks into flatnce do not follow it there. torch.compile with
+    fullgraph=True needs this: it cannot trace the checks.
+    """
+
+    def run(code: str, *arguments: str, timeout: float = 300) -> str:
+        command = [sys.executable, "-W", "error", "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run

@@ -1,0 +1,703 @@
+"""The slow definition: the paper's equations as plain loops over Python floats (float64).
+
+Every fast path of the package must equal what stands here. It is written from the paper
+(Chen et al. 2021, "Simpler, Faster, Stronger: Breaking the log-K Curse on Contrastive Learners
+with FlatNCE") and from the list of its errata; where the two differ, the corrected statement is
+the one without a suffix and the paper's own is named ``..._as_printed``.
+
+Conventions. A row is one anchor: ``positive`` is the score of its positive and ``negatives`` are
+the scores of its m negatives. Scores already carry beta = 1 / temperature. The contrasts are
+Delta_j = negatives[j] - positive, and K = m + 1 counts the candidates, positive included.
+A gradient is a pair: the derivative by the positive, and the list of derivatives by each negative.
+``detached`` is the (positive, negatives) at which a ``detach[...]`` of the paper is held; left
+out, it is the row itself. So a difference quotient in the first two arguments alone, with
+``detached`` fixed, is the gradient that automatic differentiation would give.
+
+The other variational bounds of Table 1 (DV, NWJ, FL) belong to the estimation of mutual
+information and are not defined here.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Gradient = tuple[float, list[float]]
+RowGradient = Callable[[float, list[float]], Gradient]
+Detached = tuple[float, Sequence[float]]
+Vectors = list[list[float]]
+
+
+# --- Layouts: who is whose positive, and who is left out -----------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One anchor's scores; ``positive`` is what the gap subtracts, ``positives`` all there are."""
+
+    anchor: int
+    positive: float
+    negatives: list[float]
+    positives: list[float]
+
+
+def inner(left: Sequence[float], right: Sequence[float]) -> float:
+    """The critic <left, right>, before beta (Section 2.2)."""
+    total = 0.0
+    for a, b in zip(left, right, strict=True):
+        total += float(a) * float(b)
+    return total
+
+
+def vectors_of(matrix: np.ndarray, normalize: bool) -> Vectors:
+    """The rows of a matrix as lists of floats, each divided by its length if so asked."""
+    vectors = []
+    for row in matrix:
+        length = math.sqrt(inner(row, row)) if normalize else 1.0
+        vectors.append([float(entry) / length for entry in row])
+    return vectors
+
+
+def extra_vectors(negatives: np.ndarray | None, image: int, normalize: bool) -> Vectors:
+    """The extra negatives of one image: shared (h, d), or its own of (b, h, d)."""
+    if negatives is None:
+        return []
+    return vectors_of(negatives if negatives.ndim == 2 else negatives[image], normalize)
+
+
+def is_left_out(
+    i: int, j: int, ids: Sequence[int] | None, false_negatives: np.ndarray | None
+) -> bool:
+    """Whether image j is no negative of image i: the same, of the same id, or marked."""
+    if i == j:
+        return True
+    if ids is not None and ids[i] == ids[j]:
+        return True
+    return false_negatives is not None and bool(false_negatives[i][j])
+
+
+def two_view_negatives(
+    anchor: int,
+    images: int,
+    ids: Sequence[int] | None = None,
+    false_negatives: np.ndarray | None = None,
+) -> list[int]:
+    """The keys, counted through [view 1; view 2], that an anchor is held against.
+
+    Both views of the anchor's own image are left out: Algorithm 1 draws negatives from all n,
+    the anchor's own included, and must not (erratum 16).
+    """
+    kept = []
+    for key in range(2 * images):
+        if not is_left_out(anchor % images, key % images, ids, false_negatives):
+            kept.append(key)
+    return kept
+
+
+def two_view_rows(
+    z1: np.ndarray,
+    z2: np.ndarray,
+    beta: float,
+    normalize: bool = True,
+    ids: Sequence[int] | None = None,
+    false_negatives: np.ndarray | None = None,
+    negatives: np.ndarray | None = None,
+) -> list[Row]:
+    """SimCLR's layout (Eq. 3): 2b anchors, [view 1; view 2], each against 2b - 2 negatives."""
+    images = len(z1)
+    keys = vectors_of(z1, normalize) + vectors_of(z2, normalize)
+    rows = []
+    for anchor in range(2 * images):
+        positive = beta * inner(keys[anchor], keys[(anchor + images) % (2 * images)])
+        scores = []
+        for key in two_view_negatives(anchor, images, ids, false_negatives):
+            scores.append(beta * inner(keys[anchor], keys[key]))
+        for extra in extra_vectors(negatives, anchor % images, normalize):
+            scores.append(beta * inner(keys[anchor], extra))
+        rows.append(Row(anchor, positive, scores, [positive]))
+    return rows
+
+
+def two_tower_rows(
+    left: np.ndarray,
+    right: np.ndarray,
+    beta: float,
+    directions: str = "both",
+    normalize: bool = True,
+    ids: Sequence[int] | None = None,
+    false_negatives: np.ndarray | None = None,
+    negatives: np.ndarray | None = None,
+) -> list[Row]:
+    """CLIP's layout: b rows left to right, then, with directions="both", b rows right to left.
+
+    ``negatives`` are keys like the right ones, so only the rows left to right meet them.
+    ``false_negatives[i][j]`` parts left i from right j in both directions.
+    """
+    lefts, rights = vectors_of(left, normalize), vectors_of(right, normalize)
+    rows = []
+    for i in range(len(lefts)):
+        positive = beta * inner(lefts[i], rights[i])
+        scores = []
+        for j in range(len(rights)):
+            if not is_left_out(i, j, ids, false_negatives):
+                scores.append(beta * inner(lefts[i], rights[j]))
+        for extra in extra_vectors(negatives, i, normalize):
+            scores.append(beta * inner(lefts[i], extra))
+        rows.append(Row(i, positive, scores, [positive]))
+    if directions == "left":
+        return rows
+    for j in range(len(rights)):
+        positive = beta * inner(rights[j], lefts[j])
+        scores = []
+        for i in range(len(lefts)):
+            if not is_left_out(i, j, ids, false_negatives):
+                scores.append(beta * inner(rights[j], lefts[i]))
+        rows.append(Row(j, positive, scores, [positive]))
+    return rows
+
+
+def rows_of_form(
+    anchor: int, positives: list[float], negatives: list[float], form: str
+) -> list[Row]:
+    """An anchor with several positives, as rows of one of three forms.
+
+    "each": one row per positive, the other positives left out altogether. "out": one row whose
+    positive is the mean of the scores. "in": one row whose positive is log sum exp of the scores.
+    """
+    if form == "each":
+        return [Row(anchor, positive, negatives, [positive]) for positive in positives]
+    if form == "out":
+        return [Row(anchor, mean(positives), negatives, positives)]
+    if form == "in":
+        return [Row(anchor, log_sum_exp(positives), negatives, positives)]
+    raise ValueError(f"form must be 'each', 'out' or 'in', got {form!r}")
+
+
+def multi_view_rows(
+    views: Sequence[np.ndarray], beta: float, form: str, normalize: bool = True
+) -> list[Row]:
+    """Views of the same b images: anchors ordered [view 1; view 2; ...], positives by view."""
+    keys = [vectors_of(view, normalize) for view in views]
+    images = len(keys[0])
+    rows = []
+    for view in range(len(keys)):
+        for image in range(images):
+            positives, negatives = [], []
+            for other_view in range(len(keys)):
+                for other in range(images):
+                    score = beta * inner(keys[view][image], keys[other_view][other])
+                    if other != image:
+                        negatives.append(score)
+                    elif other_view != view:
+                        positives.append(score)
+            rows += rows_of_form(view * images + image, positives, negatives, form)
+    return rows
+
+
+def labelled_rows(
+    z: np.ndarray, labels: Sequence[int], beta: float, form: str, normalize: bool = True
+) -> list[Row]:
+    """Supervised contrast (Khosla et al. 2020): the same label is positive, another negative.
+
+    The anchor itself is neither. An anchor alone in its label has no positive, and no row.
+    """
+    keys = vectors_of(z, normalize)
+    rows = []
+    for anchor in range(len(keys)):
+        positives, negatives = [], []
+        for other in range(len(keys)):
+            score = beta * inner(keys[anchor], keys[other])
+            if labels[other] != labels[anchor]:
+                negatives.append(score)
+            elif other != anchor:
+                positives.append(score)
+        if positives:
+            rows += rows_of_form(anchor, positives, negatives, form)
+    return rows
+
+
+def queue_rows(
+    query: np.ndarray,
+    key: np.ndarray,
+    queue: np.ndarray,
+    beta: float,
+    in_batch: bool = False,
+    normalize: bool = True,
+) -> list[Row]:
+    """MoCo's layout: query i's positive is key i, its negatives the queue.
+
+    With ``in_batch`` the other keys of the batch come first among the negatives.
+    """
+    queries, keys = vectors_of(query, normalize), vectors_of(key, normalize)
+    rows = []
+    for i in range(len(queries)):
+        positive = beta * inner(queries[i], keys[i])
+        scores = []
+        for j in range(len(keys)):
+            if in_batch and j != i:
+                scores.append(beta * inner(queries[i], keys[j]))
+        for old in vectors_of(queue, normalize):
+            scores.append(beta * inner(queries[i], old))
+        rows.append(Row(i, positive, scores, [positive]))
+    return rows
+
+
+def row_mean(function: Callable[[float, list[float]], float], rows: Sequence[Row]) -> float:
+    """The mean over the rows of a function of (positive, negatives)."""
+    return mean([function(row.positive, row.negatives) for row in rows])
+
+
+# --- Sums ----------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+
+def log_sum_exp(values: Sequence[float]) -> float:
+    """The logarithm of sum_j exp(values[j]), shifted by the largest as in Eq. 4."""
+    if not values:
+        raise ValueError("values is empty: the logarithm of an empty sum is not defined")
+    largest = max(values)
+    total = 0.0
+    for value in values:
+        total += math.exp(value - largest)
+    return largest + math.log(total)
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    """exp(values[j]) / sum_j' exp(values[j'])."""
+    normaliser = log_sum_exp(values)
+    return [math.exp(value - normaliser) for value in values]
+
+
+def contrasts(
+    positive: float, negatives: Sequence[float], with_positive: bool = False
+) -> list[float]:
+    """Delta_j = s_j - s+ (Section 3.1); the positive's own, 0, comes first if asked for."""
+    differences = [negative - positive for negative in negatives]
+    return [0.0, *differences] if with_positive else differences
+
+
+def sum_of_exponentials(values: Iterable[float]) -> float:
+    """sum_j exp(values[j]), with no care taken: the numerator of Eq. 6."""
+    total = 0.0
+    for value in values:
+        total += math.exp(value)
+    return total
+
+
+def scaled(positive: float, negatives: Sequence[float], beta: float) -> tuple[float, list[float]]:
+    """The row of the critic beta * g."""
+    return beta * positive, [beta * negative for negative in negatives]
+
+
+# --- Objectives of one row -----------------------------------------------------------------------
+
+
+def gap(positive: float, negatives: Sequence[float]) -> float:
+    """Algorithm 1, ``clogits``: l = log sum_j exp(s_j - s+), the positive not among the j."""
+    return log_sum_exp(contrasts(positive, negatives))
+
+
+def infonce(positive: float, negatives: Sequence[float]) -> float:
+    """Eq. 3: -log softmax of the positive among all K candidates, log(1 + sum_j exp Delta_j).
+
+    The positive is cancelled before the logarithm is taken, as the end of Section 2.3 advises.
+    """
+    differences = contrasts(positive, negatives)
+    largest = max(0.0, *differences)
+    total = sum_of_exponentials(difference - largest for difference in differences)
+    return largest + math.log1p(math.expm1(-largest) + total)
+
+
+def infonce_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Gradient of Eq. 3: the weights of Eq. 8 with the positive in the pool."""
+    weights = importance_weights(positive, negatives, with_positive=True)[1:]
+    return -math.fsum(weights), weights
+
+
+def infonce_out(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """Khosla et al. 2020, Eq. 2 (L_out): the mean over p of -s_p + log sum over the whole pool."""
+    pool = log_sum_exp([*positives, *negatives])
+    return mean([pool - positive for positive in positives])
+
+
+def infonce_out_gradient(
+    positives: Sequence[float], negatives: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Gradient of L_out: by each positive, then by each negative."""
+    shares = softmax([*positives, *negatives])
+    by_positives = [share - 1.0 / len(positives) for share in shares[: len(positives)]]
+    return by_positives, shares[len(positives) :]
+
+
+def infonce_in(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """Khosla et al. 2020, Eq. 3 (L_in) less the constant log |P|: -log of the positives' share."""
+    return log_sum_exp([*positives, *negatives]) - log_sum_exp(positives)
+
+
+def infonce_in_gradient(
+    positives: Sequence[float], negatives: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Gradient of L_in: by each positive, then by each negative."""
+    shares = softmax([*positives, *negatives])
+    among_positives = softmax(positives)
+    by_positives = [shares[p] - among_positives[p] for p in range(len(positives))]
+    return by_positives, shares[len(positives) :]
+
+
+def positive_shares(positives: Sequence[float], form: str) -> list[float]:
+    """Derivatives of ``Row.positive`` by each of ``Row.positives``, in the form "out" or "in"."""
+    if form == "out":
+        return [1.0 / len(positives) for _ in positives]
+    if form == "in":
+        return softmax(positives)
+    raise ValueError(f"form must be 'out' or 'in', got {form!r}")
+
+
+def dcl(positive: float, negatives: Sequence[float]) -> float:
+    """Yeh et al. 2022, Eq. 6 (decoupled contrastive loss): the gap itself."""
+    return log_sum_exp(negatives) - positive
+
+
+def dcl_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Gradient of the gap."""
+    return -1.0, softmax(negatives)
+
+
+def flatnce(
+    positive: float, negatives: Sequence[float], detached: Detached | None = None
+) -> float:
+    """Eq. 6: sum_j exp(Delta_j) / detach[sum_j exp(Delta_j)], which is 1."""
+    held = detached or (positive, negatives)
+    return sum_of_exponentials(contrasts(positive, negatives)) / sum_of_exponentials(
+        contrasts(*held)
+    )
+
+
+def flatnce_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Prop. 3.2 (Eq. 8), corrected by erratum 4: sum_j w_j grad s_j - grad s+."""
+    return -1.0, importance_weights(positive, negatives)
+
+
+def flatnce_plus(
+    positive: float, negatives: Sequence[float], detached: Detached | None = None
+) -> float:
+    """Eq. 7: Eq. 6 with the positive among the candidates, which is 1 too."""
+    held = detached or (positive, negatives)
+    return (1.0 + sum_of_exponentials(contrasts(positive, negatives))) / (
+        1.0 + sum_of_exponentials(contrasts(*held))
+    )
+
+
+def flatnce_plus_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Gradient of Eq. 7; by Prop. 3.1 that of the loss InfoNCE, minus the bound's (erratum 3)."""
+    differences = contrasts(positive, negatives)
+    denominator = 1.0 + sum_of_exponentials(differences)
+    by_negatives = [math.exp(difference) / denominator for difference in differences]
+    return -math.fsum(by_negatives), by_negatives
+
+
+# --- Hölder --------------------------------------------------------------------------------------
+
+
+def holder_mean(values: Sequence[float], gamma: float) -> float:
+    """Definition 3.5: (mean of a^gamma)^(1 / gamma); min, geometric mean and max as its limits."""
+    if gamma == math.inf:
+        return max(values)
+    if gamma == -math.inf:
+        return min(values)
+    if gamma == 0.0:
+        return math.exp(mean([math.log(value) for value in values]))
+    return mean([value**gamma for value in values]) ** (1.0 / gamma)
+
+
+def holder_gap(positive: float, negatives: Sequence[float], gamma: float) -> float:
+    """log(m * m_gamma({exp Delta_j})): the gap with Definition 3.5 in place of the mean.
+
+    Taken in logarithms, so that exp(gamma Delta) may leave the range of a float.
+    """
+    differences = contrasts(positive, negatives)
+    count = len(differences)
+    if math.isinf(gamma):
+        log_mean = max(differences) if gamma > 0 else min(differences)
+    elif gamma == 0.0:
+        log_mean = mean(differences)
+    else:
+        tempered = [gamma * difference for difference in differences]
+        log_mean = (log_sum_exp(tempered) - math.log(count)) / gamma
+    return math.log(count) + log_mean
+
+
+def holder_flatnce(
+    positive: float, negatives: Sequence[float], gamma: float, detached: Detached | None = None
+) -> float:
+    """Definition 3.6: m_gamma({exp Delta_j}) / detach[the same], which is 1."""
+    held = detached or (positive, negatives)
+    numerator = holder_mean([math.exp(delta) for delta in contrasts(positive, negatives)], gamma)
+    denominator = holder_mean([math.exp(delta) for delta in contrasts(*held)], gamma)
+    return numerator / denominator
+
+
+def holder_gradient(positive: float, negatives: Sequence[float], gamma: float) -> Gradient:
+    """Prop. 3.7, corrected by erratum 7: (1 / gamma) grad FlatNCE(gamma g), for every real gamma.
+
+    Limits: uniform weights at 0; at plus and minus infinity the hardest and the easiest negative,
+    in equal parts where several tie.
+    """
+    count = len(negatives)
+    if math.isinf(gamma):
+        chosen = max(negatives) if gamma > 0 else min(negatives)
+        ties = sum(1 for negative in negatives if negative == chosen)
+        return -1.0, [1.0 / ties if negative == chosen else 0.0 for negative in negatives]
+    if gamma == 0.0:
+        return -1.0, [1.0 / count for _ in negatives]
+    # The chain rule through gamma * g gives gamma, which the proposition's 1 / gamma takes away.
+    return flatnce_gradient(*scaled(positive, negatives, gamma))
+
+
+# --- Weights and diagnostics ---------------------------------------------------------------------
+
+
+def importance_weights(
+    positive: float, negatives: Sequence[float], with_positive: bool = False
+) -> list[float]:
+    """Eq. 8: w_j = exp(s_j) / sum exp(s); with the positive in the pool its weight comes first."""
+    return softmax([positive, *negatives] if with_positive else negatives)
+
+
+def tempered_weights(weights: Sequence[float], beta: float) -> list[float]:
+    """After Prop. 3.2: w_j(beta) = w_j^beta / sum_j' w_j'^beta."""
+    powers = [weight**beta for weight in weights]
+    total = math.fsum(powers)
+    return [power / total for power in powers]
+
+
+def effective_sample_size(
+    positive: float, negatives: Sequence[float], with_positive: bool = False
+) -> float:
+    """Eq. 10, 1 / (size * sum w^2), with size the number of weights there are (erratum 11).
+
+    With the positive in the pool and without it are two different numbers (erratum 12).
+    """
+    weights = importance_weights(positive, negatives, with_positive)
+    squares = 0.0
+    for weight in weights:
+        squares += weight * weight
+    return 1.0 / (len(weights) * squares)
+
+
+def gradient_gain(positive: float, negatives: Sequence[float]) -> float:
+    """1 - p+, what InfoNCE multiplies FlatNCE's gradient by (Section 3.2, after Prop. 3.2)."""
+    return math.fsum(importance_weights(positive, negatives, with_positive=True)[1:])
+
+
+def mutual_information(positive: float, negatives: Sequence[float]) -> float:
+    """Eq. 1 at one row, in nats: log K - InfoNCE with K = m + 1 candidates (erratum 15)."""
+    return mutual_information_ceiling(positive, negatives) - infonce(positive, negatives)
+
+
+def mutual_information_ceiling(positive: float, negatives: Sequence[float]) -> float:
+    """The most that Eq. 1 can say of this row: log(m + 1), the positive counted (erratum 15)."""
+    return math.log(len([positive, *negatives]))
+
+
+# --- Duality -------------------------------------------------------------------------------------
+
+
+def dual_bound(
+    positive: float, negatives: Sequence[float], u: float, with_positive: bool = True
+) -> float:
+    """Lemma 3.3, Eq. 9, right-hand side: 1 - u - mean_j exp(-u + Delta_j).
+
+    The Lemma's pool of K holds the positive; without it, it is FlatNCE's.
+    """
+    differences = contrasts(positive, negatives, with_positive)
+    return 1.0 - u - mean([math.exp(-u + difference) for difference in differences])
+
+
+def dual_optimum(positive: float, negatives: Sequence[float], with_positive: bool = True) -> float:
+    """Lemma 3.3, corrected by erratum 1: equality holds at u = log mean_j exp(Delta_j)."""
+    differences = contrasts(positive, negatives, with_positive)
+    return log_sum_exp(differences) - math.log(len(differences))
+
+
+def dual_optimum_as_printed(
+    positive: float, negatives: Sequence[float], with_positive: bool = True
+) -> float:
+    """Lemma 3.3 as printed: u = mean_j exp(Delta_j), the logarithm missing (erratum 1)."""
+    return mean([math.exp(delta) for delta in contrasts(positive, negatives, with_positive)])
+
+
+def flatnce_number(positive: float, negatives: Sequence[float]) -> float:
+    """The number behind FlatNCE, -u at the optimum without the positive (errata 5, 6 and 20).
+
+    Biased up, no bound on mutual information, and without limit as the critic is scaled.
+    """
+    return -dual_optimum(positive, negatives, with_positive=False)
+
+
+# --- Algorithms ----------------------------------------------------------------------------------
+
+
+def draw_negatives(
+    anchor: int, population: int, count: int, generator: np.random.Generator
+) -> list[int]:
+    """Algorithm 1's draw with replacement from the population, less the anchor (erratum 16)."""
+    others = [index for index in range(population) if index != anchor]
+    return [others[int(generator.integers(len(others)))] for _ in range(count)]
+
+
+def draw_negatives_as_printed(
+    population: int, count: int, generator: np.random.Generator
+) -> list[int]:
+    """Algorithm 1's draw as printed: the anchor's own positive may come up as a negative."""
+    return [int(generator.integers(population)) for _ in range(count)]
+
+
+def ess_step(
+    beta: float, positive: float, negatives: Sequence[float], target: float, rate: float = 0.01
+) -> float:
+    """Algorithm S1, corrected by erratum 10: the next beta; the critic's scores come without beta.
+
+    ESS falls as beta grows, so an ESS above the target asks for more beta.
+    """
+    ess = effective_sample_size(*scaled(positive, negatives, beta))
+    return (1.0 + rate) * beta if ess > target else (1.0 - rate) * beta
+
+
+def ess_step_as_printed(
+    beta: float,
+    positive: float,
+    negatives: Sequence[float],
+    target: float,
+    rate: float = 0.01,
+    scores_carry_beta: bool = False,
+) -> float:
+    """Algorithm S1 as printed: beta not in the scores, and moved the wrong way (erratum 10).
+
+    ``scores_carry_beta`` reads the algorithm kindly; the direction is wrong all the same.
+    """
+    ess = effective_sample_size(*scaled(positive, negatives, beta if scores_carry_beta else 1.0))
+    return (1.0 - rate) * beta if ess > target else (1.0 + rate) * beta
+
+
+def beta_of_ess(
+    rows: Sequence[tuple[float, Sequence[float]]],
+    target: float,
+    low: float = 1e-6,
+    high: float = 1e6,
+) -> float:
+    """The beta at which the rows' mean ESS is the target (erratum 10), by halving log beta.
+
+    The rows are the critic's (positive, negatives), without beta; the ESS is without the positive.
+    """
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        if mean([effective_sample_size(*scaled(*row, middle)) for row in rows]) > target:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+# --- Table 1 -------------------------------------------------------------------------------------
+
+
+def table_one_mean(negatives: Sequence[float]) -> float:
+    """Table 1's m = mean_k exp(g_k)."""
+    return mean([math.exp(negative) for negative in negatives])
+
+
+def table_one_flatnce(
+    positive: float, negatives: Sequence[float], detached: Detached | None = None
+) -> float:
+    """Table 1, FlatNCE's row, corrected by erratum 13: exp(log m - g - detach[log m - g])."""
+    held_positive, held_negatives = detached or (positive, negatives)
+    held = math.log(table_one_mean(held_negatives)) - held_positive
+    return math.exp(math.log(table_one_mean(negatives)) - positive - held)
+
+
+def table_one_flatnce_as_printed(
+    positive: float, negatives: Sequence[float], detached: Detached | None = None
+) -> float:
+    """Table 1, FlatNCE's row as printed: (m - g) / detach[m - g] (erratum 13)."""
+    held_positive, held_negatives = detached or (positive, negatives)
+    held = table_one_mean(held_negatives) - held_positive
+    return (table_one_mean(negatives) - positive) / held
+
+
+def table_one_flatnce_gradient_as_printed(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Gradient of the printed row: the positive's changes sign once g exceeds m (erratum 13)."""
+    denominator = table_one_mean(negatives) - positive
+    by_negatives = [math.exp(g) / (len(negatives) * denominator) for g in negatives]
+    return -1.0 / denominator, by_negatives
+
+
+# --- Geometry ------------------------------------------------------------------------------------
+
+
+def squared_distance(left: Sequence[float], right: Sequence[float]) -> float:
+    """||left - right||^2."""
+    difference = [a - b for a, b in zip(left, right, strict=True)]
+    return inner(difference, difference)
+
+
+def alignment(x: np.ndarray, y: np.ndarray, normalize: bool = True) -> float:
+    """Wang & Isola 2020, alignment with alpha = 2: E ||x_i - y_i||^2 over the positive pairs."""
+    pairs = zip(vectors_of(x, normalize), vectors_of(y, normalize), strict=True)
+    return mean([squared_distance(left, right) for left, right in pairs])
+
+
+def uniformity(x: np.ndarray, t: float = 2.0, normalize: bool = True) -> float:
+    """Wang & Isola 2020: log E exp(-t ||x_i - x_j||^2) over the distinct pairs i < j."""
+    vectors = vectors_of(x, normalize)
+    values = []
+    for i in range(len(vectors)):
+        for j in range(i + 1, len(vectors)):
+            values.append(math.exp(-t * squared_distance(vectors[i], vectors[j])))
+    return math.log(mean(values))
+
+
+def effective_rank(z: np.ndarray) -> float:
+    """RankMe (Garrido et al. 2023): exp of the entropy of the singular values' shares.
+
+    Neither centred nor normalised, and 0 log 0 = 0 in place of the paper's added epsilon.
+    """
+    values = [float(value) for value in np.linalg.svd(z.astype(np.float64), compute_uv=False)]
+    total = math.fsum(values)
+    entropy = 0.0
+    for value in values:
+        if value > 0.0:
+            entropy -= value / total * math.log(value / total)
+    return math.exp(entropy)
+
+
+# --- From scores to embeddings -------------------------------------------------------------------
+
+
+def two_view_embedding_gradient(
+    z1: np.ndarray, z2: np.ndarray, beta: float, row_gradient: RowGradient
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient by z1 and by z2 of the mean over the 2b rows, the rows not normalised.
+
+    A score beta <a, k> moves its anchor by beta k and its key by beta a.
+    """
+    images, width = len(z1), len(z1[0])
+    keys = vectors_of(z1, normalize=False) + vectors_of(z2, normalize=False)
+    gradient = np.zeros((2 * images, width), dtype=np.float64)
+    for row in two_view_rows(z1, z2, beta, normalize=False):
+        by_positive, by_negatives = row_gradient(row.positive, row.negatives)
+        partner = (row.anchor + images) % (2 * images)
+        others = [partner, *two_view_negatives(row.anchor, images)]
+        for key, derivative in zip(others, [by_positive, *by_negatives], strict=True):
+            for axis in range(width):
+                gradient[row.anchor, axis] += beta * derivative * keys[key][axis] / (2 * images)
+                gradient[key, axis] += beta * derivative * keys[row.anchor][axis] / (2 * images)
+    return gradient[:images], gradient[images:]
