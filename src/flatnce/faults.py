@@ -17,8 +17,9 @@ FAULTS: dict[str, str] = {
     "diverged learning rate or a division by zero upstream",
     "zero_vector": "an embedding row is the zero vector, which has no direction to normalise; "
     "look for dead units, or pass normalize=False",
-    "no_negatives": "an anchor has no negative left after masking; use a larger batch, or a "
-    "queue, or relax ids, labels or false_negatives",
+    "no_negatives": "an anchor has no negative left after masking; use a larger batch, fill "
+    "the queue before the first step (or pass in_batch=True), or relax ids, labels or "
+    "false_negatives",
     "no_positives": "no anchor has a positive: every label occurs once; sample batches with at "
     "least two rows of some label",
     "temperature": "the temperature is not a positive finite number; clamp it, or learn it "

@@ -1,5 +1,6 @@
 """The objectives: functions of a contrast, and modules around them."""
 
+from flatnce.objectives.base import Objective, Options
 from flatnce.objectives.functional import cross_entropy, dcl, flatnce, flatnce_plus, infonce
 from flatnce.objectives.modules import (
     DCL,
@@ -7,7 +8,6 @@ from flatnce.objectives.modules import (
     FlatNCEPlus,
     HolderFlatNCE,
     InfoNCE,
-    Objective,
 )
 from flatnce.objectives.temperature import LearnedTemperature
 
@@ -19,6 +19,7 @@ __all__ = [
     "InfoNCE",
     "LearnedTemperature",
     "Objective",
+    "Options",
     "cross_entropy",
     "dcl",
     "flatnce",

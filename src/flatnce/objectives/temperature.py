@@ -125,5 +125,9 @@ class TemperatureSource(nn.Module):
         self.step.copy_(state["step"])
         return found
 
+    def extra_repr(self) -> str:
+        """The source, for print; a module prints itself."""
+        return "" if isinstance(self.source, nn.Module) else repr(self.source)
+
     def _state(self) -> State:
         return {"beta": self.beta, "step": self.step}

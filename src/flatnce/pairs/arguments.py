@@ -72,6 +72,14 @@ class Arguments:
         local = integers("ids", ids, b).to(device)
         return local, self.everyone("ids", local)
 
+    def enough(self, name: str, total: Tensor, negatives: Tensor | None) -> None:
+        """Refuse a batch that cannot hold a negative."""
+        if total.shape[0] < 2 and negatives is None:
+            raise ValueError(
+                f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
+                "KeyQueue, hard negatives, or gather=True over several processes"
+            )
+
     def left_out(self, mask: Tensor | None, b: int, total: int) -> Tensor | None:
         """The false-negative mask over samples, checked."""
         if mask is None:

@@ -49,6 +49,7 @@ def labelled(
     n = ready.shape[0]
     local = integers("labels", labels, n).to(ready.device)
     total = given.everyone("labels", local)
+    given.enough("z", total, None)
     rows, all_rows = given.groups(None, n, ready.device)
     mask = given.left_out(false_negatives, n, total.shape[0])
     shared, own = given.hard_negatives(negatives, ready)

@@ -65,6 +65,7 @@ def multi_view(
     everyone = given.everyone(names[0], stacked.transpose(0, 1)) if gather else None
     keys = anchors if everyone is None else everyone.transpose(0, 1).reshape(-1, d)
     local, total = given.groups(ids, b, anchors.device)
+    given.enough(names[0], total, negatives)
     mask = given.left_out(false_negatives, b, total.shape[0])
     shared, own = given.hard_negatives(negatives, ready[0])
     mask = None if mask is None else mask.repeat(v, v)
@@ -157,6 +158,7 @@ def two_tower(
     given.same_batch("right", ready_right, "left", ready_left)
     b = ready_left.shape[0]
     local, total = given.groups(ids, b, ready_left.device)
+    given.enough("left", total, negatives if directions == "left" else None)
     mask = given.left_out(false_negatives, b, total.shape[0])
     shared, own = given.hard_negatives(negatives, ready_left)
     forward = Pairs(

@@ -1,0 +1,194 @@
+"""What every objective module shares: layout, temperature, queue, diagnostics."""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from flatnce import faults
+from flatnce.contrast import Contrast, contrast_of
+from flatnce.diagnostics import Snapshot
+from flatnce.kernels import KERNELS
+from flatnce.objectives.temperature import Temperature, TemperatureSource
+from flatnce.pairs import (
+    Form,
+    KeyQueue,
+    Pairs,
+    labelled,
+    multi_view,
+    two_tower,
+    with_queue,
+)
+
+__all__ = ["Objective", "Options"]
+
+Layout = Literal["two_view", "two_tower"]
+
+
+class Options(TypedDict, total=False):
+    """Keywords that every objective takes; described in :class:`Objective`."""
+
+    layout: Layout
+    form: Form | None
+    queue: KeyQueue | None
+    in_batch: bool
+    gather: bool
+    normalize: bool
+    kernel: str
+    temperature_gradient: Literal["infonce", "own"]
+
+
+class Objective(nn.Module, ABC):
+    """What the family shares: layout, temperature, queue, diagnostics. A leaf names its reader.
+
+    Arguments:
+        temperature: A number, a tensor, a schedule, an :class:`~flatnce.EssController`, or a
+            :class:`~flatnce.LearnedTemperature`.
+        layout: ``two_view`` (2b anchors, SimCLR) or ``two_tower`` (both directions, CLIP).
+        form: How several positives of an anchor become rows; None is ``out`` for labels and
+            ``each`` for more than two views.
+        queue: Past keys as negatives (MoCo): the first argument of a call is then the query, the
+            second its key; keys are enqueued in training mode.
+        in_batch: With a queue, count the batch's other keys as negatives too. MoCo does not: then
+            fill the queue before the first step.
+        gather: Contrast with the keys of every process.
+        normalize: Divide rows by their norm.
+        kernel: ``auto``, ``dense`` or ``chunked``.
+        temperature_gradient: What a learned temperature follows: ``infonce`` (safe) or ``own``
+            (the objective's, which runs away for FlatNCE and DCL).
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        layout: Layout = "two_view",
+        form: Form | None = None,
+        queue: KeyQueue | None = None,
+        in_batch: bool = True,
+        gather: bool = False,
+        normalize: bool = True,
+        kernel: str = "auto",
+        temperature_gradient: Literal["infonce", "own"] = "infonce",
+    ) -> None:
+        """Check the options."""
+        super().__init__()
+        for name, value, known in (
+            ("layout", layout, ("two_view", "two_tower")),
+            ("temperature_gradient", temperature_gradient, ("infonce", "own")),
+            ("kernel", kernel, ("auto", *KERNELS)),
+            ("form", form, (None, "each", "out", "in")),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"{name}={value!r} is unknown; choose one of {', '.join(map(str, known))}"
+                )
+        self.temperature = TemperatureSource(temperature)
+        self.layout, self.form, self.queue = layout, form, queue
+        self.in_batch, self.gather = in_batch, gather
+        self.normalize, self.kernel = normalize, kernel
+        self.temperature_gradient = temperature_gradient
+        self.power = 1.0
+        self._last: Snapshot | None = None
+
+    @abstractmethod
+    def read(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """The loss of a contrast."""
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor | None = None,
+        *more: Tensor,
+        labels: Tensor | None = None,
+        ids: Tensor | None = None,
+        false_negatives: Tensor | None = None,
+        negatives: Tensor | None = None,
+    ) -> Float[Tensor, ""]:
+        """The scalar loss of a batch; the diagnostics are then in :attr:`last`.
+
+        Arguments:
+            z1: (b, d) embeddings.
+            z2: (b, d), row i the positive of row i of ``z1``; may be left out with ``labels``.
+            *more: Further views of the same samples.
+            labels: (b,): positives are all rows of the same label, in both views (SupCon).
+            ids: Samples that share an id are never negatives of each other.
+            false_negatives: (b, b) mask of samples to leave out, see :mod:`flatnce.pairs`.
+            negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
+        """
+        views = (z1, *(() if z2 is None else (z2,)), *more)
+        pairs = self._pairs(
+            views, labels, ids, false_negatives=false_negatives, negatives=negatives
+        )
+        temperature = self.temperature()
+        learned = isinstance(temperature, Tensor) and temperature.requires_grad
+        safe = learned and self.temperature_gradient == "infonce"
+        used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
+        contrast = contrast_of(pairs, used, power=self.power, kernel=self.kernel, slope=safe)
+        loss = self.read(contrast)
+        if contrast.slope is not None and isinstance(temperature, Tensor):
+            beta = temperature.reciprocal().to(loss.dtype)
+            loss = loss + (beta - beta.detach()) * contrast.reduce(contrast.slope)
+        self._finish(contrast, loss, pairs, views, ids)
+        return loss
+
+    @property
+    def last(self) -> Snapshot:
+        """Diagnostics of the last call."""
+        if self._last is None:
+            raise ValueError("this loss has not been called yet, so there is no last batch")
+        return self._last
+
+    def extra_repr(self) -> str:
+        """The layout, for print."""
+        return f"layout={self.layout!r}"
+
+    def _pairs(
+        self,
+        views: tuple[Tensor, ...],
+        labels: Tensor | None,
+        ids: Tensor | None,
+        **masks: Tensor | None,
+    ) -> Pairs | tuple[Pairs, ...]:
+        """The layout this objective was built for."""
+        shared: dict[str, Any] = {**masks, "normalize": self.normalize, "gather": self.gather}
+        if labels is not None:
+            if self.queue is not None or ids is not None:
+                raise ValueError("labels go without a queue and without ids; leave those out")
+            z, repeated = torch.cat(views), labels.repeat(len(views))
+            return labelled(z, repeated, form=self.form or "out", **shared)
+        if len(views) == 1:
+            raise ValueError("z2 is missing; pass the second view, or labels for one view")
+        if len(views) > 2 and (self.queue is not None or self.layout == "two_tower"):
+            raise ValueError(
+                f"{len(views)} views were given; a queue and two towers take two, so use "
+                "layout='two_view' without a queue"
+            )
+        if self.queue is not None:
+            shared["in_batch"] = self.in_batch
+            return with_queue(views[0], views[1], self.queue, ids=ids, **shared)
+        if self.layout == "two_tower":
+            return two_tower(*views, ids=ids, **shared)
+        return multi_view(views, form=self.form or "each", ids=ids, **shared)
+
+    def _finish(
+        self,
+        contrast: Contrast,
+        loss: Tensor,
+        pairs: Pairs | tuple[Pairs, ...],
+        views: tuple[Tensor, ...],
+        ids: Tensor | None,
+    ) -> None:
+        """Advance control and queue, and leave a snapshot."""
+        detached = contrast.detach()
+        if self.training:
+            found = self.temperature.advance(detached)
+            detached = replace(detached, faults=faults.combine(detached.faults, found))
+            if self.queue is not None:
+                self.queue.enqueue(views[1], ids, normalize=self.normalize, gather=self.gather)
+        first = pairs[0] if isinstance(pairs, tuple) else pairs
+        samples = first.anchors.detach()[: views[0].shape[0]]
+        self._last = Snapshot(detached, loss.detach(), samples, type(self).__name__)
