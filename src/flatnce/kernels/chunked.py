@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.kernels.statistics import RowStatistics, floor_of
-from flatnce.selection import Selection
+from flatnce.selection import NEVER, Selection
 
 __all__ = ["row_statistics"]
 
@@ -24,6 +24,30 @@ ROWS, COLUMNS = 1024, 2048
 
 def _blocks(size: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _unmasked(selection: Selection) -> set[tuple[int, int]]:
+    """Starts of blocks whose ranges of groups show that every key counts; may miss some.
+
+    Spares the CPU most of the masking. Elsewhere reading the ranges would stall the device.
+    """
+    groups = selection.anchor_group, selection.key_group
+    if selection.same or selection.left_out is not None or groups[1].device.type != "cpu":
+        return set()
+    anchors, keys = (
+        [(block.start, *map(int, group[block].aminmax())) for block in _blocks(len(group), step)]
+        for group, step in zip(groups, (ROWS, COLUMNS), strict=True)
+    )
+    return {
+        (row, column)
+        for row, low, high in anchors
+        for column, lowest, highest in keys
+        if lowest != NEVER and (highest < low or high < lowest)
+    }
+
+
+def _fill(scores: Tensor, out: Tensor | None, value: float) -> Tensor:
+    return scores if out is None else scores.masked_fill_(out, value)
 
 
 @torch.library.custom_op("flatnce::chunked_statistics", mutates_args=())
@@ -46,32 +70,33 @@ def _forward(
     floor, tiny = floor_of(anchors.dtype), torch.finfo(anchors.dtype).tiny
     lse, lse2, count, averages, tops, expectations = (anchors.new_zeros(n) for _ in range(6))
     hardest, easiest = (anchor_group.new_zeros(n) for _ in range(2))
-    scaled = beta * anchors
+    scaled, unmasked = beta * anchors, _unmasked(selection)
     for rows in _blocks(n, ROWS):
         r = rows.stop - rows.start
         top, low = anchors.new_full((r,), floor), anchors.new_full((r,), torch.inf)
         total, squares, moment, linear, number = (anchors.new_zeros(r) for _ in range(5))
         for columns in _blocks(m, COLUMNS):
             scores = scaled[rows] @ keys[columns].T
-            out = selection.block(rows, columns)
-            number += out.shape[1] - out.sum(dim=1)
+            every = (rows.start, columns.start) in unmasked
+            out = None if every else selection.block(rows, columns)
+            number += scores.shape[1] if out is None else out.shape[1] - out.sum(dim=1)
             if mean:
-                linear += scores.masked_fill(out, 0.0).sum(dim=1)
+                linear += _fill(scores, out, 0.0).sum(dim=1)
             if extremes:
-                lowest, at = scores.masked_fill(out, torch.inf).min(dim=1)
+                lowest, at = _fill(scores, out, torch.inf).min(dim=1)
                 easiest[rows] = torch.where(lowest < low, at + columns.start, easiest[rows])
                 low = torch.minimum(low, lowest)
-            scores.masked_fill_(out, -torch.inf)
-            highest, at = scores.max(dim=1)
+            highest = _fill(scores, out, -torch.inf).amax(dim=1)
             if extremes:
-                hardest[rows] = torch.where(highest > top, at + columns.start, hardest[rows])
+                at = scores.argmax(dim=1) + columns.start
+                hardest[rows] = torch.where(highest > top, at, hardest[rows])
             raised = torch.maximum(top, highest)
             shrink = (top - raised).exp()
             weights = (scores - raised[:, None]).exp_()
             total.mul_(shrink).add_(weights.sum(dim=1))
             squares.mul_(shrink.square()).add_(torch.linalg.vecdot(weights, weights))
             if expected:
-                products = torch.linalg.vecdot(weights, scores.masked_fill_(out, 0.0))
+                products = torch.linalg.vecdot(weights, _fill(scores, out, 0.0))
                 moment.mul_(shrink).add_(products)
             top = raised
         total.clamp_min_(tiny)
@@ -112,22 +137,23 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     selection = Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
     to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
-    scaled = beta * anchors
+    scaled, unmasked = beta * anchors, _unmasked(selection)
     for rows in _blocks(anchors.shape[0], ROWS):
         for columns in _blocks(keys.shape[0], COLUMNS):
             scores = scaled[rows] @ keys[columns].T
-            out = selection.block(rows, columns)
-            scores.masked_fill_(out, -torch.inf)
-            to_scores = torch.zeros_like(scores)
+            every = (rows.start, columns.start) in unmasked
+            out = None if every else selection.block(rows, columns)
+            scores = _fill(scores, out, -torch.inf)
+            terms = []
             if to_lse is not None:
-                weights = (scores - lse[rows, None]).exp_()
-                to_scores = weights.mul_(to_lse[rows, None])
+                terms.append((scores - lse[rows, None]).exp_().mul_(to_lse[rows, None]))
             if to_lse2 is not None:
                 weights = (2 * scores - lse2[rows, None]).exp_()
-                to_scores += weights.mul_(2 * to_lse2[rows, None])
+                terms.append(weights.mul_(2 * to_lse2[rows, None]))
             if to_mean is not None:
                 share = (to_mean / count.clamp_min(1.0))[rows, None]
-                to_scores += torch.where(out, 0.0, share)
+                terms.append(_fill(share.expand_as(scores).clone(), out, 0.0))
+            to_scores = sum(terms[1:], terms[0])
             to_anchors[rows] += to_scores @ keys[columns]
             to_keys[columns] += to_scores.T @ scaled[rows]
     # s = beta <a, k>, so the scores' gradient meets beta in the same product that meets a.
