@@ -1,5 +1,7 @@
 """On a GPU: no host read in a step, CUDA graphs, flags instead of raises, kernels equal."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -7,13 +9,29 @@ from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperatur
 from flatnce import functional as F
 from flatnce.control import Cosine
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+    # torch's own imports and advice on the way to its compiler
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
 
 
 def batch(b: int = 32, d: int = 16, dtype: torch.dtype = torch.float32):
     x = torch.randn(b, d, device="cuda")
     pair = (x + 0.3 * torch.randn_like(x), x + 0.3 * torch.randn_like(x))
     return tuple(z.to(dtype).requires_grad_() for z in pair)
+
+
+@contextmanager
+def host_reads_forbidden():
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 LOSSES = {
@@ -34,13 +52,9 @@ def test_a_step_and_the_monitor_never_read_the_device(name):
     z1, z2 = batch()
     loss_fn(z1, z2).backward()
     monitor.update(loss_fn.last)  # the first step may allocate and move
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with host_reads_forbidden():
         loss_fn(z1, z2).backward()
         monitor.update(loss_fn.last)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert monitor.compute()["steps"] == 2
 
 
@@ -52,9 +66,9 @@ def test_a_captured_step_replays_the_eager_numbers(name):
     monitor = Monitor()
 
     def step(loss_fn):
-        loss = loss_fn(z1, z2)
-        gradient = torch.autograd.grad(loss, z1)[0]
-        return loss, gradient
+        leaf = z1.detach().requires_grad_()  # its own: a leaf belongs to one stream
+        loss = loss_fn(leaf, z2.detach())
+        return loss, torch.autograd.grad(loss, leaf)[0]
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -122,11 +136,28 @@ def test_autocast_leaves_the_loss_in_float32():
 
 def test_the_exact_solve_needs_no_host_read():
     pairs = F.two_view(*batch())
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with host_reads_forbidden():
         temperature = F.temperature_for_ess(pairs, 0.3)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     ess = F.effective_sample_size(F.contrast_of(pairs, temperature))
     torch.testing.assert_close(ess, torch.tensor(0.3, device="cuda"), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_a_compiled_step_has_no_graph_break_and_the_same_numbers(kernel):
+    z1, z2 = batch()
+
+    def losses(compiled):
+        loss_fn, monitor = FlatNCE(EssController(0.3), kernel=kernel).cuda(), Monitor().cuda()
+
+        def step(a, b):
+            loss = loss_fn(a, b)
+            monitor.update(loss_fn.last)
+            return loss
+
+        step = torch.compile(step, fullgraph=True) if compiled else step
+        found = torch.stack([step(z1, z2).detach() for _ in range(4)])
+        return found, monitor.compute()
+
+    (eager, numbers), (compiled, same) = losses(False), losses(True)
+    torch.testing.assert_close(compiled, eager)
+    assert same == pytest.approx(numbers, rel=1e-4)

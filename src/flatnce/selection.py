@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-__all__ = ["NEVER", "STRANGER", "Selection"]
+__all__ = ["FIRST", "LAST_RESERVED", "NEVER", "STRANGER", "Selection"]
 
-NEVER = -(2**63)
-"""Group of a key that counts for nobody (an empty slot of a queue)."""
+NEVER = -(2**31)
+"""Group of a key that counts for nobody (an empty slot of a queue).
+
+The reserved numbers fit in 32 bits, as compilers for GPUs like their constants.
+"""
 
 STRANGER = NEVER + 1
 """Group of a key that is a negative of everybody (a queued key without an id)."""
+
+FIRST = NEVER + 2
+"""Groups from here to :data:`LAST_RESERVED` number the samples of a batch without ids."""
+
+LAST_RESERVED = NEVER + 2**24
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,10 @@ class Selection:
     same: bool = False
 
     def block(
-        self, rows: slice = slice(None), columns: slice = slice(None)
+        self, rows: slice | None = None, columns: slice | None = None
     ) -> Bool[Tensor, "r c"]:
-        """True where a key does *not* count, for a block of anchors and keys."""
+        """True where a key does *not* count, for a block of anchors and keys; None is all."""
+        rows, columns = rows or slice(None), columns or slice(None)
         theirs = self.key_group[columns]
         equal = self.anchor_group[rows, None] == theirs
         if self.same:

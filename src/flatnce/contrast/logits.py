@@ -66,11 +66,14 @@ def importance_weights(
     """
     anchors, keys = pairs.anchors.detach(), pairs.keys.detach()
     beta, _ = inverse_temperature(temperature, anchors)
-    scores = beta.detach() * anchors @ keys.T
-    blocks = [scores.masked_fill(pairs.negatives.block(), -torch.inf)]
-    for rows in (pairs.own_negatives, pairs.positives if with_positive else None):
-        if rows is not None:
-            blocks.append(beta.detach() * torch.einsum("nd,nhd->nh", anchors, rows.detach()))
+    with torch.autocast(anchors.device.type, enabled=False):
+        scores = beta.detach() * anchors @ keys.T
+        blocks = [scores.masked_fill(pairs.negatives.block(), -torch.inf)]
+        for rows in (pairs.own_negatives, pairs.positives if with_positive else None):
+            if rows is not None:
+                blocks.append(beta.detach() * torch.einsum("nd,nhd->nh", anchors, rows.detach()))
     if with_positive and pairs.positive_keys is not None:
         blocks.append(scores.masked_fill(pairs.positive_keys.block(), -torch.inf))
-    return torch.cat(blocks, dim=1).softmax(dim=1)
+    pool = torch.cat(blocks, dim=1)
+    report(no_negatives=(pool == -torch.inf).all(dim=1))
+    return pool.softmax(dim=1)

@@ -83,14 +83,28 @@ def concatenate(parts: Sequence[Contrast]) -> Contrast:
     if len(parts) == 1:
         return parts[0]
 
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
+    def joined(records: Sequence[Any], name: str) -> Tensor | None:
+        values = [getattr(record, name) for record in records]
         return None if any(value is None for value in values) else torch.cat(values)
 
-    found = faults.combine(*(part.faults for part in parts))
-    names = ("positive", "negative", "negative2", "count", "hardest", "weight", "slope")
-    rows: dict[str, Any] = {name: joined(name) for name in names}
-    return Contrast(**rows, beta=parts[0].beta, faults=found)
+    names = ("positive", "negative", "negative2", "count", "hardest", "slope")
+    rows: dict[str, Any] = {name: joined(parts, name) for name in names}
+    if any(part.weight is not None for part in parts):
+        ones = (torch.ones_like(part.positive) for part in parts)
+        pairs = zip(parts, ones, strict=True)
+        rows["weight"] = torch.cat([one if p.weight is None else p.weight for p, one in pairs])
+    if any(part.positives is not None for part in parts):
+        pools = [part.positives or _lonely(part.positive) for part in parts]
+        found = {f.name: joined(pools, f.name) for f in fields(RowStatistics)}
+        rows["positives"] = RowStatistics(**found)  # type: ignore[arg-type]
+    flags = faults.combine(*(part.faults for part in parts))
+    return Contrast(**rows, beta=parts[0].beta, faults=flags)
+
+
+def _lonely(positive: Float[Tensor, " n"]) -> RowStatistics:
+    """The statistics of rows that have one positive each."""
+    one = torch.ones_like(positive)
+    return RowStatistics(positive, 2 * positive, one, positive.detach(), mean=positive)
 
 
 def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Tensor, " f"] | None:
@@ -105,6 +119,6 @@ def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Ten
     for name, bad in rows.items():
         if bool(bad.any()):
             row = int(bad.reshape(-1).int().argmax())
-            place = f"row {row}" if shown is None else f"value {shown.item()}"
+            place = f"row {row}" if shown is None else f"value {shown.item():.6g}"
             raise ValueError(f"{name} ({place}): {faults.FAULTS[name]}")
     return None

@@ -1,5 +1,6 @@
 """From pairs to the statistic: scores of positives and negatives, pooled row by row."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,9 @@ __all__ = ["contrast_of", "inverse_temperature"]
 
 NEAR_ZERO_POWER = 1e-2
 """Hölder powers below this are pooled in float64: dividing by the power magnifies rounding."""
+
+LEAST_POWER, GREATEST_POWER = 1e-8, 1e15
+"""Beyond these a power is its limit: closer to 0 or to infinity than rounding can tell."""
 
 
 def contrast_of(
@@ -58,6 +62,10 @@ def contrast_of(
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
     if power != power:
         raise ValueError(f"power={power!r} is not a number; pass a real number or ±inf")
+    if abs(power) < LEAST_POWER:
+        power = 0.0
+    if abs(power) > GREATEST_POWER:
+        power = math.copysign(math.inf, power)
     with torch.autocast(parts[0].anchors.device.type, enabled=False):
         return concatenate([_reduce(part, temperature, power, kernel, slope) for part in parts])
 
@@ -80,7 +88,8 @@ def inverse_temperature(
         value = temperature.reshape(()).to(device=like.device, dtype=like.dtype)
         bad = ~((value > 0) & torch.isfinite(value))
         return value.reciprocal(), report(shown=value.detach(), temperature=bad)
-    if not (isinstance(temperature, int | float) and 0 < temperature < torch.inf):
+    # 1e-30 is where one over it is still far from overflow in float32.
+    if not (isinstance(temperature, int | float) and 1e-30 < temperature < torch.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
     return torch.full((), 1.0 / temperature, dtype=like.dtype, device=like.device), None
 
@@ -95,7 +104,10 @@ def _reduce(
     if rows_each > 1:
         negatives = negatives.map(lambda values: values.repeat_interleave(rows_each))
     weight, lost = _weight(pairs, positives)
-    found = faults.combine(pairs.faults, found, lost, report(no_negatives=negatives.count == 0))
+    # Without normalisation, or from a queue, finite rows may still have scores that overflow.
+    finite = torch.isfinite(negatives.lse2) & torch.isfinite(2 * positive)
+    bad = report(no_negatives=negatives.count == 0, nonfinite=~finite)
+    found = faults.combine(pairs.faults, found, lost, bad)
     contrast = Contrast(
         positive,
         negatives.lse,

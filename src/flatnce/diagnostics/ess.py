@@ -5,10 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.contrast import Contrast, contrast_of
+from flatnce.contrast.record import report
 from flatnce.control import solve_for_ess
 from flatnce.pairs import Pairs
 
-__all__ = ["effective_sample_size", "temperature_for_ess"]
+__all__ = ["effective_sample_size", "least_effective_sample_size", "temperature_for_ess"]
 
 
 def effective_sample_size(
@@ -42,12 +43,23 @@ def effective_sample_size(
     return contrast.reduce((2 * lse - lse2).exp() / count.clamp_min(1.0), reduction)
 
 
+def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
+    """The mean ESS of rows that each hang on one negative: 1/m, where all have m of them.
+
+    Arguments:
+        contrast: Row statistics.
+    """
+    return contrast.reduce(contrast.count.clamp_min(1.0).reciprocal())
+
+
 def temperature_for_ess(
     pairs: Pairs | tuple[Pairs, ...], target: float, *, kernel: str = "auto"
 ) -> Float[Tensor, ""]:
     """The temperature at which this batch's mean ESS (without the positive) meets a target.
 
-    Exact up to rounding, on the device, without a host read; it runs the kernel 40 times.
+    Exact up to rounding, on the device, without a host read; it runs the kernel 41 times. A target
+    of 1/m or less raises on the CPU; elsewhere, where that would take a host read, it returns the
+    smallest temperature searched.
 
     Arguments:
         pairs: From a layout.
@@ -58,6 +70,8 @@ def temperature_for_ess(
         raise ValueError(f"target={target}: an ESS lies in (1/m, 1] for m negatives")
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
     with torch.no_grad():
+        least = least_effective_sample_size(contrast_of(parts, 1.0, kernel=kernel))
+        report(shown=torch.full_like(least, target), ess_target=target <= least)
         return solve_for_ess(
             lambda beta: effective_sample_size(
                 contrast_of(parts, beta.reciprocal(), kernel=kernel)

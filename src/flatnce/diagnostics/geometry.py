@@ -42,8 +42,9 @@ def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         raise ValueError(f"x has {n} rows; uniformity needs at least two")
     squares = x.square().sum(dim=1)
     distances = squares[:, None] + squares - 2 * x @ x.T
-    potentials = (-2 * distances.clamp_min(0)).exp()
-    return (potentials.sum() - potentials.diagonal().sum()) / (n * (n - 1))
+    itself = torch.eye(n, dtype=torch.bool, device=x.device)
+    potentials = (-2 * distances.clamp_min(0)).exp().masked_fill(itself, 0.0)
+    return potentials.sum() / (n * (n - 1))
 
 
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:

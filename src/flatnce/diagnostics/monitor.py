@@ -1,5 +1,6 @@
 """A monitor any loop can feed: accumulates on the device, reads on request, one flat dict."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -141,11 +142,13 @@ class Monitor(nn.Module):
         taken = int(self.steps)
         if taken == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
-        means = (distributed.mean(self.totals) / taken).tolist()
+        # Processes may have taken different numbers of steps, so both are averaged.
+        *totals, steps = distributed.mean(torch.cat([self.totals, self.steps[None]])).tolist()
+        means = [total / steps for total in totals]
         numbers: dict[str, float | int] = dict(zip(_MEANS, means, strict=True))
-        potential = torch.tensor(numbers.pop("uniformity"))
-        if bool(torch.isfinite(potential)):
-            numbers["uniformity"] = float(potential.log())
+        potential = numbers.pop("uniformity")
+        if math.isfinite(potential):
+            numbers["uniformity"] = math.log(potential)
             numbers["effective_rank"] = float(rank_of_gram(distributed.mean(self.gram)))
         for name, value in self.gradients.compute().items():
             numbers[name] = float(value)
@@ -174,6 +177,13 @@ class Monitor(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.history, self.objective = list(state["history"]), state["objective"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:  # noqa: ANN401
+        """Take the saved width of the embeddings, which a fresh monitor does not know yet."""
+        saved = state_dict.get(f"{prefix}gram")
+        if saved is not None:
+            self.gram = self.gram.new_zeros(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _look_at(self, samples: Tensor) -> Tensor:
         width = samples.shape[1]

@@ -66,7 +66,8 @@ def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Ten
         contrast: Row statistics.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    return contrast.reduce(_ceiling(contrast) - softplus(contrast.margin), reduction)
+    loss = softplus(contrast.margin, threshold=50.0)  # torch's 20 is coarse for float64
+    return contrast.reduce(_ceiling(contrast) - loss, reduction)
 
 
 def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:

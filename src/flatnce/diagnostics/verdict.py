@@ -84,19 +84,12 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
     """
     if not history:
         raise ValueError("history is empty; call Monitor.compute at least once first")
-    for kind, holds, explain in _RULES:
-        if holds(history[-1]):
-            first = len(history) - 1
-            while first > 0 and holds(history[first - 1]):
-                first -= 1
-            evidence, remedies = explain(history[-1], objective)
-            return Verdict(kind, int(history[first]["step"]), evidence, remedies)
-    last = history[-1]
-    evidence = (
-        f"MI {last['mi']:.2f} of {last['mi_ceiling']:.2f} nats, gain {last['gain']:.2f}, "
-        f"ESS {last['ess']:.2f}"
-    )
-    return Verdict("healthy", int(last["step"]), evidence)
+    kind, holds, explain = next(rule for rule in _RULES if rule[1](history[-1]))
+    first = len(history) - 1
+    while first > 0 and holds(history[first - 1]):
+        first -= 1
+    evidence, remedies = explain(history[-1], objective)
+    return Verdict(kind, int(history[first]["step"]), evidence, remedies)
 
 
 def _effective_negatives(numbers: Numbers) -> float:
@@ -166,6 +159,18 @@ def _idle(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
     )
 
 
+def _is_healthy(numbers: Numbers) -> bool:
+    return not any(holds(numbers) for _, holds, _ in _RULES[:-1])
+
+
+def _healthy(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
+    evidence = (
+        f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats, gain "
+        f"{numbers['gain']:.2f}, ESS {numbers['ess']:.2f}"
+    )
+    return evidence, ()
+
+
 _Rule = tuple[
     str, Callable[[Numbers], bool], Callable[[Numbers, str], tuple[str, tuple[str, ...]]]
 ]
@@ -175,4 +180,5 @@ _RULES: tuple[_Rule, ...] = (
     ("peaked", lambda n: _effective_negatives(n) < PEAKED_NEGATIVES, _peaked),
     ("uniform", lambda n: n["ess"] > UNIFORM_ESS, _uniform),
     ("not learning", lambda n: n["mi"] < IDLE_SHARE * n["mi_ceiling"], _idle),
+    ("healthy", _is_healthy, _healthy),
 )

@@ -158,6 +158,12 @@ class Objective(nn.Module, ABC):
         if labels is not None:
             if self.queue is not None or ids is not None:
                 raise ValueError("labels go without a queue and without ids; leave those out")
+            for place, view in enumerate(views[1:], start=2):
+                if view.shape != views[0].shape or view.dtype != views[0].dtype:
+                    raise ValueError(
+                        f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
+                        f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
+                    )
             z, repeated = torch.cat(views), labels.repeat(len(views))
             return labelled(z, repeated, form=self.form or "out", **shared)
         if len(views) == 1:

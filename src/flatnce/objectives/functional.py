@@ -27,6 +27,9 @@ from flatnce.contrast import Contrast, contrast_from_logits
 
 __all__ = ["Reduction", "Value", "cross_entropy", "dcl", "flatnce", "flatnce_plus", "infonce"]
 
+EXACT = 50.0
+"""Where softplus may become its argument: at torch's own 20 float64 would lose half its digits."""
+
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Value: TypeAlias = Literal["infonce", "constant"]
 
@@ -159,23 +162,27 @@ def cross_entropy(
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
     classes_last = input if input.ndim < 2 else input.movedim(1, -1)
-    if classes_last.shape[:-1] != target.shape:
+    if input.ndim == 0 or classes_last.shape[:-1] != target.shape:
         raise ValueError(
             f"target has shape {tuple(target.shape)} for input of shape {tuple(input.shape)}; "
             f"expected {tuple(classes_last.shape[:-1])}"
         )
+    classes = classes_last.shape[-1]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}; pass one weight a class, shape ({classes},)"
+        )
     flat_target = target.reshape(-1)
     kept = flat_target != ignore_index
-    rows = classes_last.reshape(-1, classes_last.shape[-1])
+    rows = classes_last.reshape(-1, classes)
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
     harmless = torch.zeros_like(rows)
-    contrast = contrast_from_logits(
-        torch.where(kept[:, None], rows, harmless), torch.where(kept, flat_target, 0)
-    )
+    column = torch.where(kept, flat_target, 0)
+    contrast = contrast_from_logits(torch.where(kept[:, None], rows, harmless), column)
     losses = flatnce(contrast, reduction="none")
     scale = kept.to(losses.dtype)
     if weight is not None:
-        scale = scale * weight.to(losses.dtype)[torch.where(kept, flat_target, 0)]
+        scale = scale * weight.to(losses.dtype)[column.clamp(0, classes - 1)]
     losses = losses * scale
     if reduction == "none":
         return losses.reshape(target.shape)
@@ -183,7 +190,7 @@ def cross_entropy(
 
 
 def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
-    rows = softplus(contrast.margin)
+    rows = softplus(contrast.margin, threshold=EXACT)
     if contrast.positives is None:
         return rows
     return rows + (contrast.positives.lse - contrast.positive)

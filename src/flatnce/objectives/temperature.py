@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce import distributed
+from flatnce.buffers import held
 from flatnce.contrast import Contrast
 from flatnce.contrast.record import report
 from flatnce.control import EssController, Schedule, State
-from flatnce.diagnostics import effective_sample_size
+from flatnce.diagnostics.ess import effective_sample_size, least_effective_sample_size
 
 __all__ = ["LearnedTemperature", "Temperature", "TemperatureSource"]
 
@@ -103,7 +104,7 @@ class TemperatureSource(nn.Module):
             return source.temperature(self._state())
         if isinstance(source, int | float | Tensor):
             return source
-        return source.at(self.step)
+        return source.at(held(self.step))
 
     @torch.no_grad()
     def advance(self, contrast: Contrast) -> Tensor | None:
@@ -117,9 +118,10 @@ class TemperatureSource(nn.Module):
         if not isinstance(self.source, EssController):
             self.step += 1
             return None
-        ess = distributed.mean(effective_sample_size(contrast.detach()))
+        both = effective_sample_size(contrast), least_effective_sample_size(contrast)
+        ess, least = distributed.mean(torch.stack(both)).unbind()
         target = self.source.target_at(self._state())
-        found = report(shown=target, ess_target=target * contrast.count.min() <= 1)
+        found = report(shown=target, ess_target=target <= least.to(target))
         state = self.source.update(self._state(), ess)
         self.beta.copy_(state["beta"])
         self.step.copy_(state["step"])
@@ -130,4 +132,4 @@ class TemperatureSource(nn.Module):
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
 
     def _state(self) -> State:
-        return {"beta": self.beta, "step": self.step}
+        return {"beta": held(self.beta), "step": held(self.step)}

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from flatnce import distributed, faults
-from flatnce.selection import STRANGER, Selection
+from flatnce.selection import FIRST, LAST_RESERVED, NEVER, STRANGER, Selection
 
 __all__ = ["Arguments", "append_shared", "check_form", "integers", "select"]
 
@@ -30,10 +30,10 @@ class Arguments:
             raise ValueError(
                 f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty"
             )
-        if like is not None and z.shape[-1] != like.shape[-1]:
+        if like is not None and (z.shape[-1] != like.shape[-1] or z.device != like.device):
             raise ValueError(
-                f"{name} has width {z.shape[-1]} where {like.shape[-1]} is expected; anchors, "
-                "keys, negatives and queue need one width"
+                f"{name} has width {z.shape[-1]} on {z.device} where width {like.shape[-1]} on "
+                f"{like.device} is expected; anchors, keys, negatives and queue must agree"
             )
         z = z.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
@@ -47,11 +47,16 @@ class Arguments:
         return z / norms.clamp_min(torch.finfo(z.dtype).tiny) if self.normalize else z
 
     def same_batch(self, name: str, z: Tensor, other: str, reference: Tensor) -> None:
-        """Refuse shapes that differ."""
+        """Refuse shapes, devices or precisions that differ."""
         if z.shape != reference.shape:
             raise ValueError(
                 f"{name} has shape {tuple(z.shape)} and {other} {tuple(reference.shape)}; row i "
                 "of one is the positive of row i of the other, so the shapes must agree"
+            )
+        if z.device != reference.device or z.dtype != reference.dtype:
+            raise ValueError(
+                f"{name} is {z.dtype} on {z.device} and {other} {reference.dtype} on "
+                f"{reference.device}; bring both to one device and precision"
             )
 
     def everyone(self, name: str, z: Tensor) -> Tensor:
@@ -65,8 +70,8 @@ class Arguments:
         """Local and global group of each sample: its id, or its place in the global batch."""
         if ids is None:
             world = distributed.world_size() if self.gather else 1
-            # Far below any id a user has, so that the batch cannot collide with queued ids.
-            everyone = torch.arange(world * b, device=device) + (STRANGER + 1)
+            # Reserved numbers, so that the batch cannot collide with queued ids.
+            everyone = torch.arange(world * b, device=device) + FIRST
             start = distributed.rank() * b if self.gather else 0
             return everyone[start : start + b], everyone
         local = integers("ids", ids, b).to(device)
@@ -80,7 +85,9 @@ class Arguments:
                 "KeyQueue, hard negatives, or gather=True over several processes"
             )
 
-    def left_out(self, mask: Tensor | None, b: int, total: int) -> Tensor | None:
+    def left_out(
+        self, mask: Tensor | None, b: int, total: int, device: torch.device
+    ) -> Tensor | None:
         """The false-negative mask over samples, checked."""
         if mask is None:
             return None
@@ -89,7 +96,7 @@ class Arguments:
                 f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
                 f"boolean mask of shape ({b}, {total}): local samples by all samples"
             )
-        return mask
+        return mask.to(device)
 
     def hard_negatives(
         self, negatives: Tensor | None, like: Tensor
@@ -98,6 +105,7 @@ class Arguments:
         if negatives is None:
             return like.new_zeros((0, like.shape[1])), None
         ready = self.embeddings("negatives", negatives, like, ndim=3 if negatives.ndim == 3 else 2)
+        ready = ready.to(like.dtype)
         if ready.ndim == 2:
             return self.everyone("negatives", ready), None
         if ready.shape[0] != like.shape[0]:
@@ -123,7 +131,14 @@ def integers(name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
             f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one integer a "
             f"sample, shape ({b},)"
         )
-    return values.to(torch.long)
+    values = values.to(torch.long)
+    reserved = (values >= NEVER) & (values <= LAST_RESERVED)
+    if faults.can_raise_now(values) and bool(reserved.any()):
+        raise ValueError(
+            f"{name} holds {int(values[reserved][0])}; numbers from {NEVER} to {LAST_RESERVED} "
+            "are reserved, so shift yours"
+        )
+    return values
 
 
 def select(

@@ -51,7 +51,7 @@ def labelled(
     total = given.everyone("labels", local)
     given.enough("z", total, None)
     rows, all_rows = given.groups(None, n, ready.device)
-    mask = given.left_out(false_negatives, n, total.shape[0])
+    mask = given.left_out(false_negatives, n, total.shape[0], ready.device)
     shared, own = given.hard_negatives(negatives, ready)
     negative = select(local, total, shared, mask)
     nobody = all_rows.new_full((shared.shape[0],), STRANGER)

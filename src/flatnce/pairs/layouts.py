@@ -60,13 +60,16 @@ def multi_view(
     stacked = torch.stack(ready)  # (v, b, d)
     v, b, d = stacked.shape
     others = [[a for a in range(v) if a != view] for view in range(v)]
-    positives = torch.cat([stacked[rest].transpose(0, 1) for rest in others])  # (v b, v-1, d)
+    # Stacked one by one: indexing with a list would copy it to the device and wait.
+    positives = torch.cat(
+        [torch.stack([ready[a] for a in rest], dim=1) for rest in others]
+    )  # (v b, v-1, d)
     anchors = stacked.reshape(v * b, d)
     everyone = given.everyone(names[0], stacked.transpose(0, 1)) if gather else None
     keys = anchors if everyone is None else everyone.transpose(0, 1).reshape(-1, d)
     local, total = given.groups(ids, b, anchors.device)
     given.enough(names[0], total, negatives)
-    mask = given.left_out(false_negatives, b, total.shape[0])
+    mask = given.left_out(false_negatives, b, total.shape[0], anchors.device)
     shared, own = given.hard_negatives(negatives, ready[0])
     mask = None if mask is None else mask.repeat(v, v)
     return Pairs(
@@ -159,7 +162,7 @@ def two_tower(
     b = ready_left.shape[0]
     local, total = given.groups(ids, b, ready_left.device)
     given.enough("left", total, negatives if directions == "left" else None)
-    mask = given.left_out(false_negatives, b, total.shape[0])
+    mask = given.left_out(false_negatives, b, total.shape[0], ready_left.device)
     shared, own = given.hard_negatives(negatives, ready_left)
     forward = Pairs(
         ready_left,

@@ -3,10 +3,9 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import normalize as to_unit_rows
 
-from flatnce import distributed
-from flatnce.pairs.arguments import Arguments, append_shared, select
+from flatnce.buffers import held
+from flatnce.pairs.arguments import Arguments, append_shared, integers, select
 from flatnce.pairs.record import Pairs
 from flatnce.selection import NEVER, STRANGER
 
@@ -74,31 +73,19 @@ class KeyQueue(nn.Module):
             normalize: Store unit rows.
             gather: Store the keys of every process, so that all hold the same queue.
         """
-        if keys.ndim != 2 or keys.shape[1] != self.keys.shape[1]:
-            raise ValueError(
-                f"keys has shape {tuple(keys.shape)}; this queue takes (batch, "
-                f"{self.keys.shape[1]}): build KeyQueue with dim equal to the embeddings' width"
-            )
-        if not keys.is_floating_point():
-            raise ValueError(f"keys has dtype {keys.dtype}; pass floating-point embeddings")
+        given = Arguments(normalize, gather)
+        ready = given.embeddings("keys", keys, like=self.keys).detach().to(self.keys.dtype)
         if ids is None:
-            ids = torch.full((len(keys),), STRANGER, dtype=torch.long, device=keys.device)
-        if ids.shape != keys.shape[:1] or ids.is_floating_point():
-            raise ValueError(
-                f"ids has shape {tuple(ids.shape)} and dtype {ids.dtype}; pass one integer a "
-                f"key, shape ({len(keys)},)"
-            )
-        keys = keys.detach().to(self.keys.dtype)
-        keys = to_unit_rows(keys, dim=1) if normalize else keys
-        if gather:
-            distributed.agree("keys", keys)
-            keys, ids = distributed.gather(keys), distributed.gather(ids)
-        keys, ids = keys[-len(self) :], ids[-len(self) :]
-        offsets = torch.arange(len(keys), device=self.keys.device)
+            numbers = torch.full((len(keys),), STRANGER, dtype=torch.long, device=keys.device)
+        else:
+            numbers = integers("ids", ids, len(keys)).to(keys.device)
+        ready, numbers = given.everyone("keys", ready), given.everyone("ids", numbers)
+        ready, numbers = ready[-len(self) :], numbers[-len(self) :]
+        offsets = torch.arange(len(ready), device=self.keys.device)
         slots = (self.position % len(self) + offsets) % len(self)
-        self.keys.index_copy_(0, slots, keys)
-        self.ids.index_copy_(0, slots, ids.to(torch.long))
-        self.position.copy_((self.position % len(self) + len(keys)) % len(self))
+        self.keys.index_copy_(0, slots, ready)
+        self.ids.index_copy_(0, slots, numbers)
+        self.position.copy_((self.position % len(self) + len(ready)) % len(self))
 
     def extra_repr(self) -> str:
         """Size and width, for print."""
@@ -144,9 +131,9 @@ def with_queue(
         )
     b = ready_query.shape[0]
     local, total = given.groups(ids, b, ready_query.device)
-    past, past_group = queue.keys.detach().to(ready_query.dtype), queue.ids
+    past, past_group = held(queue.keys).to(ready_query.dtype), held(queue.ids)
     shared, own = given.hard_negatives(negatives, ready_query)
-    mask = given.left_out(false_negatives, b, total.shape[0])
+    mask = given.left_out(false_negatives, b, total.shape[0], ready_query.device)
     if in_batch:
         past = torch.cat([given.everyone("key", ready_key), past])
         past_group = torch.cat([total, past_group])

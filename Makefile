@@ -1,0 +1,69 @@
+# Needs python3 (3.11 or later) and make; everything else goes into .venv.
+# Another interpreter: make test PYTHON=/path/to/python3.13
+
+PYTHON ?= python3
+WORKERS ?= auto
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# One thread per test process: more only fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all check docs wheel clean
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in two minutes: a table and a page (ARGS="--help")
+	$(BIN)/flatnce demo $(ARGS)
+
+test: $(VENV)/.installed-dev  ## unit tests, doctests, and the core's tests against the bare wheel
+	$(PYTEST) $(ARGS)
+	$(BIN)/python tests/check_wheel.py
+
+test-all: $(VENV)/.installed-dev  ## also the slow tests, and the wheel in a wholly fresh environment
+	$(PYTEST) -m "" $(ARGS)
+	$(BIN)/python tests/check_wheel.py --fresh
+
+check: $(VENV)/.installed-dev  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	@echo "docs: open docs/_build/html/index.html"
+
+wheel: $(VENV)/.installed-dev  ## source distribution and wheel, into dist
+	$(BIN)/python -m build --outdir dist
+
+clean:  ## remove what was built; .venv and runs stay
+	rm -rf dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "flatnce: $(PYTHON) is not on the path; install Python 3.11 or later, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "flatnce: $$($(PYTHON) --version) is too old, 3.11 or later is needed; say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "flatnce: $(PYTHON) cannot create environments (no ensurepip); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps are newer than pyproject.toml when what it asks for is installed.
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "flatnce: installing torch and the development tools into $(VENV) (about two minutes, once)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed-demo
+
+$(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
+	@echo "flatnce: installing torch and the demo's needs into $(VENV) (about two minutes, once)"
+	@$(INSTALL) --editable '.[cli,report]'
+	@touch $@
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed-demo
+	@echo "flatnce: installing the documentation tools into $(VENV)"
+	@$(INSTALL) --editable '.[cli,report,docs]'
+	@touch $@

@@ -1,0 +1,35 @@
+"""Buffers that one step both reads and writes: a controller's β, a schedule's step, a queue.
+
+The backward pass needs the value that the forward pass read. In eager mode a copy keeps it. A
+compiled backward may prefer to recompute that copy, from a buffer that has meanwhile been written,
+and its gradient is then silently wrong (https://github.com/pytorch/pytorch/pull/197039). So while
+compiling, the copy is an operator that the compiler does not recompute.
+"""
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+__all__ = ["held"]
+
+
+@torch.library.custom_op("flatnce::held", mutates_args=())
+def _held(buffer: Tensor) -> Tensor:
+    return buffer.clone()
+
+
+@_held.register_fake
+def _(buffer: Tensor) -> Tensor:
+    return torch.empty_like(buffer)
+
+
+def held(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """What a buffer holds now, for a step that goes on to write it; without a gradient.
+
+    Arguments:
+        buffer: The buffer.
+    """
+    if not torch.compiler.is_compiling():
+        return buffer.detach().clone()
+    copy: Tensor = _held(buffer.detach())
+    return copy

@@ -1,0 +1,49 @@
+"""Correlated Gaussians: pairs whose mutual information is known."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["correlation_of", "draw_pairs"]
+
+
+def correlation_of(nats: float, dimensions: int) -> float:
+    r"""The correlation of each coordinate that makes the pair share this much information.
+
+    .. math:: I = -\tfrac{d}{2} \log(1 - \rho^2) \iff \rho = \sqrt{1 - e^{-2I/d}}
+
+    References:
+        Poole et al., 2019, "On Variational Bounds of Mutual Information", Sec. 4,
+        https://arxiv.org/abs/1905.06922
+
+    Arguments:
+        nats: Mutual information of X and Y.
+        dimensions: Coordinates of X, and of Y.
+
+    Examples:
+        >>> round(correlation_of(10.0, 20), 4)
+        0.795
+    """
+    if not nats >= 0 or dimensions < 1:
+        raise ValueError(
+            f"nats={nats}, dimensions={dimensions}: pass an information of at least 0 and at "
+            "least one dimension"
+        )
+    return math.sqrt(-math.expm1(-2 * nats / dimensions))
+
+
+def draw_pairs(
+    generator: torch.Generator, count: int, dimensions: int, correlation: float
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    r"""Independent pairs :math:`Y = \rho X + \sqrt{1 - \rho^2}\,\varepsilon`.
+
+    Arguments:
+        generator: Where the randomness comes from.
+        count: Number of pairs.
+        dimensions: Coordinates of X, and of Y.
+        correlation: Of each coordinate of X with the same coordinate of Y.
+    """
+    x, noise = torch.randn(2, count, dimensions, generator=generator)
+    return x, correlation * x + math.sqrt(1 - correlation**2) * noise

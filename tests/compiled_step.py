@@ -1,0 +1,106 @@
+"""Train for a few steps eagerly and compiled, and print what came of both as JSON.
+
+    python tests/compiled_step.py BACKEND CASE...
+
+A script of its own because torch.compile with fullgraph=True cannot trace the shape checks that
+pytest hooks into flatnce. Every case compiles the forward pass, the objective and the monitor's
+update as one graph, so that what the step writes (β, a queue, totals) is written inside it.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from flatnce import DCL, EssController, FlatNCE, KeyQueue, LearnedTemperature, Monitor
+from flatnce.control import Cosine
+from flatnce.objectives import Objective
+
+STEPS, BATCH, WIDTH = 5, 10, 8
+
+
+def queue() -> KeyQueue:
+    """A queue that is full, small enough for every step to overwrite what it has just read."""
+    found = KeyQueue(BATCH, WIDTH).double()
+    found.enqueue(torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(3)).double())
+    return found
+
+
+# A rate of a third moves β so far in a step that a gradient at the wrong β cannot be overlooked.
+CASES: dict[str, Callable[[], Objective]] = {
+    "dense": lambda: FlatNCE(temperature=EssController(0.5, rate=0.3), kernel="dense"),
+    "chunked": lambda: FlatNCE(temperature=EssController(0.5, rate=0.3), kernel="chunked"),
+    "scheduled queue": lambda: FlatNCE(
+        temperature=Cosine(1.0, 0.05, steps=4), queue=queue(), in_batch=False, kernel="chunked"
+    ),
+    "queue and batch": lambda: FlatNCE(queue=queue(), in_batch=True, kernel="dense"),
+    "learned towers": lambda: DCL(temperature=LearnedTemperature(0.2), layout="two_tower"),
+    "whole step": lambda: FlatNCE(temperature=EssController(0.5, rate=0.3), kernel="dense"),
+}
+
+
+def train(case: str, compiled: Callable[[Callable], Callable]) -> dict[str, object]:
+    """Plain gradient descent on fresh pairs; what came of it."""
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, WIDTH)).double()
+    loss_fn, monitor = CASES[case](), Monitor(rows=BATCH)
+    parameters = [*encoder.parameters(), *loss_fn.parameters()]
+
+    def forward(x1: Tensor, x2: Tensor) -> Tensor:
+        loss = loss_fn(encoder(x1), encoder(x2))
+        monitor.update(loss_fn.last)
+        return loss
+
+    def whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        loss = forward(x1, x2)
+        return loss.detach(), torch.autograd.grad(loss, parameters)
+
+    if case == "whole step":  # a private setting: without it torch refuses a gradient in a graph
+        torch._dynamo.config.trace_autograd_ops = True
+    run = compiled(whole if case == "whole step" else forward)
+    draw, losses = torch.Generator().manual_seed(1), []
+    for _ in range(STEPS):
+        x1 = torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
+        x2 = x1 + 0.3 * torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
+        if case == "whole step":
+            loss, gradients = run(x1, x2)
+        else:
+            loss = run(x1, x2)
+            gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= 0.1 * gradient
+        losses.append(loss.item())
+    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    state |= {f"loss.{name}": value for name, value in loss_fn.state_dict().items()}
+    last = loss_fn.last
+    return {
+        "losses": losses,
+        "monitor": monitor.compute(),
+        "last": [last.loss.item(), last.ess.item(), last.mi.item(), last.temperature.item()],
+        **{name: value.double().flatten().tolist() for name, value in state.items()},
+    }
+
+
+def main(backend: str, *cases: str) -> None:
+    """Both ways for every case."""
+    found = {}
+    for case in cases:
+        torch.compiler.reset()
+        counters.clear()
+        eager = train(case, lambda step: step)
+        compiled = train(case, lambda step: torch.compile(step, fullgraph=True, backend=backend))
+        found[case] = {
+            "eager": eager,
+            "compiled": compiled,
+            "breaks": sum(counters["graph_break"].values()),
+            "graphs": counters["stats"]["unique_graphs"],
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,235 @@
+"""The shape of the code: who imports whom, what is public, how light the import is.
+
+The source is read, not imported: an import inside a function, or under TYPE_CHECKING, counts too.
+"""
+
+import ast
+import graphlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jaxtyping import TypeCheckError
+
+PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
+
+# From the top down. A module imports from the blocks above its own and from its own folder.
+BLOCKS: tuple[tuple[str, ...], ...] = (
+    ("_typing",),
+    ("buffers", "faults", "selection"),
+    ("distributed", "runlog", "control"),
+    ("kernels", "pairs", "checkpoint", "data", "models"),
+    ("contrast",),
+    ("diagnostics",),
+    ("objectives", "mi", "evaluate"),
+    ("functional",),
+    ("train",),
+    ("recipes", "report", "doctor", "integrations"),
+    ("cli",),
+)
+LEVEL = {name: level for level, block in enumerate(BLOCKS) for name in block}
+
+# The package root is lazy and knows everyone, so nobody may take a name from it. The version is a
+# constant, and `from flatnce import pairs` is the module flatnce.pairs, not a name of the root.
+ALLOWED_FROM_ROOT = {"__version__"}
+
+PUBLIC = [
+    "FlatNCE",
+    "InfoNCE",
+    "DCL",
+    "HolderFlatNCE",
+    "FlatNCEPlus",
+    "Monitor",
+    "EssController",
+    "KeyQueue",
+    "LearnedTemperature",
+    "functional",
+    "__version__",
+]
+
+DRAWERS = re.compile(r"_?(utils?|utilities|helpers?|common|misc)")
+LONGEST_FILE = 300
+HEAVY = ("torch", "torchvision", "matplotlib", "triton", "numpy", "jaxtyping")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+every_module = pytest.mark.parametrize("module", SOURCES)
+# The package root names everyone, lazily: it is above the rules it serves.
+every_module_below_root = pytest.mark.parametrize("module", [m for m in SOURCES if m != "flatnce"])
+
+
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+
+
+def imports_of(module: str) -> set[tuple[str, str]]:
+    """What a module imports, as (module, name); the name is empty for ``import a.b``."""
+    found: set[tuple[str, str]] = set()
+    folder = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                base = folder.split(".")[: len(folder.split(".")) - node.level + 1]
+                origin = ".".join([*base, origin] if origin else base)
+            found |= {(origin, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            target = node.args[0] if node.args else None
+            if isinstance(target, ast.Constant) and isinstance(target.value, str):
+                found.add((target.value, ""))
+    return found
+
+
+def own_imports_of(module: str) -> set[str]:
+    """The modules of this package that a module imports, each by its full name."""
+    found = set()
+    for origin, name in imports_of(module):
+        if origin.split(".")[0] == "flatnce":
+            whole = f"{origin}.{name}"
+            found.add(whole if whole in SOURCES else origin)
+    return found
+
+
+def place_of(module: str) -> str:
+    """The name by which the blocks know a module: its file or folder under the package."""
+    return module.split(".")[1]
+
+
+@every_module_below_root
+def test_every_module_has_a_place_in_the_blocks(module):
+    assert place_of(module) in LEVEL, (
+        f"{module} is in no block: add it to BLOCKS here and to ARCHITECTURE.md"
+    )
+
+
+@every_module_below_root
+def test_imports_point_up_the_blocks(module):
+    here = place_of(module)
+    others = {place_of(other) for other in own_imports_of(module) - {"flatnce"}} - {here}
+    wrong = sorted(other for other in others if LEVEL[other] >= LEVEL[here])
+    assert not wrong, f"{module} imports {wrong}, which is not in a block above {here}"
+
+
+@every_module_below_root
+def test_nobody_imports_from_the_package_root(module):
+    names = {name for origin, name in imports_of(module) if origin == "flatnce"}
+    leaning = {name for name in names - ALLOWED_FROM_ROOT if f"flatnce.{name}" not in SOURCES}
+    assert not leaning, f"{module}: say `from flatnce.x import ...` instead"
+
+
+def test_imports_have_no_cycle():
+    graph = {module: own_imports_of(module) - {"flatnce"} for module in SOURCES}
+    del graph["flatnce"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
+
+
+@every_module
+def test_no_module_is_a_drawer(module):
+    drawers = [part for part in module.split(".") if DRAWERS.fullmatch(part)]
+    assert not drawers, "a helper lives beside its only user, or becomes a module with a name"
+
+
+@every_module
+def test_every_module_has_a_docstring_and_says_what_is_public(module):
+    tree = tree_of(module)
+    assigned = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    assert ast.get_docstring(tree), f"{module} has no docstring"
+    assert "__all__" in assigned, f"{module} has no __all__"
+
+
+@every_module
+def test_files_are_short(module):
+    lines = len(SOURCES[module].read_text(encoding="utf-8").splitlines())
+    assert lines < LONGEST_FILE, f"{module} has {lines} lines: split it by concept"
+
+
+def test_public_names_are_these():
+    import flatnce
+
+    assert flatnce.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_is_there_and_listed(name):
+    import flatnce
+
+    assert getattr(flatnce, name) is not None
+    assert name in dir(flatnce)
+
+
+def test_unknown_name_is_an_attribute_error():
+    import flatnce
+
+    with pytest.raises(AttributeError, match="FlatNCE"):
+        _ = flatnce.FlatNCEE
+
+
+def test_shapes_are_checked_while_testing():
+    from flatnce.distributed import gather
+
+    # Alone, gather returns what it is given: only the hook of pyproject.toml can object.
+    with pytest.raises(TypeCheckError):
+        gather("not a tensor")
+
+
+def test_import_flatnce_loads_nothing_heavy(run_python):
+    loaded = run_python("import sys, flatnce; print(*sys.modules)").split()
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_import_of_an_objective_loads_no_extra(run_python):
+    loaded = run_python("import sys, flatnce; flatnce.FlatNCE; print(*sys.modules)").split()
+    assert not {"torchvision", "matplotlib", "triton", "rich", "tyro", "scipy"} & set(loaded)
+
+
+def best_under(limit: float, measure: Callable[[], float], tries: int = 8) -> float:
+    """The smallest of several timings, stopping at the first within the limit.
+
+    Noise only ever adds time, so the smallest is the honest one on a busy machine.
+    """
+    best = float("inf")
+    for _ in range(tries):
+        best = min(best, measure())
+        if best < limit:
+            break
+    return best
+
+
+def test_import_costs_little_beyond_torch(run_python):
+    code = (
+        "import time, torch; start = time.perf_counter(); import flatnce; flatnce.FlatNCE; "
+        "print(time.perf_counter() - start)"
+    )
+    assert best_under(0.3, lambda: float(run_python(code))) < 0.3
+
+
+def test_help_answers_at_once():
+    command = shutil.which("flatnce", path=Path(sys.executable).parent)
+    assert command, "the flatnce command is not installed beside this python"
+
+    def measure() -> float:
+        start = time.perf_counter()
+        done = subprocess.run([command, "--help"], capture_output=True, text=True)
+        elapsed = time.perf_counter() - start
+        assert done.returncode == 0, done.stderr
+        return elapsed
+
+    assert best_under(0.5, measure) < 0.5
