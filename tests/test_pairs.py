@@ -286,6 +286,17 @@ def test_what_stands_in_an_empty_slot_does_not_matter(kernel: str) -> None:
     assert torch.equal(before, after)
 
 
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+@pytest.mark.parametrize("number", [-(2**62), -5, 0, 2**62])
+def test_empty_slots_count_for_nobody_whatever_ids_stand_beside_them(
+    kernel: str, number: int
+) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(2, 3, seed=5), torch.tensor([number, number + 1]))
+    pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, ids=torch.arange(4) + 100)
+    assert F.contrast_of(pairs, TEMPERATURE, kernel=kernel).count.tolist() == [2.0] * 4
+
+
 def test_ids_leave_out_the_own_key_still_in_the_queue() -> None:
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(4, 3, seed=5), torch.tensor([10, 11, 12, 11]))

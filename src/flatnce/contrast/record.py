@@ -114,7 +114,7 @@ def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Ten
         shown: The offending value, for the message.
         **rows: Where each fault holds, by name.
     """
-    if not faults.can_raise_now(next(iter(rows.values()))):
+    if not all(faults.can_raise_now(bad) for bad in rows.values()):
         return faults.flag(**{name: bad.any() for name, bad in rows.items()})
     for name, bad in rows.items():
         if bool(bad.any()):
