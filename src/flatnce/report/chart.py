@@ -12,9 +12,9 @@ from html import escape
 
 __all__ = ["Axis", "Line", "Reference", "line_chart", "nice_ticks"]
 
-WIDTH, HEIGHT = 480, 330
-LEFT, RIGHT, TOP, BOTTOM = 64, 92, 14, 48
-LABEL_HEIGHT = 17
+WIDTH, HEIGHT = 480.0, 330.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 92.0, 14.0, 48.0
+LABEL_HEIGHT = 17.0
 DASHES = ("", "7 4", "2 4", "9 4 2 4")
 
 
@@ -113,14 +113,14 @@ def line_chart(
     across = _scale([*xs, *x_ticks], LEFT, WIDTH - RIGHT, x.logarithmic)
     up = _scale([*lows, *highs, *y_ticks], HEIGHT - BOTTOM, TOP, y.logarithmic)
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
         f'aria-labelledby="{name}-title {name}-desc">',
         f'<title id="{name}-title">{escape(title)}</title>',
         f'<desc id="{name}-desc">{escape(description)}</desc>',
         *_axes(across, up, x, y, x_ticks, y_ticks),
         *(part for reference in references for part in _reference(reference, up)),
-        f'<clipPath id="{name}-frame"><rect x="0" y="0" width="{WIDTH}" '
-        f'height="{HEIGHT - BOTTOM + (0 if y.low is not None else 4)}"/></clipPath>',
+        f'<clipPath id="{name}-frame"><rect x="0" y="0" width="{WIDTH:g}" '
+        f'height="{HEIGHT - BOTTOM + (0 if y.low is not None else 4):g}"/></clipPath>',
         f'<g clip-path="url(#{name}-frame)">',
         *(part for line in lines for part in _curve(line, across, up)),
         "</g>",
@@ -149,7 +149,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     # Rounding undoes the dust of multiplying: 0.30000000000000004.
-    return [round(i * step, 10) for i in range(first, last + 1)]
+    return [round(float(i * step), 10) for i in range(first, last + 1)]
 
 
 def _extent(
@@ -188,26 +188,30 @@ def _axes(
     parts = []
     for tick in y_ticks:
         place = f"{up(tick):.1f}"
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{place}" y2="{place}"/>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT:g}" x2="{right:g}" y1="{place}" y2="{place}"/>'
+        )
         parts.append(_text(LEFT - 8, up(tick) + 4.5, _number(tick), "end"))
     for tick in x_ticks:
         place = f"{across(tick):.1f}"
         parts.append(
-            f'<line class="axis" x1="{place}" x2="{place}" y1="{floor}" y2="{floor + 5}"/>'
+            f'<line class="axis" x1="{place}" x2="{place}" y1="{floor:g}" y2="{floor + 5:g}"/>'
         )
         parts.append(_text(across(tick), floor + 20, _number(tick), "middle"))
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{floor}" y2="{floor}"/>')
+    parts.append(
+        f'<line class="axis" x1="{LEFT:g}" x2="{right:g}" y1="{floor:g}" y2="{floor:g}"/>'
+    )
     parts.append(_text((LEFT + right) / 2, HEIGHT - 8, x.label, "middle"))
     middle = (TOP + floor) / 2
     turned = f'transform="rotate(-90 14 {middle:.1f})"'
-    parts.append(_text(14, middle, y.label, "middle", turned))
+    parts.append(_text(14.0, middle, y.label, "middle", turned))
     return parts
 
 
 def _reference(reference: Reference, up: _Scale) -> list[str]:
     place = f"{up(reference.y):.1f}"
     end = WIDTH - RIGHT
-    return [f'<line class="reference" x1="{LEFT}" x2="{end}" y1="{place}" y2="{place}"/>']
+    return [f'<line class="reference" x1="{LEFT:g}" x2="{end:g}" y1="{place}" y2="{place}"/>']
 
 
 def _curve(line: Line, across: _Scale, up: _Scale) -> list[str]:
