@@ -25,7 +25,8 @@ STEPS, BATCH, WIDTH = 5, 10, 8
 def queue() -> KeyQueue:
     """A queue that is full, small enough for every step to overwrite what it has just read."""
     found = KeyQueue(BATCH, WIDTH).double()
-    found.enqueue(torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(3)).double())
+    keys = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(3)).double()
+    found.enqueue(keys, torch.arange(BATCH))
     return found
 
 
@@ -49,13 +50,13 @@ def train(case: str, backend: str = "") -> dict[str, object]:
     loss_fn, monitor = CASES[case](), Monitor(rows=BATCH)
     parameters = [*encoder.parameters(), *loss_fn.parameters()]
 
-    def forward(x1: Tensor, x2: Tensor) -> Tensor:
-        loss = loss_fn(encoder(x1), encoder(x2))
+    def forward(x1: Tensor, x2: Tensor, ids: Tensor | None) -> Tensor:
+        loss = loss_fn(encoder(x1), encoder(x2), ids=ids)
         monitor.update(loss_fn.last)
         return loss
 
-    def whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        loss = forward(x1, x2)
+    def whole(x1: Tensor, x2: Tensor, ids: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        loss = forward(x1, x2, ids)
         return loss.detach(), torch.autograd.grad(loss, parameters)
 
     if case == "whole step":  # a private setting: without it torch refuses a gradient in a graph
@@ -71,10 +72,12 @@ def train(case: str, backend: str = "") -> dict[str, object]:
         run = eager if alone and place == 0 else step
         x1 = torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
         x2 = x1 + 0.3 * torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
+        # Half of the samples of a step were in the step before, and so are in the queue.
+        ids = torch.arange(BATCH) + BATCH // 2 * (place + 1) if loss_fn.queue is not None else None
         if case == "whole step":
-            loss, gradients = run(x1, x2)
+            loss, gradients = run(x1, x2, ids)
         else:
-            loss = run(x1, x2)
+            loss = run(x1, x2, ids)
             gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):

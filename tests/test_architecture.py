@@ -31,6 +31,7 @@ BLOCKS: tuple[tuple[str, ...], ...] = (
     ("train",),
     ("recipes", "report", "doctor", "integrations"),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {name: level for level, block in enumerate(BLOCKS) for name in block}
 

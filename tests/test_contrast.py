@@ -387,6 +387,22 @@ def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one()
         gradient.square().sum().backward()
 
 
+@pytest.mark.parametrize("read", [F.infonce, F.dcl, F.flatnce])
+def test_the_dense_kernel_goes_through_torchs_function_transforms(read) -> None:
+    z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
+
+    def loss(z: Tensor) -> Tensor:
+        return read(F.contrast_of(F.two_view(z, z2), TEMPERATURE, kernel="dense"))
+
+    leaf = z1.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(z1), expected, rtol=1e-12, atol=1e-12)
+    several = torch.stack([z1, 2 * z1, z2])
+    torch.testing.assert_close(
+        torch.func.vmap(loss)(several), torch.stack([loss(z) for z in several])
+    )
+
+
 # --- Which kernel --------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ powers = st.one_of(
     st.floats(allow_nan=False),
 )
 seeds = st.integers(0, 2**31 - 1)
+positions = st.sampled_from([0, 1, 2**62, 2**63 - 3, 2**63 - 1])
 
 
 @dataclass(frozen=True)
@@ -391,7 +392,7 @@ def test_cross_entropy_has_torchs_value_or_says_why_not(
 
 
 @settings(max_examples=100)
-@given(st.integers(1, 9), st.lists(st.integers(1, 12), max_size=12), st.integers(0, 2**63 - 1))
+@given(st.integers(1, 9), st.lists(st.integers(1, 12), max_size=12), positions)
 def test_a_queue_holds_the_last_keys_in_a_ring(
     size: int, batches: list[int], position: int
 ) -> None:
@@ -407,4 +408,6 @@ def test_a_queue_holds_the_last_keys_in_a_ring(
     assert int(queue.filled) == len(expected)
     held = [(int(i), float(k)) for i, k in zip(queue.ids, queue.keys, strict=True) if i >= 0]
     assert sorted(held) == [(i, i + 1.0) for i in sorted(expected)]
+    last = (int(queue.position) - 1) % size
+    assert not batches or int(queue.ids[last]) == expected[-1]
     assert not batches or 0 <= int(queue.position) < size

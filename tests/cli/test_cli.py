@@ -1,6 +1,8 @@
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -129,6 +131,20 @@ def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, rai
     assert main(["demo"]) == code
     shown = capsys.readouterr().err
     assert words in shown and shown.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals work differently there")
+def test_interrupting_the_demo_is_one_line_and_exit_130(tmp_path):
+    command = [sys.executable, "-m", "flatnce", "demo", "--steps", "100000", "--every", "5"]
+    command += ["--width", "8", "--pool", "64", "--out", str(tmp_path / "demo")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        metrics, patience = tmp_path / "demo" / "metrics.jsonl", time.monotonic() + 60
+        while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < patience:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert shown.decode() == "flatnce demo: interrupted\n"
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):

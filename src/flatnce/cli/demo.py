@@ -20,8 +20,8 @@ from flatnce.report import demo_page
 __all__ = ["DemoOptions", "run"]
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
-# Room for the whole table where the output is not a terminal.
-FILE_WIDTH = 110
+# Of lines where the output is not a terminal, and from where on columns stand further apart.
+FILE_WIDTH, ROOMY = 100, 90
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
         return 0
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     console.print()
-    console.print(_table(result.results))
+    console.print(_table(result.results, console.width))
     for finding in result.results["findings"]:
         console.print(f"\n[bold]{finding['topic']}.[/bold] {finding['text']}")
     print(f"\nDone in {result.results['seconds']:.0f} s. The curves: {page}")
@@ -108,35 +108,28 @@ def _line(now: DemoProgress) -> str:
     )
 
 
-def _table(results: dict[str, Any]) -> Table:
+def _table(results: dict[str, Any], width: int) -> Table:
     table = Table(
         title=f"After {results['steps']:,} steps, {len(results['seeds'])} seeds, on held-out "
-        f"pairs. The truth: {results['nats']:g} nats",
+        f"pairs. The truth: {results['nats']:g} nats.",
         title_justify="left",
-        caption="rate: learning rate. beta: inverse temperature. ± standard deviation over seeds."
-        "\nESS: share of the negatives that carry the gradient; ESS +: with the positive among "
-        "them.\ngain: what InfoNCE multiplies a row's gradient by. "
-        f"top-1: partner found among {results['pool']:,}.",
+        caption="beta: inverse temperature; rate: learning rate; ± standard deviation over seeds."
+        "\nESS: share of the negatives that carry the gradient; ESS+: with the positive."
+        "\ngain: what InfoNCE multiplies a row's gradient by."
+        f"\ntop-1: partner found among {results['pool']:,}.",
         caption_justify="left",
         box=None,
+        padding=(0, 1 if width < ROOMY else 2, 0, 0),
         pad_edge=False,
     )
-    for name in ("K", "beta", "rate"):
-        table.add_column(name, justify="right")
-    table.add_column("trained with")
-    for name in (
-        "K-sample MI\nof log K",
-        "large-pool\nMI",
-        "ESS",
-        "ESS +",
-        "gain",
-        "top-1",
-        "FlatNCE\n− InfoNCE",
-    ):
+    table.add_column("setting", no_wrap=True)
+    table.add_column("trained\nwith")
+    names = ("K-sample\nMI/log K", "large-pool\nMI", "ESS", "ESS+", "gain", "top-1")
+    for name in (*names, "FlatNCE\n− InfoNCE"):
         table.add_column(name, justify="right", no_wrap=True)
     for case in results["cases"]:
         for objective, name in NAMES.items():
-            table.add_row(*_row(case, objective, name), end_section=objective == "flatnce")
+            table.add_row(*_row(case, objective, name))
         table.add_row()
     return table
 
@@ -144,18 +137,17 @@ def _table(results: dict[str, Any]) -> Table:
 def _row(case: dict[str, Any], objective: str, name: str) -> list[str]:
     measured = case["objectives"][objective]
     mean = {key: spread["mean"] for key, spread in measured.items()}
-    first = objective == "infonce"
-    keys = ("candidates", "inverse_temperature", "learning_rate")
-    setting = [f"{case[key]:g}" if first else "" for key in keys]
-    gap = case["difference"]
-    return [
-        *setting,
+    gap, first = case["difference"], objective == "infonce"
+    setting = f"K {case['candidates']}, beta {case['inverse_temperature']:g}"
+    cells = [
+        setting if first else f"rate {case['learning_rate']:g}",
         name,
-        f"{mean['k_mi']:.2f} of {case['log_k']:.2f}",
+        f"{mean['k_mi']:.2f}/{case['log_k']:.2f}",
         f"{mean['pool_mi']:.2f} ± {measured['pool_mi']['sd']:.2f}",
         f"{mean['ess']:.2f}",
         f"{mean['ess_with_positive']:.2f}",
         f"{mean['gain']:.3f}",
         f"{mean['retrieval']:.1%}",
-        "" if first else f"{gap['mean']:+.2f} ± {gap['sd']:.2f}".replace("-", "−"),
+        "" if first else f"{gap['mean']:+.2f} ± {gap['sd']:.2f}",
     ]
+    return [cell.replace("-", "−") for cell in cells]

@@ -92,14 +92,15 @@ def _by_size(cases: list[dict[str, Any]]) -> str:
 
 def _warm(focus: dict[str, Any], warm: list[dict[str, Any]]) -> str:
     first = warm[0]
+    kept, kept_before = (_mean(case, "infonce", "gain") for case in (first, focus))
     text = (
-        f"At inverse temperature {first['inverse_temperature']:g} and "
-        f"K = {first['candidates']} the task is not solved ({_task(first, 'infonce')}) and "
-        f"InfoNCE keeps {_mean(first, 'infonce', 'gain'):.2f} of the gradient, not "
-        f"{_mean(focus, 'infonce', 'gain'):.2f}, so FlatNCE has less to give back: "
+        f"At inverse temperature {first['inverse_temperature']:g} and K = {first['candidates']} "
+        f"InfoNCE's task ends at {_task(first, 'infonce')} and it keeps {kept:.2f} of the gradient"
     )
+    if kept > 2 * kept_before:
+        text += f", not {kept_before:.2f}, so FlatNCE has less to give back"
     each = [f"at learning rate {c['learning_rate']:g} {standing(c['difference'])}" for c in warm]
-    text += "; ".join(each) + "."
+    text += f": {'; '.join(each)}."
     if any(max(case["difference"]["values"]) < 0 for case in warm):
         text += (
             " The two gradients differ only in each row's gain, and Adam removes what is common "
