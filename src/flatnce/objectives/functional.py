@@ -39,8 +39,9 @@ def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, 
 
     .. math:: \mathrm{softplus}(\ell_i) = -\log \frac{e^{s^+_i}}{e^{s^+_i} + \sum_j e^{s_{ij}}}
 
-    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 from
-    a margin of 17 to 20 in float32, see ``benchmarks/precision``). With several positives: supervised contrastive's L_out or L_in.
+    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 from a
+    margin of 17 to 20 in float32, see ``benchmarks/precision``). With several positives:
+    supervised contrastive's L_out or L_in.
 
     Relations:
         ∇InfoNCE = σ(ℓ)·∇FlatNCE, row by row. NT-Xent is InfoNCE of the two-view layout.
