@@ -135,7 +135,9 @@ def test_hard_negatives_follow_the_precision_of_the_anchors(
     dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     pairs = F.two_view(rows(), rows(seed=1), negatives=torch.randn(shape).to(dtype))
+    assert pairs.keys.dtype == torch.float32
     assert F.contrast_of(pairs, 0.1).gap.dtype == torch.float32
+    assert F.importance_weights(pairs, 0.1).dtype == torch.float32
 
 
 @refused(
@@ -545,7 +547,7 @@ def test_a_temperature_that_is_no_single_real_number_is_refused(temperature: Ten
             "power=nan",
             "real number",
         ),
-        "gamma": (lambda: HolderFlatNCE(NAN), "gamma=nan", "real number"),
+        "gamma": (lambda: HolderFlatNCE(gamma=NAN), "gamma=nan", "real number"),
         "kernel": (
             lambda: F.contrast_of(F.two_view(rows(), rows()), 0.1, kernel="fast"),
             "kernel='fast'",

@@ -534,7 +534,7 @@ def test_holder_of_power_one_is_flatnce(dtype: torch.dtype, error: float) -> Non
     z1, z2 = torch.randn(5, 4).to(dtype), torch.randn(5, 4).to(dtype)
     ours = [z.clone().requires_grad_() for z in (z1, z2)]
     theirs = [z.clone().requires_grad_() for z in (z1, z2)]
-    found, expected = HolderFlatNCE(1.0)(*ours), FlatNCE()(*theirs)
+    found, expected = HolderFlatNCE(gamma=1.0)(*ours), FlatNCE()(*theirs)
     assert torch.equal(found, expected)
     found.backward()
     expected.backward()
