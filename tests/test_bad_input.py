@@ -961,8 +961,28 @@ def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(
     refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
 
 
-def test_a_weight_for_a_class_out_of_range_does_not_break_the_deferred_path(deferred) -> None:
-    F.cross_entropy(rows(), torch.tensor([0, 1, 3, 0]), torch.ones(3))
+@pytest.mark.parametrize(
+    ("logits", "target"),
+    [
+        (torch.zeros(2, 3), [0, 3]),
+        (torch.tensor([[0.0, -math.inf], [0.0, 1.0]]), [1, 0]),
+        (torch.tensor([[0.0, -math.inf], [0.0, 1.0]]), [0, 0]),
+        (torch.zeros(2, 3), [-100, -100]),
+    ],
+    ids=["out of range", "masked", "no negative", "all ignored"],
+)
+def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target) -> None:
+    with pytest.raises(RuntimeError, match="bad target, or no negative"):
+        F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
+
+
+def test_cross_entropy_lets_nan_logits_through_where_it_cannot_raise(deferred) -> None:
+    assert F.cross_entropy(torch.tensor([[NAN, 0.0]]), torch.tensor([0])).isnan()
+
+
+def test_cross_entropy_of_ignored_rows_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="only ignore_index"):
+        F.cross_entropy(torch.zeros(2, 3), torch.tensor([-100, -100]))
 
 
 def test_every_deferred_fault_of_a_batch_is_named(deferred) -> None:
@@ -1013,3 +1033,50 @@ def test_no_flag_raises_nothing() -> None:
     faults.raise_flagged(None)
     faults.raise_flagged(faults.flag(target=torch.tensor(False)))
     assert faults.combine(None, None) is None
+
+
+@pytest.mark.parametrize("target", [1.5, NAN], ids=str)
+def test_a_scheduled_ess_target_out_of_range_is_refused(target: float) -> None:
+    loss_fn = FlatNCE(temperature=EssController(Constant(target)))
+    with pytest.raises(ValueError, match="ess_target"):
+        loss_fn(rows(), rows(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"layout": "two_tower", "form": "out"}, {}),
+        ({"layout": "two_tower", "queue": KeyQueue(4, 3)}, {}),
+        ({"layout": "two_tower"}, {"labels": torch.tensor([0, 0, 1, 1])}),
+    ],
+    ids=["form", "queue", "labels"],
+)
+def test_towers_refuse_what_they_would_have_to_ignore(options, given) -> None:
+    with pytest.raises(ValueError, match=r"two_tower|two_view"):
+        FlatNCE(**options)(rows(), rows(seed=1), **given)
+
+
+def test_reserved_ids_are_flagged_where_they_cannot_be_raised(deferred) -> None:
+    loss_fn = FlatNCE()
+    loss_fn(rows(), rows(seed=1), ids=torch.tensor([0, 1, 2, -(2**31) + 5]))
+    with pytest.raises(ValueError, match="ids: "):
+        _ = loss_fn.last.ess
+
+
+def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred) -> None:
+    loss_fn = FlatNCE(queue=KeyQueue(8, rows().shape[1]))
+    loss_fn.queue.enqueue(0 * rows())
+    loss_fn(rows(), rows(seed=1))
+    with pytest.raises(ValueError, match="zero_vector"):
+        _ = loss_fn.last.ess
+
+
+def test_lists_in_place_of_tensors_are_named(run_python) -> None:
+    run_python(
+        "import torch; from flatnce import FlatNCE\n"
+        "z = torch.eye(3)\n"
+        "for given in ({'ids': [0, 1, 2]}, {'false_negatives': [[True]]}):\n"
+        "    try: FlatNCE()(z, z, **given)\n"
+        "    except ValueError as error: assert 'is a list; pass a torch.Tensor' in str(error)\n"
+        "    else: raise SystemExit('not refused')"
+    )

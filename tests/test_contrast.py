@@ -4,6 +4,7 @@ The chunked kernel runs here in blocks of 2 rows and 3 columns, so that small in
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -251,7 +252,9 @@ def test_the_slope_is_infonces_derivative_in_beta(name: str, kernel: str, power:
     beta = torch.tensor(1 / TEMPERATURE, dtype=torch.float64, requires_grad=True)
     pairs = case.build(case.inputs)
     found = F.contrast_of(pairs, beta.reciprocal(), power=power, kernel=kernel, slope=True)
-    (expected,) = torch.autograd.grad(F.infonce(found), beta)
+    # Of the plain pool: whatever the power, InfoNCE is InfoNCE.
+    plain = F.contrast_of(pairs, beta.reciprocal(), kernel=kernel)
+    (expected,) = torch.autograd.grad(F.infonce(plain), beta)
     assert not found.slope.requires_grad
     assert float(found.reduce(found.slope)) == pytest.approx(float(expected), rel=1e-10)
 
@@ -522,7 +525,7 @@ def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries() -> 
     )
     assert found.count.tolist() == [len(others) for _, others in rows]
     assert found.hardest.tolist() == near([max(others) for _, others in rows])
-    assert float(found.beta) == 1.0
+    assert math.isnan(found.beta)  # the logits hide it
 
 
 def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_masks() -> None:
@@ -627,10 +630,50 @@ def test_a_detached_contrast_has_the_same_numbers_and_no_history() -> None:
     assert torch.equal(F.infonce(detached), F.infonce(found))
 
 
-@pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 8.0)])
-def test_a_reduction_uses_the_weights_of_the_rows(reduction: str, expected: float) -> None:
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 6.0)])
+def test_only_the_mean_is_weighted(reduction: str, expected: float) -> None:
     rows = torch.tensor([1.0, 2.0, 4.0])
     weight = torch.tensor([0.0, 2.0, 1.0])
     contrast = Contrast(rows, rows, rows, rows, rows, torch.tensor(1.0), weight=weight)
     assert float(contrast.reduce(rows, reduction)) == pytest.approx(expected)
-    assert contrast.reduce(rows, "none").tolist() == [0.0, 4.0, 4.0]
+    assert contrast.reduce(rows, "none").tolist() == [0.0, 2.0, 4.0]
+
+
+def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch) -> None:
+    # Four processes of four rows; the two rows of this one are all that have a positive.
+    monkeypatch.setattr("flatnce.distributed.mean", lambda local: local / 4)
+    pairs = F.labelled(layouts.random(4, 3, seed=0), torch.tensor([0, 0, 1, 2]))
+    contrast = F.contrast_of(replace(pairs, gathered=True), TEMPERATURE)
+    assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
+
+
+@every_power
+@pytest.mark.parametrize("reader", [F.mutual_information, F.gradient_gain, F.saturated_share])
+def test_what_is_said_of_infonce_does_not_depend_on_the_power(reader, power: float) -> None:
+    pairs = F.multi_view([layouts.random(5, 3, seed=seed) for seed in range(3)])
+    plain = F.contrast_of(pairs, TEMPERATURE)
+    found = F.contrast_of(pairs, TEMPERATURE, power=power)
+    assert float(reader(found)) == pytest.approx(float(reader(plain)), rel=1e-12)
+
+
+def test_a_list_of_pairs_is_taken_like_a_tuple() -> None:
+    towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
+    found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
+    assert torch.equal(found, expected)
+
+
+def test_weights_of_two_directions_at_once_are_refused(run_python) -> None:
+    run_python(
+        "import torch; from flatnce import functional as F\n"
+        "try: F.importance_weights(F.two_tower(torch.eye(3), torch.eye(3)), 0.1)\n"
+        "except ValueError as error: assert 'one direction' in str(error)\n"
+        "else: raise SystemExit('not refused')"
+    )
+
+
+def test_importance_weights_at_a_power_are_those_of_its_gradient() -> None:
+    z = layouts.random(5, 3, seed=0)
+    pairs = F.two_tower(z, layouts.random(5, 3, seed=1), directions="left")[0]
+    found = F.importance_weights(pairs, TEMPERATURE, power=2.0)
+    expected = F.importance_weights(pairs, TEMPERATURE / 2)
+    torch.testing.assert_close(found, expected)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -281,7 +282,7 @@ def test_the_controlled_beta_is_no_parameter_and_gets_no_gradient():
     assert not loss_fn.temperature_source.beta.requires_grad
 
 
-@pytest.mark.parametrize("objective", [InfoNCE, DCL, HolderFlatNCE])
+@pytest.mark.parametrize("objective", [InfoNCE, DCL, partial(HolderFlatNCE, gamma=1.0)])
 def test_other_objectives_are_controlled_alike(objective):
     controller = EssController(0.3, temperature_at_start=0.5)
     expected = driven(FlatNCE(temperature=controller), 5)
@@ -504,11 +505,11 @@ def test_on_request_a_temperature_follows_its_own_objective(kernel):
 
 @pytest.mark.parametrize("gamma", [2.0, 0.5, -1.0, 0.0])
 @every_kernel
-def test_a_power_mean_learns_its_temperature_from_its_own_infonce(gamma, kernel):
+def test_a_power_mean_learns_its_temperature_from_plain_infonce(gamma, kernel):
     features = [random(5, 3, seed=seed) for seed in (0, 1)]
     found, expected = tau(), tau()
     HolderFlatNCE(gamma=gamma, temperature=found, kernel=kernel)(*features).backward()
-    F.infonce(F.contrast_of(F.two_view(*features), expected, power=gamma)).backward()
+    F.infonce(F.contrast_of(F.two_view(*features), expected)).backward()
     assert float(found.grad) == pytest.approx(float(expected.grad), rel=1e-9)
 
 

@@ -106,7 +106,7 @@ class HolderFlatNCE(Objective):
         self,
         temperature: Temperature = 0.1,
         *,
-        gamma: float,
+        gamma: float = 2.0,
         **options: Unpack[Options],
     ) -> None:
         """Keep the power."""
