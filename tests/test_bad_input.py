@@ -789,6 +789,16 @@ BAD_CALLS: dict[str, tuple[object, ...]] = {
         "z2",
         "torch.int64",
     ),
+    "labels, mask": (
+        lambda f: f(rows(), rows(), labels=torch.tensor([0, 1, 0, 1]), false_negatives=yes(4, 3)),
+        "false_negatives has shape (4, 3)",
+        "(4, 4)",
+    ),
+    "labels, mask over rows": (
+        lambda f: f(rows(), rows(), labels=torch.tensor([0, 1, 0, 1]), false_negatives=yes(8, 8)),
+        "false_negatives has shape (8, 8)",
+        "(4, 4)",
+    ),
     "labels and ids": (
         lambda f: f(rows(), labels=torch.ones(4).long(), ids=torch.ones(4).long()),
         "labels",

@@ -234,6 +234,23 @@ def test_a_module_is_its_function_of_the_layout(
 
 
 @every_objective
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_with_labels_masks_and_own_negatives_speak_of_samples(entry: Entry, views: int) -> None:
+    z = [layouts.random(5, 3, seed=seed) for seed in range(views)]
+    labels, mask = torch.tensor([0, 1, 0, 2, 1]), layouts.mask_of(5)
+    own = layouts.random(5, 2, 3, seed=9)
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    found = loss_fn(*z, labels=labels, false_negatives=mask, negatives=own)
+    pairs = F.labelled(
+        torch.cat(z),
+        labels.repeat(views),
+        false_negatives=mask.repeat(views, views),
+        negatives=own.repeat(views, 1, 1),
+    )
+    torch.testing.assert_close(found, entry.function(entry.contrast(pairs)), rtol=1e-12, atol=0)
+
+
+@every_objective
 def test_the_last_batch_is_kept_beside_the_loss(entry: Entry) -> None:
     loss_fn = entry.module(temperature=TEMPERATURE)
     z1, z2 = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)

@@ -185,7 +185,7 @@ class Objective(nn.Module, ABC):
                         f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
                         f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
                     )
-            shared |= _over_views(len(views), **masks)
+            shared |= _over_views(len(views), views[0].shape[0], **masks)
             z, repeated = torch.cat(views), labels.repeat(len(views))
             return labelled(z, repeated, form=self.form or "out", **shared)
         if len(views) == 1:
@@ -225,11 +225,16 @@ class Objective(nn.Module, ABC):
 
 
 def _over_views(
-    v: int, false_negatives: Tensor | None, negatives: Tensor | None
+    v: int, b: int, false_negatives: Tensor | None, negatives: Tensor | None
 ) -> dict[str, Tensor | None]:
     """A mask over samples and each sample's own negatives, repeated for every view."""
-    if false_negatives is not None and false_negatives.ndim == 2:
-        b = false_negatives.shape[0]
+    if isinstance(false_negatives, Tensor):
+        shape = tuple(false_negatives.shape)
+        if len(shape) != 2 or shape[0] != b or 0 in shape or shape[1] % b:
+            raise ValueError(
+                f"false_negatives has shape {shape}; pass a mask over samples, ({b}, {b}), or "
+                f"({b}, world * {b}) when gathering"
+            )
         by_rank = false_negatives.reshape(b, -1, 1, b).expand(-1, -1, v, -1)
         false_negatives = by_rank.reshape(b, -1).repeat(v, 1)
     if negatives is not None and negatives.ndim == 3:
