@@ -22,7 +22,8 @@ CAN_TRACE_GRADIENTS = hasattr(torch._dynamo.config, "trace_autograd_ops")
 
 def run_script(backend: str, cases: list[str]) -> str:
     """In a fresh interpreter, without the shape checks."""
-    command = [sys.executable, "-W", "error", str(SCRIPT), backend, *cases]
+    own = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"  # torch's of torch
+    command = [sys.executable, "-W", "error", "-W", own, str(SCRIPT), backend, *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
