@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in two minutes: a table and a page (ARGS="--help")
+demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in about a minute: a table and a page (ARGS="--help")
 	$(BIN)/flatnce demo $(ARGS)
 
 test: $(VENV)/.installed-dev  ## unit tests, doctests, and the core's tests against the bare wheel

@@ -4,6 +4,7 @@ Values are checked at once on the CPU. Where that would force a host read (compi
 are flagged on the device and raised by the next reading; here that path is forced.
 """
 
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -1090,3 +1091,53 @@ def test_lists_in_place_of_tensors_are_named(run_python) -> None:
         "    except ValueError as error: assert 'is a list; pass a torch.Tensor' in str(error)\n"
         "    else: raise SystemExit('not refused')"
     )
+
+
+SLIPS = {
+    "the loss for its last batch": (
+        "Monitor().update(FlatNCE()(z, z))",
+        "last is a Tensor; pass loss_fn.last",
+    ),
+    "embeddings for a contrast": ("F.flatnce(z, z)", "contrast is a Tensor; pass contrast_of"),
+    "keys for a queue": ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
+    "labels as a list": ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
+    "labels of another length": (
+        "FlatNCE()(z, z, labels=torch.zeros(2).long())",
+        "labels has shape (2,) and dtype torch.int64; pass one integer a sample, shape (3,)",
+    ),
+    "labels by position": ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
+    "arguments swapped": ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
+    "an array for logits": ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
+    "an ESS out of reach": (
+        "FlatNCE(EssController(0.3), layout='two_tower')(z, z)",
+        "(here 1/m is 0.5)",
+    ),
+    "one pair in two towers": (
+        "FlatNCE(layout='two_tower')(z[:1], z[:1], negatives=z)",
+        "directions='left'",
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_common_slip_is_named(slip: str, slips_said: dict[str, str]) -> None:
+    assert SLIPS[slip][1] in slips_said[slip]
+
+
+@pytest.fixture(scope="module")
+def slips_said(run_python) -> dict[str, str]:
+    """What each slip says; one interpreter without the shape checks for all of them."""
+    code = f"""
+import json, torch
+from flatnce import EssController, FlatNCE, Monitor
+from flatnce import functional as F
+
+z, said = torch.eye(3), {{}}
+for name, call in {[(name, call) for name, (call, _) in SLIPS.items()]!r}:
+    try:
+        eval(call)
+    except ValueError as error:
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+    return json.loads(run_python(code))

@@ -93,6 +93,8 @@ class Monitor(nn.Module):
         Arguments:
             last: ``loss_fn.last``, or a contrast (then without geometry).
         """
+        if not isinstance(last, Snapshot | Contrast):
+            raise ValueError(f"last is a {type(last).__name__}; pass loss_fn.last, not the loss")
         contrast = last.contrast if isinstance(last, Snapshot) else last
         if self.totals.device != contrast.positive.device:
             self.to(contrast.positive.device)

@@ -173,6 +173,8 @@ def _healthy(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
         f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats, gain "
         f"{numbers['gain']:.2f}, ESS {numbers['ess']:.2f}"
     )
+    if numbers.get("saturated", 0.0) > 0.25:
+        evidence += f", but {numbers['saturated']:.0%} of the rows are saturated"
     return evidence, ()
 
 

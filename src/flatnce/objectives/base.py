@@ -86,6 +86,8 @@ class Objective(nn.Module, ABC):
                 raise ValueError(
                     f"{name}={value!r} is unknown; choose one of {', '.join(map(str, known))}"
                 )
+        if not (queue is None or isinstance(queue, KeyQueue)):
+            raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
         if layout == "two_tower" and (queue is not None or form is not None):
             raise ValueError("layout='two_tower' goes without queue and form; leave those out")
         self.temperature_source = TemperatureSource(temperature)
@@ -185,6 +187,13 @@ class Objective(nn.Module, ABC):
                         f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
                         f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
                     )
+            if not isinstance(labels, Tensor):
+                raise ValueError(f"labels is a {type(labels).__name__}; pass a torch.Tensor")
+            if labels.shape != views[0].shape[:1]:
+                raise ValueError(
+                    f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass one "
+                    f"integer a sample, shape ({views[0].shape[0]},)"
+                )
             shared |= _over_views(len(views), views[0].shape[0], **masks)
             z, repeated = torch.cat(views), labels.repeat(len(views))
             return labelled(z, repeated, form=self.form or "out", **shared)

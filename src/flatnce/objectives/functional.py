@@ -55,6 +55,7 @@ def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, 
         contrast: Row statistics.
         reduction: ``mean``, ``sum`` or ``none``.
     """
+    _check(contrast)
     return contrast.reduce(_infonce_rows(contrast), reduction)
 
 
@@ -72,6 +73,7 @@ def dcl(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "...
         contrast: Row statistics.
         reduction: ``mean``, ``sum`` or ``none``.
     """
+    _check(contrast)
     return contrast.reduce(contrast.gap, reduction)
 
 
@@ -97,6 +99,7 @@ def flatnce(
         value: ``infonce`` or ``constant``.
         reduction: ``mean``, ``sum`` or ``none``.
     """
+    _check(contrast)
     return contrast.reduce(_flat(contrast.gap, contrast, value), reduction)
 
 
@@ -118,6 +121,7 @@ def flatnce_plus(
         value: ``infonce`` or ``constant``.
         reduction: ``mean``, ``sum`` or ``none``.
     """
+    _check(contrast)
     return contrast.reduce(_flat(_infonce_rows(contrast), contrast, value), reduction)
 
 
@@ -155,6 +159,14 @@ def cross_entropy(
         >>> cross_entropy(logits, torch.tensor([0, 1]))
         tensor(0.0486)
     """
+    for name, value in (("input", input), ("target", target)):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
+    if target.is_floating_point() and not input.is_floating_point():
+        raise ValueError(
+            f"input has dtype {input.dtype} and target {target.dtype}; they look swapped: logits "
+            "come first, then class indices"
+        )
     if target.is_floating_point():
         raise ValueError(
             f"target has dtype {target.dtype} (class probabilities); FlatNCE needs one positive a "
@@ -194,6 +206,14 @@ def cross_entropy(
     if reduction == "none":
         return losses.reshape(target.shape)
     return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
+
+
+def _check(contrast: Contrast) -> None:
+    if not isinstance(contrast, Contrast):
+        raise ValueError(
+            f"contrast is a {type(contrast).__name__}; pass contrast_of(two_view(z1, z2), "
+            "temperature), or use the classes, which take embeddings"
+        )
 
 
 def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce import distributed
+from flatnce import distributed, faults
 from flatnce.buffers import held
 from flatnce.contrast import Contrast
 from flatnce.contrast.record import report
@@ -133,6 +133,11 @@ class TemperatureSource(nn.Module):
         ess, least = distributed.mean(torch.stack(both)).unbind()
         target = self.source.target_at(self._state())
         reachable = (target > least.to(target)) & (target <= 1)
+        if faults.can_raise_now(target) and not bool(reachable):
+            raise ValueError(
+                f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
+                f"is {float(least):.4g})"
+            )
         found = report(shown=target, ess_target=~reachable)
         state = self.source.update(self._state(), ess)
         self.beta.copy_(state["beta"])

@@ -25,7 +25,10 @@ class Arguments:
         if not isinstance(z, Tensor):
             raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
         if not z.is_floating_point():
-            raise ValueError(f"{name} has dtype {z.dtype}; pass floating-point embeddings")
+            raise ValueError(
+                f"{name} has dtype {z.dtype}; pass floating-point embeddings (labels and ids "
+                "go in by keyword)"
+            )
         if z.ndim != ndim or 0 in z.shape:
             expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
             raise ValueError(
@@ -103,7 +106,8 @@ class Arguments:
         if total.shape[0] < 2 and negatives is None:
             raise ValueError(
                 f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
-                "KeyQueue, hard negatives, or gather=True over several processes"
+                "filled KeyQueue, hard negatives (of two towers they serve left anchors alone: "
+                "directions='left'), or gather=True over several processes"
             )
 
     def left_out(
