@@ -5,13 +5,13 @@ Tolerances are in units of the full range: one of 255 levels is 0.0039.
 
 import pytest
 import torch
-from pictures import pictures
 
 from flatnce.data.augmentation import colour
 from flatnce.data.augmentation.blur import blur, blur_radius, blur_weights
 from flatnce.data.augmentation.corruption import Squares, cut_out
 from flatnce.data.augmentation.crop import Boxes, crop_and_resize, fallback_box
-from flatnce.data.augmentation.separable import GRID
+from flatnce.data.augmentation.separable import GRID, filter_separably
+from pictures import pictures
 
 pytest.importorskip("torchvision", reason="the reference; pip install 'flatnce[train]'")
 from torchvision.transforms import InterpolationMode
@@ -34,7 +34,7 @@ def planes_of(images):
 @pytest.fixture(scope="module")
 def images():
     """Pictures, and some that hue finds awkward: grey, black, white, saturated, two equal tops."""
-    found = pictures(N, height=12, width=12)
+    found = pictures(N, height=12, width=10)
     found[0], found[1], found[2] = 77, 0, 255
     found[3] = (found[3] > 127) * torch.tensor(255, dtype=torch.uint8)
     found[4, 1] = found[4, 0]
@@ -110,6 +110,33 @@ def test_fallback_is_the_largest_box_of_allowed_ratio(height, width, box):
     assert fallback_box(height, width) == box
 
 
+# ---- sums are exact, so their order cannot matter
+
+
+@pytest.mark.parametrize(("most", "refine"), [(255, 8), (GRID, 1)])
+def test_filters_are_whole_number_arithmetic(most, refine):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(most + 1, (2, 30, 3, 40), generator=generator)
+    rows, columns = (
+        torch.randint(GRID // side, (2, 3, 20, side), generator=generator) for side in (30, 40)
+    )
+    across = torch.einsum("bvyh,bhcw->bvycw", rows, pixels)
+    across = (across.double() * refine / GRID).round().long()
+    expected = torch.einsum("bvycw,bvxw->cbvyx", across, columns).flatten(1, 2)
+    found = filter_separably(pixels.float(), rows.float(), columns.float(), refine)
+    assert torch.equal(found.double() * GRID, expected.double())
+
+
+def test_contrast_of_shuffled_pixels_is_the_shuffled_contrast():
+    planes = planes_of(pictures(N, height=40))
+    order = torch.randperm(1600, generator=torch.Generator().manual_seed(0))
+    factor = FACTORS[:, None, None]
+    plain = colour.blend(planes, factor, NOTHING, 1 - factor)
+    shuffled = planes.flatten(2)[..., order].view_as(planes)
+    found = colour.blend(shuffled, factor, NOTHING, 1 - factor)
+    assert torch.equal(found.flatten(2), plain.flatten(2)[..., order])
+
+
 BLENDS = {
     "brightness": lambda f: (f, NOTHING, NOTHING),
     "contrast": lambda f: (f, NOTHING, 1 - f),
@@ -133,9 +160,7 @@ def test_blend_is_torchvisions(name, tolerance, images):
 @pytest.mark.parametrize("shift", [-0.5, -0.31, -0.1, 1e-3, 0.05, 0.2, 1 / 3, 0.5])
 def test_hue_is_torchvisions(shift, images):
     found = colour.shift_hue(planes_of(images), torch.full((N, 1, 1), shift))
-    difference = largest_difference(
-        found, images, lambda image, _: TF.adjust_hue(image, shift)
-    )
+    difference = largest_difference(found, images, lambda image, _: TF.adjust_hue(image, shift))
     assert difference < 5e-6
 
 

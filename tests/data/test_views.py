@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import by_torchvision, pictures
 
 from flatnce.data import views as views_module
 from flatnce.data.augmentation import draws
 from flatnce.data.centre_crop import CentreCrop
 from flatnce.data.views import Views
+from pictures import by_torchvision, pictures
 
 LEVEL = 1 / 255
 EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5, "noise": 0.1}
@@ -234,10 +234,9 @@ def test_views_are_what_torchvision_makes_of_the_same_plan(settings, channels, s
         ]
     )
     difference = (found - expected).abs()
-    # Jitter stretches the crop's 0.4 of a level by up to 1.8 thrice, and solarize jumps at its
-    # threshold: pixels that lie on it may fall to either side.
-    assert (difference > 2 * LEVEL).double().mean() < 1e-3
-    assert difference.mean() < 0.1 * LEVEL
+    # Jitter stretches the crop's 0.4 of a level; a pixel on solarize's threshold jumps by one.
+    assert difference.max() < 1.5 * LEVEL
+    assert difference.mean() < 0.05 * LEVEL
 
 
 def test_mean_and_std_are_taken_channel_by_channel():
@@ -288,7 +287,7 @@ def test_evaluation_is_torchvisions_resize_and_centre_crop(height, width, size, 
     theirs = v2.Compose([v2.Resize(resize or size, bicubic, antialias=True), v2.CenterCrop(size)])
     found = Views.evaluation(size, resize, mean=0.0, std=1.0)(images)
     torch.testing.assert_close(found, theirs(images / 255).clamp(0, 1), rtol=0, atol=1e-5)
-    # With whole levels torchvision also rounds, and clips what overshoots between rows and columns.
+    # With whole levels torchvision rounds, and clips what overshoots between rows and columns.
     difference = (found - theirs(images) / 255).abs()
     assert difference.mean() < 0.35 * LEVEL
     assert difference.max() < 4 * LEVEL

@@ -79,6 +79,7 @@ class Views:
     Distributions are torchvision's; pixels stay in float from the crop to the end, where Pillow
     rounds to whole levels after every operation. No host read, static shapes: a call can be
     compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a tensor).
+    Compiled, or on another device, the draws have the same bits and pixels agree to rounding.
 
     References:
         Chen et al., 2020, "A simple framework for contrastive learning of visual representations",

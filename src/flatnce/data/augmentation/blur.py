@@ -55,7 +55,7 @@ def blur(
 ) -> Float[Tensor, "c n y x"]:
     """Gaussian blur where ``applied`` is one, as torchvision's ``gaussian_blur``.
 
-    Within a thousandth of the same in float: pixels and weights are rounded to a grid of 2⁻¹¹.
+    Within 0.4 of a level of 255 of the same in float: pixels and weights are rounded to 2⁻¹¹.
 
     Arguments:
         planes: Square pictures with values in [0, 1].

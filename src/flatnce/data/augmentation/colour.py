@@ -85,7 +85,8 @@ def draw_jitter(
     rank = (order[:, None] > order[None]).sum(dim=1)
     slot = rank[:BLENDS] + 2 * (rank[:BLENDS] > rank[BLENDS])
     places = torch.arange(2 * BLENDS, device=order.device)
-    _, contrast, saturation = change = (slot[..., None] == places) * torch.stack(changes)[..., None]
+    change = (slot[..., None] == places) * torch.stack(changes)[..., None]
+    _, contrast, saturation = change
     fields = (1 + change.sum(dim=0), -saturation, -contrast, hue)
     return Jitter(*(field.to(torch.float32) for field in fields))
 

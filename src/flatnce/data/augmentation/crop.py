@@ -95,9 +95,9 @@ def crop_and_resize(
 ) -> Float[Tensor, "c n y x"]:
     """Every box of every image resized to a square, as planes in [0, 1].
 
-    Bilinear with antialiasing, as torchvision's ``resized_crop(..., antialias=True)``: weights fall
-    off linearly over one pixel of the box or of the result, whichever is larger, and pixels
-    outside the box have none. Within 0.3 of a level of 255 of the same in float.
+    Bilinear with antialiasing, as torchvision's ``resized_crop(..., antialias=True)``: weights
+    fall off linearly over one pixel of the box or of the result, whichever is larger, and pixels
+    outside the box have none. Within 0.4 of a level of 255 of the same in float.
 
     Arguments:
         pixels: Levels from 0 to 255, rows outermost.

@@ -5,9 +5,9 @@ The function is SplitMix64. Its stream with state k has as its j-th word
     word(k, j) = mix(k + (j + 1)·γ),    γ = 0x9E3779B97F4A7C15,    all modulo 2⁶⁴,
 
 so any word can be computed alone, and streams can be nested: word number ``epoch`` of the seed's
-stream is the epoch's key, word number ``256·sample + view`` of the epoch's stream is the view's key,
-and the words of the view's stream are its draws. Each operation owns fixed places of that stream
-(the constants below), so that switching one on changes no other.
+stream is the epoch's key, word number ``256·sample + view`` of the epoch's stream is the view's
+key, and the words of the view's stream are its draws. Each operation owns fixed places of that
+stream (the constants below), so that switching one on changes no other.
 
 Integer arithmetic of torch wraps modulo 2⁶⁴, so the CPU and a GPU agree in every bit, nothing is
 read back to the host, and the global generator is neither used nor moved.
@@ -24,10 +24,27 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 __all__ = [
+    "BLUR",
+    "BLUR_SIGMA",
+    "CROP_AREA",
+    "CROP_LEFT",
+    "CROP_RATIO",
+    "CROP_TOP",
+    "CUTOUT",
+    "CUTOUT_COLUMN",
+    "CUTOUT_ROW",
+    "FLIP",
+    "GRAYSCALE",
+    "JITTER",
+    "JITTER_FACTORS",
+    "JITTER_ORDER",
+    "MOST_VIEWS",
+    "PLACES",
+    "SOLARIZE",
     "Keys",
     "Uniforms",
-    "draw_uniforms",
     "draw_normals",
+    "draw_uniforms",
     "view_keys",
     "word",
 ]

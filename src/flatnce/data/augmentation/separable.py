@@ -7,8 +7,8 @@ holds it exactly. Whatever order a matrix product adds in, and whether or not TF
 (its 11 bits are enough), the result has the same bits. After the rows, values are rounded to
 whole numbers again, finer than the eighth bit that Pillow rounds to at the same place.
 
-Limit: ``torch.set_float32_matmul_precision("medium")`` may multiply in bfloat16, whose 8 bits round
-the weights.
+Limit: ``torch.set_float32_matmul_precision("medium")`` may multiply in bfloat16, whose 8 bits
+round the weights.
 """
 
 import torch
