@@ -30,7 +30,6 @@ PACKAGE = ROOT / "src" / "flatnce"
 # What works without any extra: these may import what the bare wheel requires, and must.
 CORE = (
     "__init__",
-    "_typing",
     "buffers",
     "faults",
     "selection",

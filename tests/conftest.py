@@ -1,4 +1,4 @@
-"""What every test may ask for. Float64 on the CPU unless told otherwise."""
+"""What every test may ask for: the same seed, a compiler, a browser, a fresh interpreter."""
 
 import os
 import shutil
@@ -18,16 +18,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COMPILERS = ("c++", "g++", "clang++")
 
 
-def pytest_addoption(parser):
-    parser.addoption("--device", default="cpu", help="where tensors live: cpu, cuda, cuda:1, ...")
-    parser.addoption(
-        "--dtype",
-        default="float64",
-        choices=("float64", "float32", "float16", "bfloat16"),
-        help="what tensors hold",
-    )
-
-
 def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" in os.environ:
         # As many threads as cores in each of as many workers as cores is slower than one.
@@ -35,29 +25,9 @@ def pytest_configure(config):
         torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def device(request) -> torch.device:
-    return torch.device(request.config.getoption("--device"))
-
-
-@pytest.fixture(scope="session")
-def dtype(request) -> torch.dtype:
-    return getattr(torch, request.config.getoption("--dtype"))
-
-
-@pytest.fixture
-def seed() -> int:
-    return 0
-
-
 @pytest.fixture(autouse=True)
-def _same_start(seed):
-    torch.manual_seed(seed)
-
-
-@pytest.fixture
-def generator(seed, device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed)
+def _same_start():
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
 BLOCKS: tuple[tuple[str, ...], ...] = (
-    ("_typing",),
     ("buffers", "faults", "selection"),
     ("distributed", "runlog", "control"),
     ("kernels", "pairs", "checkpoint", "data", "models"),
@@ -31,6 +30,7 @@ BLOCKS: tuple[tuple[str, ...], ...] = (
     ("train",),
     ("recipes", "report", "doctor", "integrations"),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {name: level for level, block in enumerate(BLOCKS) for name in block}
 

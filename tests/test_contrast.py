@@ -1,9 +1,10 @@
 """The one statistic: dense equals the slow definition, chunked equals dense, values and gradients.
 
-The chunked kernel runs here in blocks of 3 rows and 5 columns, so that small inputs cross them.
+The chunked kernel runs here in blocks of 2 rows and 3 columns, so that small inputs cross them.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,8 +33,8 @@ every_case_and_power = pytest.mark.parametrize(("name", "power"), CASES_AND_POWE
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(chunked, "ROWS", 3)
-    monkeypatch.setattr(chunked, "COLUMNS", 5)
+    monkeypatch.setattr(chunked, "ROWS", 2)
+    monkeypatch.setattr(chunked, "COLUMNS", 3)
 
 
 def near(expected: list[float]) -> object:
@@ -251,7 +252,9 @@ def test_the_slope_is_infonces_derivative_in_beta(name: str, kernel: str, power:
     beta = torch.tensor(1 / TEMPERATURE, dtype=torch.float64, requires_grad=True)
     pairs = case.build(case.inputs)
     found = F.contrast_of(pairs, beta.reciprocal(), power=power, kernel=kernel, slope=True)
-    (expected,) = torch.autograd.grad(F.infonce(found), beta)
+    # Of the plain pool: whatever the power, InfoNCE is InfoNCE.
+    plain = F.contrast_of(pairs, beta.reciprocal(), kernel=kernel)
+    (expected,) = torch.autograd.grad(F.infonce(plain), beta)
     assert not found.slope.requires_grad
     assert float(found.reduce(found.slope)) == pytest.approx(float(expected), rel=1e-10)
 
@@ -303,16 +306,18 @@ def test_several_pairs_are_concatenated_with_their_positives(name: str) -> None:
     )
 
 
-def test_rows_with_one_positive_and_rows_with_several_may_stand_together() -> None:
+@pytest.mark.parametrize(
+    "read", [F.infonce, F.dcl, F.flatnce, F.gradient_gain, F.mutual_information]
+)
+def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read) -> None:
     first, second = (
         layouts.case_of(f"{layout}: plain") for layout in ("two views", "labels, out")
     )
     parts = first.build(first.inputs), second.build(second.inputs)
     one, two = (F.contrast_of(part, TEMPERATURE) for part in parts)
     both = F.contrast_of(parts, TEMPERATURE)
-    for read in (F.infonce, F.dcl, F.flatnce, F.gradient_gain, F.mutual_information):
-        expected = torch.cat([read(one, reduction="none"), read(two, reduction="none")])
-        torch.testing.assert_close(read(both, reduction="none"), expected, rtol=1e-12, atol=1e-14)
+    expected = torch.cat([read(one, reduction="none"), read(two, reduction="none")])
+    torch.testing.assert_close(read(both, reduction="none"), expected, rtol=1e-12, atol=1e-14)
 
 
 # --- Derivatives by differences ------------------------------------------------------------------
@@ -383,6 +388,22 @@ def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one()
     (gradient,) = torch.autograd.grad(F.dcl(found), leaves["z1"], create_graph=True)
     with pytest.raises(RuntimeError, match=r"differentiate|autograd"):
         gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("read", [F.infonce, F.dcl, F.flatnce])
+def test_the_dense_kernel_goes_through_torchs_function_transforms(read) -> None:
+    z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
+
+    def loss(z: Tensor) -> Tensor:
+        return read(F.contrast_of(F.two_view(z, z2), TEMPERATURE, kernel="dense"))
+
+    leaf = z1.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(z1), expected, rtol=1e-12, atol=1e-12)
+    several = torch.stack([z1, 2 * z1, z2])
+    torch.testing.assert_close(
+        torch.func.vmap(loss)(several), torch.stack([loss(z) for z in several])
+    )
 
 
 # --- Which kernel --------------------------------------------------------------------------------
@@ -462,10 +483,14 @@ def test_importance_weights_stand_in_the_columns_of_the_keys() -> None:
     assert found.shape == (10, 10 + layouts.HARD + 1)
     assert not found[:, :10][pairs.negatives.block()].any()
     rows = layouts.rows_of(case, TEMPERATURE)
-    for row, weights in zip(rows, found.tolist(), strict=True):
-        expected = reference.importance_weights(row.positive, row.negatives, with_positive=True)
-        assert weights[-1] == pytest.approx(expected[0], rel=1e-10)
-        assert weights[10:12] == near(expected[-2:])
+    expected = [
+        reference.importance_weights(row.positive, row.negatives, with_positive=True)
+        for row in rows
+    ]
+    assert found[:, -1].tolist() == near([weights[0] for weights in expected])
+    assert found[:, 10:12].flatten().tolist() == near(
+        [weight for weights in expected for weight in weights[-2:]]
+    )
 
 
 def test_importance_weights_are_flatnces_gradient_by_the_scores() -> None:
@@ -500,7 +525,7 @@ def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries() -> 
     )
     assert found.count.tolist() == [len(others) for _, others in rows]
     assert found.hardest.tolist() == near([max(others) for _, others in rows])
-    assert float(found.beta) == 1.0
+    assert math.isnan(found.beta)  # the logits hide it
 
 
 def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_masks() -> None:
@@ -605,10 +630,50 @@ def test_a_detached_contrast_has_the_same_numbers_and_no_history() -> None:
     assert torch.equal(F.infonce(detached), F.infonce(found))
 
 
-@pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 8.0)])
-def test_a_reduction_uses_the_weights_of_the_rows(reduction: str, expected: float) -> None:
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 6.0)])
+def test_only_the_mean_is_weighted(reduction: str, expected: float) -> None:
     rows = torch.tensor([1.0, 2.0, 4.0])
     weight = torch.tensor([0.0, 2.0, 1.0])
     contrast = Contrast(rows, rows, rows, rows, rows, torch.tensor(1.0), weight=weight)
     assert float(contrast.reduce(rows, reduction)) == pytest.approx(expected)
-    assert contrast.reduce(rows, "none").tolist() == [0.0, 4.0, 4.0]
+    assert contrast.reduce(rows, "none").tolist() == [0.0, 2.0, 4.0]
+
+
+def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch) -> None:
+    # Four processes of four rows; the two rows of this one are all that have a positive.
+    monkeypatch.setattr("flatnce.distributed.mean", lambda local: local / 4)
+    pairs = F.labelled(layouts.random(4, 3, seed=0), torch.tensor([0, 0, 1, 2]))
+    contrast = F.contrast_of(replace(pairs, gathered=True), TEMPERATURE)
+    assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
+
+
+@every_power
+@pytest.mark.parametrize("reader", [F.mutual_information, F.gradient_gain, F.saturated_share])
+def test_what_is_said_of_infonce_does_not_depend_on_the_power(reader, power: float) -> None:
+    pairs = F.multi_view([layouts.random(5, 3, seed=seed) for seed in range(3)])
+    plain = F.contrast_of(pairs, TEMPERATURE)
+    found = F.contrast_of(pairs, TEMPERATURE, power=power)
+    assert float(reader(found)) == pytest.approx(float(reader(plain)), rel=1e-12)
+
+
+def test_a_list_of_pairs_is_taken_like_a_tuple() -> None:
+    towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
+    found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
+    assert torch.equal(found, expected)
+
+
+def test_weights_of_two_directions_at_once_are_refused(run_python) -> None:
+    run_python(
+        "import torch; from flatnce import functional as F\n"
+        "try: F.importance_weights(F.two_tower(torch.eye(3), torch.eye(3)), 0.1)\n"
+        "except ValueError as error: assert 'one direction' in str(error)\n"
+        "else: raise SystemExit('not refused')"
+    )
+
+
+def test_importance_weights_at_a_power_are_those_of_its_gradient() -> None:
+    z = layouts.random(5, 3, seed=0)
+    pairs = F.two_tower(z, layouts.random(5, 3, seed=1), directions="left")[0]
+    found = F.importance_weights(pairs, TEMPERATURE, power=2.0)
+    expected = F.importance_weights(pairs, TEMPERATURE / 2)
+    torch.testing.assert_close(found, expected)

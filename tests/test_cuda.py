@@ -161,3 +161,22 @@ def test_a_compiled_step_has_no_graph_break_and_the_same_numbers(kernel):
     (eager, numbers), (compiled, same) = losses(False), losses(True)
     torch.testing.assert_close(compiled, eager)
     assert same == pytest.approx(numbers, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["controlled", "scheduled", "tensor"])
+def test_a_loss_that_was_never_moved_follows_its_batch(name):
+    build = {**LOSSES, "tensor": lambda: FlatNCE(torch.tensor(0.2))}
+    loss_fn = build[name]()  # no .cuda()
+    z1, z2 = batch()
+    loss_fn(z1, z2).backward()
+    with host_reads_forbidden():
+        loss_fn(z1, z2).backward()
+    assert {buffer.device.type for buffer in loss_fn.buffers()} == {"cuda"}
+
+
+def test_cross_entropy_does_not_read_the_device():
+    logits = torch.randn(8, 8, device="cuda", requires_grad=True)
+    target = torch.arange(8, device="cuda")
+    F.cross_entropy(logits, target)
+    with host_reads_forbidden():
+        F.cross_entropy(logits, target).backward()

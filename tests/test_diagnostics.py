@@ -92,7 +92,7 @@ SHARES: dict[str, tuple[Callable[[F.Contrast], Tensor], Slow]] = {
         lambda c: F.saturated_share(c, threshold=0.5),
         lambda row: float(reference.gradient_gain(pooled(row), row.negatives) < 0.5),
     ),
-    "top1": (F.retrieval_top1, lambda row: float(row.positive > max(row.negatives))),
+    "top1": (F.retrieval_top1, lambda row: float(max(row.positives) > max(row.negatives))),
 }
 every_reader = pytest.mark.parametrize("reader", list(READERS))
 every_share = pytest.mark.parametrize("share", list(SHARES))
@@ -310,12 +310,12 @@ FROM_CONTRAST = {
     "gain",
     "saturated",
     "top1",
-    "alignment",
+    "negatives",
     "temperature",
     "step",
     "steps",
 }
-FROM_SNAPSHOT = FROM_CONTRAST | {"uniformity", "effective_rank"}
+FROM_SNAPSHOT = FROM_CONTRAST | {"alignment", "uniformity", "effective_rank"}
 
 
 def batches(steps: int, size: int = 8, width: int = 5) -> list[tuple[Tensor, Tensor]]:
@@ -405,7 +405,7 @@ def test_the_dict_of_a_followed_loss_has_these_keys():
 def test_the_dict_without_geometry_has_these_keys():
     monitor = Monitor(rows=0)
     watched(monitor)
-    assert set(monitor.compute()) == FROM_CONTRAST
+    assert set(monitor.compute()) == FROM_CONTRAST | {"alignment"}
 
 
 def test_a_contrast_can_be_followed_too():
@@ -812,3 +812,57 @@ def test_the_monitor_tells_the_verdict_which_objective_it_followed(objective):
     assert monitor.verdict() == verdict_on(monitor.history, objective.__name__)
     dies = objective in (InfoNCE, FlatNCEPlus)
     assert monitor.verdict().remedies[0].startswith("replace" if dies else "go on")
+
+
+def test_many_negatives_of_labelled_rows_are_not_called_peaked():
+    loss_fn, monitor = FlatNCE(temperature=0.5), Monitor()
+    labels = torch.arange(64) % 4
+    loss_fn(random(64, 8), labels=labels)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["negatives"] == 48
+    assert monitor.verdict().kind != "peaked"
+
+
+def test_the_loss_of_every_objective_is_on_infonces_scale():
+    views, monitor = batches(1)[0], Monitor()
+    loss_fn = DCL(temperature=0.05)
+    loss_fn(*views)
+    monitor.update(loss_fn.last)
+    assert loss_fn.last.loss < 0
+    assert monitor.compute()["loss"] == close(float(InfoNCE(temperature=0.05)(*views)))
+
+
+def test_logits_tell_neither_temperature_nor_alignment():
+    monitor = Monitor()
+    monitor.update(F.contrast_from_logits(random(4, 5), torch.arange(4)))
+    assert not {"temperature", "alignment"} & set(monitor.compute())
+
+
+def test_rows_that_are_not_normalised_have_no_alignment():
+    loss_fn, monitor = FlatNCE(normalize=False), Monitor()
+    loss_fn(*batches(1)[0])
+    monitor.update(loss_fn.last)
+    assert "alignment" not in monitor.compute()
+
+
+def test_a_fault_is_said_once(monkeypatch):
+    monkeypatch.setattr("flatnce.faults.can_raise_now", lambda tensor: False)
+    loss_fn, monitor = FlatNCE(), Monitor()
+    z1, z2 = batches(1)[0]
+    loss_fn(z1 * 0, z2)
+    monitor.update(loss_fn.last)
+    with pytest.raises(ValueError, match="zero_vector"):
+        monitor.compute()
+    monitor.reset()
+    loss_fn(z1, z2)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["steps"] == 1
+
+
+def test_equal_gradients_have_a_large_but_finite_signal():
+    weight = torch.nn.Parameter(torch.ones(3))
+    meter = GradientMeter()
+    for _ in range(3):
+        weight.grad = torch.tensor([1.0, 2.0, 3.0])
+        meter.update([weight])
+    assert 1e3 < float(meter.compute()["gradient_snr"]) < 1e12

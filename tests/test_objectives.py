@@ -72,12 +72,6 @@ def slow_gap_gradient(row: reference.Row, form: str, power: float = 1.0) -> layo
     return [by_positive * share for share in shares], by_negatives
 
 
-def slow_holder(row: reference.Row, form: str, power: float) -> float:
-    """InfoNCE's value with the negatives pooled by the power mean, on the whole pool."""
-    pooled = reference.holder_gap(0.0, row.negatives, power)
-    return slow_infonce(reference.Row(row.anchor, row.positive, [pooled], row.positives), form)
-
-
 def constant(row: reference.Row, form: str) -> float:
     return 1.0
 
@@ -85,8 +79,8 @@ def constant(row: reference.Row, form: str) -> float:
 def holder(gamma: float) -> Entry:
     return Entry(
         F.flatnce,
-        partial(HolderFlatNCE, gamma),
-        partial(slow_holder, power=gamma),
+        partial(HolderFlatNCE, gamma=gamma),
+        slow_infonce,
         partial(slow_gap_gradient, power=gamma),
         gamma,
     )
@@ -133,10 +127,11 @@ def near(expected: list[float]) -> object:
 
 
 def counted(contrast: Contrast, values: Tensor) -> list[float]:
-    """Rows that have a positive, without their weights."""
+    """Rows that have a positive."""
     if contrast.weight is None:
         return values.tolist()
-    return (values / contrast.weight)[contrast.weight > 0].tolist()
+    assert not values[contrast.weight == 0].any()
+    return values[contrast.weight > 0].tolist()
 
 
 @every_case
@@ -176,7 +171,8 @@ def test_the_reductions_agree_with_each_other(entry: Entry, name: str) -> None:
     rows = entry.function(contrast, reduction="none")
     assert rows.shape == contrast.positive.shape
     assert float(entry.function(contrast, reduction="sum")) == pytest.approx(float(rows.sum()))
-    assert float(entry.function(contrast)) == pytest.approx(float(rows.mean()))
+    number = len(counted(contrast, rows))
+    assert float(entry.function(contrast)) == pytest.approx(float(rows.sum()) / number)
 
 
 # --- The modules ---------------------------------------------------------------------------------
@@ -235,6 +231,23 @@ def test_a_module_is_its_function_of_the_layout(
         rtol=1e-10,
         atol=1e-12,
     )
+
+
+@every_objective
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_with_labels_masks_and_own_negatives_speak_of_samples(entry: Entry, views: int) -> None:
+    z = [layouts.random(5, 3, seed=seed) for seed in range(views)]
+    labels, mask = torch.tensor([0, 1, 0, 2, 1]), layouts.mask_of(5)
+    own = layouts.random(5, 2, 3, seed=9)
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    found = loss_fn(*z, labels=labels, false_negatives=mask, negatives=own)
+    pairs = F.labelled(
+        torch.cat(z),
+        labels.repeat(views),
+        false_negatives=mask.repeat(views, views),
+        negatives=own.repeat(views, 1, 1),
+    )
+    torch.testing.assert_close(found, entry.function(entry.contrast(pairs)), rtol=1e-12, atol=0)
 
 
 @every_objective
@@ -302,7 +315,7 @@ def test_a_state_dict_restores_the_temperature_of_a_controller(entry: Entry) -> 
         ours(z1, z2)
     theirs = entry.module(temperature=EssController(target=0.5, rate=0.1))
     theirs.load_state_dict(ours.state_dict())
-    assert float(theirs.temperature()) == float(ours.temperature()) != pytest.approx(0.1)
+    assert float(theirs.temperature) == float(ours.temperature) != pytest.approx(0.1)
     assert torch.equal(theirs(z1, z2), ours(z1, z2))
 
 
@@ -352,10 +365,11 @@ def test_a_learned_temperature_follows_infonce_unless_told_otherwise(
 
     safe, to_features = gradients(entry.module, "infonce")
     own, same_features = gradients(entry.module, "own")
-    # InfoNCE on the objective's own (Hölder) pool, differentiated by torch.
+    # InfoNCE on the plain pool, whatever power the objective has, differentiated by torch.
     tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    plain = F.contrast_of(case.build(case.inputs), tau)
+    (infonces,) = torch.autograd.grad(F.infonce(plain), tau)
     contrast = entry.contrast(case.build(case.inputs), tau)
-    (infonces,) = torch.autograd.grad(F.infonce(contrast), tau, retain_graph=True)
     (its_own,) = torch.autograd.grad(entry.function(contrast), tau)
     factor = -TEMPERATURE if kind == "LearnedTemperature" else 1.0
     assert float(safe) == pytest.approx(factor * float(infonces), rel=1e-9)
@@ -534,7 +548,7 @@ def test_holder_of_power_one_is_flatnce(dtype: torch.dtype, error: float) -> Non
     z1, z2 = torch.randn(5, 4).to(dtype), torch.randn(5, 4).to(dtype)
     ours = [z.clone().requires_grad_() for z in (z1, z2)]
     theirs = [z.clone().requires_grad_() for z in (z1, z2)]
-    found, expected = HolderFlatNCE(1.0)(*ours), FlatNCE()(*theirs)
+    found, expected = HolderFlatNCE(gamma=1.0)(*ours), FlatNCE()(*theirs)
     assert torch.equal(found, expected)
     found.backward()
     expected.backward()
@@ -776,3 +790,33 @@ def test_cross_entropy_keeps_the_gradient_of_a_positive_that_wins(
     expected = reference.flatnce_gradient(margin, [0.5, -0.5])
     error = {torch.float16: 2**-11, torch.bfloat16: 2**-8}.get(dtype, 0.0) + 1e-6
     assert logits.grad[0].tolist() == pytest.approx([expected[0], *expected[1]], rel=error)
+
+
+def test_the_temperature_can_be_read_and_replaced() -> None:
+    loss_fn = FlatNCE(temperature=0.5)
+    assert loss_fn.temperature == 0.5
+    loss_fn.temperature = 0.25
+    views = torch.randn(4, 3), torch.randn(4, 3)
+    assert torch.equal(loss_fn(*views), FlatNCE(temperature=0.25)(*views))
+
+
+def test_a_temperature_of_one_entry_gives_a_scalar_loss() -> None:
+    temperature = torch.tensor([0.2], requires_grad=True)
+    loss = FlatNCE(temperature=temperature)(torch.randn(4, 3), torch.randn(4, 3))
+    loss.backward()
+    assert loss.shape == () and temperature.grad.shape == (1,)
+
+
+def test_labels_take_masks_and_negatives_by_sample_and_not_by_view() -> None:
+    z1, z2, own = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 2, 3)
+    labels = torch.tensor([0, 0, 1, 1])
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[0, 2] = True
+    found = FlatNCE()(z1, z2, labels=labels, false_negatives=mask, negatives=own)
+    pairs = F.labelled(
+        torch.cat([z1, z2]),
+        labels.repeat(2),
+        false_negatives=mask.repeat(2, 2),
+        negatives=own.repeat(2, 1, 1),
+    )
+    assert torch.equal(found, F.flatnce(F.contrast_of(pairs, 0.1)))

@@ -184,6 +184,24 @@ def test_rows_are_held_in_at_least_float32(given: torch.dtype, computed: torch.d
     assert {pairs.anchors.dtype, pairs.keys.dtype, pairs.positives.dtype} == {computed}
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda z, **k: F.two_view(z[0], z[1], ids=torch.tensor(layouts.IDS), **k),
+        lambda z, **k: F.multi_view(z, form="out", false_negatives=layouts.mask_of(5), **k),
+        lambda z, **k: F.two_tower(z[0], z[1], false_negatives=layouts.mask_of(5), **k),
+        lambda z, **k: F.labelled(z[0], torch.tensor([0, 1, 0, 2, 1]), negatives=z[1], **k),
+        lambda z, **k: F.with_queue(z[0], z[1], KeyQueue(3, 3), in_batch=True, **k),
+    ],
+    ids=["two_view", "multi_view", "two_tower", "labelled", "with_queue"],
+)
+def test_gathering_changes_nothing_where_there_is_one_process(build) -> None:
+    views = [layouts.random(5, 3, seed=seed) for seed in range(3)]
+    found, expected = (F.contrast_of(build(views, gather=g), TEMPERATURE) for g in (True, False))
+    assert torch.equal(found.gap, expected.gap)
+    assert torch.equal(found.count, expected.count)
+
+
 # --- The queue -----------------------------------------------------------------------------------
 
 
@@ -245,16 +263,16 @@ def test_a_state_dict_restores_keys_ids_and_position() -> None:
 
 @pytest.mark.parametrize("huge", [2**63 - 1, 2**62, 10**18 + 1])
 def test_a_huge_position_from_a_state_dict_does_not_overflow(huge: int) -> None:
-    queue = KeyQueue(4, 1)
+    queue = KeyQueue(5, 1)  # a size that does not divide 2**64, or wrapping would not show
     state = queue.state_dict()
     state["position"] = torch.tensor(huge)
     queue.load_state_dict(state)
     fill(queue, 1, 2, 3)
-    expected = [0.0] * 4
+    expected = [0.0] * 5
     for offset in range(3):
-        expected[(huge + offset) % 4] = offset + 1.0
+        expected[(huge + offset) % 5] = offset + 1.0
     assert contents(queue) == expected
-    assert int(queue.position) == (huge + 3) % 4
+    assert int(queue.position) == (huge + 3) % 5
 
 
 def test_the_position_stays_below_the_size_however_often_it_is_written() -> None:
@@ -284,6 +302,17 @@ def test_what_stands_in_an_empty_slot_does_not_matter(kernel: str) -> None:
     queue.keys[2:] = 50.0
     after = F.contrast_of(F.with_queue(query, key, queue), TEMPERATURE, kernel=kernel).gap
     assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+@pytest.mark.parametrize("number", [-(2**62), -5, 0, 2**62])
+def test_empty_slots_count_for_nobody_whatever_ids_stand_beside_them(
+    kernel: str, number: int
+) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(2, 3, seed=5), torch.tensor([number, number + 1]))
+    pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, ids=torch.arange(4) + 100)
+    assert F.contrast_of(pairs, TEMPERATURE, kernel=kernel).count.tolist() == [2.0] * 4
 
 
 def test_ids_leave_out_the_own_key_still_in_the_queue() -> None:

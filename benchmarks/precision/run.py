@@ -218,6 +218,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=400, help="rows of logits a seed")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # the tensors are too small to share
     seeds, device = list(range(options.seeds)), options.device
     results = {
         "environment": environment(seeds, device),

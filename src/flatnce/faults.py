@@ -22,10 +22,12 @@ FAULTS: dict[str, str] = {
     "false_negatives",
     "no_positives": "no anchor has a positive: every label occurs once; sample batches with at "
     "least two rows of some label",
-    "temperature": "the temperature is not a positive finite number; clamp it, or learn it "
-    "through flatnce.LearnedTemperature",
+    "temperature": "the temperature is not a positive finite number above 1e-30; clamp it, or "
+    "learn it through flatnce.LearnedTemperature",
     "ess_target": "the ESS target is not in (1/m, 1] for m negatives; raise the target or use "
     "more negatives",
+    "ids": "an id or label lies in the reserved range from -2147483648 to -2130706432; shift "
+    "yours",
     "target": "a target names a class outside the logits or one masked by -inf; pass indices in "
     "[0, classes) whose logit is finite",
 }

@@ -47,25 +47,32 @@ def contrast_from_logits(logits: Tensor, target: Tensor) -> Contrast:
         target=outside | (positive == -torch.inf),
         no_negatives=found.count == 0,
     )
-    one = torch.ones((), dtype=scores.dtype, device=scores.device)
-    return Contrast(positive, found.lse, found.lse2, found.count, found.top, one, faults=flags)
+    # The logits hide their temperature, and no reader may take 1 for it.
+    beta = torch.full((), torch.nan, dtype=scores.dtype, device=scores.device)
+    return Contrast(positive, found.lse, found.lse2, found.count, found.top, beta, faults=flags)
 
 
 def importance_weights(
-    pairs: Pairs, temperature: float | Tensor, *, with_positive: bool = False
+    pairs: Pairs, temperature: float | Tensor, *, power: float = 1.0, with_positive: bool = False
 ) -> Float[Tensor, "n w"]:
     """The weight of each negative in FlatNCE's gradient (Prop. 3.2), for inspection. Dense.
 
     Columns are the keys, then the anchor's own hard negatives, then (on request) the positives,
-    whose presence makes them InfoNCE's weights. Left-out keys weigh 0; rows sum to 1.
+    whose presence makes them InfoNCE's weights (of several positives: with all in the pool).
+    Left-out keys weigh 0; rows sum to 1.
 
     Arguments:
         pairs: One layout (of two towers, one direction).
         temperature: Positive; a number or a zero-dimensional tensor.
+        power: Finite Hölder power.
         with_positive: Put the positives into the pool.
     """
+    if not isinstance(pairs, Pairs):
+        raise ValueError(
+            f"pairs is a {type(pairs).__name__}; pass one direction, for example two_tower(...)[0]"
+        )
     anchors, keys = pairs.anchors.detach(), pairs.keys.detach()
-    beta, _ = inverse_temperature(temperature, anchors)
+    beta = power * inverse_temperature(temperature, anchors)[0]
     with torch.autocast(anchors.device.type, enabled=False):
         scores = beta.detach() * anchors @ keys.T
         blocks = [scores.masked_fill(pairs.negatives.block(), -torch.inf)]
@@ -75,5 +82,6 @@ def importance_weights(
     if with_positive and pairs.positive_keys is not None:
         blocks.append(scores.masked_fill(pairs.positive_keys.block(), -torch.inf))
     pool = torch.cat(blocks, dim=1)
-    report(no_negatives=(pool == -torch.inf).all(dim=1))
-    return pool.softmax(dim=1)
+    empty = (pool == -torch.inf).all(dim=1)
+    report(no_negatives=empty)
+    return torch.where(empty[:, None], 0.0, pool.softmax(dim=1))

@@ -30,6 +30,8 @@ class Contrast:
         hardest: Largest negative score; detached.
         beta: Inverse temperature.
         positives: The positives' own statistics where a row has several; else None.
+        plain: Log-sum-exp of the negatives at power 1, detached, where a Hölder power replaced it:
+            what gain, mutual information and InfoNCE's value read.
         weight: Row weights of mean 1 where rows differ (no positive: 0); else None.
         slope: Derivative of the row's InfoNCE in beta, detached, where asked for.
         faults: Bad values found on the device, see :mod:`flatnce.faults`.
@@ -42,6 +44,7 @@ class Contrast:
     hardest: Float[Tensor, " n"]
     beta: Float[Tensor, ""]
     positives: RowStatistics | None = None
+    plain: Float[Tensor, " n"] | None = None
     weight: Float[Tensor, " n"] | None = None
     slope: Float[Tensor, " n"] | None = None
     faults: Bool[Tensor, " f"] | None = None
@@ -53,22 +56,26 @@ class Contrast:
 
     @property
     def margin(self) -> Float[Tensor, " n"]:
-        """The negatives' pooled mass against the positives'; the gap where one is positive."""
-        return self.gap if self.positives is None else self.negative - self.positives.lse
+        """The negatives' plain mass against the positives': the gap of a single positive.
+
+        InfoNCE is its softplus, the gain its sigmoid, whatever power pools the negatives.
+        """
+        negative = self.negative if self.plain is None else self.plain
+        return negative - (self.positive if self.positives is None else self.positives.lse)
 
     def reduce(self, rows: Float[Tensor, " n"], reduction: str = "mean") -> Float[Tensor, "..."]:
-        """Mean, sum or all of a quantity of the rows, with the rows' weights.
+        """Mean, sum or all of a quantity of the rows; rows without a positive count as 0.
 
         Arguments:
             rows: One number a row.
-            reduction: ``mean``, ``sum`` or ``none``.
+            reduction: ``mean`` (of the rows that have a positive), ``sum`` or ``none``.
         """
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
-        weighted = rows if self.weight is None else rows * self.weight
-        if reduction == "none":
-            return weighted
-        return weighted.mean() if reduction == "mean" else weighted.sum()
+        if reduction == "mean":
+            return (rows if self.weight is None else rows * self.weight).mean()
+        counted = rows if self.weight is None else torch.where(self.weight > 0, rows, 0.0)
+        return counted if reduction == "none" else counted.sum()
 
     def detach(self) -> "Contrast":
         """The same numbers without their history."""
@@ -87,7 +94,7 @@ def concatenate(parts: Sequence[Contrast]) -> Contrast:
         values = [getattr(record, name) for record in records]
         return None if any(value is None for value in values) else torch.cat(values)
 
-    names = ("positive", "negative", "negative2", "count", "hardest", "slope")
+    names = ("positive", "negative", "negative2", "count", "hardest", "plain", "slope")
     rows: dict[str, Any] = {name: joined(parts, name) for name in names}
     if any(part.weight is not None for part in parts):
         ones = (torch.ones_like(part.positive) for part in parts)
@@ -114,7 +121,7 @@ def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Ten
         shown: The offending value, for the message.
         **rows: Where each fault holds, by name.
     """
-    if not faults.can_raise_now(next(iter(rows.values()))):
+    if not all(faults.can_raise_now(bad) for bad in rows.values()):
         return faults.flag(**{name: bad.any() for name, bad in rows.items()})
     for name, bad in rows.items():
         if bool(bad.any()):

@@ -1,7 +1,9 @@
 """From pairs to the statistic: scores of positives and negatives, pooled row by row."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from jaxtyping import Float
@@ -22,7 +24,7 @@ LEAST_POWER, GREATEST_POWER = 1e-8, 1e15
 
 
 def contrast_of(
-    pairs: Pairs | tuple[Pairs, ...],
+    pairs: Pairs | Sequence[Pairs],
     temperature: float | Tensor,
     *,
     power: float = 1.0,
@@ -59,7 +61,7 @@ def contrast_of(
         >>> contrast_of(two_view(z, z), temperature=0.5).gap[:3]
         tensor([-0.2082, -0.2082, -0.2082])
     """
-    parts = pairs if isinstance(pairs, tuple) else (pairs,)
+    parts = (pairs,) if isinstance(pairs, Pairs) else tuple(pairs)
     if power != power:
         raise ValueError(f"power={power!r} is not a number; pass a real number or ±inf")
     if abs(power) < LEAST_POWER:
@@ -88,10 +90,11 @@ def inverse_temperature(
         value = temperature.reshape(()).to(device=like.device, dtype=like.dtype)
         bad = ~((value > 0) & torch.isfinite(value))
         return value.reciprocal(), report(shown=value.detach(), temperature=bad)
-    # 1e-30 is where one over it is still far from overflow in float32.
-    if not (isinstance(temperature, int | float) and 1e-30 < temperature < torch.inf):
+    # Below 1e-30 one over it comes near overflow in float32.
+    if not (isinstance(temperature, Real) and 1e-30 < float(temperature) < torch.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
-    return torch.full((), 1.0 / temperature, dtype=like.dtype, device=like.device), None
+    beta = 1.0 / float(temperature)
+    return torch.full((), beta, dtype=like.dtype, device=like.device), None
 
 
 def _reduce(
@@ -101,13 +104,16 @@ def _reduce(
     negatives = _pooled_negatives(pairs, beta, power, kernel, slope)
     positive, positives = _positives(pairs, beta, kernel, slope)
     rows_each = positive.shape[0] // negatives.lse.shape[0]  # several in form "each"
-    if rows_each > 1:
-        negatives = negatives.map(lambda values: values.repeat_interleave(rows_each))
+    negatives = _repeated(negatives, rows_each)
     weight, lost = _weight(pairs, positives)
     # Without normalisation, or from a queue, finite rows may still have scores that overflow.
     finite = torch.isfinite(negatives.lse2) & torch.isfinite(2 * positive)
     bad = report(no_negatives=negatives.count == 0, nonfinite=~finite)
     found = faults.combine(pairs.faults, found, lost, bad)
+    plain = None
+    if power != 1:
+        with torch.no_grad():
+            plain = _repeated(_pooled_negatives(pairs, beta, 1.0, kernel, slope), rows_each)
     contrast = Contrast(
         positive,
         negatives.lse,
@@ -116,10 +122,20 @@ def _reduce(
         negatives.top,
         beta,
         positives,
+        None if plain is None else plain.lse,
         weight,
         faults=found,
     )
-    return replace(contrast, slope=_slope(contrast, negatives, pairs.form)) if slope else contrast
+    if not slope:
+        return contrast
+    return replace(contrast, slope=_slope(contrast, plain or negatives, pairs.form))
+
+
+def _repeated(negatives: RowStatistics, times: int) -> RowStatistics:
+    """One row for each positive of an anchor."""
+    if times == 1:
+        return negatives
+    return negatives.map(lambda values: values.repeat_interleave(times))
 
 
 def _pooled_negatives(
@@ -195,8 +211,8 @@ def _weight(
         return None, None
     present = (positives.count > 0).to(positives.lse.dtype)
     share = distributed.mean(present.mean()) if pairs.gathered else present.mean()
-    smallest = 1.0 / present.shape[0]
-    return present / share.clamp_min(smallest), report(no_positives=share == 0)
+    tiny = torch.finfo(share.dtype).tiny  # a share of 0 is reported, and must not divide
+    return present / share.clamp_min(tiny), report(no_positives=share == 0)
 
 
 def _slope(contrast: Contrast, negatives: RowStatistics, form: Form) -> Float[Tensor, " n"]:

@@ -59,8 +59,9 @@ class GradientMeter:
             mean_square = _squared_norm(self._sums) / steps**2
             noise = ((self._squares - steps * mean_square) / (steps - 1)).clamp_min(0)
             signal = (mean_square - noise / steps).clamp_min(0)
-            tiny = torch.finfo(noise.dtype).tiny
-            found["gradient_snr"] = (signal / noise.clamp_min(tiny)).sqrt()
+            # Equal gradients have no noise; rounding leaves about this much.
+            least = torch.finfo(noise.dtype).eps * mean_square
+            found["gradient_snr"] = (signal / noise.clamp_min(least)).sqrt()
         return found
 
     def reset(self) -> None:

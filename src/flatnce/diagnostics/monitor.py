@@ -34,6 +34,7 @@ _MEANS = (
     "gain",
     "saturated",
     "top1",
+    "negatives",
     "alignment",
     "temperature",
     "uniformity",
@@ -47,10 +48,11 @@ class Monitor(nn.Module):
     a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
     Over several processes ``compute`` is collective: call it on all.
 
-    Keys of the dict: ``loss`` (on InfoNCE's scale), ``mi`` and ``mi_ceiling`` (nats), ``ess``,
-    ``ess_with_positive``, ``gain``, ``saturated``, ``top1``, ``alignment``, ``uniformity``,
-    ``effective_rank``, ``temperature``; ``gradient_norm`` and ``gradient_snr`` when gradients were
-    given; ``step`` and ``steps`` (how many were averaged).
+    Keys of the dict: ``loss`` (InfoNCE's value, whatever the objective), ``mi`` and ``mi_ceiling``
+    (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1``, ``negatives`` (their
+    number a row); ``temperature`` where it is known; ``alignment``, ``uniformity`` and
+    ``effective_rank`` when fed ``loss_fn.last`` of normalised rows; ``gradient_norm`` and
+    ``gradient_snr`` when gradients were given; ``step`` and ``steps`` (how many were averaged).
 
     Arguments:
         rows: Samples a step for uniformity and effective rank; 0 switches the geometry off.
@@ -89,22 +91,21 @@ class Monitor(nn.Module):
         """Take one step.
 
         Arguments:
-            last: ``loss_fn.last``, or a contrast (then without loss and geometry).
+            last: ``loss_fn.last``, or a contrast (then without geometry).
         """
         contrast = last.contrast if isinstance(last, Snapshot) else last
         if self.totals.device != contrast.positive.device:
             self.to(contrast.positive.device)
         information, ceiling = mutual_information(contrast), mutual_information_ceiling(contrast)
-        loss = ceiling - information
-        potential = torch.full_like(loss, torch.nan)
+        distance = potential = torch.full_like(information, torch.nan)
         if isinstance(last, Snapshot):
-            loss, self.objective = last.loss, last.objective
+            self.objective = last.objective
+            if last.unit_rows:
+                distance = _mean_distance(contrast)
             if self.rows and last.embeddings is not None and last.embeddings.shape[0] > 1:
                 potential = self._look_at(last.embeddings[: self.rows])
-        pool = contrast.positives
-        mean_positive = contrast.positive if pool is None or pool.mean is None else pool.mean
         values = (
-            loss,
+            ceiling - information,
             information,
             ceiling,
             effective_sample_size(contrast),
@@ -112,7 +113,8 @@ class Monitor(nn.Module):
             gradient_gain(contrast),
             saturated_share(contrast),
             retrieval_top1(contrast),
-            2 - 2 * contrast.reduce(mean_positive) / contrast.beta,
+            contrast.count.mean(),
+            distance,
             contrast.beta.reciprocal(),
             potential,
         )
@@ -137,21 +139,22 @@ class Monitor(nn.Module):
             step: The training step, for the history and the verdict; else steps so far.
             reset: Begin a new interval.
         """
+        # Every collective comes before the first raise: all processes then raise, and none waits.
+        # They may have taken different numbers of steps, so both totals and steps are averaged.
         flags = distributed.mean(self.faults.to(torch.float32)) > 0
-        faults.raise_flagged(flags)
-        taken = int(self.steps)
-        if taken == 0:
-            raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
-        # Processes may have taken different numbers of steps, so both are averaged.
         *totals, steps = distributed.mean(torch.cat([self.totals, self.steps[None]])).tolist()
-        means = [total / steps for total in totals]
-        numbers: dict[str, float | int] = dict(zip(_MEANS, means, strict=True))
-        potential = numbers.pop("uniformity")
-        if math.isfinite(potential):
-            numbers["uniformity"] = math.log(potential)
-            numbers["effective_rank"] = float(rank_of_gram(distributed.mean(self.gram)))
-        for name, value in self.gradients.compute().items():
-            numbers[name] = float(value)
+        gram = distributed.mean(self.gram)
+        self.faults.zero_()  # said once
+        faults.raise_flagged(flags)
+        if steps == 0:
+            raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
+        found = {name: total / steps for name, total in zip(_MEANS, totals, strict=True)}
+        if math.isfinite(found["uniformity"]):
+            found["uniformity"] = math.log(found["uniformity"])
+            found["effective_rank"] = float(rank_of_gram(gram))
+        found |= {name: float(value) for name, value in self.gradients.compute().items()}
+        numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
+        taken = int(self.steps)
         before = int(self.history[-1]["step"]) if self.history else 0
         numbers["step"] = before + taken if step is None else step
         numbers["steps"] = taken
@@ -192,3 +195,10 @@ class Monitor(nn.Module):
         rows = normalize(samples.double(), dim=1)
         self.gram += rows.T @ rows
         return mean_potential(rows)
+
+
+def _mean_distance(contrast: Contrast) -> Tensor:
+    """Mean squared distance of positives, 2 − 2 cos for unit rows."""
+    pool = contrast.positives
+    mean_positive = contrast.positive if pool is None or pool.mean is None else pool.mean
+    return 2 - 2 * contrast.reduce(mean_positive) / contrast.beta

@@ -71,12 +71,13 @@ def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Ten
 
 
 def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
-    """Share of rows whose positive scores above every negative; a tie is a miss.
+    """Share of rows whose best positive scores above every negative; a tie is a miss.
 
     Arguments:
         contrast: Row statistics.
     """
-    return contrast.reduce((contrast.positive > contrast.hardest).to(contrast.positive.dtype))
+    best = contrast.positive if contrast.positives is None else contrast.positives.top
+    return contrast.reduce((best > contrast.hardest).to(best.dtype))
 
 
 def _ceiling(contrast: Contrast) -> Float[Tensor, " n"]:

@@ -32,12 +32,14 @@ class Snapshot:
         loss: The value the loss returned, detached.
         embeddings: One row a sample, detached, for the geometry.
         objective: Name of the objective.
+        unit_rows: Whether scores are cosines over the temperature.
     """
 
     contrast: Contrast
     loss: Float[Tensor, ""]
     embeddings: Float[Tensor, "b d"] | None = field(default=None, repr=False)
     objective: str = ""
+    unit_rows: bool = True
 
     @property
     def ess(self) -> Float[Tensor, ""]:

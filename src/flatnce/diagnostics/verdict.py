@@ -93,7 +93,12 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
 
 
 def _effective_negatives(numbers: Numbers) -> float:
-    return numbers["ess"] * math.expm1(numbers["mi_ceiling"])
+    return numbers["ess"] * _negatives(numbers)
+
+
+def _negatives(numbers: Numbers) -> float:
+    """Negatives a row; of one positive a row the ceiling log(m + 1) tells them too."""
+    return numbers.get("negatives", math.expm1(numbers["mi_ceiling"]))
 
 
 def _is_collapsed(numbers: Numbers) -> bool:
@@ -134,7 +139,7 @@ def _saturated(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
 def _peaked(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
     evidence = (
         f"ESS {numbers['ess']:.3f}, that is {_effective_negatives(numbers):.1f} effective "
-        f"negatives of {math.expm1(numbers['mi_ceiling']):.0f}"
+        f"negatives of {_negatives(numbers):.0f}"
     )
     return evidence, (
         "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4",

@@ -42,7 +42,7 @@ def _unmasked(selection: Selection) -> set[tuple[int, int]]:
         (row, column)
         for row, low, high in anchors
         for column, lowest, highest in keys
-        if lowest != NEVER and (highest < low or high < lowest)
+        if not lowest <= NEVER <= highest and (highest < low or high < lowest)
     }
 
 

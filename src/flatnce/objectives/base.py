@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce import faults
+from flatnce import distributed, faults
 from flatnce.contrast import Contrast, contrast_of
 from flatnce.diagnostics import Snapshot
 from flatnce.kernels import KERNELS
@@ -52,8 +52,8 @@ class Objective(nn.Module, ABC):
             ``each`` for more than two views.
         queue: Past keys as negatives (MoCo): the first argument of a call is then the query, the
             second its key; keys are enqueued in training mode.
-        in_batch: With a queue, count the batch's other keys as negatives too. MoCo does not: then
-            fill the queue before the first step.
+        in_batch: With a queue, count the batch's other keys as negatives too. MoCo does not; a
+            queue starts empty, so without them it must be filled before the first step.
         gather: Contrast with the keys of every process.
         normalize: Divide rows by their norm.
         kernel: ``auto``, ``dense`` or ``chunked``.
@@ -86,7 +86,9 @@ class Objective(nn.Module, ABC):
                 raise ValueError(
                     f"{name}={value!r} is unknown; choose one of {', '.join(map(str, known))}"
                 )
-        self.temperature = TemperatureSource(temperature)
+        if layout == "two_tower" and (queue is not None or form is not None):
+            raise ValueError("layout='two_tower' goes without queue and form; leave those out")
+        self.temperature_source = TemperatureSource(temperature)
         self.layout, self.form, self.queue = layout, form, queue
         self.in_batch, self.gather = in_batch, gather
         self.normalize, self.kernel = normalize, kernel
@@ -123,15 +125,19 @@ class Objective(nn.Module, ABC):
         pairs = self._pairs(
             views, labels, ids, false_negatives=false_negatives, negatives=negatives
         )
-        temperature = self.temperature()
+        self.temperature_source.follow(z1.device)
+        temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
         contrast = contrast_of(pairs, used, power=self.power, kernel=self.kernel, slope=safe)
         loss = self.read(contrast)
         if contrast.slope is not None and isinstance(temperature, Tensor):
-            beta = temperature.reciprocal().to(loss.dtype)
-            loss = loss + (beta - beta.detach()) * contrast.reduce(contrast.slope)
+            beta = temperature.reciprocal().to(loss)
+            slope = contrast.reduce(contrast.slope)
+            # Detached, so every process can give its temperature the whole batch's gradient.
+            slope = distributed.mean(slope) if self.gather else slope
+            loss = loss + (beta - beta.detach()) * slope
         self._finish(contrast, loss, pairs, views, ids)
         return loss
 
@@ -142,9 +148,21 @@ class Objective(nn.Module, ABC):
             raise ValueError("this loss has not been called yet, so there is no last batch")
         return self._last
 
+    @property
+    def temperature(self) -> float | Tensor:
+        """The temperature now; assign any kind of temperature to replace it."""
+        found: float | Tensor = self.temperature_source()
+        return found
+
+    @temperature.setter
+    def temperature(self, temperature: Temperature) -> None:
+        self.temperature_source = TemperatureSource(temperature)
+
     def extra_repr(self) -> str:
-        """The layout, for print."""
-        return f"layout={self.layout!r}"
+        """Options that differ from the usual, for print."""
+        shown = {"layout": self.layout, "form": self.form, "gather": self.gather}
+        usual = {"layout": "two_view", "form": None, "gather": False}
+        return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])
 
     def _pairs(
         self,
@@ -156,14 +174,18 @@ class Objective(nn.Module, ABC):
         """The layout this objective was built for."""
         shared: dict[str, Any] = {**masks, "normalize": self.normalize, "gather": self.gather}
         if labels is not None:
-            if self.queue is not None or ids is not None:
-                raise ValueError("labels go without a queue and without ids; leave those out")
+            if self.queue is not None or ids is not None or self.layout == "two_tower":
+                raise ValueError(
+                    "labels go without ids, without a queue and with layout='two_view'; leave the "
+                    "others out"
+                )
             for place, view in enumerate(views[1:], start=2):
                 if view.shape != views[0].shape or view.dtype != views[0].dtype:
                     raise ValueError(
                         f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
                         f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
                     )
+            shared |= _over_views(len(views), views[0].shape[0], **masks)
             z, repeated = torch.cat(views), labels.repeat(len(views))
             return labelled(z, repeated, form=self.form or "out", **shared)
         if len(views) == 1:
@@ -191,10 +213,30 @@ class Objective(nn.Module, ABC):
         """Advance control and queue, and leave a snapshot."""
         detached = contrast.detach()
         if self.training:
-            found = self.temperature.advance(detached)
+            found = self.temperature_source.advance(detached)
             detached = replace(detached, faults=faults.combine(detached.faults, found))
             if self.queue is not None:
                 self.queue.enqueue(views[1], ids, normalize=self.normalize, gather=self.gather)
         first = pairs[0] if isinstance(pairs, tuple) else pairs
         samples = first.anchors.detach()[: views[0].shape[0]]
-        self._last = Snapshot(detached, loss.detach(), samples, type(self).__name__)
+        self._last = Snapshot(
+            detached, loss.detach(), samples, type(self).__name__, unit_rows=self.normalize
+        )
+
+
+def _over_views(
+    v: int, b: int, false_negatives: Tensor | None, negatives: Tensor | None
+) -> dict[str, Tensor | None]:
+    """A mask over samples and each sample's own negatives, repeated for every view."""
+    if isinstance(false_negatives, Tensor):
+        shape = tuple(false_negatives.shape)
+        if len(shape) != 2 or shape[0] != b or 0 in shape or shape[1] % b:
+            raise ValueError(
+                f"false_negatives has shape {shape}; pass a mask over samples, ({b}, {b}), or "
+                f"({b}, world * {b}) when gathering"
+            )
+        by_rank = false_negatives.reshape(b, -1, 1, b).expand(-1, -1, v, -1)
+        false_negatives = by_rank.reshape(b, -1).repeat(v, 1)
+    if negatives is not None and negatives.ndim == 3:
+        negatives = negatives.repeat(v, 1, 1)
+    return {"false_negatives": false_negatives, "negatives": negatives}

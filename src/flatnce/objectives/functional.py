@@ -16,13 +16,15 @@ and DCL agree: the value of FlatNCE is detached, and its Hessian has an extra
 :math:`\nabla\ell \nabla\ell^\top`.
 """
 
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from flatnce import faults
 from flatnce.contrast import Contrast, contrast_from_logits
 
 __all__ = ["Reduction", "Value", "cross_entropy", "dcl", "flatnce", "flatnce_plus", "infonce"]
@@ -39,8 +41,9 @@ def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, 
 
     .. math:: \mathrm{softplus}(\ell_i) = -\log \frac{e^{s^+_i}}{e^{s^+_i} + \sum_j e^{s_{ij}}}
 
-    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 at
-    margin 22 in float32). With several positives: supervised contrastive's L_out or L_in.
+    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 from
+    a margin of 17 to 20 in float32, see ``benchmarks/precision``). With several positives:
+    supervised contrastive's L_out or L_in.
 
     Relations:
         ∇InfoNCE = σ(ℓ)·∇FlatNCE, row by row. NT-Xent is InfoNCE of the two-view layout.
@@ -122,6 +125,7 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
+    *,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
@@ -129,10 +133,12 @@ def cross_entropy(
     """Drop-in for ``torch.nn.functional.cross_entropy``: its value, FlatNCE's gradient.
 
     For logits whose columns are candidates and whose target is the positive's column: change
-    one import. Entries of −inf are masks. Computed in at least float32.
+    one import. Entries of −inf are masks. Computed, and returned, in at least float32.
 
     What it refuses, with a ValueError, because FlatNCE has no such form: class probabilities as
-    target, label smoothing, a row with no unmasked negative, a target that is masked. Bear in
+    target, label smoothing, a row with no unmasked negative, a target that is masked or out of
+    range, nothing but ignored rows. Compiled or on a GPU the last four are assertions on the
+    device, as torch's own; NaN logits give NaN there, which a gradient scaler can skip. Bear in
     mind that a scale *learned* inside the logits gets FlatNCE's gradient and runs away: use
     ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
 
@@ -179,6 +185,7 @@ def cross_entropy(
     harmless = torch.zeros_like(rows)
     column = torch.where(kept, flat_target, 0)
     contrast = contrast_from_logits(torch.where(kept[:, None], rows, harmless), column)
+    _assert_usable(contrast, kept)
     losses = flatnce(contrast, reduction="none")
     scale = kept.to(losses.dtype)
     if weight is not None:
@@ -189,11 +196,21 @@ def cross_entropy(
     return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
 
 
+def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:
+    """A function leaves no record behind to raise later, so it asserts where it cannot raise."""
+    if contrast.faults is None and not bool(kept.any()):
+        raise ValueError("target holds only ignore_index; a mean of no rows is not a number")
+    if contrast.faults is not None:
+        fatal = [name != "nonfinite" for name in faults.FAULTS]
+        usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
+        torch._assert_async(usable.all() & kept.any(), "cross_entropy: bad target, or no negative")
+
+
 def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
-    rows = softplus(contrast.margin, threshold=EXACT)
-    if contrast.positives is None:
-        return rows
-    return rows + (contrast.positives.lse - contrast.positive)
+    """InfoNCE with the negatives pooled as the contrast has them."""
+    pooled = contrast.positive if contrast.positives is None else contrast.positives.lse
+    rows = softplus(contrast.negative - pooled, threshold=EXACT)
+    return rows if contrast.positives is None else rows + (pooled - contrast.positive)
 
 
 def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
@@ -203,4 +220,5 @@ def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[
         return flat
     if value != "infonce":
         raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
-    return flat - 1 + _infonce_rows(contrast).detach()
+    plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
+    return flat - 1 + _infonce_rows(plain).detach()

@@ -97,15 +97,16 @@ class HolderFlatNCE(Objective):
     """Hölder-FlatNCE: negatives pooled by a power mean; γ = 1 is FlatNCE.
 
     Arguments:
-        gamma: Any real number or ±inf; see :func:`flatnce.functional.contrast_of`.
         temperature: As in :class:`Objective`.
+        gamma: Any real number or ±inf; see :func:`flatnce.functional.contrast_of`.
         **options: As in :class:`Objective`.
     """
 
     def __init__(
         self,
-        gamma: float = 1.0,
         temperature: Temperature = 0.1,
+        *,
+        gamma: float = 2.0,
         **options: Unpack[Options],
     ) -> None:
         """Keep the power."""
@@ -113,6 +114,10 @@ class HolderFlatNCE(Objective):
         if gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
         self.power = float(gamma)
+
+    def extra_repr(self) -> str:
+        """The power and the options, for print."""
+        return ", ".join(filter(None, [f"gamma={self.power}", super().extra_repr()]))
 
     def read(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE of a contrast taken at the power."""

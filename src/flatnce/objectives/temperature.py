@@ -6,6 +6,7 @@ what a learned temperature gets by default, whatever the objective teaches the f
 """
 
 import math
+from numbers import Real
 from typing import TypeAlias
 
 import torch
@@ -79,8 +80,8 @@ class TemperatureSource(nn.Module):
     def __init__(self, temperature: Temperature) -> None:
         """Check a number at once; everything else checks itself."""
         super().__init__()
-        number = isinstance(temperature, int | float)
-        if number and not 0 < temperature < math.inf:  # type: ignore[operator]
+        number = isinstance(temperature, Real)
+        if number and not 0 < float(temperature) < math.inf:  # type: ignore[arg-type]
             raise ValueError(f"temperature={temperature} must be a positive finite number")
         known = isinstance(temperature, Tensor | EssController | LearnedTemperature)
         if not (number or known or hasattr(temperature, "at")):
@@ -88,7 +89,10 @@ class TemperatureSource(nn.Module):
                 f"temperature is a {type(temperature).__name__}; pass a number, a tensor, a "
                 "schedule, an EssController or a LearnedTemperature"
             )
-        self.source = temperature
+        if isinstance(temperature, Tensor) and not temperature.requires_grad:
+            self.register_buffer("source", temperature)
+        else:
+            self.source = float(temperature) if isinstance(temperature, Real) else temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
         if not number and not isinstance(temperature, Tensor | LearnedTemperature):
@@ -102,9 +106,16 @@ class TemperatureSource(nn.Module):
             return found
         if isinstance(source, EssController):
             return source.temperature(self._state())
-        if isinstance(source, int | float | Tensor):
+        if isinstance(source, Tensor):
+            return source.reshape(())
+        if isinstance(source, int | float):
             return source
         return source.at(held(self.step))
+
+    def follow(self, device: torch.device) -> None:
+        """Bring the state to the batch's device, so that no step copies it to and fro."""
+        if any(buffer.device != device for buffer in self.buffers(recurse=False)):
+            self.to(device)
 
     @torch.no_grad()
     def advance(self, contrast: Contrast) -> Tensor | None:
@@ -121,7 +132,8 @@ class TemperatureSource(nn.Module):
         both = effective_sample_size(contrast), least_effective_sample_size(contrast)
         ess, least = distributed.mean(torch.stack(both)).unbind()
         target = self.source.target_at(self._state())
-        found = report(shown=target, ess_target=target <= least.to(target))
+        reachable = (target > least.to(target)) & (target <= 1)
+        found = report(shown=target, ess_target=~reachable)
         state = self.source.update(self._state(), ess)
         self.beta.copy_(state["beta"])
         self.step.copy_(state["step"])

@@ -7,7 +7,7 @@ from torch import Tensor
 from flatnce import distributed, faults
 from flatnce.selection import FIRST, LAST_RESERVED, NEVER, STRANGER, Selection
 
-__all__ = ["Arguments", "append_shared", "check_form", "integers", "select"]
+__all__ = ["Arguments", "append_shared", "check_form", "select"]
 
 
 class Arguments:
@@ -16,6 +16,7 @@ class Arguments:
     def __init__(self, normalize: bool, gather: bool) -> None:
         self.normalize, self.gather = normalize, gather
         self.faults: Bool[Tensor, " f"] | None = None
+        self._agreed = False
 
     def embeddings(
         self, name: str, z: Tensor, like: Tensor | None = None, ndim: int = 2
@@ -46,6 +47,23 @@ class Arguments:
             self.faults = faults.combine(self.faults, flagged)
         return z / norms.clamp_min(torch.finfo(z.dtype).tiny) if self.normalize else z
 
+    def integers(self, name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
+        """One integer a sample, none of them reserved."""
+        if not isinstance(values, Tensor):
+            raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
+        if values.shape != (b,) or values.is_floating_point() or values.dtype == torch.bool:
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
+                f"integer a sample, shape ({b},)"
+            )
+        values = values.to(torch.long)
+        reserved = (values >= NEVER) & (values <= LAST_RESERVED)
+        if not faults.can_raise_now(values):
+            self.faults = faults.combine(self.faults, faults.flag(ids=reserved.any()))
+        elif bool(reserved.any()):
+            raise ValueError(f"{name} holds {int(values[reserved][0])}: {faults.FAULTS['ids']}")
+        return values
+
     def same_batch(self, name: str, z: Tensor, other: str, reference: Tensor) -> None:
         """Refuse shapes, devices or precisions that differ."""
         if z.shape != reference.shape:
@@ -63,7 +81,10 @@ class Arguments:
         """Rows of every process when gathering, else the rows as they are."""
         if not self.gather:
             return z
-        distributed.agree(name, z)
+        # Comparing shapes reads the device. All but hard negatives have the first one's rows.
+        if name == "negatives" or not self._agreed:
+            distributed.agree(name, z)
+            self._agreed = True
         return distributed.gather(z)
 
     def groups(self, ids: Tensor | None, b: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -74,7 +95,7 @@ class Arguments:
             everyone = torch.arange(world * b, device=device) + FIRST
             start = distributed.rank() * b if self.gather else 0
             return everyone[start : start + b], everyone
-        local = integers("ids", ids, b).to(device)
+        local = self.integers("ids", ids, b).to(device)
         return local, self.everyone("ids", local)
 
     def enough(self, name: str, total: Tensor, negatives: Tensor | None) -> None:
@@ -91,6 +112,8 @@ class Arguments:
         """The false-negative mask over samples, checked."""
         if mask is None:
             return None
+        if not isinstance(mask, Tensor):
+            raise ValueError(f"false_negatives is a {type(mask).__name__}; pass a torch.Tensor")
         if mask.dtype != torch.bool or mask.shape != (b, total):
             raise ValueError(
                 f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
@@ -122,23 +145,6 @@ def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:
         row = int(rows[0])
         shown = [round(value, 4) for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
         raise ValueError(f"{name}: row {row} begins {shown}: {faults.FAULTS[fault]}")
-
-
-def integers(name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
-    """One integer a sample, checked."""
-    if values.shape != (b,) or values.is_floating_point() or values.dtype == torch.bool:
-        raise ValueError(
-            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one integer a "
-            f"sample, shape ({b},)"
-        )
-    values = values.to(torch.long)
-    reserved = (values >= NEVER) & (values <= LAST_RESERVED)
-    if faults.can_raise_now(values) and bool(reserved.any()):
-        raise ValueError(
-            f"{name} holds {int(values[reserved][0])}; numbers from {NEVER} to {LAST_RESERVED} "
-            "are reserved, so shift yours"
-        )
-    return values
 
 
 def select(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flatnce.pairs.arguments import Arguments, append_shared, check_form, integers, select
+from flatnce.pairs.arguments import Arguments, append_shared, check_form, select
 from flatnce.pairs.record import Form, Pairs
 from flatnce.selection import STRANGER
 
@@ -47,7 +47,7 @@ def labelled(
     given = Arguments(normalize, gather)
     ready = given.embeddings("z", z)
     n = ready.shape[0]
-    local = integers("labels", labels, n).to(ready.device)
+    local = given.integers("labels", labels, n).to(ready.device)
     total = given.everyone("labels", local)
     given.enough("z", total, None)
     rows, all_rows = given.groups(None, n, ready.device)

@@ -1,11 +1,12 @@
 """A queue of past keys: many negatives for the memory of a small batch (MoCo layout)."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from flatnce.buffers import held
-from flatnce.pairs.arguments import Arguments, append_shared, integers, select
+from flatnce.faults import FAULTS
+from flatnce.pairs.arguments import Arguments, append_shared, select
 from flatnce.pairs.record import Pairs
 from flatnce.selection import NEVER, STRANGER
 
@@ -36,6 +37,7 @@ class KeyQueue(nn.Module):
     keys: Float[Tensor, "m d"]
     ids: Int[Tensor, " m"]
     position: Int[Tensor, ""]
+    faults: Bool[Tensor, " f"]
 
     def __init__(self, size: int, dim: int) -> None:
         """Start empty."""
@@ -46,6 +48,9 @@ class KeyQueue(nn.Module):
         self.register_buffer("keys", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), NEVER, dtype=torch.long))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
+        # Of keys that could not be checked at once; said when they are next contrasted with.
+        clear = torch.zeros(len(FAULTS), dtype=torch.bool)
+        self.register_buffer("faults", clear, persistent=False)
 
     def __len__(self) -> int:
         """Number of slots, filled or not."""
@@ -53,7 +58,7 @@ class KeyQueue(nn.Module):
 
     @property
     def filled(self) -> Int[Tensor, ""]:
-        """How many slots hold a key (a tensor: reading it is the caller's choice)."""
+        """How many slots hold a key, as a tensor; reading it is the caller's choice."""
         return (self.ids != NEVER).sum()
 
     @torch.no_grad()
@@ -78,13 +83,15 @@ class KeyQueue(nn.Module):
         if ids is None:
             numbers = torch.full((len(keys),), STRANGER, dtype=torch.long, device=keys.device)
         else:
-            numbers = integers("ids", ids, len(keys)).to(keys.device)
+            numbers = given.integers("ids", ids, len(keys)).to(keys.device)
         ready, numbers = given.everyone("keys", ready), given.everyone("ids", numbers)
         ready, numbers = ready[-len(self) :], numbers[-len(self) :]
         offsets = torch.arange(len(ready), device=self.keys.device)
         slots = (self.position % len(self) + offsets) % len(self)
         self.keys.index_copy_(0, slots, ready)
         self.ids.index_copy_(0, slots, numbers)
+        if given.faults is not None:
+            self.faults |= given.faults
         self.position.copy_((self.position % len(self) + len(ready)) % len(self))
 
     def extra_repr(self) -> str:
@@ -146,5 +153,5 @@ def with_queue(
         ready_key[:, None],
         own_negatives=own,
         gathered=gather,
-        faults=given.faults,
+        faults=given.faults if given.faults is None else given.faults | held(queue.faults),
     )

@@ -1,8 +1,8 @@
 """Two small towers, many runs side by side: one stack of parameters, one matrix product for all.
 
 Each run's loss depends on its own slice of the stack only, so the gradient of the *sum* of the
-runs' losses gives every run exactly its own gradient, and Adam, which works entry by entry, its own
-step. What is trained together is what would have been trained apart.
+runs' losses gives every run exactly its own gradient, and Adam, which works entry by entry, its
+own step. What is trained together is what would have been trained apart.
 
 Axes: ``r`` runs, ``k`` pairs of a batch (and candidates of a row), ``d`` coordinates, ``e`` width
 of an embedding.
@@ -11,6 +11,7 @@ of an embedding.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -88,7 +89,7 @@ def _start(seed: int, sizes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     tensors = []
     for _tower_number in range(2):
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             # He's scale keeps the size of a rectified signal; the last layer's does not matter,
             # since its output is normalised.
             weight = torch.randn(inputs, outputs, generator=generator) * math.sqrt(2 / inputs)

@@ -24,7 +24,7 @@ def correlation_of(nats: float, dimensions: int) -> float:
 
     Examples:
         >>> round(correlation_of(10.0, 20), 4)
-        0.795
+        0.7951
     """
     if not nats >= 0 or dimensions < 1:
         raise ValueError(

@@ -110,13 +110,11 @@ def read_out(
     found: dict[str, list[float]] = {name: [] for name in MEASURES}
     for run, start in enumerate(scales):
         scale = best_scale(anchors[run] @ keys[run].T, start)
-        measures = {
-            **_among_candidates(left[run], right[run], candidates, beta),
-            **_among_pool(left[run], right[run], scale),
-            "scale": scale,
-        }
-        for name in MEASURES:
-            found[name].append(float(measures[name]))
+        measures = _among_candidates(left[run], right[run], candidates, beta)
+        measures |= _among_pool(left[run], right[run], scale)
+        found["scale"].append(scale)
+        for name, value in measures.items():
+            found[name].append(float(value))
     return found
 
 
@@ -143,5 +141,6 @@ def _among_pool(
     left: Float[Tensor, "n e"], right: Float[Tensor, "n e"], scale: float
 ) -> dict[str, Tensor]:
     pairs = F.two_tower(left, right, directions="left", normalize=False)
-    contrast = F.contrast_of(pairs, temperature=1 / scale, kernel="dense")
+    # The dense kernel's numbers; blocks spare the memory traffic of a pool's whole matrix.
+    contrast = F.contrast_of(pairs, temperature=1 / scale, kernel="chunked")
     return {"pool_mi": F.mutual_information(contrast), "retrieval": F.retrieval_top1(contrast)}

@@ -1,0 +1,162 @@
+"""Extra memory and time of one FlatNCE step on the CPU: the chunked kernel against the dense one.
+
+    python benchmarks/memory/run.py               writes results.json beside this file
+
+Every measurement is a fresh process: it makes the inputs, resets the kernel's record of its peak,
+runs forward and backward once, and reads the peak. Later steps of the same process are timed,
+on one thread.
+"""
+
+import argparse
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from flatnce import functional as F
+from flatnce.runlog import environment
+
+SIZES = (2048, 8192, 16384, 32768)
+KERNELS = ("dense", "chunked")
+WIDTH, TEMPERATURE = 128, 0.1
+MIB, GIB = 2**20, 2**30
+RESERVE = 4 * GIB
+"""Memory left alone for everything else on the machine."""
+
+
+def measure(kernel, n, steps, limit):
+    """In a fresh process: extra peak memory of the first step, seconds of the further ones."""
+    torch.set_num_threads(1)
+    Path("/proc/self/oom_score_adj").write_text("1000")  # should memory run out, end this first
+    allowed = status("VmSize") + limit
+    resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))  # fail here, not in the neighbours
+    step(kernel, *make_views(256))  # what is loaded or allocated once is not the batch's
+    views = make_views(n)
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at the present size
+    before = status("VmHWM")
+    try:
+        loss = step(kernel, *views)
+        extra = status("VmHWM") - before
+        seconds = [timed(kernel, views) for _ in range(steps)]
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        return {"fits": False}
+    return {"fits": True, "extra_mib": extra / MIB, "seconds": seconds, "loss": loss}
+
+
+def make_views(n):
+    """Two views of n / 2 samples, so n anchors with n − 2 negatives each."""
+    generator = torch.Generator().manual_seed(0)
+    z1 = torch.randn(n // 2, WIDTH, generator=generator)
+    z2 = z1 + torch.randn(n // 2, WIDTH, generator=generator)
+    return z1.requires_grad_(), z2.requires_grad_()
+
+
+def step(kernel, z1, z2):
+    z1.grad = z2.grad = None
+    loss = F.flatnce(F.contrast_of(F.two_view(z1, z2), TEMPERATURE, kernel=kernel))
+    loss.backward()
+    return loss.item()
+
+
+def timed(kernel, views):
+    """Seconds of processor time: on one thread the time of an idle machine, also on a busy one."""
+    start = time.process_time()
+    step(kernel, *views)
+    return time.process_time() - start
+
+
+def status(field):
+    """A size of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def available():
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def in_fresh_process(kernel, n, steps):
+    limit = available() - RESERVE
+    command = [sys.executable, __file__, "--child", kernel, str(n), str(steps), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == -signal.SIGKILL:
+        return {"fits": False}
+    if done.returncode != 0:
+        raise RuntimeError(f"{kernel} at n={n} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def in_turns(n, kernels, rounds, steps):
+    """Every kernel once a round, so that a busy machine slows all of them."""
+    found = {kernel: [] for kernel in kernels}
+    for _ in range(rounds):
+        for kernel in kernels:
+            found[kernel].append(in_fresh_process(kernel, n, steps))
+    return {kernel: merge(runs) for kernel, runs in found.items()}
+
+
+def merge(runs):
+    if not all(run["fits"] for run in runs):
+        return {"fits": False}
+    return {
+        "fits": True,
+        "extra_mib": [round(run["extra_mib"], 1) for run in runs],
+        "seconds": [round(seconds, 4) for run in runs for seconds in run["seconds"]],
+        "loss": runs[0]["loss"],
+    }
+
+
+def row(n, kernel, record):
+    if not record["fits"]:
+        expected = record.get("expected_mib")
+        size = "" if expected is None else f" (about {expected / 1024:.0f} GiB by the law n²)"
+        return f"| {n:,} | {kernel} | does not fit{size} | |"
+    low, high = min(record["extra_mib"]), max(record["extra_mib"])
+    times = sorted(record["seconds"])
+    middle = times[len(times) // 2]
+    return (
+        f"| {n:,} | {kernel} | {low:,.0f} to {high:,.0f} MiB "
+        f"| {middle:.2f} s ({times[0]:.2f} to {times[-1]:.2f}) |"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--rounds", type=int, default=3, help="fresh processes a kernel and size")
+    parser.add_argument("--steps", type=int, default=2, help="timed steps a process")
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        kernel, n, steps, limit = options.child
+        print(json.dumps(measure(kernel, int(n), int(steps), int(limit))))
+        return
+    per_score, records = 0.0, []
+    print("| anchors | kernel | extra peak memory | forward and backward |\n|---|---|---|---|")
+    for n in sorted(options.sizes):
+        expected = per_score * n**2
+        kernels = KERNELS if expected < available() - RESERVE else ("chunked",)
+        found = in_turns(n, kernels, options.rounds, options.steps)
+        dense = found.setdefault("dense", {"fits": False, "expected_mib": expected / MIB})
+        if dense["fits"]:
+            per_score = max(dense["extra_mib"]) * MIB / n**2
+        for kernel in KERNELS:
+            records.append({"n": n, "kernel": kernel, **found[kernel]})
+            print(row(n, kernel, found[kernel]), flush=True)
+    about = {"width": WIDTH, "temperature": TEMPERATURE, "dtype": "float32"}
+    where = environment([0], "cpu") | {"threads": 1}
+    results = {"environment": where, **about, "records": records}
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The ``flatnce`` command: a table of commands and the way to them.
+
+Each command lives in its own module, imported when it is called, so that ``flatnce --help`` loads
+neither torch nor the argument parser. A command module has ``run(arguments) -> exit code``.
+
+Exit codes: 0 done, 1 failed, 2 misused, 130 interrupted.
+"""
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from flatnce import __version__
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
+}
+
+# Packages that the command line needs and the core does not.
+EXTRAS = ("tyro", "rich", "jinja2", "markupsafe")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code.
+
+    Arguments:
+        arguments: As typed after ``flatnce``; by default this process's own.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(_overview(), file=sys.stderr)
+        return 2
+    name, rest = given[0], given[1:]
+    if name in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"flatnce {__version__}")
+        return 0
+    if name not in COMMANDS:
+        return _complain(f"flatnce: {_unknown(name)}", 2)
+    return _dispatch(name, rest)
+
+
+def _dispatch(name: str, arguments: list[str]) -> int:
+    called = f"flatnce {name}"
+    try:
+        return int(import_module(f"flatnce.cli.{name}").run(arguments))
+    except KeyboardInterrupt:
+        return _complain(f"{called}: interrupted", 130)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in EXTRAS:
+            raise
+        remedy = "pip install 'flatnce[cli,report]'"
+        return _complain(f"{called}: {error.name} is not installed: {remedy}", 1)
+    except ValueError as error:  # what the package raises on input it cannot use
+        return _complain(f"{called}: {error}", 2)
+    except OSError as error:
+        return _complain(f"{called}: {error}", 1)
+
+
+def _complain(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def _overview() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: flatnce COMMAND [OPTIONS]",
+            "",
+            "Contrastive learning that keeps learning.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "flatnce COMMAND --help    a command's options",
+            "flatnce --version         the version",
+        ]
+    )
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    what = "option" if name.startswith("-") else "command"
+    hint = f"did you mean {close[0]!r}?" if close else "`flatnce --help` lists what there is"
+    return f"unknown {what} {name!r}; {hint}"

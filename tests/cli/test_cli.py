@@ -1,0 +1,158 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flatnce import __version__, cli
+from flatnce.cli import COMMANDS, main
+
+TINY = (
+    "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
+)  # two seconds, torch's import included
+
+
+def python_m(*arguments, cwd=None, code=None, timeout=120):
+    start = [sys.executable, "-W", "error"]
+    start += ["-c", code] if code else ["-m", "flatnce"]
+    return subprocess.run(
+        [*start, *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_command(capsys, flag):
+    assert main([flag]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+
+
+def test_no_command_is_misuse_and_shows_the_help(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert "usage:" in captured.err and captured.out == ""
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"flatnce {__version__}"
+
+
+@pytest.mark.parametrize(
+    "typed, words", [("dmo", "did you mean 'demo'"), ("zzz", "--help"), ("--zzz", "option")]
+)
+def test_an_unknown_command_is_named_with_a_hint(capsys, typed, words):
+    assert main([typed]) == 2
+    shown = capsys.readouterr().err
+    assert typed in shown and words in shown and shown.count("\n") == 1
+
+
+def test_help_loads_neither_torch_nor_the_parser(run_python):
+    code = (
+        "import sys; from flatnce.cli import main; main(['--help']); "
+        "print({'torch', 'tyro', 'rich', 'numpy'} & set(sys.modules))"
+    )
+    assert run_python(code).strip().endswith("set()")
+
+
+def test_a_commands_help_lists_its_options():
+    done = python_m("demo", "--help")
+    assert done.returncode == 0
+    assert all(option in done.stdout for option in ("--steps", "--seeds", "--out", "--json"))
+
+
+def test_a_bad_value_is_one_line_and_exit_2():
+    done = python_m("demo", "--seeds", "1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("flatnce demo: seeds=1") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("bad", [["--stepz", "3"], ["--steps", "many"]])
+def test_a_bad_option_is_exit_2(bad):
+    assert python_m("demo", *bad).returncode == 2
+
+
+def test_files_in_the_way_are_kept_and_named(tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    done = python_m("demo", *TINY, "--out", ".", cwd=tmp_path)
+    assert done.returncode == 2 and "never removed" in done.stderr
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_the_demo_prints_a_table_and_writes_a_page(tmp_path):
+    done = python_m("demo", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "large-pool" in done.stdout and "runs/demo/report.html" in done.stdout
+    assert done.stderr == ""
+    folder = tmp_path / "runs" / "demo"
+    wanted = {"config.json", "environment.json", "metrics.jsonl", "results.json", "report.html"}
+    assert {path.name for path in folder.iterdir()} == wanted
+    assert str(tmp_path) not in (folder / "environment.json").read_text()
+    # A later demo takes the earlier one's place.
+    assert python_m("demo", *TINY, cwd=tmp_path).returncode == 0
+
+
+def test_json_is_all_there_is_on_standard_output(tmp_path):
+    done = python_m("demo", *TINY, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["cases"]) == 4
+
+
+@pytest.mark.parametrize("missing", ["tyro", "rich", "jinja2"])
+def test_a_missing_package_is_one_line_that_names_the_extra(missing):
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from flatnce.cli import main; sys.exit(main(['demo']))"
+    )
+    done = python_m(code=code)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert missing in done.stderr and "pip install 'flatnce[cli,report]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "raised, code, words",
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError("no space left on device"), 1, "no space"),
+        (ValueError("steps=0 is too small"), 2, "steps=0"),
+    ],
+    ids=["interrupt", "failure", "misuse"],
+)
+def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, raised, code, words):
+    class Command:
+        @staticmethod
+        def run(_):
+            raise raised
+
+    monkeypatch.setattr(cli, "import_module", lambda _: Command)
+    assert main(["demo"]) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals work differently there")
+def test_interrupting_the_demo_is_one_line_and_exit_130(tmp_path):
+    command = [sys.executable, "-m", "flatnce", "demo", "--steps", "100000", "--every", "5"]
+    command += ["--width", "8", "--pool", "64", "--out", str(tmp_path / "demo")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        metrics, patience = tmp_path / "demo" / "metrics.jsonl", time.monotonic() + 60
+        while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < patience:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert shown.decode() == "flatnce demo: interrupted\n"
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):
+    class Command:
+        @staticmethod
+        def run(_):
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "import_module", lambda _: Command)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["demo"])

@@ -1,0 +1,148 @@
+"""Two gloo processes equal one process on the whole batch, in value and gradient.
+
+Everything is run once, by three interpreters (two that share a job, one alone); see processes.py.
+"""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import processes
+import reference
+from once import once
+
+SCRIPT = Path(processes.__file__)
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def run_all(folder: Path) -> str:
+    """Both jobs at once; if one interpreter fails or hangs, none is left behind."""
+    folder.mkdir()
+    places = [(0, 2), (1, 2), (0, 1)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", SCRIPT, str(rank), str(world), folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, world in places
+    ]
+    try:
+        said = [process.communicate(timeout=240)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    failed = [text for process, text in zip(running, said, strict=True) if process.returncode]
+    assert not failed, "\n\n".join(failed)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> tuple[dict, dict, dict]:
+    """What the first and the second of two processes found, and what one found alone."""
+    folder = tmp_path_factory.mktemp("processes") / "job"
+    folder = Path(once(tmp_path_factory, "processes", lambda: run_all(folder)))
+    names = ("0_of_2.pt", "1_of_2.pt", "0_of_1.pt")
+    first, second, alone = (torch.load(folder / name, weights_only=True) for name in names)
+    return first, second, alone
+
+
+def numbers(found: dict) -> dict[str, Tensor]:
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+# --- One loss ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", list(processes.LAYOUTS))
+@pytest.mark.parametrize("reader", list(processes.READERS))
+@pytest.mark.parametrize("kernel", processes.KERNELS)
+def test_two_processes_have_the_loss_and_the_gradient_of_one(layout, reader, kernel, results):
+    first, second, alone = (found[f"{layout}; {reader}; {kernel}"] for found in results)
+    torch.testing.assert_close(first, alone, **EXACT)
+    torch.testing.assert_close(second, alone, **EXACT)
+
+
+@pytest.mark.parametrize("layout", list(processes.LAYOUTS))
+def test_the_gradient_that_is_compared_is_not_zero(layout, results):
+    assert float(results[2][f"{layout}; flatnce; dense"]["weight"].norm()) > 0.01
+
+
+# --- Training under DistributedDataParallel ------------------------------------------------------
+
+GATHERED = [name for name in processes.OBJECTIVES if name != "controlled apart"]
+
+
+@pytest.mark.parametrize("objective", GATHERED)
+def test_two_processes_train_like_one(objective, results):
+    first, second, alone = (numbers(found[objective]) for found in results)
+    torch.testing.assert_close(first, alone, **EXACT)
+    torch.testing.assert_close(second, alone, **EXACT)
+
+
+@pytest.mark.parametrize("objective", ["queue", "queue and batch"])
+def test_every_process_holds_the_queue_of_one(objective, results):
+    first, second, alone = (found[objective] for found in results)
+    assert torch.equal(first["loss.queue.keys"], second["loss.queue.keys"])
+    assert first["loss.queue.ids"].tolist() == alone["loss.queue.ids"].tolist()
+    assert first["loss.queue.position"].tolist() == alone["loss.queue.position"].tolist()
+
+
+@pytest.mark.parametrize("objective", ["controlled", "controlled apart"])
+def test_the_controllers_beta_is_the_same_everywhere(objective, results):
+    first, second, _ = (found[objective]["temperatures"] for found in results)
+    assert torch.equal(first, second)
+    assert len(set(first.tolist())) == processes.STEPS
+
+
+# --- Monitor -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", GATHERED)
+def test_the_monitor_reduces_to_the_numbers_of_one_process(objective, results):
+    first, second, alone = (dict(found[objective]["monitor"]) for found in results)
+    assert first == second
+    # Uniformity looks at pairs of one process's samples; see the next test.
+    assert alone.pop("uniformity") != first.pop("uniformity")
+    assert first == pytest.approx(alone, rel=1e-9, abs=1e-12)
+
+
+def test_uniformity_is_that_of_each_process_pooled(results):
+    z = processes.encoder()(processes.view(1)).detach().numpy()
+    potentials = [math.exp(reference.uniformity(half)) for half in (z[:3], z[3:])]
+    expected = math.log(reference.mean(potentials))
+    assert results[0]["potentials apart"] == pytest.approx(expected, rel=1e-10)
+    assert results[2]["potentials apart"] == pytest.approx(reference.uniformity(z), rel=1e-10)
+
+
+def test_processes_that_took_different_numbers_of_steps_are_weighed_by_them(results):
+    first, second, alone = (found["steps"] for found in results)
+    assert first == second == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_fault_of_one_process_is_raised_on_all(place, results):
+    assert results[place]["fault elsewhere"].startswith("nonfinite: ")
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", list(processes.UNEVEN))
+@pytest.mark.parametrize("rank", [0, 1])
+def test_unequal_batches_are_refused_on_every_process(layout, rank, results):
+    said = results[rank][f"uneven {layout}"]
+    assert "has different shapes on different ranks (rank 0: (4" in said
+    assert "rank 1: (3" in said
+    assert "use drop_last=True in the loader, or pad the last batch" in said
+
+
+def test_after_a_refusal_the_processes_are_still_in_step(results):
+    first, _, alone = results
+    torch.testing.assert_close(first["after"], alone["two views; flatnce; dense"], **EXACT)

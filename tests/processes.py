@@ -1,0 +1,316 @@
+"""What every process of the distributed tests runs; alone, the same on the whole batch.
+
+    python tests/processes.py RANK WORLD FOLDER
+
+Each case takes this process's share of a global batch and returns a loss. Losses and gradients are
+averaged over the processes, as DistributedDataParallel does, and saved in the folder.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor, faults
+from flatnce import functional as F
+from flatnce.functional import Contrast
+
+TIMEOUT = timedelta(seconds=60)
+IMAGES, WIDTH = 6, 4  # of the whole batch
+TEMPERATURE, STEPS = 0.3, 5
+
+Encode = Callable[[Tensor], Tensor]
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Share:
+    """The part of a global tensor that is this process's."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def __call__(self, everything: Tensor) -> Tensor:
+        return everything.chunk(self.world)[self.rank]
+
+    def mean(self, local: Tensor) -> Tensor:
+        """Over the processes."""
+        total = local.detach().clone()
+        if self.world > 1:
+            dist.all_reduce(total)
+        return total / self.world
+
+
+def encoder() -> nn.Linear:
+    found = nn.Linear(5, WIDTH).double()
+    with torch.no_grad():
+        found.weight.copy_(random(WIDTH, 5, seed=0))
+        found.bias.copy_(random(WIDTH, seed=1))
+    return found
+
+
+def view(number: int, images: int = IMAGES, seed: int = 0) -> Tensor:
+    """One view of every image."""
+    return random(images, 5, seed=10 + seed) + 0.5 * random(images, 5, seed=20 + number + seed)
+
+
+IDS = torch.tensor([3, 1, 4, 1, 5, 9])  # one id on both processes
+LABELS = torch.tensor([0, 0, 1, 2, 0, 3])  # two rows of the first half have a positive, one of
+# the second: of the others each has none.
+MASK = torch.zeros(IMAGES, IMAGES, dtype=torch.bool)
+MASK[0, 4] = MASK[5, 1] = MASK[2, 3] = MASK[4, 5] = True
+HARD, OWN = random(4, 5, seed=30), random(IMAGES, 2, 5, seed=31)
+
+
+# --- One loss ------------------------------------------------------------------------------------
+
+
+def two_views(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
+    z1, z2 = (encode(share(view(number))) for number in (1, 2))
+    return F.contrast_of(F.two_view(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
+
+
+def two_towers(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
+    z1, z2 = (encode(share(view(number))) for number in (1, 2))
+    return F.contrast_of(F.two_tower(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
+
+
+def three_views(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
+    views = [encode(share(view(number))) for number in (1, 2, 3)]
+    pairs = F.multi_view(views, gather=True, **options)
+    return F.contrast_of(pairs, TEMPERATURE, kernel=kernel)
+
+
+def labels(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
+    pairs = F.labelled(encode(share(view(1))), share(LABELS), gather=True, **options)
+    return F.contrast_of(pairs, TEMPERATURE, kernel=kernel)
+
+
+def one_each(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
+    """A single image for each of two processes: its negatives are all elsewhere."""
+    z1, z2 = (encode(share(view(number, images=2))) for number in (1, 2))
+    return F.contrast_of(F.two_view(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
+
+
+LAYOUTS: dict[str, tuple[Callable[..., Contrast], dict[str, Any]]] = {
+    "two views": (two_views, {}),
+    "two views, ids": (two_views, {"ids": IDS}),
+    "two views, mask and shared negatives": (
+        two_views,
+        {"false_negatives": MASK, "negatives": HARD},
+    ),
+    "two views, own negatives": (two_views, {"negatives": OWN}),
+    "two towers": (two_towers, {}),
+    "two towers, left": (two_towers, {"directions": "left"}),
+    "two towers, ids, mask and shared negatives": (
+        two_towers,
+        {"ids": IDS, "false_negatives": MASK, "negatives": HARD},
+    ),
+    "three views, each": (three_views, {"form": "each"}),
+    "three views, out": (three_views, {"form": "out"}),
+    "three views, in": (three_views, {"form": "in", "ids": IDS, "false_negatives": MASK}),
+    "labels, out": (labels, {"form": "out"}),
+    "labels, in": (labels, {"form": "in", "negatives": HARD}),
+    "one image each": (one_each, {}),
+}
+READERS: dict[str, Callable[[Contrast], Tensor]] = {"flatnce": F.flatnce, "infonce": F.infonce}
+KERNELS = ("dense", "chunked")
+
+
+def shared_options(encode: Encode, share: Share, options: dict[str, Any]) -> dict[str, Any]:
+    """This process's part of the options; hard negatives go through the encoder as well."""
+    found = {name: v if isinstance(v, str) else share(v) for name, v in options.items()}
+    if "negatives" in found:
+        found["negatives"] = encode(found["negatives"])
+    return found
+
+
+def one_loss(share: Share, layout: str, reader: str, kernel: str) -> dict[str, Tensor]:
+    """The value and the encoder's gradient, averaged over the processes."""
+    model = encoder()
+    make, options = LAYOUTS[layout]
+    contrast = make(model, share, kernel, shared_options(model, share, options))
+    loss = READERS[reader](contrast)
+    loss.backward()
+    return {
+        "loss": share.mean(loss),
+        "weight": share.mean(model.weight.grad),
+        "bias": share.mean(model.bias.grad),
+    }
+
+
+# --- Training ------------------------------------------------------------------------------------
+
+
+def in_parallel(model: nn.Module, share: Share) -> nn.Module:
+    return DistributedDataParallel(model) if share.world > 1 else model
+
+
+def queue(encode_width: int = WIDTH) -> KeyQueue:
+    found = KeyQueue(9, encode_width).double()  # a batch of 6 does not divide it
+    found.enqueue(random(7, encode_width, seed=40), torch.arange(7))
+    return found
+
+
+OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
+    "queue": lambda: FlatNCE(queue=queue(), in_batch=False, gather=True),
+    "queue and batch": lambda: FlatNCE(queue=queue(), in_batch=True, gather=True),
+    "controlled": lambda: FlatNCE(temperature=EssController(0.4, rate=0.2), gather=True),
+    "controlled apart": lambda: InfoNCE(temperature=EssController(0.4, rate=0.2)),
+    "learned": lambda: FlatNCE(
+        temperature=LearnedTemperature(0.2).double(), layout="two_tower", gather=True
+    ),
+}
+
+
+def train(share: Share, objective: str) -> dict[str, Any]:
+    """Gradient descent under DistributedDataParallel; the losses, and all that was trained."""
+    model, loss_fn, monitor = encoder(), OBJECTIVES[objective](), Monitor()
+    parallel, losses, betas = in_parallel(model, share), [], []
+    for step in range(STEPS):
+        x = torch.cat([share(view(number, seed=100 * step)) for number in (1, 2)])
+        z1, z2 = parallel(x).chunk(2)
+        ids = share(torch.arange(6) + 3 * step) if loss_fn.queue is not None else None
+        loss = loss_fn(z1, z2, ids=ids)
+        monitor.update(loss_fn.last)
+        loss.backward()
+        betas.append(loss_fn.last.temperature)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+            for parameter in loss_fn.parameters():
+                parameter -= 0.1 * share.mean(parameter.grad)
+                parameter.grad = None
+        losses.append(share.mean(loss))
+    return {
+        "losses": torch.stack(losses),
+        "temperatures": torch.stack(betas),
+        "monitor": monitor.compute(),
+        **{f"encoder.{name}": value for name, value in model.state_dict().items()},
+        **{f"loss.{name}": value for name, value in loss_fn.state_dict().items()},
+    }
+
+
+# --- Monitor -------------------------------------------------------------------------------------
+
+
+def potentials_apart(share: Share) -> float:
+    """Uniformity: each process looks at its own samples, and the potentials are averaged."""
+    monitor, loss_fn = Monitor(), FlatNCE(gather=True)
+    loss_fn(encoder()(share(view(1))).detach(), encoder()(share(view(2))).detach())
+    monitor.update(loss_fn.last)
+    return monitor.compute()["uniformity"]
+
+
+def unequal_steps(share: Share) -> float:
+    """The first process takes two steps, the second one; alone, all three."""
+    monitor, loss_fn = Monitor(rows=0), FlatNCE()
+    mine = {0: (0, 1), 1: (2,)}[share.rank] if share.world > 1 else (0, 1, 2)
+    for step in mine:
+        loss_fn(view(1, seed=step), view(2, seed=step))
+        monitor.update(loss_fn.last)
+    return monitor.compute()["loss"]
+
+
+@contextmanager
+def as_on_an_accelerator() -> Iterator[None]:
+    """Bad values are flagged, not raised."""
+    before = faults.can_raise_now
+    faults.can_raise_now = lambda tensor: False
+    try:
+        yield
+    finally:
+        faults.can_raise_now = before
+
+
+def fault_elsewhere(share: Share) -> str:
+    """Only the last process meets a NaN; what does reading the monitor say here?"""
+    monitor, loss_fn = Monitor(), FlatNCE()
+    z1, z2 = view(1), view(2)
+    if share.rank == share.world - 1:
+        z1[0] = torch.nan
+    with as_on_an_accelerator():
+        loss_fn(z1, z2)
+        monitor.update(loss_fn.last)
+    return error_of(monitor.compute)
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+def error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+UNEVEN: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "two views": lambda z1, z2: F.two_view(z1, z2, gather=True),
+    "two towers": lambda z1, z2: F.two_tower(z1, z2, gather=True),
+    "two towers, ids": lambda z1, z2: F.two_tower(z1, z2, ids=torch.arange(len(z1)), gather=True),
+    "two towers, shared negatives": lambda z1, z2: F.two_tower(
+        z1[:2], z2[:2], negatives=z1, gather=True
+    ),
+    "three views": lambda z1, z2: F.multi_view((z1, z2, z1), gather=True),
+    "labels": lambda z1, z2: F.labelled(z1, torch.arange(len(z1)) % 2, gather=True),
+    "queue": lambda z1, z2: F.with_queue(z1, z2, queue(5), in_batch=True, gather=True),
+    "enqueue": lambda z1, z2: queue(5).enqueue(z1, gather=True),
+    "objective": lambda z1, z2: FlatNCE(gather=True)(z1, z2),
+}
+
+
+def uneven(share: Share, layout: str) -> str:
+    """Four images on the first process, three on the second."""
+    size = 4 - share.rank
+    return error_of(lambda: UNEVEN[layout](view(1)[:size], view(2)[:size]))
+
+
+# --- All of it -----------------------------------------------------------------------------------
+
+
+def run(share: Share) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        f"{layout}; {reader}; {kernel}": one_loss(share, layout, reader, kernel)
+        for layout in LAYOUTS
+        for reader in READERS
+        for kernel in KERNELS
+    }
+    found |= {objective: train(share, objective) for objective in OBJECTIVES}
+    found |= {"potentials apart": potentials_apart(share), "steps": unequal_steps(share)}
+    found["fault elsewhere"] = fault_elsewhere(share)
+    if share.world > 1:
+        found |= {f"uneven {layout}": uneven(share, layout) for layout in UNEVEN}
+        # The refusals left the processes in step: the next collective still works.
+        found["after"] = one_loss(share, "two views", "flatnce", "dense")
+    return found
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        meeting = f"file://{folder / 'meeting'}"
+        dist.init_process_group(
+            "gloo", init_method=meeting, rank=rank, world_size=world, timeout=TIMEOUT
+        )
+    torch.save(run(Share(rank, world)), folder / f"{rank}_of_{world}.pt")
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
