@@ -172,7 +172,7 @@ def test_a_missing_photograph_is_named(voc):
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
-    from flatnce.data import extras
+    from flatnce import extras
 
     def absent(module):
         raise ModuleNotFoundError(name=module)

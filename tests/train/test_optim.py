@@ -35,10 +35,10 @@ def lars_definition(
             w[i] = w[i] - v[i]
 
 
-def parameters(dtype: torch.dtype, device: torch.device) -> list[nn.Parameter]:
+def parameters() -> list[nn.Parameter]:
     draw = torch.Generator().manual_seed(1)
     make = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES)
-    return [nn.Parameter(tensor.to(device, dtype)) for tensor in make]
+    return [nn.Parameter(tensor.to(torch.float64)) for tensor in make]
 
 
 def gradients(step: int) -> list[Tensor]:
@@ -63,9 +63,9 @@ def floats(tensors) -> list[list[float]]:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("adapt", [True, False])
-def test_lars_is_its_definition(momentum, weight_decay, adapt, device, dtype):
+def test_lars_is_its_definition(momentum, weight_decay, adapt):
     options = {"momentum": momentum, "weight_decay": weight_decay, "trust": 0.02, "adapt": adapt}
-    weights = parameters(dtype, device)
+    weights = parameters()
     w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
     optimizer = LARS(weights, lr=0.7, **options)
     for step in range(4):
@@ -78,7 +78,7 @@ def test_lars_is_its_definition(momentum, weight_decay, adapt, device, dtype):
 
 
 def test_the_rate_may_change_and_past_steps_keep_theirs():
-    weights = parameters(torch.float64, torch.device("cpu"))
+    weights = parameters()
     w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
     options = {"momentum": 0.9, "weight_decay": 0.01, "trust": 0.1, "adapt": True}
     optimizer = LARS(weights, lr=1.0, **options)
@@ -135,7 +135,7 @@ def test_parameters_of_several_types_and_without_gradients_live_together():
 
 
 def test_lars_does_not_touch_the_gradients():
-    weights = parameters(torch.float64, torch.device("cpu"))
+    weights = parameters()
     descend(LARS(weights, lr=1.0, weight_decay=0.3), weights, range(1))
     assert all(torch.equal(w.grad, g) for w, g in zip(weights, gradients(0), strict=True))
 

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from flatnce.data.errors import UnreadableImage
-from flatnce.data.extras import needed
+from flatnce.extras import needed
 
 __all__ = ["decode_all", "fault_of", "read_image"]
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from flatnce.data.errors import DamagedData, MissingData
-from flatnce.data.extras import needed
 from flatnce.data.fractions import holdout
 from flatnce.data.pickles import read_pickle
+from flatnce.extras import needed
 
 __all__ = ["READERS", "Content", "digits"]
 

@@ -26,9 +26,9 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from flatnce.data.errors import DamagedData, MissingData
-from flatnce.data.extras import needed
 from flatnce.data.image_set import FolderSet
 from flatnce.data.order import permutation
+from flatnce.extras import needed
 
 __all__ = ["LISTINGS", "VOC_CLASSES"]
 

@@ -12,8 +12,6 @@ from types import ModuleType
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce._typing import Images
-
 __all__ = ["RESNETS", "SMALL_IMAGE", "STEMS", "SmallNet", "backbone"]
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
@@ -97,7 +95,7 @@ class SmallNet(nn.Module):
             layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)
 
-    def forward(self, images: Images) -> Float[Tensor, "b width"]:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
         """The features of a batch of images."""
         return self.layers(images).mean(dim=(2, 3))
 

@@ -1,4 +1,4 @@
-"""Packages that only some data sets need, imported when one of them is asked for."""
+"""Packages of an optional extra, imported when something asks for them."""
 
 from importlib import import_module
 from types import ModuleType
