@@ -48,6 +48,7 @@ SILENT = {"numpy"}
 # Every tests/test_*.py is the core's, but these: they read the source tree or need an extra.
 NOT_CORE_TESTS = (
     "test_architecture.py",
+    "test_checkpoint.py",
     "test_cli.py",
     "test_demo.py",
     "test_pages.py",

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
 BLOCKS: tuple[tuple[str, ...], ...] = (
-    ("buffers", "faults", "selection"),
+    ("buffers", "extras", "faults", "selection"),
     ("distributed", "runlog", "control"),
     ("kernels", "pairs", "checkpoint", "data", "models"),
     ("contrast",),

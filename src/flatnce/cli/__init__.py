@@ -17,10 +17,12 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
+    "data": "fetch a data set, or adopt one that is already on disk",
 }
 
 # Packages that the command line needs and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe")
+TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,9 +54,11 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in EXTRAS:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS + TRAINING_EXTRAS:
             raise
-        remedy = "pip install 'flatnce[cli,report]'"
+        needed = "cli,report" if missing in EXTRAS else "cli,train"
+        remedy = f"pip install 'flatnce[{needed}]'"
         return _complain(f"{called}: {error.name} is not installed: {remedy}", 1)
     except ValueError as error:  # what the package raises on input it cannot use
         return _complain(f"{called}: {error}", 2)

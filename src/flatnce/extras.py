@@ -1,0 +1,23 @@
+"""Packages of an optional extra, imported when something asks for them."""
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["needed"]
+
+
+def needed(module: str, purpose: str) -> ModuleType:
+    """A module of the ``train`` extra, or an error that says how to get it.
+
+    Arguments:
+        module: Its full name, for example ``PIL.Image``.
+        purpose: What needs it, for the message.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        raise ModuleNotFoundError(
+            f"{purpose} needs {missing}, which is not installed: pip install 'flatnce[train]'",
+            name=missing,
+        ) from error

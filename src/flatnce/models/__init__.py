@@ -1,0 +1,17 @@
+"""What is trained: backbones, projection heads, the encoder of both, and its momentum copy."""
+
+from flatnce.models.backbones import RESNETS, SMALL_IMAGE, STEMS, SmallNet, backbone
+from flatnce.models.encoder import Encoder
+from flatnce.models.heads import head
+from flatnce.models.momentum import MomentumEncoder
+
+__all__ = [
+    "RESNETS",
+    "SMALL_IMAGE",
+    "STEMS",
+    "Encoder",
+    "MomentumEncoder",
+    "SmallNet",
+    "backbone",
+    "head",
+]

@@ -1,0 +1,3 @@
+"""Training: optimizers, schedules and the loop that uses them."""
+
+__all__: list[str] = []
