@@ -1,13 +1,12 @@
 """On a GPU: no host read in a step, CUDA graphs, flags instead of raises, kernels equal."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 
 from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
 from flatnce.control import Cosine
+from gpu import host_reads_forbidden
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -22,16 +21,6 @@ def batch(b: int = 32, d: int = 16, dtype: torch.dtype = torch.float32):
     x = torch.randn(b, d, device="cuda")
     pair = (x + 0.3 * torch.randn_like(x), x + 0.3 * torch.randn_like(x))
     return tuple(z.to(dtype).requires_grad_() for z in pair)
-
-
-@contextmanager
-def host_reads_forbidden():
-    torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 LOSSES = {

@@ -1,7 +1,5 @@
 """On a GPU: no host read in an optimizer's step, and a CUDA graph of it equals the eager step."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import nn
@@ -9,6 +7,7 @@ from torch import nn
 from flatnce.control import Cosine
 from flatnce.models import Encoder, MomentumEncoder, backbone, head
 from flatnce.train.optim import WarmupCosine, build_optimizer, load_optimizer, set_rate
+from gpu import host_reads_forbidden
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -16,16 +15,6 @@ pytestmark = [
 ]
 
 every_optimizer = pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
-
-
-@contextmanager
-def host_reads_forbidden():
-    torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 class Training:

@@ -1,5 +1,6 @@
 """The family as modules: ``loss_fn(z1, z2)`` is a scalar, ``loss_fn.last`` says how it went."""
 
+from abc import ABC
 from typing import Unpack
 
 from jaxtyping import Float
@@ -37,7 +38,24 @@ class DCL(Objective):
         return functional.dcl(contrast)
 
 
-class FlatNCE(Objective):
+class _Flat(Objective, ABC):
+    """An objective whose value is detached, and may be shown in two forms."""
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        value: Value = "infonce",
+        **options: Unpack[Options],
+    ) -> None:
+        """Keep the form of the value."""
+        super().__init__(temperature, **options)
+        if value not in ("infonce", "constant"):
+            raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
+        self.value = value
+
+
+class FlatNCE(_Flat):
     """FlatNCE: InfoNCE's value, DCL's gradient; see :func:`flatnce.functional.flatnce`.
 
     Arguments:
@@ -52,23 +70,12 @@ class FlatNCE(Objective):
         0.5944
     """
 
-    def __init__(
-        self,
-        temperature: Temperature = 0.1,
-        *,
-        value: Value = "infonce",
-        **options: Unpack[Options],
-    ) -> None:
-        """Keep the form of the value."""
-        super().__init__(temperature, **options)
-        self.value = _check_value(value)
-
     def read(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE of a contrast."""
         return functional.flatnce(contrast, self.value)
 
 
-class FlatNCEPlus(Objective):
+class FlatNCEPlus(_Flat):
     """FlatNCE⊕, whose gradient is InfoNCE's; see :func:`flatnce.functional.flatnce_plus`.
 
     Arguments:
@@ -76,17 +83,6 @@ class FlatNCEPlus(Objective):
         value: ``infonce``, or ``constant`` for the paper's form.
         **options: As in :class:`Objective`.
     """
-
-    def __init__(
-        self,
-        temperature: Temperature = 0.1,
-        *,
-        value: Value = "infonce",
-        **options: Unpack[Options],
-    ) -> None:
-        """Keep the form of the value."""
-        super().__init__(temperature, **options)
-        self.value = _check_value(value)
 
     def read(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE⊕ of a contrast."""
@@ -122,9 +118,3 @@ class HolderFlatNCE(Objective):
     def read(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE of a contrast taken at the power."""
         return functional.flatnce(contrast)
-
-
-def _check_value(value: Value) -> Value:
-    if value not in ("infonce", "constant"):
-        raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
-    return value
