@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
 BLOCKS: tuple[tuple[str, ...], ...] = (
-    ("buffers", "extras", "faults", "selection"),
+    ("buffers", "environment", "extras", "faults", "selection"),
     ("distributed", "runlog", "control"),
     ("kernels", "pairs", "checkpoint", "data", "models"),
     ("contrast",),
@@ -28,7 +28,7 @@ BLOCKS: tuple[tuple[str, ...], ...] = (
     ("objectives", "mi", "evaluate"),
     ("functional",),
     ("train",),
-    ("recipes", "report", "doctor", "integrations"),
+    ("recipes", "report", "export", "doctor", "integrations"),
     ("cli",),
     ("__main__",),
 )

@@ -14,20 +14,16 @@ are written as ``~`` and ``.``, so that a run can be handed on without naming it
 """
 
 import json
-import math
 import os
-import platform
-import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from importlib import metadata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMAT_VERSION", "Run", "RunLog", "environment", "read_run"]
+from flatnce.environment import environment, plain
+
+__all__ = ["FORMAT_VERSION", "Run", "RunLog", "add_evaluation", "environment", "read_run"]
 
 FORMAT_VERSION = 1
 """Raised when a reader of the former layout would misread the new one."""
@@ -87,9 +83,30 @@ class RunLog:
         _write_json(self.directory / ENVIRONMENT, environment(seeds, device))
         (self.directory / METRICS).touch()
 
+    @classmethod
+    def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
+        """Go on writing a run from a step: lines of later steps are taken out, and the results.
+
+        Arguments:
+            directory: The run's folder.
+            kind: What the run must be.
+            step: Lines whose ``step`` is larger were measured in a history given up.
+        """
+        place = Path(directory)
+        found = read_run(place)
+        if found.kind != kind:
+            raise ValueError(f"{place} holds a {found.kind} run, not a {kind} run; name another")
+        kept = [line for line in found.metrics if line.get("step", 0) <= step]
+        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+        _replace_text(place / METRICS, lines)
+        (place / RESULTS).unlink(missing_ok=True)
+        log = cls.__new__(cls)
+        log.directory = place
+        return log
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line of measurements; it is on disk when this returns."""
-        line = json.dumps(_plain(record), allow_nan=False)
+        line = json.dumps(plain(record), allow_nan=False)
         with (self.directory / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -98,6 +115,22 @@ class RunLog:
         path = self.directory / RESULTS
         _write_json(path, {"format_version": FORMAT_VERSION, **results})
         return path
+
+
+def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path:
+    """Append to ``evaluations`` in a run's results, all or nothing; return where they are.
+
+    A run that is not finished gets results that hold nothing else.
+
+    Arguments:
+        directory: The run's folder.
+        evaluation: What was measured, and by which protocol.
+    """
+    place = Path(directory)
+    results = read_run(place).results or {"format_version": FORMAT_VERSION}
+    results["evaluations"] = [*results.get("evaluations", ()), evaluation]
+    _write_json(place / RESULTS, results)
+    return place / RESULTS
 
 
 def read_run(path: str | Path) -> Run:
@@ -119,36 +152,6 @@ def read_run(path: str | Path) -> Run:
         _read_lines(directory / METRICS),
         _read_json(results) if results.is_file() else None,
     )
-
-
-def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
-    """Where a number came from: versions, machine, device, commit, seeds and command.
-
-    torch is asked only if it is already imported; otherwise its installed version is named.
-
-    Arguments:
-        seeds: The seeds used.
-        device: What computed, as torch spells it (``cpu``, ``cuda:1``); by default the first GPU
-            where there is one.
-    """
-    torch = sys.modules.get("torch")
-    found: dict[str, Any] = {
-        "flatnce": _version("flatnce"),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": _version("torch") if torch is None else str(torch.__version__),
-        "numpy": _version("numpy"),
-        "platform": platform.platform(),
-        "cpu": _processor(),
-        "cpu_count": os.cpu_count(),
-        "threads": None if torch is None else torch.get_num_threads(),
-        "device": _processor(),
-        "seeds": list(seeds),
-        "command": _command(sys.argv),
-    }
-    if torch is not None and torch.cuda.is_available() and device != "cpu":
-        found["device"] = torch.cuda.get_device_name(device)
-    return dict(_plain(found))
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
@@ -196,36 +199,14 @@ def _read_header(directory: Path) -> dict[str, Any]:
     return dict(header)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 (JSON in, JSON out)
-    """The value in what JSON can hold, without the paths of this machine."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str | Path):
-        return _shareable(str(value))
-    return value
-
-
-def _shareable(text: str) -> str:
-    """The text without the working and home directories of this machine."""
-    # The working directory first: it usually lies in the home directory.
-    for place, short in ((Path.cwd(), "."), (Path.home(), "~")):
-        if place != Path(place.anchor):  # a root is a prefix of everything and names nobody
-            whole = rf"(?<![\w./~-]){re.escape(str(place))}(?![^/\\])"
-            text = re.sub(whole, short, text)
-    return text
-
-
 def _write_json(path: Path, value: Any) -> None:  # noqa: ANN401 (JSON)
+    _replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def _replace_text(path: Path, text: str) -> None:
     """Write all or nothing: a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.partial")
-    text = json.dumps(_plain(value), indent=1, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
@@ -248,51 +229,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number} is damaged ({error}); remove it") from error
     return records
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this package is run from; None where it is installed."""
-    package = Path(__file__).resolve().parent
-    if shutil.which("git") is None:
-        return None
-    top = _git(package, "rev-parse", "--show-toplevel")
-    # Installed into an environment inside someone's repository, their commit is not ours.
-    if top is None or Path(top) / "src" / "flatnce" != package:
-        return None
-    commit = _git(package, "rev-parse", "--verify", "HEAD")
-    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
-    return commit if commit is None or not changed else f"{commit} with changes"
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(directory), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _processor() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
-
-
-def _command(argv: Sequence[str]) -> list[str]:
-    """The command as typed, the program by its name only."""
-    program = Path(argv[0]).name if argv and argv[0] else "python"
-    # `python -m flatnce` arrives as the path of __main__.py.
-    start = ["python", "-m", "flatnce"] if program == "__main__.py" else [program]
-    return [*start, *argv[1:]]

@@ -4,14 +4,17 @@ from flatnce.models.backbones import RESNETS, SMALL_IMAGE, STEMS, SmallNet, back
 from flatnce.models.encoder import Encoder
 from flatnce.models.heads import head
 from flatnce.models.momentum import MomentumEncoder
+from flatnce.models.synchronised import GatheredBatchNorm, synchronised
 
 __all__ = [
     "RESNETS",
     "SMALL_IMAGE",
     "STEMS",
     "Encoder",
+    "GatheredBatchNorm",
     "MomentumEncoder",
     "SmallNet",
     "backbone",
     "head",
+    "synchronised",
 ]

@@ -1,3 +1,25 @@
-"""Training: optimizers, schedules and the loop that uses them."""
+"""Pretraining: a config, a learner, a loop that reads from top to bottom, and exact resumption.
 
-__all__: list[str] = []
+:func:`train` takes a :class:`TrainConfig` (see :func:`preset`) to a run directory,
+:func:`resume` goes on with one, :func:`trained` takes its encoder out.
+"""
+
+from flatnce.train.config import TrainConfig
+from flatnce.train.encoders import Trained, find_run, trained
+from flatnce.train.finite import TrainingFailed
+from flatnce.train.loop import Outcome, read_config, resume, train
+from flatnce.train.presets import PRESETS, preset
+
+__all__ = [
+    "Outcome",
+    "PRESETS",
+    "TrainConfig",
+    "Trained",
+    "TrainingFailed",
+    "find_run",
+    "preset",
+    "read_config",
+    "resume",
+    "train",
+    "trained",
+]

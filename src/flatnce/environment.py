@@ -1,0 +1,123 @@
+"""Where a number came from, and how to say it without naming the paths of this machine."""
+
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["environment", "plain"]
+
+
+def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
+    """Where a number came from: versions, machine, device, commit, seeds and command.
+
+    torch is asked only if it is already imported; otherwise its installed version is named.
+
+    Arguments:
+        seeds: The seeds used.
+        device: What computed, as torch spells it (``cpu``, ``cuda:1``); by default the first GPU
+            where there is one.
+    """
+    torch = sys.modules.get("torch")
+    found: dict[str, Any] = {
+        "flatnce": _version("flatnce"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": _version("torch") if torch is None else str(torch.__version__),
+        "numpy": _version("numpy"),
+        "platform": platform.platform(),
+        "cpu": _processor(),
+        "cpu_count": os.cpu_count(),
+        "threads": None if torch is None else torch.get_num_threads(),
+        "device": _processor(),
+        "seeds": list(seeds),
+        "command": _command(sys.argv),
+    }
+    if torch is not None and torch.cuda.is_available() and device != "cpu":
+        found["device"] = torch.cuda.get_device_name(device)
+    return dict(plain(found))
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 (JSON in, JSON out)
+    """The value in what JSON can hold, without the paths of this machine.
+
+    Arguments:
+        value: A dataclass, a mapping, a sequence, a number, a path, text.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str | Path):
+        return _shareable(str(value))
+    return value
+
+
+def _shareable(text: str) -> str:
+    """The text without the working and home directories of this machine."""
+    # The working directory first: it usually lies in the home directory.
+    for place, short in ((Path.cwd(), "."), (Path.home(), "~")):
+        if place != Path(place.anchor):  # a root is a prefix of everything and names nobody
+            whole = rf"(?<![\w./~-]){re.escape(str(place))}(?![^/\\])"
+            text = re.sub(whole, short, text)
+    return text
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package is run from; None where it is installed."""
+    package = Path(__file__).resolve().parent
+    if shutil.which("git") is None:
+        return None
+    top = _git(package, "rev-parse", "--show-toplevel")
+    # Installed into an environment inside someone's repository, their commit is not ours.
+    if top is None or Path(top) / "src" / "flatnce" != package:
+        return None
+    commit = _git(package, "rev-parse", "--verify", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--untracked-files=no")
+    return commit if commit is None or not changed else f"{commit} with changes"
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(directory), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def _command(argv: Sequence[str]) -> list[str]:
+    """The command as typed, the program by its name only."""
+    program = Path(argv[0]).name if argv and argv[0] else "python"
+    # `python -m flatnce` arrives as the path of __main__.py.
+    start = ["python", "-m", "flatnce"] if program == "__main__.py" else [program]
+    return [*start, *argv[1:]]

@@ -1,0 +1,77 @@
+"""A trained encoder out of its run directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flatnce import checkpoint
+from flatnce.models import Encoder
+from flatnce.train.config import TrainConfig
+from flatnce.train.images import normalisation
+from flatnce.train.learner import build_encoder
+from flatnce.train.loop import read_config
+from flatnce.train.training import CHECKPOINTS
+
+__all__ = ["Trained", "find_run", "trained"]
+
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An encoder and what is needed to use it.
+
+    Arguments:
+        encoder: In evaluation mode, on the device.
+        config: How it was trained.
+        step: Steps of training.
+        normalisation: Mean and standard deviation of pixels in [0, 1], by channel.
+        channels: Colours of an image.
+        size: Side of an image it was trained on, in pixels.
+    """
+
+    encoder: Encoder
+    config: TrainConfig
+    step: int
+    normalisation: tuple[Sequence[float], Sequence[float]]
+    channels: int
+    size: int
+
+
+def trained(
+    directory: str | Path, step: int | None = None, device: torch.device | str = "cpu"
+) -> Trained:
+    """The encoder of a run, at its newest checkpoint or at a step that is kept.
+
+    Arguments:
+        directory: The run's.
+        step: Which checkpoint.
+        device: Where the encoder is wanted.
+    """
+    place = Path(directory)
+    config = read_config(place)
+    found = checkpoint.load(place / CHECKPOINTS, step)
+    channels, size = found.state["channels"], found.state["size"]
+    # The weights come from the checkpoint: published ones are not fetched again.
+    model = config.override(pretrained=False).model
+    encoder = build_encoder(model, channels=channels, size=size)
+    found.restore(encoder, prefix="encoder.")
+    encoder.to(device).eval()
+    return Trained(encoder, config, found.step, normalisation(config.data.data), channels, size)
+
+
+def find_run(name: str | Path) -> Path:
+    """The directory of a run, given as a path or as a name in ``runs/``.
+
+    Arguments:
+        name: As typed.
+    """
+    given = Path(name)
+    for place in (given, Path(RUNS) / given):
+        if (place / "config.json").is_file():
+            return place
+    there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.json"))
+    known = f"there are {', '.join(there[:8])}" if there else f"there are none in {RUNS}/"
+    raise ValueError(f"RUN={str(name)!r} is no run directory and no name of one; {known}")

@@ -1,0 +1,100 @@
+"""Stopping at a number that is not one: which term, since when, and what is still good."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flatnce import checkpoint, distributed
+
+__all__ = ["Sentinel", "TrainingFailed"]
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on; what was saved before is good."""
+
+
+class Sentinel:
+    """Remembers on the device the first step at which the loss or a gradient was not finite.
+
+    :meth:`look` costs a few small operations and no host read; :meth:`check` reads.
+
+    Arguments:
+        learner: Whose loss and gradients.
+        directory: The run's, whose checkpoints are named when training stops.
+        device: Where the learner computes.
+    """
+
+    TERMS = ("loss", "gradient")
+
+    def __init__(self, learner: nn.Module, directory: Path, device: torch.device) -> None:
+        self.learner, self.directory = learner, directory
+        self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
+
+    @torch.no_grad()
+    def look(self, step: int, loss: Tensor, gradients: Iterable[Tensor]) -> None:
+        """Look at one step, after ``backward`` and before the optimizer moves.
+
+        Arguments:
+            step: Its number.
+            loss: Its loss.
+            gradients: Of every parameter.
+        """
+        norm = torch.stack(torch._foreach_norm(list(gradients))).sum()
+        bad = ~torch.isfinite(torch.stack([loss.to(norm), norm]))
+        new = bad & (self.first_bad < 0)
+        self.first_bad.masked_fill_(new, step)
+
+    def check(self, rate: float) -> None:
+        """Stop if anything was not finite; collective over processes.
+
+        Arguments:
+            rate: The learning rate now, for the message.
+        """
+        seen = distributed.mean((self.first_bad >= 0).float())
+        if not bool(seen.any()) and self._weights_are_finite():
+            return
+        raise TrainingFailed(self._message(rate, None))
+
+    def failure(self, rate: float, error: ValueError) -> TrainingFailed:
+        """What to raise when the objective refused the embeddings.
+
+        Arguments:
+            rate: The learning rate now, for the message.
+            error: What it said.
+        """
+        return TrainingFailed(self._message(rate, error))
+
+    def _weights_are_finite(self) -> bool:
+        weights = [w for w in self.learner.state_dict().values() if w.is_floating_point()]
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm(weights))).all())
+
+    def _message(self, rate: float, error: ValueError | None) -> str:
+        found = [
+            f"the {term} is infinite or not a number since step {first}"
+            for term, first in zip(self.TERMS, self.first_bad.tolist(), strict=True)
+            if first >= 0
+        ]
+        where = _first_bad((n, p.grad) for n, p in self.learner.named_parameters())
+        if where:
+            found.append(f"the first such gradient is that of {where}")
+        where = _first_bad(self.learner.state_dict().items())
+        if where:
+            found.append(f"the weights {where} are no longer finite")
+        if error is not None:
+            found.append(f"the embeddings cannot be contrasted: {error}")
+        kept = checkpoint.steps(self.directory / "checkpoints")
+        good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
+        return (
+            f"training stopped: {'; '.join(found)}; {good}. Lower the learning rate (it was "
+            f"{rate:.3g}), lengthen the warm-up, or use precision=float32"
+        )
+
+
+def _first_bad(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:
+    for name, tensor in tensors:
+        if tensor is not None and tensor.is_floating_point():
+            if not bool(torch.isfinite(tensor).all()):
+                return name
+    return None

@@ -1,0 +1,112 @@
+"""The images of a run: the set, its batches, its views, and how its pixels are normalised."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flatnce import distributed
+from flatnce.data import CATALOG, FolderSet, ImageSet, Resident, Streaming, Views, load
+from flatnce.data.catalog import IMAGENET_MEAN, IMAGENET_STD
+from flatnce.train.config import TrainConfig
+from flatnce.train.sections import DataConfig
+
+__all__ = ["Images", "load_images", "normalisation", "open_images", "view_size"]
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a run trains on.
+
+    Arguments:
+        image_set: The images, in memory on the device or as files.
+        loader: Their batches.
+        views: Their views.
+        channels: Colours of an image.
+        size: Side of a view.
+    """
+
+    image_set: ImageSet | FolderSet
+    loader: Resident | Streaming
+    views: Views
+    channels: int
+    size: int
+
+
+def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation by which the pixels of a set are normalised.
+
+    Arguments:
+        data: The set's name, or a folder's path, which gets ImageNet's.
+    """
+    entry = CATALOG.get(data)
+    return (IMAGENET_MEAN, IMAGENET_STD) if entry is None else (entry.mean, entry.std)
+
+
+def load_images(data: DataConfig) -> ImageSet | FolderSet:
+    """The set that a config names.
+
+    Arguments:
+        data: Which.
+    """
+    return load(
+        data.data,
+        data.split,
+        data.root,
+        size=data.decode_size,
+        skip_unreadable=data.skip_unreadable,
+    )
+
+
+def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
+    """Side of a view: as asked for, or the images' own shorter side.
+
+    Arguments:
+        config: The run's.
+        image_set: Its images.
+    """
+    return config.views.view_size or min(image_set.shape[1:])
+
+
+def open_images(config: TrainConfig, device: torch.device) -> Images:
+    """Load the set, bring it to the device if it is held in memory, and set up its batches.
+
+    Arguments:
+        config: The run's.
+        device: Where the batches are wanted.
+    """
+    image_set = load_images(config.data)
+    size = view_size(config, image_set)
+    mean, std = normalisation(config.data.data)
+    asked = config.views
+    views = Views(
+        size,
+        seed=config.run.seed,
+        crop=(asked.crop_least, 1.0),
+        flip=asked.flip,
+        jitter=asked.jitter,
+        grayscale=asked.grayscale,
+        blur=asked.blur,
+        solarize=asked.solarize,
+        cutout=asked.cutout,
+        noise=asked.noise,
+        mean=mean,
+        std=std,
+    )
+    batch, seed = config.run.batch_size, config.run.seed
+    rank, world = distributed.rank(), distributed.world_size()
+    loader: Resident | Streaming
+    if isinstance(image_set, ImageSet):
+        image_set = image_set.to(device)
+        loader = Resident(image_set, batch, seed, rank=rank, world_size=world)
+    else:
+        loader = Streaming(
+            image_set,
+            batch,
+            seed,
+            rank=rank,
+            world_size=world,
+            workers=config.data.workers,
+            device=device,
+        )
+    return Images(image_set, loader, views, image_set.shape[0], size)

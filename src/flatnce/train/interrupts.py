@@ -1,0 +1,60 @@
+"""Ctrl-C: the first asks a run to save and stop, the second quits."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+import torch
+
+from flatnce import distributed
+
+__all__ = ["Interrupts"]
+
+
+class Interrupts:
+    """Turns the first SIGINT (Ctrl-C) or SIGTERM (a scheduler's notice) into a request to stop.
+
+    The second raises KeyboardInterrupt at once. Elsewhere than in the main thread signals stay as
+    they are.
+
+    Examples:
+        >>> with Interrupts() as interrupts:
+        ...     interrupts.asked
+        False
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+
+    def agreed(self, device: torch.device) -> bool:
+        """Whether any process was asked to stop; collective.
+
+        Arguments:
+            device: Where collectives happen.
+        """
+        if not distributed.is_active():
+            return self.asked
+        return bool(distributed.mean(torch.tensor(float(self.asked), device=device)) > 0)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

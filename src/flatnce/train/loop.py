@@ -1,0 +1,231 @@
+"""Pretraining: from a config to a run directory, and on from wherever it was left.
+
+A run is a pure function of its config: order, views and weights come from its seed, and a
+checkpoint holds the rest. So a run that was stopped, killed or moved goes on as if it had not
+been; on the CPU to the last bit.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from flatnce import checkpoint, distributed
+from flatnce.runlog import RunLog, read_run
+from flatnce.train.config import TrainConfig
+from flatnce.train.interrupts import Interrupts
+from flatnce.train.processes import is_restarted, joined
+from flatnce.train.recorder import KIND, Recorder, Report
+from flatnce.train.sections import DataConfig
+from flatnce.train.training import CHECKPOINTS, Training
+from flatnce.train.watch import Watcher
+
+__all__ = ["Outcome", "read_config", "resume", "train"]
+
+LINES_PER_EPOCH = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Arguments:
+        directory: The run's.
+        finished: Whether it reached its end; else it was asked to stop and can be resumed.
+        step: Steps done.
+    """
+
+    directory: Path
+    finished: bool
+    step: int
+
+
+def train(
+    config: TrainConfig,
+    directory: str | Path,
+    *,
+    report: Report | None = None,
+    replace: bool = False,
+) -> Outcome:
+    """Pretrain an encoder and keep the run in a directory.
+
+    Under torchrun every process calls this alike; one that the launcher started in place of one
+    that died goes on from the run's last checkpoint.
+
+    Arguments:
+        config: What to do.
+        directory: Where; must be new.
+        report: Called with each line that is logged.
+        replace: Remove an earlier run that is there.
+    """
+    place = Path(directory)
+    if is_restarted() and checkpoint.steps(place / CHECKPOINTS):
+        return resume(place, report=report)
+    with joined(config.run.device) as device:
+        training = Training(config, place, device)
+        log = None
+        if distributed.rank() == 0:
+            seeds = [config.run.seed]
+            log = RunLog(
+                place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=replace
+            )
+        recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
+        training.save()
+        return _run(training, recorder)
+
+
+def resume(directory: str | Path, *, report: Report | None = None) -> Outcome:
+    """Go on with a run from its newest checkpoint.
+
+    Arguments:
+        directory: The run's.
+        report: Called with each line that is logged.
+    """
+    place = Path(directory)
+    found = checkpoint.load(place / CHECKPOINTS)
+    # Where the images lie is as it was typed; config.json leaves this machine's paths out.
+    typed = DataConfig(**found.state["config"]["data"])
+    config = dataclasses.replace(read_config(place), data=typed)
+    with joined(config.run.device) as device:
+        training = Training(config, place, device)
+        training.restore(found)
+        if dist.is_initialized():
+            dist.barrier()  # nobody reads the log's lines of a history that the first gives up
+        log = None
+        if distributed.rank() == 0:
+            log = RunLog.reopen(place, kind=KIND, step=training.step)
+        board = config.watch.tensorboard
+        recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
+        return _run(training, recorder)
+
+
+def read_config(directory: str | Path) -> TrainConfig:
+    """The config of a run.
+
+    Arguments:
+        directory: The run's.
+    """
+    run = read_run(directory)
+    if run.kind != KIND:
+        raise ValueError(f"{run.directory} holds a {run.kind} run; name one of `flatnce train`")
+    return TrainConfig.from_plain(run.config)
+
+
+def _run(training: Training, recorder: Recorder) -> Outcome:
+    """Train from the present step to the end, or until asked to stop."""
+    watch, per_epoch = training.config.watch, training.steps_per_epoch
+    log_every = watch.log_every or max(1, per_epoch // LINES_PER_EPOCH)
+    watch_every = max(1, round(watch.watch_every * per_epoch)) if watch.watch_every else None
+    save_every = max(1, round(watch.checkpoint_every * per_epoch))
+    watcher = Watcher(training.config, training.images) if watch_every else None
+    clock = Clock(training)
+
+    with Interrupts() as interrupts:
+        while training.step < training.steps:
+            epoch, done = divmod(training.step, per_epoch)
+            for batch in training.images.loader.epoch(epoch, start=done):
+                training.take_step(batch, epoch)
+                clock.stepped()
+                step, last = training.step, training.step == training.steps
+                pause = step % log_every == 0 or last
+                if pause:
+                    training.check()  # reads from the device, so that the clock is true
+                    clock.stepped()
+                    recorder.line("train", _numbers(training, clock))
+                    _say_verdict(training, recorder)
+                if watcher and watch_every and (step % watch_every == 0 or last):
+                    _look(training, watcher, recorder)
+                # Alone, at once; together, where all come by at the same step.
+                ask = pause or not distributed.is_active()
+                stop = ask and interrupts.agreed(training.device)
+                if step % save_every == 0 or last or stop:
+                    training.save()
+                clock.paused()
+                if stop and not last:
+                    recorder.close()
+                    return Outcome(training.directory, False, step)
+    recorder.finish(_results(training))
+    return Outcome(training.directory, True, training.step)
+
+
+class Clock:
+    """Wall time of a run, and how much of it since the last reading went into steps.
+
+    Arguments:
+        training: Whose ``seconds`` it counts up.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training, self.mark = training, time.perf_counter()
+        self.stepping, self.since = 0.0, training.step
+
+    def stepped(self) -> None:
+        """Count the time since the last call as training."""
+        self.stepping += self.paused()
+
+    def paused(self) -> float:
+        """Count the time since the last call as something else, and return it."""
+        now = time.perf_counter()
+        passed, self.mark = now - self.mark, now
+        self.training.seconds += passed
+        return passed
+
+    def images_per_second(self) -> float:
+        """Images trained on a second since the last reading."""
+        steps = self.training.step - self.since
+        speed = steps * self.training.config.run.batch_size / max(self.stepping, 1e-9)
+        self.stepping, self.since = 0.0, self.training.step
+        return speed
+
+
+def _numbers(training: Training, clock: Clock) -> dict[str, Any]:
+    """The means since the last line, and where the run stands."""
+    found = training.monitor.compute(step=training.step)
+    return {
+        **_position(training),
+        **found,
+        "rate": training.rate.at(training.step - 1),
+        "images_per_second": clock.images_per_second(),
+    }
+
+
+def _position(training: Training) -> dict[str, Any]:
+    epoch = training.step / training.steps_per_epoch
+    return {"step": training.step, "epoch": epoch, "seconds": training.seconds}
+
+
+def _say_verdict(training: Training, recorder: Recorder) -> None:
+    """Log the verdict where it is another than before."""
+    verdict = training.monitor.verdict()
+    if verdict.kind != training.verdict:
+        training.verdict = verdict.kind
+        said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}
+        line = {**_position(training), **said, "remedies": list(verdict.remedies)}
+        recorder.line("verdict", line)
+
+
+def _look(training: Training, watcher: Watcher, recorder: Recorder) -> None:
+    """Measure what does not come out of a batch; the first process does, the others wait."""
+    if distributed.rank() == 0:
+        training.watched = {**_position(training), **watcher(training.learner)}
+        recorder.line("watch", training.watched)
+    if distributed.is_active():
+        dist.barrier()
+
+
+def _results(training: Training) -> Mapping[str, Any]:
+    history = training.monitor.history
+    return {
+        "step": training.step,
+        "epochs": training.config.run.epochs,
+        "images": len(training.images.image_set),
+        "seconds": training.seconds,
+        "images_per_second": training.step * training.config.run.batch_size / training.seconds,
+        "last": history[-1] if history else {},
+        "watch": training.watched,
+        "verdict": training.monitor.verdict().message if history else "",
+        "evaluations": [],
+    }

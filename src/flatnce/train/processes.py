@@ -1,0 +1,65 @@
+"""Which device this process computes on, and the processes that torchrun started with it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["choose_device", "is_launched", "is_restarted", "joined"]
+
+
+def is_launched() -> bool:
+    """Whether torchrun (or a launcher that speaks as it does) started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def is_restarted() -> bool:
+    """Whether torchrun's elastic launcher started this process in place of one that died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def choose_device(device: str) -> torch.device:
+    """The device that a setting means; under torchrun each process gets its own GPU.
+
+    Arguments:
+        device: ``auto`` (a GPU where there is one), or as torch spells it.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is none; use cpu, cuda, cuda:0 or auto") from error
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device={device!r} but torch sees no GPU here; use device=cpu")
+        place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+        if place >= torch.cuda.device_count():
+            raise ValueError(
+                f"device: process {place} has no GPU of its own, there are "
+                f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+            )
+        return torch.device("cuda", place)
+    return chosen
+
+
+@contextmanager
+def joined(device: str) -> Iterator[torch.device]:
+    """This process's device, with the processes of torchrun joined while it lasts.
+
+    Arguments:
+        device: As in :func:`choose_device`.
+    """
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if not is_launched() or dist.is_initialized():
+        yield chosen
+        return
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    yield chosen
+    # Not after an exception: the others may be waiting in a collective that will not come, and
+    # the launcher ends them when this process does.
+    dist.destroy_process_group()

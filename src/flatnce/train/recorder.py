@@ -1,0 +1,78 @@
+"""Where a run's numbers go: its log, TensorBoard where installed, and whoever looks on."""
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flatnce import distributed
+from flatnce.runlog import RunLog
+
+__all__ = ["KIND", "Recorder", "Report"]
+
+KIND = "train"
+"""What a run directory of ours says it is."""
+
+Report = Callable[[Mapping[str, Any]], None]
+"""Called with each line as it is logged."""
+
+
+class Recorder:
+    """Writes each line everywhere it belongs; on processes other than the first, nowhere.
+
+    Arguments:
+        directory: The run's.
+        log: Where lines are appended; None where this process writes nothing.
+        tensorboard: Write TensorBoard's files too, if it is installed.
+        step: Where the run goes on; what TensorBoard holds after it is hidden.
+        report: Called with each line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        log: RunLog | None,
+        *,
+        tensorboard: bool = False,
+        step: int = 0,
+        report: Report | None = None,
+    ) -> None:
+        self.directory = directory
+        first = distributed.rank() == 0
+        self.log = log if first else None
+        self.report = report if first else None
+        self.board: Any = None
+        if first and tensorboard and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step)
+
+    def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
+        """Log one line.
+
+        Arguments:
+            kind: ``train``, ``watch`` or ``verdict``.
+            numbers: What was measured, with its ``step``.
+        """
+        record = {"kind": kind, **numbers}
+        if self.log is not None:
+            self.log.log(record)
+        if self.board is not None:
+            for name, value in numbers.items():
+                if isinstance(value, int | float) and name not in ("step", "steps"):
+                    self.board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            self.board.flush()
+        if self.report is not None:
+            self.report(record)
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write the final numbers."""
+        if self.log is not None:
+            self.log.finish(results)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of open files."""
+        if self.board is not None:
+            self.board.close()
+            self.board = None

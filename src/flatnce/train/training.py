@@ -1,0 +1,175 @@
+"""Everything of a run that lives in memory: built from a config, stepped, saved, restored."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from flatnce import checkpoint, distributed
+from flatnce.data import Batch
+from flatnce.diagnostics import Monitor
+from flatnce.train import caching
+from flatnce.train.config import TrainConfig
+from flatnce.train.finite import Sentinel
+from flatnce.train.images import open_images
+from flatnce.train.learner import build_learner
+from flatnce.train.optim import build_optimizer, load_optimizer, scaled_rate, set_rate
+from flatnce.train.schedule import WarmupCosine
+from flatnce.train.sections import RunConfig
+
+__all__ = ["CHECKPOINTS", "Training", "compute_dtype", "rate_schedule"]
+
+CHECKPOINTS = "checkpoints"
+
+
+class Training:
+    """A run in memory, at some step.
+
+    Arguments:
+        config: What was asked for.
+        directory: Where the run is kept.
+        device: Where to compute.
+    """
+
+    def __init__(self, config: TrainConfig, directory: Path, device: torch.device) -> None:
+        """Load the images, draw the weights."""
+        self.config, self.directory, self.device = config, directory, device
+        several = distributed.is_active()
+        self.images = open_images(config, device)
+        self.steps_per_epoch = len(self.images.loader)
+        self.steps = config.run.epochs * self.steps_per_epoch
+        self.learner = build_learner(
+            config.model,
+            config.loss,
+            channels=self.images.channels,
+            size=self.images.size,
+            steps=self.steps,
+            seed=config.run.seed,
+            gather=several,
+            device=device,
+            dtype=compute_dtype(config.run, device),
+        )
+        if several:
+            # The norms see every process's rows, so their statistics are equal without a copy.
+            parallel = DistributedDataParallel(self.learner.encoder, broadcast_buffers=False)
+            self.learner.call_through(parallel)
+        self.rate = rate_schedule(config, self.steps_per_epoch)
+        self.optimizer = build_optimizer(
+            self.learner,
+            config.optimizer.optimizer,
+            lr=self.rate.peak,
+            weight_decay=config.optimizer.weight_decay,
+            momentum=config.optimizer.momentum,
+        )
+        self.monitor = Monitor()
+        self.sentinel = Sentinel(self.learner, directory, device)
+        self.step, self.seconds = 0, 0.0
+        self.verdict = ""  # the last one said
+        self.watched: dict[str, Any] = {}
+        # What dropout draws from: each process its own stream.
+        torch.manual_seed(config.run.seed + 1_000_003 * distributed.rank())
+
+    def take_step(self, batch: Batch, epoch: int) -> None:
+        """One step of training; reads nothing from the device.
+
+        Arguments:
+            batch: This process's share of the global batch.
+            epoch: Which epoch it is from.
+        """
+        views = self.images.views(batch.images, batch.indices, epoch)
+        set_rate(self.optimizer, self.rate.at(self.step))
+        self.optimizer.zero_grad()
+        try:
+            micro_batch = self.config.run.micro_batch
+            loss = caching.backward(self.learner, views, batch.indices, micro_batch)
+        except ValueError as error:  # on the CPU an objective refuses such rows at once
+            raise self.sentinel.failure(self.rate.at(self.step), error) from error
+        self.monitor.update(self.learner.objective.last)
+        self.sentinel.look(self.step, loss, self._gradients())
+        self.optimizer.step()
+        self.learner.after_step()
+        self.step += 1
+
+    def check(self) -> None:
+        """Stop if anything was not finite so far; reads from the device."""
+        self.sentinel.check(self.rate.at(self.step))
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, after a check that it is worth keeping."""
+        self.check()
+        random = distributed.gather(torch.get_rng_state()[None].to(self.device))
+        if distributed.rank() > 0:
+            return
+        state: dict[str, Any] = {
+            "config": self.config.plain(),
+            "channels": self.images.channels,
+            "size": self.images.size,
+            "seconds": self.seconds,
+            "verdict": self.verdict,
+            "watched": self.watched,
+            "optimizer": self.optimizer.state_dict(),
+            "monitor": self.monitor.state_dict(),
+            "random": random,
+        }
+        if self.device.type == "cuda":
+            state["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
+        checkpoint.save(place, self.step, self.learner.state_dict(), state, keep=keep)
+
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint, exactly.
+
+        Arguments:
+            found: Of a run with this config.
+        """
+        found.restore(self.learner)
+        state = found.state
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.monitor.load_state_dict(state["monitor"])
+        self.monitor.to(self.device)
+        self.step, self.seconds = found.step, state["seconds"]
+        self.verdict, self.watched = state["verdict"], state["watched"]
+        random = state["random"].cpu()
+        # Other processes than before draw on from their own seeds.
+        if len(random) == distributed.world_size():
+            torch.set_rng_state(random[distributed.rank()])
+            if "random_cuda" in state and self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_cuda"], self.device)
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.learner.parameters() if p.grad is not None]
+
+
+def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
+    """What the encoder computes in.
+
+    Arguments:
+        run: The setting; ``auto`` is bfloat16 on CUDA and float32 elsewhere.
+        device: Where it computes.
+    """
+    if run.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    found: torch.dtype = getattr(torch, run.precision)
+    return found
+
+
+def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
+    """The learning rate by step.
+
+    Arguments:
+        config: The run's.
+        steps_per_epoch: Batches of an epoch.
+    """
+    asked = config.optimizer
+    peak = scaled_rate(
+        asked.rate, config.run.batch_size, base_batch=asked.base_batch, rule=asked.scaling
+    )
+    warmup = round(asked.warmup_epochs * steps_per_epoch)
+    if asked.warmup_epochs >= config.run.epochs:
+        raise ValueError(
+            f"warmup_epochs={asked.warmup_epochs:g} leaves nothing of epochs={config.run.epochs}; "
+            "shorten the warm-up or train for longer"
+        )
+    return WarmupCosine(peak, config.run.epochs * steps_per_epoch, warmup)

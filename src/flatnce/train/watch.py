@@ -1,0 +1,123 @@
+"""What is measured on the way and does not come out of a batch: kNN and large-pool information.
+
+Neither touches the test set. The kNN classifies a tenth of the labelled training images, held out
+of its memory, by the rest; the encoder has seen them, without their labels. The pool is fresh
+views of training images. Both are made once and stay the same for the whole run, so that their
+curves move for no other reason than the encoder. ``flatnce evaluate`` measures on the test set.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flatnce.data import FolderSet, ImageSet, Resident, Streaming, holdout, permutation
+from flatnce.diagnostics.pool import pool_information
+from flatnce.evaluate.features import extract, frozen
+from flatnce.evaluate.knn import knn_predict
+from flatnce.train.config import TrainConfig
+from flatnce.train.images import Images
+from flatnce.train.learner import Learner
+
+__all__ = ["Watcher"]
+
+# Enough to tell a point of accuracy, few enough not to hold training up.
+MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
+HELD_OUT = 0.1
+BATCH = 512
+# Of the pool, so many more pairs choose the scale it is read at.
+CALIBRATION_SHARE = 8
+
+
+class Watcher:
+    """Measures a learner on fixed images of its training set.
+
+    Arguments:
+        config: The run's.
+        images: Its images.
+    """
+
+    def __init__(self, config: TrainConfig, images: Images) -> None:
+        """Choose the images."""
+        self.config, self.images = config, images
+        source, seed = images.image_set, config.run.seed
+        labels = source.labels.cpu()
+        self.memory, self.queries = None, None
+        several = labels.ndim == 2
+        labelled = torch.tensor([]) if several else (labels >= 0).nonzero().squeeze(1)
+        if len(labelled) and int(labels[labelled].max()) > 0:
+            rest, held = holdout(labels[labelled], HELD_OUT, seed)
+            self.memory = self._some(labelled[rest], MOST_MEMORY)
+            self.queries = self._some(labelled[held], MOST_QUERIES)
+        pool = min(config.watch.pool, len(source) * CALIBRATION_SHARE // (CALIBRATION_SHARE + 1))
+        self.pool, self.calibration = pool, max(pool // CALIBRATION_SHARE, 2)
+        chosen = permutation(len(source), seed)[: self.pool + self.calibration]
+        self.pooled = source.subset(chosen)
+        self.pooled_numbers = chosen
+
+    @torch.no_grad()
+    def __call__(self, learner: Learner) -> dict[str, float | int]:
+        """The measurements of now.
+
+        Arguments:
+            learner: Whose encoder; its mode is put back.
+        """
+        found: dict[str, float | int] = {}
+        with frozen(learner.encoder):
+            if self.memory is not None and self.queries is not None:
+                found["knn"] = self._knn(learner, self.memory, self.queries)
+            found |= self._pool(learner)
+        return found
+
+    def _knn(
+        self, learner: Learner, memory: ImageSet | FolderSet, queries: ImageSet | FolderSet
+    ) -> float:
+        views = self.images.views
+        options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
+        known, asked = (
+            extract(learner.encoder.backbone, part, batch_size=BATCH, **options)
+            for part in (memory, queries)
+        )
+        k = min(self.config.watch.knn_neighbours, len(known))
+        said = knn_predict(known, asked.features, k)
+        return float((said == asked.labels).float().mean())
+
+    def _pool(self, learner: Learner) -> dict[str, float | int]:
+
+        z1, z2 = self._embeddings(learner)
+        read, other = slice(0, self.pool), slice(self.pool, None)
+        temperature = float(learner.objective.temperature)
+        return pool_information(
+            z1[read], z2[read], temperature, calibration=(z1[other], z2[other])
+        )
+
+    def _embeddings(self, learner: Learner) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        """Embeddings of two views of each image of the pool, drawn as no epoch draws them."""
+        epoch = self.config.run.epochs
+        device = next(learner.parameters()).device
+        numbers = self.pooled_numbers.to(device)
+        pooled, parts = self.pooled, []
+        loader: Resident | Streaming
+        if isinstance(pooled, ImageSet):
+            loader = Resident(pooled, BATCH, 0, drop_last=False, shuffle=False)
+        else:
+            loader = Streaming(
+                pooled,
+                BATCH,
+                0,
+                drop_last=False,
+                shuffle=False,
+                workers=self.config.data.workers,
+                device=device,
+            )
+        for indices, images, _ in loader.epoch(0):
+            views = self.images.views(images, numbers[indices], epoch)
+            both = views.flatten(0, 1)
+            parts.append(learner.encoder(both)[1].float().unflatten(0, views.shape[:2]))
+        z1, z2 = torch.cat(parts, dim=1)
+        return z1, z2
+
+    def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
+        chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
+        return self.images.image_set.subset(chosen.sort().values)
