@@ -17,7 +17,11 @@ def is_launched() -> bool:
 
 def is_restarted() -> bool:
     """Whether torchrun's elastic launcher started this process in place of one that died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def choose_device(device: str) -> torch.device:
@@ -58,8 +62,16 @@ def joined(device: str) -> Iterator[torch.device]:
     if not is_launched() or dist.is_initialized():
         yield chosen
         return
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+        # torchrun keeps its store over restarts, with the addresses of processes that are gone.
+        # Over several machines the count may differ between them; there the launcher must not
+        # share its store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+        store = dist.PrefixStore(f"attempt-{_restarts()}", store)
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     yield chosen
     # Not after an exception: the others may be waiting in a collective that will not come, and
     # the launcher ends them when this process does.
+    dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()

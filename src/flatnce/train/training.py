@@ -134,7 +134,7 @@ class Training:
         random = state["random"].cpu()
         # Other processes than before draw on from their own seeds.
         if len(random) == distributed.world_size():
-            torch.set_rng_state(random[distributed.rank()])
+            torch.set_rng_state(random[distributed.rank()].clone())
             if "random_cuda" in state and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"], self.device)
 

@@ -1,0 +1,143 @@
+"""A run that is killed and resumed is the run that was not, to the last bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flatnce import checkpoint
+from flatnce.runlog import read_run
+from flatnce.train import TrainConfig, preset, resume, train
+
+# One step a line, checkpoints at odd places, so that a kill falls between them.
+SHORT = {
+    "epochs": 2,
+    "batch_size": 96,
+    "log_every": 1,
+    "checkpoint_every": 0.3,
+    "watch_every": 1.0,
+    "pool": 64,
+    "tensorboard": False,
+    "device": "cpu",
+}
+CASES = {
+    "simclr": {},
+    "moco with ess control": {
+        "queue": 256,
+        "momentum_encoder": 0.9,
+        "ess": 0.4,
+        "optimizer": "adamw",
+        "rate": 1e-3,
+    },
+    "learned temperature, lars, cached": {
+        "learn_temperature": True,
+        "optimizer": "lars",
+        "micro_batch": 40,
+        "warmup_epochs": 0.5,
+    },
+}
+KILLED = """
+import os, signal, sys
+from flatnce.train import TrainConfig, resume, train
+import json
+directory, victim, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+def report(line):
+    if line["kind"] == "train" and line["step"] == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+if os.path.exists(directory):
+    resume(directory, report=report)
+else:
+    train(TrainConfig.from_plain(settings), directory, report=report)
+"""
+
+
+def config_of(case: str) -> TrainConfig:
+    return preset("digits").override(**SHORT, **CASES[case])
+
+
+def last_weights(directory):
+    return checkpoint.load(directory / "checkpoints")
+
+
+def lasting(line: dict) -> dict:
+    """A line without what differs from run to run: times."""
+    return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_path):
+    import json
+
+    config = config_of(case)
+    train(config, tmp_path / "whole")
+    steps = last_weights(tmp_path / "whole").step
+    chooser = random.Random(case)
+    victims = sorted(chooser.sample(range(2, steps), 3))
+    for victim in victims:
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(victim)]
+        done = subprocess.run([*command, json.dumps(config.plain())], capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    outcome = resume(tmp_path / "killed")
+    assert outcome.finished and outcome.step == steps
+
+    whole, killed = last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed")
+    assert whole.weights.keys() == killed.weights.keys()
+    for name, tensor in whole.weights.items():
+        assert torch.equal(tensor, killed.weights[name]), name
+    lines = [[lasting(x) for x in read_run(tmp_path / n).metrics] for n in ("whole", "killed")]
+    assert lines[0] == lines[1]
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):
+    train(config_of("simclr").override(epochs=1), tmp_path / "run")
+    before = last_weights(tmp_path / "run").weights
+    outcome = resume(tmp_path / "run")
+    assert outcome.finished
+    assert read_run(tmp_path / "run").results is not None
+    for name, tensor in last_weights(tmp_path / "run").weights.items():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_saves_and_stops_and_the_run_goes_on(number, tmp_path):
+    config = config_of("simclr")
+
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            os.kill(os.getpid(), number)
+
+    outcome = train(config, tmp_path / "run", report=interrupt)
+    assert not outcome.finished and outcome.step == 5
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints")[-1] == 5
+    train(config, tmp_path / "whole")
+    resume(tmp_path / "run")
+    whole = last_weights(tmp_path / "whole").weights
+    for name, tensor in last_weights(tmp_path / "run").weights.items():
+        assert torch.equal(tensor, whole[name])
+
+
+def test_the_second_interrupt_quits_at_once(tmp_path):
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of("simclr"), tmp_path / "run", report=interrupt)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints")
+
+
+def test_a_checkpoint_exists_from_step_zero(tmp_path):
+    class Enough(Exception):
+        pass
+
+    def stop(line):
+        raise Enough
+
+    with pytest.raises(Enough):
+        train(config_of("simclr"), tmp_path / "run", report=stop)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]

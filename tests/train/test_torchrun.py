@@ -1,0 +1,105 @@
+"""Several processes by torchrun: the same run as one process, and one that survives a death."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flatnce import checkpoint
+from flatnce.runlog import read_run
+from flatnce.train import preset, train
+
+WORKER = """
+import json, os, signal, sys
+from pathlib import Path
+import flatnce.train as t
+directory, settings, victim = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if first_life and os.environ["RANK"] == "1" and victim:
+    from flatnce.train.training import Training
+    take = Training.take_step
+    def fatal(self, batch, epoch):
+        if self.step == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        take(self, batch, epoch)
+    Training.take_step = fatal
+t.train(t.TrainConfig.from_plain(settings), directory)
+"""
+SHORT = {
+    "epochs": 1,
+    "batch_size": 96,
+    "log_every": 1,
+    "checkpoint_every": 0.25,
+    "watch_every": 1.0,
+    "pool": 64,
+    "tensorboard": False,
+    "device": "cpu",
+}
+
+
+def torchrun(tmp_path, config, directory, *options, victim=0):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
+    arguments = [str(script), str(directory), json.dumps(config.plain()), str(victim)]
+    done = subprocess.run(
+        [*launcher, "--nproc-per-node=2", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-9000:]
+    return done
+
+
+def curve(directory):
+    lines = read_run(directory).metrics
+    return torch.tensor([line["loss"] for line in lines if line["kind"] == "train"])
+
+
+def weights(directory):
+    return checkpoint.load(directory / "checkpoints").weights
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"objective": "flatnce"},
+        {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
+        # Without batch norm, which would see other micro-batches.
+        | {"backbone": "test_convnext", "view_size": 32, "head_norm": False, "rate": 0.05},
+    ],
+    ids=["simclr", "moco, cached, learned temperature"],
+)
+def test_two_processes_train_as_one_does(settings, tmp_path):
+    # Sums are in another order in two processes, and rounding grows as training goes on: over
+    # these 14 steps the losses stay within 1e-4 and the weights within 1e-3, relatively.
+    config = preset("digits").override(**SHORT, **settings)
+    alone = config.override(micro_batch=None)
+    train(alone, tmp_path / "one")
+    torchrun(tmp_path, config, tmp_path / "two")
+    torch.testing.assert_close(
+        curve(tmp_path / "two"), curve(tmp_path / "one"), rtol=1e-4, atol=1e-4
+    )
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        if tensor.is_floating_point():
+            error = (two[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
+            assert error < 1e-3, name
+
+
+def test_a_process_that_dies_is_replaced_and_the_run_goes_on(tmp_path):
+    config = preset("digits").override(**SHORT)
+    torchrun(tmp_path, config, tmp_path / "killed", "--max-restarts=1", victim=9)
+    torchrun(tmp_path, config, tmp_path / "whole")
+    run = read_run(tmp_path / "killed")
+    assert run.results is not None and run.results["step"] == 14
+    assert [x["step"] for x in run.metrics if x["kind"] == "train"] == list(range(1, 15))
+    whole = weights(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "killed").items():
+        assert torch.equal(tensor, whole[name]), name
