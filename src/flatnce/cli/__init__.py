@@ -18,6 +18,12 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
     "data": "fetch a data set, or adopt one that is already on disk",
+    "train": "pretrain an encoder on unlabelled images, watch it, evaluate it",
+    "resume": "go on with a run exactly where it was left",
+    "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
+    "export": "take the backbone away, for timm, torch or onnx",
+    "reproduce": "the paper's figures and tables, at three scales",
+    "cost": "devices x hours x price: the paper's table and your own run",
 }
 
 # Packages that the command line needs and the core does not.
@@ -62,7 +68,10 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return _complain(f"{called}: {error.name} is not installed: {remedy}", 1)
     except ValueError as error:  # what the package raises on input it cannot use
         return _complain(f"{called}: {error}", 2)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        # Of RuntimeErrors only our own are for users: others are faults, and keep their trace.
+        if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
+            raise
         return _complain(f"{called}: {error}", 1)
 
 

@@ -4,6 +4,7 @@ from flatnce.diagnostics.ess import effective_sample_size, temperature_for_ess
 from flatnce.diagnostics.geometry import alignment, effective_rank, uniformity
 from flatnce.diagnostics.gradients import GradientMeter
 from flatnce.diagnostics.monitor import Monitor
+from flatnce.diagnostics.pool import best_scale, pool_information
 from flatnce.diagnostics.saturation import (
     gradient_gain,
     mutual_information,
@@ -20,11 +21,13 @@ __all__ = [
     "Snapshot",
     "Verdict",
     "alignment",
+    "best_scale",
     "effective_rank",
     "effective_sample_size",
     "gradient_gain",
     "mutual_information",
     "mutual_information_ceiling",
+    "pool_information",
     "retrieval_top1",
     "saturated_share",
     "temperature_for_ess",

@@ -21,6 +21,7 @@ from flatnce.recipes.critics import OBJECTIVES, losses_of, start_critics
 from flatnce.recipes.demo_findings import findings_of
 from flatnce.recipes.gaussians import correlation_of, draw_pairs
 from flatnce.recipes.readout import MEASURES, draw_pools, read_out
+from flatnce.recipes.spread import difference, spread
 from flatnce.runlog import RunLog
 
 __all__ = [
@@ -256,20 +257,15 @@ def _summary(case: Case, found: dict[str, list[float]]) -> dict[str, Any]:
     """A case's final numbers: each objective's, and FlatNCE's minus InfoNCE's seed by seed."""
     by_measure = {name: _split(found[name]) for name in MEASURES}
     paired = by_measure["pool_mi"]
-    difference = [b - a for a, b in zip(paired["infonce"], paired["flatnce"], strict=True)]
     return {
         **vars(case),
         "log_k": math.log(case.candidates),
         "objectives": {
-            objective: {name: _spread(by_measure[name][objective]) for name in MEASURES}
+            objective: {name: spread(by_measure[name][objective]) for name in MEASURES}
             for objective in OBJECTIVES
         },
-        "difference": _spread(difference),
+        "difference": difference(paired["flatnce"], paired["infonce"]),
     }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values), "values": values}
 
 
 def _at_least(name: str, value: int, least: int, why: str) -> None:

@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
-__all__ = ["findings_of", "focus_of", "standing"]
+from flatnce.recipes.spread import standing
+
+__all__ = ["findings_of", "focus_of"]
 
 
 def findings_of(results: dict[str, Any]) -> list[dict[str, str]]:
@@ -31,29 +33,6 @@ def findings_of(results: dict[str, Any]) -> list[dict[str, str]]:
 def focus_of(cases: list[dict[str, Any]]) -> dict[str, Any]:
     """The case to talk about: K = 8 where there is one, else the first."""
     return next((case for case in cases if case["candidates"] == 8), cases[0])
-
-
-def standing(difference: dict[str, Any]) -> str:
-    """Who is ahead in every seed, and by how much; neither where the seeds disagree.
-
-    Arguments:
-        difference: FlatNCE's mutual information minus InfoNCE's: mean, sd, values.
-
-    Examples:
-        >>> standing({"mean": -0.2, "sd": 0.1, "values": [-0.1, -0.2, -0.3]})
-        'InfoNCE is ahead by 0.20 ± 0.10 (in all 3 seeds)'
-        >>> standing({"mean": 0.1, "sd": 0.2, "values": [-0.1, 0.1, 0.3]}).partition(" (")[0]
-        'neither is clearly ahead'
-    """
-    mean, sd, values = difference["mean"], difference["sd"], difference["values"]
-    ahead = sum(value > 0 for value in values)
-    if ahead in (0, len(values)):
-        winner = "FlatNCE" if ahead else "InfoNCE"
-        return f"{winner} is ahead by {abs(mean):.2f} ± {sd:.2f} (in all {len(values)} seeds)"
-    return (
-        f"neither is clearly ahead (FlatNCE minus InfoNCE {mean:+.2f} ± {sd:.2f}, above zero in "
-        f"{ahead} of {len(values)} seeds)"
-    )
 
 
 def _mean(case: dict[str, Any], objective: str, measure: str) -> float:

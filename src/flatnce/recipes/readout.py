@@ -17,16 +17,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce import functional as F
+from flatnce.diagnostics import best_scale
 from flatnce.recipes.critics import Critics
 from flatnce.recipes.gaussians import draw_pairs
 
-__all__ = ["MEASURES", "Pools", "best_scale", "draw_pools", "read_out"]
+__all__ = ["MEASURES", "Pools", "draw_pools", "read_out"]
 
 MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", "scale")
 
 # An eighth of the anchors (against all candidates) settles one number well enough.
 CALIBRATION_SHARE = 8
-SCALE_LIMITS = (0.05, 500.0)
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,6 @@ def draw_pools(seeds: Sequence[int], size: int, dimensions: int, correlation: fl
         drawn.append([tensor for pool in pools for tensor in pool])
     x, y, x_scale, y_scale = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
     return Pools(x, y, x_scale[:, : max(size // CALIBRATION_SHARE, 1)], y_scale)
-
-
-def best_scale(cosines: Float[Tensor, "a n"], start: float) -> float:
-    r"""The inverse temperature at which InfoNCE over these candidates is smallest.
-
-    :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex
-    with a derivative and curvature that are means and variances under the softmax: Newton's
-    method, each step within a factor of 2.
-
-    Arguments:
-        cosines: Row i's positive is column i.
-        start: Where to begin; the last evaluation's answer saves steps.
-    """
-    scale, positive = start, cosines.diagonal().mean()
-    low, high = SCALE_LIMITS
-    for _ in range(12):
-        weights = torch.softmax(scale * cosines, dim=1)
-        weighted = weights * cosines
-        mean = weighted.sum(dim=1)
-        variance = (weighted * cosines).sum(dim=1) - mean.square()
-        step = float((mean.mean() - positive) / variance.mean().clamp_min(1e-12))
-        former, scale = scale, min(max(scale - step, scale / 2, low), 2 * scale, high)
-        if abs(scale - former) < 1e-2 * former:
-            break
-    return scale
 
 
 @torch.no_grad()

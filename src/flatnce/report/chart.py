@@ -1,21 +1,26 @@
-"""Line charts as accessible SVG, drawn here: no script, no network, readable in both themes.
+"""Line charts as accessible SVG, drawn here: no script, no network, readable in both themes."""
 
-Colours are CSS classes (``series-0``, ``series-1`` …) that the page fills from Okabe and Ito's
-palette; lines also differ in dash and marker, so nothing rests on colour alone. The drawing is
-small enough to be read on a phone without scrolling.
-"""
-
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from flatnce.report.frame import (
+    BOTTOM,
+    HEIGHT,
+    SERIES,
+    WIDTH,
+    Frame,
+    Reference,
+    drawing,
+    marker,
+    open_frame,
+)
+from flatnce.report.scale import Axis, nice_ticks
 
 __all__ = ["Axis", "Line", "Reference", "line_chart", "nice_ticks"]
 
-WIDTH, HEIGHT = 480.0, 330.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 92.0, 14.0, 48.0
-LABEL_HEIGHT = 17.0
-DASHES = ("", "7 4", "2 4", "9 4 2 4")
+DASHES = ("", "7 4", "2 4", "9 4 2 4", "12 4", "4 2")
+# Markers closer than this hide the line.
+MOST_MARKERS = 30
 
 
 @dataclass(frozen=True)
@@ -38,50 +43,6 @@ class Line:
     series: int = 0
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A horizontal line to compare with, such as log K."""
-
-    label: str
-    y: float
-
-
-@dataclass(frozen=True)
-class Axis:
-    """What an axis shows.
-
-    Arguments:
-        label: With its unit.
-        ticks: Where to put ticks; chosen if None.
-        logarithmic: Equal factors take equal room.
-        low: Where the axis begins; what lies below is cut off. From the data if None.
-    """
-
-    label: str
-    ticks: Sequence[float] | None = None
-    logarithmic: bool = False
-    low: float | None = None
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """From a value to a place in the drawing."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool
-
-    def __call__(self, value: float) -> float:
-        low, high = (self._warp(v) for v in (self.low, self.high))
-        share = (self._warp(value) - low) / (high - low)
-        return self.start + share * (self.end - self.start)
-
-    def _warp(self, value: float) -> float:
-        return math.log(value) if self.logarithmic else value
-
-
 def line_chart(
     name: str,
     title: str,
@@ -102,65 +63,25 @@ def line_chart(
         y: Vertical axis.
         references: Horizontal lines.
     """
-    xs = [value for line in lines for value in line.x]
+    drawn = [(line, points) for line in lines if (points := _points(line))]
+    xs = [x for _, points in drawn for x, _, _ in points]
     if not xs:
         raise ValueError(f"lines of chart {name!r} hold no points; leave the chart out")
-    lows, highs = _extent(lines, references)
-    if y.low is not None:
-        lows, highs = [y.low], [y.low, *(value for value in highs if value > y.low)]
-    y_ticks = list(y.ticks) if y.ticks is not None else nice_ticks(min(lows), max(highs))
-    x_ticks = list(x.ticks) if x.ticks is not None else nice_ticks(min(xs), max(xs))
-    across = _scale([*xs, *x_ticks], LEFT, WIDTH - RIGHT, x.logarithmic)
-    up = _scale([*lows, *highs, *y_ticks], HEIGHT - BOTTOM, TOP, y.logarithmic)
+    ends = [y + sign * s for _, points in drawn for _, y, s in points for sign in (-1, 1)]
+    said = [*(line.label for line, _ in drawn), *(r.label for r in references)]
+    frame, axes = open_frame(xs, [*ends, *(r.y for r in references)], x, y, said)
+    named = [(points[-1][1], line.label, line.series) for line, points in drawn]
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
-        f'aria-labelledby="{name}-title {name}-desc">',
-        f'<title id="{name}-title">{escape(title)}</title>',
-        f'<desc id="{name}-desc">{escape(description)}</desc>',
-        *_axes(across, up, x, y, x_ticks, y_ticks),
-        *(part for reference in references for part in _reference(reference, up)),
+        *axes,
+        *frame.references(references),
         f'<clipPath id="{name}-frame"><rect x="0" y="0" width="{WIDTH:g}" '
         f'height="{HEIGHT - BOTTOM + (0 if y.low is not None else 4):g}"/></clipPath>',
         f'<g clip-path="url(#{name}-frame)">',
-        *(part for line in lines for part in _curve(line, across, up)),
+        *(part for line, points in drawn for part in _curve(line, points, frame)),
         "</g>",
-        *_labels(lines, references, up),
-        "</svg>",
+        *frame.labels(named, references),
     ]
-    return "\n".join(parts)
-
-
-def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that cover a range: steps of 1, 2 or 5 times a power of ten.
-
-    Arguments:
-        low: Least value to cover.
-        high: Largest value to cover.
-        about: Roughly how many steps.
-
-    Examples:
-        >>> nice_ticks(0.0, 7.6)
-        [0.0, 2.0, 4.0, 6.0, 8.0]
-    """
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    # Rounding undoes the dust of multiplying: 0.30000000000000004.
-    return [round(float(i * step), 10) for i in range(first, last + 1)]
-
-
-def _extent(
-    lines: Sequence[Line], references: Sequence[Reference]
-) -> tuple[list[float], list[float]]:
-    lows, highs = [r.y for r in references], [r.y for r in references]
-    for line in lines:
-        for _, value, spread in _points(line):
-            lows.append(value - spread)
-            highs.append(value + spread)
-    return lows, highs
+    return drawing(name, title, description, parts)
 
 
 def _points(line: Line) -> list[tuple[float, float, float]]:
@@ -169,55 +90,9 @@ def _points(line: Line) -> list[tuple[float, float, float]]:
     return [(x, y, s or 0.0) for x, y, s in together if y is not None]
 
 
-def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool) -> _Scale:
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    return _Scale(low, high, start, end, logarithmic)
-
-
-def _axes(
-    across: _Scale,
-    up: _Scale,
-    x: Axis,
-    y: Axis,
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-) -> list[str]:
-    right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
-    parts = []
-    for tick in y_ticks:
-        place = f"{up(tick):.1f}"
-        parts.append(
-            f'<line class="grid" x1="{LEFT:g}" x2="{right:g}" y1="{place}" y2="{place}"/>'
-        )
-        parts.append(_text(LEFT - 8, up(tick) + 4.5, _number(tick), "end"))
-    for tick in x_ticks:
-        place = f"{across(tick):.1f}"
-        parts.append(
-            f'<line class="axis" x1="{place}" x2="{place}" y1="{floor:g}" y2="{floor + 5:g}"/>'
-        )
-        parts.append(_text(across(tick), floor + 20, _number(tick), "middle"))
-    parts.append(
-        f'<line class="axis" x1="{LEFT:g}" x2="{right:g}" y1="{floor:g}" y2="{floor:g}"/>'
-    )
-    parts.append(_text((LEFT + right) / 2, HEIGHT - 8, x.label, "middle"))
-    middle = (TOP + floor) / 2
-    turned = f'transform="rotate(-90 14 {middle:.1f})"'
-    parts.append(_text(14.0, middle, y.label, "middle", turned))
-    return parts
-
-
-def _reference(reference: Reference, up: _Scale) -> list[str]:
-    place = f"{up(reference.y):.1f}"
-    end = WIDTH - RIGHT
-    return [f'<line class="reference" x1="{LEFT:g}" x2="{end:g}" y1="{place}" y2="{place}"/>']
-
-
-def _curve(line: Line, across: _Scale, up: _Scale) -> list[str]:
-    points = _points(line)
-    kind = f"series-{line.series}"
-    parts = []
+def _curve(line: Line, points: list[tuple[float, float, float]], frame: Frame) -> list[str]:
+    across, up = frame.across, frame.up
+    kind, parts = f"series-{line.series % SERIES}", []
     if line.spread is not None:
         over = [f"{across(x):.1f},{up(y + s):.1f}" for x, y, s in points]
         under = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(points)]
@@ -226,43 +101,7 @@ def _curve(line: Line, across: _Scale, up: _Scale) -> list[str]:
     dash = DASHES[line.series % len(DASHES)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     parts.append(f'<polyline class="line {kind}"{dashed} points="{path}"/>')
-    parts += [_marker(line.series, across(x), up(y)) for x, y, _ in points]
+    every = -(-len(points) // MOST_MARKERS)
+    # Counted from the end, so that the last point always has one.
+    parts += [marker(line.series, across(x), up(y)) for x, y, _ in points[::-every]]
     return parts
-
-
-def _marker(series: int, x: float, y: float) -> str:
-    kind = f'class="marker series-{series}"'
-    if series % 2 == 0:
-        return f'<circle {kind} cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>'
-    return f'<rect {kind} x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
-
-
-def _labels(lines: Sequence[Line], references: Sequence[Reference], up: _Scale) -> list[str]:
-    """Names beside the ends of their lines, moved apart where they would overlap."""
-    wanted = [
-        (up(points[-1][1]), line.label, line.series) for line in lines if (points := _points(line))
-    ]
-    wanted += [(up(reference.y), reference.label, -1) for reference in references]
-    wanted.sort()
-    places: list[float] = []
-    for place, _, _ in wanted:
-        places.append(max(place, places[-1] + LABEL_HEIGHT) if places else place)
-    # What was pushed below the floor is pushed back up, the last one first.
-    floor = HEIGHT - BOTTOM + 2.0
-    for index in reversed(range(len(places))):
-        places[index] = min(places[index], floor)
-        floor = places[index] - LABEL_HEIGHT
-    left, parts = WIDTH - RIGHT + 8, []
-    for place, (_, label, series) in zip(places, wanted, strict=True):
-        if series >= 0:
-            parts.append(_marker(series, left + 3, place))
-        parts.append(_text(left + (11 if series >= 0 else 0), place + 4.5, label, "start"))
-    return parts
-
-
-def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:g}"

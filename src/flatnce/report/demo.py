@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.report.chart import Reference
-from flatnce.report.demo_figures import NAMES, curves, end_by_size, plus_minus
+from flatnce.report.demo_figures import NAMES, curves, end_by_size
+from flatnce.report.numbers import plus_minus
 from flatnce.report.page import Page, Paragraph, Section, Table, write_page
+from flatnce.report.provenance import origin_of
 from flatnce.runlog import Run, read_run
 
 __all__ = ["demo_page"]
@@ -139,13 +141,10 @@ def _setting(case: dict[str, Any]) -> str:
 def _facts(run: Run, results: dict[str, Any]) -> dict[str, str]:
     where, width = run.environment, run.config["width"]
     return {
-        "Command": " ".join(where["command"]),
+        **origin_of(where),
         "Seeds": ", ".join(str(seed) for seed in results["seeds"]),
         "Critic": f"two towers {results['dimensions']}–{width}–{width}–32, score: cosine × β (the "
         "inverse temperature)",
         "Optimiser": f"Adam, {results['steps']:,} steps, the same learning rate for both",
         "Time": f"{results['seconds']:g} s on one thread of {where['device']}",
-        "flatnce": f"{where['flatnce']}, commit {where['commit'] or 'unknown'}",
-        "Python, torch, numpy": f"{where['python']}, {where['torch']}, {where['numpy']}",
-        "Platform": where["platform"],
     }

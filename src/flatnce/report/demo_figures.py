@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatnce.report.chart import Axis, Line, Reference, line_chart
+from flatnce.report.numbers import plus_minus
 from flatnce.report.page import Figure, Table
 from flatnce.runlog import Run
 
-__all__ = ["NAMES", "by_step", "curves", "end_by_size", "plus_minus"]
+__all__ = ["NAMES", "by_step", "curves", "end_by_size"]
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
@@ -124,21 +125,6 @@ def by_step(
         if record["objective"] == objective and all(record[key] == case[key] for key in KEYS):
             found.setdefault(float(record["step"]), []).append(record[measure])
     return dict(sorted(found.items()))
-
-
-def plus_minus(spread: dict[str, Any], signed: bool = False) -> str:
-    """Mean and standard deviation, to two places.
-
-    Arguments:
-        spread: With ``mean`` and ``sd``.
-        signed: Write a plus, too.
-
-    Examples:
-        >>> plus_minus({"mean": -0.031, "sd": 0.05})
-        '−0.03 ± 0.05'
-    """
-    sign = "+" if signed else ""
-    return f"{spread['mean']:{sign}.2f} ± {spread['sd']:.2f}".replace("-", "−")
 
 
 def _means_and_sds(found: dict[float, list[float]]) -> tuple[list[float], list[float]]:

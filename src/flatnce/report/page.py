@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from flatnce.report.frame import SERIES
+
 __all__ = ["Figure", "Page", "Paragraph", "Section", "Table", "render_page", "write_page"]
 
 
@@ -46,7 +48,7 @@ class Figure:
 
     Arguments:
         title: A few words.
-        svg: From :func:`flatnce.report.chart.line_chart`.
+        svg: From :func:`flatnce.report.chart.line_chart`, or another kind of chart.
         caption: One or two sentences, for everyone.
         table: The numbers drawn.
     """
@@ -64,14 +66,16 @@ class Section:
     Arguments:
         heading: A few words.
         prose: Paragraphs.
-        table: A table that is always shown.
+        table: A table, shown at once unless folded.
         figures: Charts.
+        folded: Show the table only on request.
     """
 
     heading: str
     prose: Sequence[Paragraph] = ()
     table: Table | None = None
     figures: Sequence[Figure] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def render_page(page: Page) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["drawing"] = Markup  # our own charts, which escape their own text
-    return environment.from_string(source).render(page=page)
+    return environment.from_string(source).render(page=page, series=SERIES)
 
 
 def write_page(page: Page, path: Path) -> Path:

@@ -16,7 +16,7 @@ class TrainingFailed(RuntimeError):
 
 
 class Sentinel:
-    """Remembers on the device the first step at which the loss or a gradient was not finite.
+    """Counts steps on the device, and remembers the first whose loss or gradient was not finite.
 
     :meth:`look` costs a few small operations and no host read; :meth:`check` reads.
 
@@ -31,20 +31,21 @@ class Sentinel:
     def __init__(self, learner: nn.Module, directory: Path, device: torch.device) -> None:
         self.learner, self.directory = learner, directory
         self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
+        self.taken = torch.zeros((), dtype=torch.long, device=device)
 
     @torch.no_grad()
-    def look(self, step: int, loss: Tensor, gradients: Iterable[Tensor]) -> None:
+    def look(self, loss: Tensor) -> None:
         """Look at one step, after ``backward`` and before the optimizer moves.
 
         Arguments:
-            step: Its number.
             loss: Its loss.
-            gradients: Of every parameter.
         """
-        norm = torch.stack(torch._foreach_norm(list(gradients))).sum()
+        gradients = [p.grad for p in self.learner.parameters() if p.grad is not None]
+        norm = torch.stack(torch._foreach_norm(gradients)).sum()
         bad = ~torch.isfinite(torch.stack([loss.to(norm), norm]))
         new = bad & (self.first_bad < 0)
-        self.first_bad.masked_fill_(new, step)
+        self.first_bad.copy_(torch.where(new, self.taken, self.first_bad))
+        self.taken.add_(1)
 
     def check(self, rate: float) -> None:
         """Stop if anything was not finite; collective over processes.

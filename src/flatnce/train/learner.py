@@ -116,7 +116,7 @@ class Learner(nn.Module):
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, self.dtype, enabled=lower):
             embeddings: Tensor = encoder(images)[1]
-        return embeddings.float()
+        return embeddings.float() if lower else embeddings
 
 
 def build_learner(

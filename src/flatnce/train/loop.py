@@ -25,7 +25,8 @@ from flatnce.train.watch import Watcher
 
 __all__ = ["Outcome", "read_config", "resume", "train"]
 
-LINES_PER_EPOCH = 20
+LINES_PER_EPOCH, LEAST_STEPS = 20, 10
+"""Of a line; a line says a mean over its steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ def read_config(directory: str | Path) -> TrainConfig:
 def _run(training: Training, recorder: Recorder) -> Outcome:
     """Train from the present step to the end, or until asked to stop."""
     watch, per_epoch = training.config.watch, training.steps_per_epoch
-    log_every = watch.log_every or max(1, per_epoch // LINES_PER_EPOCH)
+    log_every = watch.log_every or max(LEAST_STEPS, per_epoch // LINES_PER_EPOCH)
     watch_every = max(1, round(watch.watch_every * per_epoch)) if watch.watch_every else None
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
     watcher = Watcher(training.config, training.images) if watch_every else None
@@ -131,6 +132,9 @@ def _run(training: Training, recorder: Recorder) -> Outcome:
                 clock.stepped()
                 step, last = training.step, training.step == training.steps
                 pause = step % log_every == 0 or last
+                while training.notes:
+                    note = training.notes.pop(0)
+                    recorder.line("note", {**_position(training), "note": note})
                 if pause:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()

@@ -234,7 +234,7 @@ class WatchConfig:
     """What is measured on the way, and what is kept.
 
     Arguments:
-        log_every: Steps between lines; about twenty an epoch by default.
+        log_every: Steps between lines; by default a twentieth of an epoch, at least ten.
         watch_every: Epochs between kNN and large-pool information; 0 for never.
         knn_neighbours: k of that kNN.
         pool: Candidates of the large pool.

@@ -4,20 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from flatnce import checkpoint, distributed
 from flatnce.data import Batch
 from flatnce.diagnostics import Monitor
-from flatnce.train import caching
 from flatnce.train.config import TrainConfig
 from flatnce.train.finite import Sentinel
 from flatnce.train.images import open_images
 from flatnce.train.learner import build_learner
-from flatnce.train.optim import build_optimizer, load_optimizer, scaled_rate, set_rate
+from flatnce.train.optim import build_optimizer, load_optimizer, scaled_rate
 from flatnce.train.schedule import WarmupCosine
 from flatnce.train.sections import RunConfig
+from flatnce.train.stepping import Recorded, Step
 
 __all__ = ["CHECKPOINTS", "Training", "compute_dtype", "rate_schedule"]
 
@@ -55,16 +54,21 @@ class Training:
             # The norms see every process's rows, so their statistics are equal without a copy.
             parallel = DistributedDataParallel(self.learner.encoder, broadcast_buffers=False)
             self.learner.call_through(parallel)
+        on_cuda = device.type == "cuda"
         self.rate = rate_schedule(config, self.steps_per_epoch)
         self.optimizer = build_optimizer(
             self.learner,
             config.optimizer.optimizer,
-            lr=self.rate.peak,
+            # A recorded step reads the rate from the device.
+            lr=torch.tensor(self.rate.peak, device=device) if on_cuda else self.rate.peak,
             weight_decay=config.optimizer.weight_decay,
             momentum=config.optimizer.momentum,
         )
         self.monitor = Monitor()
         self.sentinel = Sentinel(self.learner, directory, device)
+        self.notes: list[str] = []  # for a person, said once
+        self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
+        self._take_step = self._stepper()
         self.step, self.seconds = 0, 0.0
         self.verdict = ""  # the last one said
         self.watched: dict[str, Any] = {}
@@ -78,18 +82,12 @@ class Training:
             batch: This process's share of the global batch.
             epoch: Which epoch it is from.
         """
-        views = self.images.views(batch.images, batch.indices, epoch)
-        set_rate(self.optimizer, self.rate.at(self.step))
-        self.optimizer.zero_grad()
+        if int(self._epoch[1]) != epoch:
+            self._epoch = (self._epoch[0].fill_(epoch), epoch)
         try:
-            micro_batch = self.config.run.micro_batch
-            loss = caching.backward(self.learner, views, batch.indices, micro_batch)
+            self._take_step(batch.images, batch.indices, self._epoch[0])
         except ValueError as error:  # on the CPU an objective refuses such rows at once
             raise self.sentinel.failure(self.rate.at(self.step), error) from error
-        self.monitor.update(self.learner.objective.last)
-        self.sentinel.look(self.step, loss, self._gradients())
-        self.optimizer.step()
-        self.learner.after_step()
         self.step += 1
 
     def check(self) -> None:
@@ -130,6 +128,7 @@ class Training:
         self.monitor.load_state_dict(state["monitor"])
         self.monitor.to(self.device)
         self.step, self.seconds = found.step, state["seconds"]
+        self.sentinel.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
         random = state["random"].cpu()
         # Other processes than before draw on from their own seeds.
@@ -138,8 +137,26 @@ class Training:
             if "random_cuda" in state and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"], self.device)
 
-    def _gradients(self) -> list[Tensor]:
-        return [p.grad for p in self.learner.parameters() if p.grad is not None]
+    def _stepper(self) -> Step | Recorded:
+        """The step; recorded on a GPU that it has for itself."""
+        run = self.config.run
+        step = Step(
+            self.learner,
+            self.optimizer,
+            self.images.views,
+            self.rate,
+            self.monitor,
+            self.sentinel,
+            run.micro_batch,
+        )
+        if self.device.type != "cuda":
+            return step
+        torch.backends.cudnn.benchmark = True  # every batch has the same shape
+        if distributed.is_active() or run.micro_batch is not None:
+            what = "several processes" if distributed.is_active() else "micro_batch"
+            self.notes.append(f"with {what} a step is not recorded as a CUDA graph")
+            return step
+        return Recorded(step, self.notes.append)
 
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:

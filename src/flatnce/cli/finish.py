@@ -1,0 +1,55 @@
+"""The end of a training command: evaluation on the test set, the page, and what to do next."""
+
+import json
+import os
+from collections.abc import Sequence
+
+from flatnce.cli.evaluate import check_protocols, evaluate_run, results_table
+from flatnce.report import run_page
+from flatnce.runlog import read_run
+from flatnce.train import Outcome, read_config
+
+__all__ = ["check_protocols", "finish"]
+
+
+def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
+    """Evaluate, write the page, print what came out, and return the exit code.
+
+    Arguments:
+        outcome: How training ended.
+        protocols: To evaluate by; none for none.
+        as_json: Print JSON and nothing else.
+    """
+    if int(os.environ.get("RANK", "0")) > 0:
+        return 0
+    name = outcome.directory.name
+    if not outcome.finished:
+        print(f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}")
+        return 130
+    failure = _evaluate(outcome, protocols)
+    page = run_page(outcome.directory)
+    results = read_run(outcome.directory).results or {}
+    if as_json:
+        print(json.dumps({"directory": str(outcome.directory), **results}))
+        return 0
+    print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
+    if results["evaluations"]:
+        results_table(results["evaluations"])
+    if failure:
+        print(f"not evaluated: {failure}")
+    print(f"\nthe page: {page}")
+    print(f"next: flatnce evaluate {name} --protocol semi    flatnce export {name} --to torch")
+    return 0
+
+
+def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
+    """Evaluate, and say why not where that cannot be done: training itself is done and saved."""
+    if not protocols:
+        return ""
+    try:
+        evaluate_run(
+            outcome.directory, protocols, device=read_config(outcome.directory).run.device
+        )
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""

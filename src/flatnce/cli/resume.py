@@ -1,0 +1,47 @@
+"""``flatnce resume``: go on with a run exactly where it was left."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from flatnce.cli.finish import check_protocols, finish
+from flatnce.cli.launch import launch
+from flatnce.cli.progress import showing
+from flatnce.train import find_run, read_config, resume
+from flatnce.train.processes import is_launched
+
+__all__ = ["ResumeOptions", "run"]
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run from its newest checkpoint, exactly.
+
+    Arguments:
+        run: A run's name in runs/, or its path.
+        evaluate: Protocols to evaluate by on the test set at the end; may be empty.
+        devices: GPUs (or CPU processes) to share the batch; starts torchrun.
+        json: Print the results as JSON and nothing else.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    evaluate: tuple[str, ...] = ("knn", "linear")
+    devices: int = 1
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code.
+
+    Arguments:
+        arguments: As typed after ``flatnce resume``.
+    """
+    options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
+    directory = find_run(options.run)
+    check_protocols(options.evaluate)
+    if options.devices > 1 and not is_launched():
+        return launch(options.devices, "resume", arguments)
+    with showing(read_config(directory), quiet=options.json) as report:
+        outcome = resume(directory, report=report)
+    return finish(outcome, options.evaluate, as_json=options.json)

@@ -1,0 +1,77 @@
+"""A command's main options on one screen, from the dataclasses that define them."""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+__all__ = ["descriptions", "short_help"]
+
+WIDTH = 92
+
+
+def descriptions(options: Any) -> dict[str, tuple[Any, str]]:  # noqa: ANN401 (a dataclass)
+    """Every leaf of nested dataclasses: its value and what its docstring says of it.
+
+    Arguments:
+        options: An instance.
+    """
+    said = _said(type(options))
+    found: dict[str, tuple[Any, str]] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            found |= descriptions(value)
+        else:
+            found[field.name] = (value, said.get(field.name, ""))
+    return found
+
+
+def short_help(
+    usage: str,
+    options: Any,  # noqa: ANN401 (a dataclass)
+    names: Sequence[str],
+    sections: Mapping[str, Iterable[tuple[str, str]]],
+) -> str:
+    """The help text: usage, the main options with their defaults, then lists by heading.
+
+    Arguments:
+        usage: The first line.
+        options: An instance that holds the defaults.
+        names: The main options, in order.
+        sections: Headings with (name, text) below.
+    """
+    every = descriptions(options)
+    summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
+    lines = [f"usage: {usage}", "", summary, "", "main options (with their defaults):"]
+    for name in names:
+        value, text = every[name]
+        flag = "--" + name.replace("_", "-") + _shown(value)
+        lines.append(_cut(f"  {flag:<26} {text}"))
+    for heading, rows in sections.items():
+        lines += ["", f"{heading}:"]
+        lines += [_cut(f"  {name:<15} {text}") for name, text in rows]
+    command = " ".join(usage.split()[:2])
+    lines += ["", f"{command} --help-all    all {len(every)} options"]
+    return "\n".join(lines)
+
+
+def _said(kind: type) -> dict[str, str]:
+    """Arguments of a docstring, by name, on one line each."""
+    _, _, listed = (inspect.getdoc(kind) or "").partition("Arguments:\n")
+    listed = listed.partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 (any option's)
+    if value is None or isinstance(value, bool):
+        return "" if isinstance(value, bool) else " ..."
+    if isinstance(value, tuple):
+        return " " + (" ".join(map(str, value)) or "...")
+    return f" {value}"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else line[: WIDTH - 3].rstrip() + "..."

@@ -1,0 +1,139 @@
+"""Mutual information read from a large pool: where there is room above log K.
+
+A batch of K candidates cannot show more than log K nats, however much the embeddings share. The
+same bound over a pool of thousands of held-out pairs can. An encoder's scale is a matter of its
+training temperature, not of what it knows, so the bound is read at the scale that is best on
+*other* pairs (one number), and at the training temperature beside it. As the scale comes from
+pairs that the bound is not read from, the bound stays one.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce import faults
+from flatnce.contrast import contrast_of
+from flatnce.diagnostics.saturation import mutual_information, retrieval_top1
+from flatnce.pairs import two_tower
+
+__all__ = ["best_scale", "pool_information"]
+
+SCALE_LIMITS = (0.05, 500.0)
+
+# Scores held at once while the scale is sought, and the fewest anchors that settle one number.
+CALIBRATION_SCORES, FEWEST_ANCHORS = 2**24, 128
+
+
+def best_scale(cosines: Float[Tensor, "a n"], start: float) -> float:
+    r"""The inverse temperature at which InfoNCE over these candidates is smallest.
+
+    :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex
+    with a derivative and curvature that are means and variances under the softmax: Newton's
+    method, each step within a factor of 2.
+
+    Arguments:
+        cosines: Row i's positive is column i.
+        start: Where to begin; the last evaluation's answer saves steps.
+    """
+    scale, positive = start, cosines.diagonal().mean()
+    low, high = SCALE_LIMITS
+    for _ in range(12):
+        weights = torch.softmax(scale * cosines, dim=1)
+        weighted = weights * cosines
+        mean = weighted.sum(dim=1)
+        variance = (weighted * cosines).sum(dim=1) - mean.square()
+        step = float((mean.mean() - positive) / variance.mean().clamp_min(1e-12))
+        former, scale = scale, min(max(scale - step, scale / 2, low), 2 * scale, high)
+        if abs(scale - former) < 1e-2 * former:
+            break
+    return scale
+
+
+@torch.no_grad()
+def pool_information(
+    z1: Tensor,
+    z2: Tensor,
+    temperature: float,
+    *,
+    calibration: tuple[Tensor, Tensor],
+    start: float | None = None,
+) -> dict[str, float]:
+    r"""InfoNCE's lower bound over a whole pool, at its best scale and at the one trained with.
+
+    .. math:: I \ge \log n - \frac{1}{n} \sum_i \Big[ \mathrm{lse}_j(\beta \langle z^1_i, z^2_j
+        \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
+
+    Row i of ``z1`` is sought among all n rows of ``z2``. Scores are made in blocks, so that memory
+    grows with n and not with its square: pools of 100,000 are a matter of time only.
+
+    Limits: a bound by log n, which is returned beside it; near it, it says "at least that much".
+
+    Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``, ``pool`` (n),
+    ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and ``pool_top1`` (the
+    share of rows whose partner scores above every other).
+
+    References:
+        The paper's Fig. 1 (ground truth by 10,000 samples); Poole et al., 2019, "On variational
+        bounds of mutual information", Eq. 10, https://arxiv.org/abs/1905.06922
+
+    Arguments:
+        z1: Embeddings of the first views, (n, d); rows are normalised here.
+        z2: Embeddings of the second views.
+        temperature: What the encoder was trained with.
+        calibration: Embeddings of the first and second views of other images, to choose the
+            scale on. Best about as many second views as the pool has, as the scale moves with
+            the number of candidates; of the first views some are enough.
+        start: Where to begin the search for the scale, as an inverse temperature; by default that
+            of training. The last answer saves steps.
+
+    Examples:
+        >>> import torch
+        >>> z = torch.eye(8)
+        >>> found = pool_information(z, z, 0.1, calibration=(z, z))
+        >>> round(found["pool_mi"], 2), round(found["pool_ceiling"], 2), found["pool_top1"]
+        (2.08, 2.08, 1.0)
+    """
+    if z1.shape != z2.shape:
+        raise ValueError(
+            f"z1 has shape {tuple(z1.shape)} and z2 {tuple(z2.shape)}; pass two views of the same "
+            "images"
+        )
+    _check(z1, z2, "z1", "z2")
+    _check(*calibration, "calibration[0]", "calibration[1]")
+    pairs = two_tower(z1, z2, directions="left")
+    trained = contrast_of(pairs, temperature)
+    faults.raise_flagged(trained.faults)
+    scale = _calibrated(*calibration, start=1 / temperature if start is None else start)
+    best = contrast_of(pairs, 1 / scale)
+    return {
+        "pool_mi": float(mutual_information(best)),
+        "pool_mi_at_temperature": float(mutual_information(trained)),
+        "pool": z1.shape[0],
+        "pool_ceiling": math.log(z1.shape[0]),
+        "pool_scale": scale,
+        "pool_top1": float(retrieval_top1(best)),
+    }
+
+
+def _calibrated(z1: Tensor, z2: Tensor, *, start: float) -> float:
+    """The best scale of some of the anchors against all candidates."""
+    n = z2.shape[0]
+    anchors = min(z1.shape[0], max(CALIBRATION_SCORES // n, FEWEST_ANCHORS))
+    low, high = SCALE_LIMITS
+    dtype = torch.promote_types(z1.dtype, torch.float32)
+    with torch.autocast(z1.device.type, enabled=False):
+        left, right = (normalize(z.to(dtype), dim=1) for z in (z1[:anchors], z2))
+        return best_scale(left @ right.T, min(max(start, low), high))
+
+
+def _check(first: Tensor, second: Tensor, *names: str) -> None:
+    shapes = tuple(first.shape), tuple(second.shape)
+    fit = first.ndim == second.ndim == 2 and shapes[0][1] == shapes[1][1]
+    if not fit or not 1 <= shapes[0][0] <= shapes[1][0] or shapes[1][0] < 2:
+        raise ValueError(
+            f"{names[0]} has shape {shapes[0]} and {names[1]} {shapes[1]}; pass two views of the "
+            "same images, each (images, width), at least 2 images"
+        )

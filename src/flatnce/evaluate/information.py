@@ -1,0 +1,106 @@
+"""Mutual information of two views of held-out images, over a large pool."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flatnce.data import FolderSet, ImageSet, Resident, Streaming, Views, permutation
+from flatnce.diagnostics import pool_information
+from flatnce.evaluate.bench import Bench, split_of
+from flatnce.evaluate.channels import conversion, to_channels
+from flatnce.evaluate.choice import drawn
+from flatnce.evaluate.features import frozen
+from flatnce.models import Encoder
+
+__all__ = ["embed_views", "view_information"]
+
+BATCH = 256
+# Beside the seeds of training, so that no view is one it has seen.
+SEEDS_FROM = 2**32
+
+
+def view_information(bench: Bench, data: str) -> dict[str, Any]:
+    """How much the embeddings of two views of a test image share, in nats.
+
+    The pool is test images; the scale it is read at is chosen on training images. See
+    :func:`flatnce.diagnostics.pool_information`.
+
+    Arguments:
+        bench: What is evaluated; its subject must know the views it was trained with.
+        data: Of which set.
+    """
+    began = time.perf_counter()
+    subject, seed = bench.subject, bench.options.seed
+    if subject.views is None:
+        raise ValueError("protocol='mi' needs the views that the encoder was trained with")
+    views = replace(subject.views, seed=SEEDS_FROM + seed)
+    test, train = (bench.load(data, part) for part in ("test", "train"))
+    pool = permutation(len(test), seed)[: bench.options.pool]
+    others = permutation(len(train), seed)[: len(pool)]
+    pairs = [
+        embed_views(
+            subject.encoder, part.subset(chosen), views, subject.channels, bench.options.workers
+        )
+        for part, chosen in ((test, pool), (train, others))
+    ]
+    found = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
+    protocol = {
+        "name": "mi",
+        "data": data,
+        "measure": "InfoNCE's bound over the pool, in nats",
+        "temperature": subject.temperature,
+        "views": {
+            name: getattr(views, name) for name in views.__dataclass_fields__ if name != "_"
+        },
+        "pool": {"split": split_of(data, "test"), **drawn(pool)},
+        "chosen_on": {"split": split_of(data, "train"), **drawn(others)},
+        "channels": conversion(test.shape[0], subject.channels),
+        "seed": seed,
+    }
+    return {
+        "name": "mi",
+        "data": data,
+        "measure": "mutual information, nats",
+        **found,
+        "test_images": len(pool),
+        "seconds": time.perf_counter() - began,
+        "protocol": protocol,
+    }
+
+
+def embed_views(
+    encoder: Encoder,
+    image_set: ImageSet | FolderSet,
+    views: Views,
+    channels: int,
+    workers: int | None = None,
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """Embeddings of two random views of every image, by the frozen encoder.
+
+    Arguments:
+        encoder: What embeds.
+        image_set: The images.
+        views: How views are drawn.
+        channels: What the encoder takes.
+        workers: Processes that decode files.
+    """
+    device = next(encoder.parameters()).device
+    loader: Resident | Streaming
+    if isinstance(image_set, ImageSet):
+        loader = Resident(image_set.to(device), BATCH, 0, drop_last=False, shuffle=False)
+    else:
+        loader = Streaming(
+            image_set, BATCH, 0, drop_last=False, shuffle=False, workers=workers, device=device
+        )
+    parts = []
+    with frozen(encoder), torch.no_grad():
+        for indices, images, _ in loader.epoch(0):
+            both = views(to_channels(images, channels), indices, epoch=0)
+            _, embeddings = encoder(both.flatten(0, 1))
+            parts.append(embeddings.unflatten(0, both.shape[:2]))
+    first, second = torch.cat(parts, dim=1)
+    return first, second

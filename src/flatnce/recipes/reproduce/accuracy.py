@@ -1,0 +1,120 @@
+"""Accuracies of a run's checkpoints on the test set, evaluated once and then read back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from flatnce import checkpoint
+from flatnce.environment import plain
+from flatnce.evaluate import Bench, Options, evaluate, plan
+from flatnce.recipes.evaluation import own_data, subject_of
+from flatnce.recipes.reproduce.readings import Group, Values
+from flatnce.recipes.reproduce.recipe import Finished
+from flatnce.runlog import add_evaluation, read_run
+from flatnce.train import trained
+from flatnce.train.processes import choose_device
+from flatnce.train.training import CHECKPOINTS
+
+__all__ = ["checkpoints", "epoch_of", "evaluations", "score", "scores", "step_at"]
+
+
+def checkpoints(run: Finished) -> list[int]:
+    """Steps of the checkpoints that are kept, that of step 0 left out.
+
+    Arguments:
+        run: Whose.
+    """
+    return [step for step in checkpoint.steps(run.directory / CHECKPOINTS) if step > 0]
+
+
+def epoch_of(run: Finished, step: int) -> float:
+    """The epoch at a step.
+
+    Arguments:
+        run: Whose.
+        step: Steps done.
+    """
+    results = run.run.results or {}
+    return float(results["epochs"] * step / results["step"])
+
+
+def step_at(run: Finished, epoch: float) -> int:
+    """The step of the checkpoint that is nearest to an epoch.
+
+    Arguments:
+        run: Whose.
+        epoch: Wanted.
+    """
+    return min(checkpoints(run), key=lambda step: abs(epoch_of(run, step) - epoch))
+
+
+def evaluations(
+    run: Finished,
+    protocol: str,
+    step: int | None = None,
+    data: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401 (any of flatnce.evaluate.Options)
+) -> list[dict[str, Any]]:
+    """Results of a protocol at a checkpoint; what was evaluated before is read, not done again.
+
+    Arguments:
+        run: Whose.
+        protocol: A name of :data:`flatnce.evaluate.PROTOCOLS`.
+        step: Which checkpoint; the last by default.
+        data: Sets to evaluate on; the run's own by default.
+        **options: Of :class:`flatnce.evaluate.Options`.
+    """
+    config = run.planned.config
+    chosen = checkpoints(run)[-1] if step is None else step
+    asked = plain({"protocol": protocol, "step": chosen, "data": list(data), **options})
+    results = read_run(run.directory).results or {}
+    there = [one for one in results.get("evaluations", ()) if one.get("asked") == asked]
+    if there:
+        return there
+    # The config as planned: what the run's folder holds leaves this machine's paths out.
+    found = replace(
+        trained(run.directory, chosen, choose_device(config.run.device)), config=config
+    )
+    bench = Bench(subject_of(found), Options(root=config.data.root, **options))
+    pairs = plan([protocol], own_data(config), data, root=config.data.root)
+    done = [{**one, "step": chosen, "asked": asked} for one in evaluate(bench, pairs)]
+    for one in done:
+        add_evaluation(run.directory, one)
+    return done
+
+
+def score(run: Finished, protocol: str, step: int | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The one result of a protocol that has one.
+
+    Arguments:
+        run: Whose.
+        protocol: As in :func:`evaluations`.
+        step: Likewise.
+        **options: Likewise.
+    """
+    return evaluations(run, protocol, step, **options)[0]
+
+
+def scores(
+    group: Group,
+    protocol: str,
+    epoch: float | None = None,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, Values]:
+    """Top-1 and top-5 of every run of a group; None of those that diverged.
+
+    Arguments:
+        group: Runs.
+        protocol: As in :func:`evaluations`.
+        epoch: When; at the end by default.
+        **options: Likewise.
+    """
+    found: dict[str, Values] = {"top1": [], "top5": []}
+    for run in group.runs:
+        result: dict[str, Any] = {}
+        if not run.failure:
+            step = None if epoch is None else step_at(run, epoch)
+            result = score(run, protocol, step, **options)
+        for name, values in found.items():
+            values.append(result.get(name))
+    return found

@@ -1,0 +1,17 @@
+"""The runs that Figures 1 and 5 look at: one small batch, both objectives, watched closely."""
+
+from flatnce.recipes.reproduce.bases import OBJECTIVES, cifar
+from flatnce.recipes.reproduce.recipe import Planned, Setting, grid
+
+__all__ = ["dynamics"]
+
+
+def dynamics(setting: Setting) -> list[Planned]:
+    """InfoNCE and FlatNCE at a batch small enough to saturate.
+
+    Arguments:
+        setting: How large, and from which seeds.
+    """
+    batch = setting.pick(smoke=32, small=32, paper=32)
+    config = cifar(setting).override(batch_size=batch)
+    return grid(config, setting, objective=OBJECTIVES)

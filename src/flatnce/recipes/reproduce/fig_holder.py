@@ -1,0 +1,85 @@
+"""Hölder-FlatNCE (Proposition 3.7): accuracy by its power γ."""
+
+from collections.abc import Sequence
+
+from flatnce.recipes.reproduce.accuracy import scores
+from flatnce.recipes.reproduce.bases import cifar
+from flatnce.recipes.reproduce.pictures import accuracy, axis, lines, reference
+from flatnce.recipes.reproduce.readings import best, curve, groups, measure, points, row
+from flatnce.recipes.reproduce.recipe import (
+    Findings,
+    Finished,
+    Planned,
+    Recipe,
+    Setting,
+    each_seed,
+    grid,
+)
+from flatnce.recipes.spread import spread
+
+__all__ = ["RECIPE"]
+
+
+def plan(setting: Setting) -> list[Planned]:
+    """Hölder-FlatNCE at every power, and FlatNCE, which is its γ = 1.
+
+    Arguments:
+        setting: How large, and from which seeds.
+    """
+    wide = (0.25, 0.5, 1.0, 2.0, 4.0)
+    powers = setting.pick(smoke=(0.5, 2.0), small=wide, paper=wide)
+    batch = setting.pick(smoke=64, small=32, paper=128)
+    config = cifar(setting).override(batch_size=batch)
+    plain = each_seed(config.override(objective="flatnce"), setting, {"objective": "flatnce"})
+    return [*grid(config, setting, objective=("holder",), gamma=powers), *plain]
+
+
+def read(runs: Sequence[Finished], setting: Setting) -> Findings:
+    """Accuracy and effective sample size by γ.
+
+    Arguments:
+        runs: Of :func:`plan`.
+        setting: As planned.
+    """
+    *powers, flat = found = groups(runs)
+    top1 = {id(group): scores(group, "linear")["top1"] for group in found}
+    ess = {id(group): curve(group, "ess").last() for group in found}
+    gammas = [group.variables["gamma"] for group in powers]
+    pictures = []
+    for name, title, up, values in (
+        ("accuracy", "Accuracy by γ", accuracy("top-1"), top1),
+        ("ess", "Effective sample size by γ", axis("ESS (share of negatives)"), ess),
+    ):
+        drawn = points("Hölder", gammas, [values[id(group)] for group in powers], 2)
+        base = spread(values[id(flat)])["mean"]
+        pictures += lines(
+            name,
+            title,
+            "At the end of training; FlatNCE is the power 1.",
+            axis("power γ", ticks=gammas, logarithmic=True),
+            up,
+            [drawn],
+            [] if base is None else [reference("FlatNCE", base)],
+        )
+    rows = [
+        row(
+            group,
+            {
+                "linear top-1": measure(top1[id(group)], "share"),
+                "kNN": measure(curve(group, "knn", "watch").last(), "share"),
+                "ESS": measure(ess[id(group)]),
+            },
+        )
+        for group in found
+    ]
+    ends = {f"γ = {group.variables['gamma']:g}": top1[id(group)] for group in powers}
+    return Findings(rows, pictures, {"Best power": f"{best(ends)}, by the linear probe."})
+
+
+RECIPE = Recipe(
+    claim="The Hölder generalisation reweights the negatives: a power γ acts on the gradient as "
+    "an inverse temperature does. The paper reports no number for it.",
+    plan=plan,
+    read=read,
+    notes=("The gradient is FlatNCE's at scores γg, divided by γ.",),
+)

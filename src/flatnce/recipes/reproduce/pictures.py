@@ -1,0 +1,127 @@
+"""Pictures as plain data, which ``results.json`` holds and :mod:`flatnce.report` draws.
+
+A picture has ``name``, ``kind`` (``lines``, ``scatter`` or ``bars``), ``title``, ``caption``, its
+axes and its data under the names of the drawing's own arguments.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flatnce.recipes.reproduce.correlation import Correlation
+
+__all__ = ["accuracy", "axis", "bars", "lines", "reference", "scatter"]
+
+Plain = dict[str, Any]
+
+
+def axis(label: str, **more: Any) -> Plain:  # noqa: ANN401 (what an axis of the report takes)
+    """An axis.
+
+    Arguments:
+        label: With its unit.
+        **more: ``ticks``, ``logarithmic``, ``low``, ``factor``.
+    """
+    return {"label": label, **more}
+
+
+def accuracy(label: str, **more: Any) -> Plain:  # noqa: ANN401 (as above)
+    """An axis of accuracies, which are shares, written in per cent.
+
+    Arguments:
+        label: What kind of accuracy.
+        **more: As in :func:`axis`.
+    """
+    return axis(f"{label} accuracy (%)", factor=100.0, **more)
+
+
+def reference(label: str, y: float) -> Plain:
+    """A horizontal line to compare with.
+
+    Arguments:
+        label: Said at its end.
+        y: Where it lies.
+    """
+    return {"label": label, "y": y}
+
+
+def lines(
+    name: str,
+    title: str,
+    caption: str,
+    x: Plain,
+    y: Plain,
+    drawn: Sequence[Mapping[str, Any]],
+    references: Sequence[Plain] = (),
+) -> list[Plain]:
+    """A line chart; none where there is nothing to draw.
+
+    Arguments:
+        name: Unique in the recipe.
+        title: A few words.
+        caption: What it shows.
+        x: Horizontal axis.
+        y: Vertical axis.
+        drawn: Lines: ``label``, ``x``, ``y``, ``spread``, ``series``.
+        references: Horizontal lines.
+    """
+    kept = [line for line in drawn if any(value is not None for value in line["y"])]
+    if not kept:
+        return []
+    head = {"name": name, "kind": "lines", "title": title, "caption": caption, "x": x, "y": y}
+    return [{**head, "lines": kept, "references": list(references)}]
+
+
+def scatter(
+    name: str,
+    title: str,
+    caption: str,
+    x: Plain,
+    y: Plain,
+    clouds: Sequence[Mapping[str, Any]],
+    fit: Correlation | None = None,
+) -> list[Plain]:
+    """A scatter chart; none where there is nothing to draw.
+
+    Arguments:
+        name: Unique in the recipe.
+        title: A few words.
+        caption: What it shows.
+        x: Horizontal axis.
+        y: Vertical axis.
+        clouds: Points: ``label``, ``x``, ``y``, ``series``.
+        fit: Whose line and note are drawn.
+    """
+    kept = [cloud for cloud in clouds if cloud["x"]]
+    if not kept:
+        return []
+    head = {"name": name, "kind": "scatter", "title": title, "caption": caption, "x": x, "y": y}
+    drawn = fit and {"slope": fit.slope, "intercept": fit.intercept, "note": fit.note}
+    return [{**head, "clouds": kept, "fit": drawn}]
+
+
+def bars(
+    name: str,
+    title: str,
+    caption: str,
+    x: str,
+    y: Plain,
+    categories: Sequence[str],
+    drawn: Sequence[Mapping[str, Any]],
+    marks: str = "",
+) -> list[Plain]:
+    """A bar chart; none where there is nothing to draw.
+
+    Arguments:
+        name: Unique in the recipe.
+        title: A few words.
+        caption: What it shows.
+        x: What the categories are.
+        y: Vertical axis.
+        categories: Said under the groups.
+        drawn: Bars: ``label``, ``values``, ``low``, ``high``, ``marks``, ``series``.
+        marks: What the marks are.
+    """
+    if not any(value is not None for group in drawn for value in group["values"]):
+        return []
+    head = {"name": name, "kind": "bars", "title": title, "caption": caption, "x": x, "y": y}
+    return [{**head, "categories": list(categories), "bars": list(drawn), "marks": marks}]

@@ -1,0 +1,229 @@
+"""Reading the runs of a recipe: groups over seeds, curves by epoch, spreads for the table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flatnce.recipes.reproduce.recipe import Finished
+from flatnce.recipes.spread import spread
+
+__all__ = [
+    "NAMES",
+    "Curve",
+    "Group",
+    "Values",
+    "bar",
+    "best",
+    "curve",
+    "groups",
+    "line",
+    "measure",
+    "points",
+    "row",
+    "where",
+]
+
+NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
+
+# More points than this are not seen in a chart.
+MOST_POINTS = 60
+
+Values = list[float | None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed.
+
+    Arguments:
+        variables: What tells the group from others.
+        runs: One a seed, in the setting's order.
+    """
+
+    variables: Mapping[str, Any]
+    runs: tuple[Finished, ...]
+
+    @property
+    def label(self) -> str:
+        """Its objective, as people write it."""
+        objective = self.runs[0].planned.config.loss.objective
+        return NAMES.get(objective, objective)
+
+    @property
+    def series(self) -> int:
+        """Which colour its objective has."""
+        return list(NAMES).index(self.runs[0].planned.config.loss.objective)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measure by epoch.
+
+    Arguments:
+        epochs: Ascending.
+        values: One list a run, in the group's order; None where a run has none.
+    """
+
+    epochs: list[float]
+    values: list[Values]
+
+    @property
+    def spreads(self) -> list[dict[str, Any]]:
+        """Over seeds, by epoch."""
+        return [spread(list(column)) for column in zip(*self.values, strict=True)]
+
+    def at(self, epoch: float) -> Values:
+        """Every run's value at the measured epoch that is nearest.
+
+        Arguments:
+            epoch: Wanted.
+        """
+        if not self.epochs:
+            return [None] * len(self.values)
+        nearest = min(range(len(self.epochs)), key=lambda i: abs(self.epochs[i] - epoch))
+        return [values[nearest] for values in self.values]
+
+    def last(self) -> Values:
+        """Every run's value at the end."""
+        return [values[-1] if values else None for values in self.values]
+
+
+def groups(runs: Sequence[Finished]) -> list[Group]:
+    """The runs by what they vary, in the plan's order.
+
+    Arguments:
+        runs: Of a recipe.
+    """
+    found: dict[tuple[tuple[str, Any], ...], list[Finished]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.planned.variables.items()), []).append(run)
+    return [Group(dict(variables), tuple(members)) for variables, members in found.items()]
+
+
+def where(found: Sequence[Group], **variables: Any) -> list[Group]:  # noqa: ANN401 (any setting)
+    """The groups that have these variables.
+
+    Arguments:
+        found: Groups.
+        **variables: Names and values.
+    """
+    return [
+        group
+        for group in found
+        if all(group.variables.get(name) == value for name, value in variables.items())
+    ]
+
+
+def curve(group: Group, key: str, kind: str = "train", over: str = "epoch") -> Curve:
+    """A measure of ``metrics.jsonl`` by epoch.
+
+    Arguments:
+        group: Whose.
+        key: Of the measure.
+        kind: Which lines hold it: ``train`` or ``watch``.
+        over: What it is a function of; lines of different runs are joined by their step.
+    """
+    # What a run measured before it diverged is not what it would have come to.
+    tables: list[dict[int, Mapping[str, Any]]] = [
+        {line["step"]: line for line in run.run.metrics if line.get("kind") == kind}
+        if not run.failure
+        else {}
+        for run in group.runs
+    ]
+    steps = sorted({step for table in tables for step, line in table.items() if key in line})
+    if len(steps) > MOST_POINTS:
+        last = len(steps) - 1
+        steps = [steps[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    positions = [
+        [table[step][over] for table in tables if over in table.get(step, {})] for step in steps
+    ]
+    values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
+    return Curve([sum(found) / len(found) for found in positions], values)
+
+
+def line(label: str, found: Curve, series: int) -> dict[str, Any]:
+    """A curve for a line chart, with its band over seeds where there are several.
+
+    Arguments:
+        label: Said at its end.
+        found: The curve.
+        series: Its colour.
+    """
+    spreads = found.spreads
+    several = any(one["sd"] is not None for one in spreads)
+    return {
+        "label": label,
+        "x": found.epochs,
+        "y": [one["mean"] for one in spreads],
+        "spread": [one["sd"] for one in spreads] if several else None,
+        "series": series,
+    }
+
+
+def points(
+    label: str, places: Sequence[float], values: Sequence[Values], series: int
+) -> dict[str, Any]:
+    """Numbers at some places of a setting, for a line chart.
+
+    Arguments:
+        label: Said at the end.
+        places: Values of the setting.
+        values: At each place, one a seed.
+        series: Its colour.
+    """
+    by_run = [list(run) for run in zip(*values, strict=True)]
+    return line(label, Curve(list(places), by_run), series)
+
+
+def bar(
+    label: str, values: Sequence[Values], series: int, marks: Sequence[float | None] | None = None
+) -> dict[str, Any]:
+    """Bars of one colour for a bar chart; intervals are ± one sd over seeds.
+
+    Arguments:
+        label: Said in the legend.
+        values: Of each category, one a seed.
+        series: Their colour.
+        marks: A number to compare each with.
+    """
+    spreads = [spread(found) for found in values]
+    ends = {
+        side: [None if one["sd"] is None else one["mean"] + sign * one["sd"] for one in spreads]
+        for side, sign in (("low", -1), ("high", 1))
+    }
+    means = [one["mean"] for one in spreads]
+    return {"label": label, "values": means, **ends, "marks": marks, "series": series}
+
+
+def best(found: Mapping[Any, Values]) -> str:
+    """The name whose mean is largest; ``none`` if nothing was measured.
+
+    Arguments:
+        found: One a seed, by name.
+    """
+    means = {name: spread(values)["mean"] for name, values in found.items()}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    return str(max(known, key=lambda name: known[name])) if known else "none"
+
+
+def measure(values: Values, unit: str = "", paper: float | None = None) -> dict[str, Any]:
+    """A cell of a recipe's table.
+
+    Arguments:
+        values: One a seed.
+        unit: A name of :data:`flatnce.report.numbers.UNITS`, such as ``share`` or ``nats``.
+        paper: The number that the paper prints for it.
+    """
+    printed = {} if paper is None else {"paper": paper}
+    return {**spread(values), "unit": unit, **printed}
+
+
+def row(group: Group, measures: Mapping[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A line of a recipe's table.
+
+    Arguments:
+        group: Whose variables name the line.
+        measures: By name.
+        **more: Further variables, for example the epoch.
+    """
+    return {"variables": {**group.variables, **more}, "measures": dict(measures)}

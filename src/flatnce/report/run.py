@@ -1,0 +1,217 @@
+"""The page of one training run: verdict and key numbers, curves, evaluations, provenance."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flatnce.report.names import OBJECTIVES, opened
+from flatnce.report.page import Page, Paragraph, Section, Table, write_page
+from flatnce.report.provenance import origin_of
+from flatnce.report.run_figures import CHARTS, ceiling_label, figure_of
+from flatnce.runlog import Run, read_run
+
+__all__ = ["run_page"]
+
+
+def run_page(directory: str | Path) -> Path:
+    """Write ``report.html`` into a training run's directory and return its path.
+
+    An unfinished run gets a page of what it has measured so far, which says so.
+
+    Arguments:
+        directory: Written by ``flatnce train``.
+    """
+    run = read_run(directory)
+    if run.kind != "train":
+        raise ValueError(
+            f"directory={str(directory)!r} is a run of kind {run.kind!r}; this page is for runs "
+            "of `flatnce train`"
+        )
+    return write_page(_page(run), run.directory / "report.html")
+
+
+def _page(run: Run) -> Page:
+    settings = _flat(run.config)
+    train, watch = _last(run, "train"), _last(run, "watch")
+    figures = [
+        figure
+        for chart in CHARTS
+        if (figure := figure_of(chart, run.metrics, ceiling_label({**watch, **train}, chart)))
+    ]
+    sections = [Section("Verdict", _verdict(run)), Section("Key numbers", table=_key(run))]
+    if figures:
+        sections.append(Section("During training", figures=figures))
+    evaluations = (run.results or {}).get("evaluations") or []
+    if evaluations:
+        sections.append(Section("Evaluations", [Paragraph(_TOWARDS_TEST)], _scores(evaluations)))
+    rows = [(name, _shown(value)) for name, value in settings.items()]
+    config = Table("Every setting of this run", ["Setting", "Value"], rows)
+    sections.append(Section("Configuration", table=config, folded=True))
+    return Page(f"Training run {run.directory.name}", _lead(run, settings), sections, _facts(run))
+
+
+_TOWARDS_TEST = (
+    "Choices inside a protocol were made on a validation split. results.json holds the whole "
+    "protocol of each."
+)
+
+
+def _lead(run: Run, settings: Mapping[str, Any]) -> str:
+    train = _last(run, "train")
+    objective = OBJECTIVES.get(settings.get("objective", ""), settings.get("objective", "?"))
+    what = (
+        f"{settings.get('backbone', 'A backbone')} on {settings.get('data', 'images')}, trained "
+        f"with {objective} at batch size {settings.get('batch_size', '?')}"
+    )
+    if train.get("negatives"):
+        what += f": every image has {train['negatives']:,.0f} negatives"
+    if not _finished(run):
+        reached = f"epoch {train['epoch']:.2f}" if train.get("epoch") is not None else "no epoch"
+        return (
+            f"Unfinished: this page shows what was measured until {reached} of "
+            f"{settings.get('epochs', '?')}. {what}."
+        )
+    return f"{what}. {settings.get('epochs', '?')} epochs."
+
+
+def _verdict(run: Run) -> list[Paragraph]:
+    found = [record for record in run.metrics if record.get("kind") == "verdict"]
+    if not found:
+        said = str(
+            (run.results or {}).get("verdict") or "None was given: too little was measured."
+        )
+        return [Paragraph(opened(said))]
+    paragraphs = [_finding(found[-1], "At the end" if _finished(run) else "So far")]
+    paragraphs += [_finding(record, f"Step {record['step']:,}") for record in reversed(found[:-1])]
+    return paragraphs
+
+
+def _finding(record: Mapping[str, Any], topic: str) -> Paragraph:
+    since = f"since step {record['since']:,}" if record.get("since") is not None else ""
+    text = f"{record['verdict']} {since}".strip()
+    text = f"{text}: {record['evidence']}." if record.get("evidence") else f"{text}."
+    if record.get("remedies"):
+        text += f" Do one of: {'; '.join(record['remedies'])}."
+    return Paragraph(opened(text), topic)
+
+
+def _key(run: Run) -> Table:
+    """The last numbers, each beside what it can reach at most; only what was measured."""
+    train, watch, results = _last(run, "train"), _last(run, "watch"), run.results or {}
+    speed = results.get("images_per_second") or train.get("images_per_second")
+    seconds = results.get("seconds") or train.get("seconds")
+    rows = [
+        ("kNN accuracy (held-out training images)", _percent(watch.get("knn")), "100 %"),
+        ("Loss, on InfoNCE's scale", _nats(train.get("loss")), ""),
+        (
+            "K-sample MI",
+            _nats(train.get("mi")),
+            _nats(train.get("mi_ceiling")),
+        ),
+        (
+            "Large-pool MI, best scale",
+            _nats(watch.get("pool_mi")),
+            _nats(watch.get("pool_ceiling")),
+        ),
+        (
+            "Large-pool MI, temperature of training",
+            _nats(watch.get("pool_mi_at_temperature")),
+            _nats(watch.get("pool_ceiling")),
+        ),
+        ("ESS, share of the negatives", _share(train.get("ess")), "1"),
+        (
+            "ESS with the positive, share of candidates",
+            _share(train.get("ess_with_positive")),
+            "1",
+        ),
+        ("Gradient gain", _share(train.get("gain")), "1"),
+        ("Saturated rows", _percent(train.get("saturated")), "100 %"),
+        ("Positive found among the candidates", _percent(train.get("top1")), "100 %"),
+        ("Effective rank of the embeddings", _share(train.get("effective_rank")), ""),
+        ("Temperature", _share(train.get("temperature")), ""),
+        ("Images a second", f"{speed:,.0f}" if speed else "", ""),
+        ("Time", _time(seconds), ""),
+    ]
+    steps = f"{train['step']:,} steps" if "step" in train else "no step"
+    return Table(
+        f"After {steps}; the most each can be at the right",
+        ["Measure", "Value", "At most"],
+        [row for row in rows if row[1]],
+    )
+
+
+def _scores(evaluations: list[Mapping[str, Any]]) -> Table:
+    rows = []
+    for result in evaluations:
+        protocol = result.get("protocol")
+        given = protocol if isinstance(protocol, Mapping) else {"name": protocol}
+        interval = result.get("interval")
+        rows.append(
+            (
+                str(given.get("name", "?")),
+                str(given.get("data", result.get("data", ""))),
+                f"{result['step']:,}" if result.get("step") is not None else "",
+                _percent(result.get("top1")),
+                " to ".join(map(_percent, interval)) if interval else "",
+                _percent(result.get("top5")),
+                f"{result['test_images']:,}" if result.get("test_images") else "",
+            )
+        )
+    names = ["Protocol", "Data", "Step", "Top-1", "95 % interval", "Top-5", "Test images"]
+    return Table("Accuracy on the test set", names, rows)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    seeds = run.environment.get("seeds") or [_flat(run.config).get("seed")]
+    return {
+        **origin_of(run.environment),
+        "Seed": ", ".join(str(seed) for seed in seeds),
+        "State": "finished" if _finished(run) else "unfinished",
+    }
+
+
+def _finished(run: Run) -> bool:
+    """Whether it went to the end; results may also hold evaluations of an unfinished run."""
+    return run.results is not None and "step" in run.results
+
+
+def _last(run: Run, kind: str) -> dict[str, Any]:
+    return next((r for r in reversed(run.metrics) if r.get("kind") == kind), {})
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every leaf by its own name; they are unique over the sections."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 (a setting)
+    return "not set" if value is None else str(value)
+
+
+def _nats(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f} nats"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} %"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )

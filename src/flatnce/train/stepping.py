@@ -1,0 +1,140 @@
+"""One step of training, and the same step as a CUDA graph: a small batch fills no card otherwise.
+
+A step of a ResNet-18 is some eight hundred kernels, which take the host far longer to launch than
+the card to run. Recorded once, they are launched together. The step reads nothing from the device,
+so it can be recorded as it is: views, both passes, diagnostics, optimizer.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from flatnce.data import Views
+from flatnce.diagnostics import Monitor
+from flatnce.train import caching
+from flatnce.train.finite import Sentinel
+from flatnce.train.learner import Learner
+from flatnce.train.optim import set_rate
+from flatnce.train.schedule import WarmupCosine
+
+__all__ = ["Recorded", "Step"]
+
+# Steps before recording: libraries choose their kernels and make their workspace in them.
+EAGER_STEPS = 3
+
+
+class Step:
+    """One step of training; reads nothing from the device.
+
+    Arguments:
+        learner: What learns.
+        optimizer: Moves it. Its rate is a tensor where the step is to be recorded.
+        views: Make two views of each image.
+        rate: The learning rate by step.
+        monitor: Is shown every batch.
+        sentinel: Is shown every loss and gradient; knows how many steps were taken.
+        micro_batch: As in :func:`flatnce.train.caching.backward`.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        optimizer: Optimizer,
+        views: Views,
+        rate: WarmupCosine,
+        monitor: Monitor,
+        sentinel: Sentinel,
+        micro_batch: int | None = None,
+    ) -> None:
+        self.learner, self.optimizer, self.views = learner, optimizer, views
+        self.rate, self.monitor, self.sentinel = rate, monitor, sentinel
+        self.micro_batch = micro_batch
+
+    def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
+        """Take the step.
+
+        Arguments:
+            images: Unsigned bytes (b, c, h, w).
+            indices: Which samples.
+            epoch: Of which epoch, a tensor.
+        """
+        views = self.views(images, indices, epoch)
+        set_rate(self.optimizer, self._rate_now())
+        self.optimizer.zero_grad()
+        loss = caching.backward(self.learner, views, indices, self.micro_batch)
+        self.monitor.update(self.learner.objective.last)
+        self.sentinel.look(loss)
+        self.optimizer.step()
+        self.learner.after_step()
+
+    def _rate_now(self) -> float | Tensor:
+        taken = self.sentinel.taken
+        on_device = isinstance(self.optimizer.param_groups[0]["lr"], Tensor)
+        return self.rate.at(taken) if on_device else self.rate.at(int(taken))
+
+
+class Recorded:
+    """A step that is recorded after its first few calls, and from then on replayed.
+
+    What cannot be recorded goes on as it is, and says why.
+
+    Arguments:
+        step: The step, on a CUDA device.
+        tell: Called once with a line if it cannot be recorded.
+    """
+
+    def __init__(self, step: Step, tell: Callable[[str], None]) -> None:
+        self.step, self.tell = step, tell
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, Tensor, Tensor] | None = None
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
+        """Take the step.
+
+        Arguments:
+            images: As in :class:`Step`.
+            indices: Likewise.
+            epoch: Likewise.
+        """
+        self.calls += 1
+        if self.inputs is None:
+            self.inputs = (images.clone(), indices.clone(), epoch.clone())
+        for kept, given in zip(self.inputs, (images, indices, epoch), strict=True):
+            kept.copy_(given)
+        if self.calls == EAGER_STEPS + 1:
+            self._record()
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.calls > EAGER_STEPS:
+            self.step(*self.inputs)
+        else:
+            self._on_the_side()
+
+    def _on_the_side(self) -> None:
+        """A step on the stream that will be recorded, so that what it sets up is there."""
+        assert self.inputs is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.step(*self.inputs)
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _record(self) -> None:
+        assert self.inputs is not None
+        # Gradients must be made inside, so that a replay writes them anew.
+        self.step.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, a loader's, may use the device meanwhile.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.step(*self.inputs)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.step.optimizer.zero_grad()
+            why = str(error).strip().splitlines()[0]
+            self.tell(f"this step cannot be recorded as a CUDA graph and runs unrecorded: {why}")
+            return
+        self.graph = graph

@@ -1,0 +1,100 @@
+"""On a GPU: a run whose steps are recorded is the run whose steps are not."""
+
+import pytest
+import torch
+
+from flatnce.data import load
+from flatnce.train import preset
+from flatnce.train.stepping import Recorded, Step
+from flatnce.train.training import Training
+from gpu import host_reads_forbidden
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
+
+CASES = {
+    "simclr": {},
+    "infonce, lars": {"objective": "infonce", "optimizer": "lars"},
+    "moco, ess, adamw": {
+        "queue": 256,
+        "momentum_encoder": 0.9,
+        "ess": 0.4,
+        "optimizer": "adamw",
+        "rate": 1e-3,
+    },
+    "learned temperature": {"learn_temperature": True, "precision": "bfloat16"},
+    "scheduled temperature": {"temperature_end": 0.5},
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def training_of(case, tmp_path, **more):
+    settings = {"precision": "float32", **CASES[case], **more}
+    config = preset("digits").override(device="cuda", **settings)
+    return Training(config, tmp_path, torch.device("cuda", 0))
+
+
+def take(training, steps):
+    per_epoch = training.steps_per_epoch
+    while training.step < steps:
+        epoch, done = divmod(training.step, per_epoch)
+        for batch in training.images.loader.epoch(epoch, start=done):
+            training.take_step(batch, epoch)
+            if training.step == steps:
+                break
+
+
+@every_case
+def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path):
+    recorded, plain = training_of(case, tmp_path), training_of(case, tmp_path)
+    assert isinstance(recorded._take_step, Recorded)
+    plain._take_step = plain._take_step.step
+    assert isinstance(plain._take_step, Step)
+    torch.backends.cudnn.benchmark = False
+    take(recorded, 30)  # into the second epoch
+    take(plain, 30)
+    assert recorded._take_step.graph is not None, recorded.notes
+    one, two = recorded.monitor.compute(30), plain.monitor.compute(30)
+    assert one["steps"] == two["steps"] == 30
+    for name in ("loss", "ess", "gain", "temperature"):
+        assert one[name] == pytest.approx(two[name], rel=1e-2), name
+    assert int(recorded.sentinel.taken) == 30
+    rates = [t.optimizer.param_groups[0]["lr"].item() for t in (recorded, plain)]
+    assert rates[0] == pytest.approx(rates[1]) == pytest.approx(recorded.rate.at(29))
+
+
+@every_case
+def test_an_epoch_reads_nothing_from_the_device(case, tmp_path):
+    training = training_of(case, tmp_path)
+    take(training, 5)
+    with host_reads_forbidden():
+        for batch in training.images.loader.epoch(1):
+            training.take_step(batch, 1)
+
+
+def test_a_step_that_cannot_be_recorded_goes_on_and_says_why(tmp_path):
+    training = training_of("simclr", tmp_path)
+    training.learner.encoder.backbone.register_forward_hook(lambda m, i, o: print(o.sum().item()))
+    take(training, 6)
+    assert len(training.notes) == 1 and "runs unrecorded" in training.notes[0]
+    assert training.monitor.compute(6)["steps"] >= 6
+
+
+def test_a_nan_is_found_at_the_next_look(tmp_path):
+    from flatnce.train import TrainingFailed
+
+    training = training_of("simclr", tmp_path)
+    take(training, 6)
+    training.check()
+    with torch.no_grad():
+        training.learner.encoder.head[0].weight.fill_(torch.nan)
+    take(training, 8)
+    with pytest.raises(TrainingFailed, match="since step 6"):
+        training.check()
+
+
+def test_images_of_the_set_are_on_the_device(tmp_path):
+    assert training_of("simclr", tmp_path).images.image_set.device.type == "cuda"
+    assert load("digits").device.type == "cpu"
