@@ -87,8 +87,11 @@ class Resident:
             start: How many of its batches are already done.
         """
         images, labels = self.image_set.images, self.image_set.labels
-        # One copy an epoch; slices of it are then taken without the host waiting.
-        order = self.batching.order(number).to(images.device)
+        # One copy an epoch, from pinned memory: the host never waits for it, nor for the slices.
+        order = self.batching.order(number)
+        if images.is_cuda:
+            order = order.pin_memory()
+        order = order.to(images.device, non_blocking=True)
         for low, high in self.batching.bounds(start):
             indices = order[low:high]
             yield Batch(indices, images.index_select(0, indices), labels.index_select(0, indices))
