@@ -38,6 +38,7 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
         "cpu_count": os.cpu_count(),
         "threads": None if torch is None else torch.get_num_threads(),
         "device": _processor(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "seeds": list(seeds),
         "command": _command(sys.argv),
     }

@@ -135,13 +135,15 @@ def _run(training: Training, recorder: Recorder) -> Outcome:
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**_position(training), "note": note})
-                if pause:
+                look = watcher and watch_every and (step % watch_every == 0 or last)
+                if pause or look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
+                if watcher and look:
+                    _look(training, watcher, recorder)
+                if pause:
                     recorder.line("train", _numbers(training, clock))
                     _say_verdict(training, recorder)
-                if watcher and watch_every and (step % watch_every == 0 or last):
-                    _look(training, watcher, recorder)
                 # Alone, at once; together, where all come by at the same step.
                 ask = pause or not distributed.is_active()
                 stop = ask and interrupts.agreed(training.device)

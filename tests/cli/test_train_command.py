@@ -1,0 +1,187 @@
+"""``flatnce train`` and ``flatnce resume`` as a user meets them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flatnce import cli
+from flatnce.cli import main
+from flatnce.cli.progress import progress_line
+from flatnce.runlog import read_run
+from flatnce.train import preset
+
+QUICK = "--epochs 1 --batch-size 96 --pool 64 --no-tensorboard --device cpu".split()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
+
+
+@pytest.mark.parametrize("typed", [["--help"], ["-h"], ["digits", "--help"], ["cifar10", "-h"]])
+def test_help_fits_a_screen(typed, capsys):
+    assert main(["train", *typed]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45 and max(map(len, lines)) <= 92
+    text = "\n".join(lines)
+    for flag in ("--objective", "--batch-size", "--ess", "--dry-run", "presets:", "--help-all"):
+        assert flag in text
+
+
+def test_help_shows_the_defaults_of_the_data_set(capsys):
+    main(["train", "cifar10", "--help"])
+    assert "--backbone resnet18" in capsys.readouterr().out
+
+
+def test_help_all_lists_every_setting(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help-all"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name in preset("digits").flat():
+        assert f"--{name.replace('_', '-')}" in shown, name
+
+
+def test_no_arguments_are_misuse_and_show_the_help(capsys):
+    assert main(["train"]) == 2
+    assert "usage: flatnce train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        (["digist"], 2, "did you mean 'digits'"),
+        (["--epochs", "3"], 2, "comes before the data set"),
+        (["digits", "--backbone", "resnet81"], 2, "did you mean resnet18"),
+        (["digits", "--preset", "cifr10"], 2, "did you mean 'cifar10'"),
+        (["digits", "--batch-size", "9999"], 2, "larger than the data set"),
+        (["digits", "--evaluate", "linaer"], 2, "linear"),
+        (["cifar10"], 1, "flatnce data cifar10"),
+        (["./nowhere"], 1, "nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
+    assert main(["train", *typed]) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["--bacth-size", "32"], "--batch-size"),
+        (["--batch-size", "many"], "many"),
+        (["--objective", "infonse"], "did you mean 'infonce'"),
+        (["--ess", "0.3", "--learn-temperature"], "both move the"),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "digits", *typed])
+    assert ended.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_dry_run_says_what_would_happen_and_does_nothing(as_json, capsys, tmp_path):
+    flags = ["--json"] if as_json else []
+    assert main(["train", "cifar10", "--dry-run", "--batch-size", "32", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    if as_json:
+        found = json.loads(shown)
+        assert found["negatives"] == 62 and found["config"]["run"]["batch_size"] == 32
+    else:
+        assert "K = 63" in shown and "log K = 4.14" in shown
+        assert "not on this machine" in shown and "memory expected" in shown
+
+
+def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
+    assert main(["train", "digits", "--name", "first", *QUICK]) == 0
+    shown = capsys.readouterr().out
+    for words in ("epoch 1.0/1", "MI", "ESS", "gain", "kNN", "images/s", "left", "linear"):
+        assert words in shown, words
+    run = read_run("runs/first")
+    assert os.path.isfile("runs/first/report.html")
+    assert {found["name"] for found in run.results["evaluations"]} == {"knn", "linear"}
+    assert run.environment["command"][:1] and run.environment["processes"] == 1
+
+    assert main(["train", "digits", "--name", "first", *QUICK]) == 2
+    assert "flatnce resume first" in capsys.readouterr().err
+    assert main(["train", "digits", "--name", "first", "--replace", "--json", *QUICK]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 14
+
+
+def test_resume_names_the_runs_there_are(capsys):
+    main(["train", "digits", "--name", "first", "--evaluate", "--json", *QUICK])
+    capsys.readouterr()
+    assert main(["resume", "frist"]) == 2
+    assert "there are first" in capsys.readouterr().err
+    assert main(["resume", "first", "--evaluate"]) == 0
+
+
+def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
+    rates = ["--tune", "0.05", "0.4"]
+    assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0
+    shown = capsys.readouterr().out
+    assert "rate 0.05: 0." in shown and "rate 0.4: 0." in shown and "at the edge" in shown
+    assert read_run("runs/t").config["optimizer"]["rate"] in (0.05, 0.4)
+
+
+def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
+    typed = ["train", "digits", "--name", "nan", "--rate", "1e30", "--scaling", "none", *QUICK]
+    assert main(typed) == 1
+    shown = capsys.readouterr().err
+    assert "training stopped" in shown and shown.count("\n") == 1
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "flatnce", "train", "digits", "--name", "long"]
+    command += ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    started = tmp_path / "runs" / "long" / "metrics.jsonl"
+    for _ in range(600):
+        if started.is_file() and started.stat().st_size:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "flatnce resume long" in out and "Traceback" not in err
+
+
+def test_devices_starts_torchrun_with_the_same_command(monkeypatch):
+    started = []
+    monkeypatch.setattr(subprocess, "call", lambda command: started.append(command) or 0)
+    assert main(["train", "digits", "--devices", "2", *QUICK]) == 0
+    (command,) = started
+    assert command[1:4] == ["-m", "torch.distributed.run", "--standalone"]
+    assert "--nproc-per-node=2" in command and "--max-restarts=3" in command
+    assert command[command.index("flatnce") + 1 :][:2] == ["train", "digits"]
+
+
+def test_every_command_of_the_table_has_its_module():
+    from importlib import import_module
+
+    for name in cli.COMMANDS:
+        assert callable(import_module(f"flatnce.cli.{name}").run)
+
+
+def test_the_progress_line_says_what_matters():
+    line = {"epoch": 2.0, "loss": 1.5, "mi": 2.64, "mi_ceiling": 4.14, "ess": 0.31, "gain": 0.42}
+    line |= {"temperature": 0.1, "images_per_second": 12345.6, "seconds": 60.0}
+    watched = {"knn": 0.505, "pool_mi": 5.0, "pool_ceiling": 9.21}
+    assert progress_line(line, watched, epochs=100) == (
+        "epoch 2.0/100  loss 1.500  MI 2.64 of 4.14  ESS 0.31  gain 0.42  T 0.1  kNN 50.5%  "
+        "pool MI 5.00 of 9.21  12,346 images/s  49:00 left"
+    )
