@@ -73,6 +73,8 @@ VERDICT = {
     "remedies": ["replace the loss by FlatNCE"],
 }
 EVALUATION = {
+    "name": "linear",
+    "data": "cifar10",
     "protocol": {"name": "linear", "data": "cifar10"},
     "step": 400,
     "top1": 0.7543,
@@ -82,12 +84,19 @@ EVALUATION = {
 }
 
 
+OTHERS = [
+    {"name": "transfer-linear", "data": "voc2007", "map": 0.6, "protocol": {"name": "transfer"}},
+    {"name": "mi", "data": "cifar10", "pool_mi": 5.0, "pool_ceiling": 9.21, "protocol": {}},
+]
+
+
 def write(folder, lines, finished=True):
     log = RunLog(folder, kind="train", config=CONFIG, seeds=[7])
     for line in lines:
         log.log(line)
     if finished:
-        log.finish({"step": 400, "epochs": 4, "seconds": 121.0, "images_per_second": 11_900.0})
+        last = "saturated since step 280: MI 4.07 of 4.14 nats; do one of: replace the loss"
+        log.finish({"step": 400, "seconds": 121.0, "images_per_second": 11_900.0, "verdict": last})
     return folder
 
 
@@ -102,7 +111,8 @@ def whole_run(folder, steps=range(10, 401, 10), finished=True):
 @pytest.fixture(scope="module")
 def html(tmp_path_factory) -> str:
     folder = whole_run(tmp_path_factory.mktemp("runs") / "first")
-    add_evaluation(folder, EVALUATION)
+    for result in (EVALUATION, *OTHERS):
+        add_evaluation(folder, result)
     return run_page(folder).read_text(encoding="utf-8")
 
 
@@ -175,9 +185,10 @@ def test_a_ceiling_is_drawn_where_it_lies(html, chart, ceiling):
 
 
 def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
-    places = [html.index(word) for word in ("Saturated since step 280", "Key numbers", "<svg")]
+    words = ("Saturated since step 280: MI 4.07", "From step 300 on", "From step 20 on")
+    places = [html.index(word) for word in (*words, "Key numbers", "<svg")]
     assert places == sorted(places)
-    assert "replace the loss by FlatNCE" in html
+    assert "Do one of: replace the loss by FlatNCE." in html
 
 
 @pytest.mark.parametrize(
@@ -189,6 +200,8 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
         ("Time", ["2 min 1 s"]),
         ("Images a second", ["11,900"]),
         ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),
+        ("transfer", ["voc2007", "mAP 60.00 %"]),
+        ("mi", ["cifar10", "5.000 nats of 9.210 nats"]),
         ("backbone", ["resnet18"]),
         ("root", ["not set"]),
     ],
@@ -202,7 +215,7 @@ def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
     add_evaluation(folder, EVALUATION)  # which makes a results.json
     html = run_page(folder).read_text(encoding="utf-8")
     assert "Unfinished: this page shows what was measured until epoch 1.00 of 4" in html
-    assert "So far." in html and "75.43 %" in html
+    assert "So far, from step 300 on" in html and "75.43 %" in html
 
 
 def test_a_run_that_measured_nothing_gets_a_page(tmp_path):

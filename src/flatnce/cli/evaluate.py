@@ -188,7 +188,11 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
         with console.status("starting") as status:
-            yield status.update
+
+            def keep(line: str) -> None:
+                (console.print if line.startswith("left out") else status.update)(line)
+
+            yield keep
     elif quiet:
         yield lambda _: None
     else:
@@ -196,7 +200,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 
         def show(line: str) -> None:
             nonlocal last
-            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            if line.startswith("left out") or time.monotonic() - last > SECONDS_BETWEEN_LINES:
                 print(line, flush=True)
                 last = time.monotonic()
 

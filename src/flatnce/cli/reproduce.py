@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flatnce.recipes.reproduce.catalogue import CATALOGUE, entry
+from flatnce.report.names import opened
 from flatnce.report.reproduce import reproduce_page, table_of
 from flatnce.runlog import read_run
 
@@ -141,8 +142,10 @@ def _show(results: Mapping[str, Any]) -> None:
     console.print()
     console.print(table)
     for topic, text in results["words"].items():
-        console.print(f"\n[bold]{topic}.[/bold] {text}")
-    console.print(f"\n[bold]Scale {results['scale']}.[/bold] {results['scale_shows']}.")
+        console.print(f"\n[bold]{opened(topic)}.[/bold] {opened(text)}")
+    if results["runs"]:
+        shows = opened(results["scale_shows"])
+        console.print(f"\n[bold]Scale {results['scale']}.[/bold] {shows}.")
 
 
 def _list(as_json: bool) -> int:

@@ -24,7 +24,7 @@ __all__ = ["best_scale", "pool_information"]
 SCALE_LIMITS = (0.05, 500.0)
 
 # Scores held at once while the scale is sought, and the fewest anchors that settle one number.
-CALIBRATION_SCORES, FEWEST_ANCHORS = 2**24, 128
+CALIBRATION_SCORES, FEWEST_ANCHORS = 2**23, 128
 
 
 def best_scale(cosines: Float[Tensor, "a n"], start: float) -> float:
@@ -69,7 +69,7 @@ def pool_information(
     Row i of ``z1`` is sought among all n rows of ``z2``. Scores are made in blocks, so that memory
     grows with n and not with its square: pools of 100,000 are a matter of time only.
 
-    Limits: a bound by log n, which is returned beside it; near it, it says "at least that much".
+    Limits: never above log n, which is returned beside it; near it, "at least that much".
 
     Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``, ``pool`` (n),
     ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and ``pool_top1`` (the
@@ -86,8 +86,7 @@ def pool_information(
         calibration: Embeddings of the first and second views of other images, to choose the
             scale on. Best about as many second views as the pool has, as the scale moves with
             the number of candidates; of the first views some are enough.
-        start: Where to begin the search for the scale, as an inverse temperature; by default that
-            of training. The last answer saves steps.
+        start: Where to begin the search for the scale; by default that of training.
 
     Examples:
         >>> import torch
@@ -96,23 +95,20 @@ def pool_information(
         >>> round(found["pool_mi"], 2), round(found["pool_ceiling"], 2), found["pool_top1"]
         (2.08, 2.08, 1.0)
     """
-    if z1.shape != z2.shape:
-        raise ValueError(
-            f"z1 has shape {tuple(z1.shape)} and z2 {tuple(z2.shape)}; pass two views of the same "
-            "images"
-        )
-    _check(z1, z2, "z1", "z2")
+    _check(z1, z2, "z1", "z2", z1.shape[:1] == z2.shape[:1])
     _check(*calibration, "calibration[0]", "calibration[1]")
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)
     scale = _calibrated(*calibration, start=1 / temperature if start is None else start)
     best = contrast_of(pairs, 1 / scale)
+    ceiling = math.log(len(z1))
     return {
-        "pool_mi": float(mutual_information(best)),
-        "pool_mi_at_temperature": float(mutual_information(trained)),
-        "pool": z1.shape[0],
-        "pool_ceiling": math.log(z1.shape[0]),
+        # Rounding may lift a bound that is at its ceiling above it.
+        "pool_mi": min(float(mutual_information(best)), ceiling),
+        "pool_mi_at_temperature": min(float(mutual_information(trained)), ceiling),
+        "pool": len(z1),
+        "pool_ceiling": ceiling,
         "pool_scale": scale,
         "pool_top1": float(retrieval_top1(best)),
     }
@@ -129,11 +125,11 @@ def _calibrated(z1: Tensor, z2: Tensor, *, start: float) -> float:
         return best_scale(left @ right.T, min(max(start, low), high))
 
 
-def _check(first: Tensor, second: Tensor, *names: str) -> None:
+def _check(first: Tensor, second: Tensor, name: str, other: str, alike: bool = True) -> None:
     shapes = tuple(first.shape), tuple(second.shape)
-    fit = first.ndim == second.ndim == 2 and shapes[0][1] == shapes[1][1]
+    fit = alike and first.ndim == second.ndim == 2 and shapes[0][1] == shapes[1][1]
     if not fit or not 1 <= shapes[0][0] <= shapes[1][0] or shapes[1][0] < 2:
         raise ValueError(
-            f"{names[0]} has shape {shapes[0]} and {names[1]} {shapes[1]}; pass two views of the "
+            f"{name} has shape {shapes[0]} and {other} {shapes[1]}; pass two views of the "
             "same images, each (images, width), at least 2 images"
         )

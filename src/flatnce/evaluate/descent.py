@@ -118,19 +118,25 @@ def probe_by_descent(
         "fitted_on": len(train),
     }
     del protocol["rates"]
-    rate = config.rates[0]
-    if len(config.rates) > 1:
-        rest, held = validation_split(train.labels, validation, seed)
-        part, aside = train.subset(rest), train.subset(held)
-
-        def score(rate: float) -> tuple[float, float]:
-            return goodness(_descend(part, config, rate, seed).scores(aside.features), aside)
-
-        choice = choose("rate", config.rates, score, held, seed)
-        rate = choice.value
-        protocol |= choice.protocol
-    protocol["rate"] = rate
+    rate, how = _rate(train, config, validation, seed)
+    protocol |= {**how, "rate": rate}
     return Probe(_descend(train, config, rate, seed).scores(asked), protocol)
+
+
+def _rate(
+    train: Features, config: DescentConfig, validation: float, seed: int
+) -> tuple[float, dict[str, Any]]:
+    """The learning rate, and how it was chosen where there are several."""
+    if len(config.rates) == 1:
+        return config.rates[0], {}
+    rest, held = validation_split(train.labels, validation, seed)
+    part, aside = train.subset(rest), train.subset(held)
+
+    def score(rate: float) -> tuple[float, float]:
+        return goodness(_descend(part, config, rate, seed).scores(aside.features), aside)
+
+    choice = choose("rate", config.rates, score, held, seed)
+    return choice.value, choice.protocol
 
 
 def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from flatnce.data import MissingData
 from flatnce.evaluate.bench import Bench, missing_sets, nearest
 from flatnce.evaluate.protocols import PROTOCOLS, Result
 
-__all__ = ["ALL", "TRANSFER_SETS", "evaluate", "expand", "plan"]
+__all__ = ["ALL", "TRANSFER_SETS", "evaluate", "expand", "plan", "wanted"]
 
 TRANSFER_SETS = (
     "cifar10",
@@ -47,6 +47,21 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Which protocol on which set, whether or not the set is there; see :func:`plan`.
+
+    Arguments:
+        names: As in :func:`expand`.
+        own: The set the encoder was trained on.
+        data: Sets to evaluate on instead.
+    """
+    pairs: list[tuple[str, str]] = []
+    for name in expand(names):
+        elsewhere = name.startswith("transfer-") and ALL not in names
+        pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
+    return pairs
+
+
 def plan(
     names: Sequence[str],
     own: str,
@@ -67,11 +82,7 @@ def plan(
         root: Where data sets lie.
         skip_missing: Leave out what is missing instead.
     """
-    pairs: list[tuple[str, str]] = []
-    for name in expand(names):
-        elsewhere = name.startswith("transfer-") and ALL not in names
-        sets = data or (TRANSFER_SETS if elsewhere else (own,))
-        pairs += [(name, one) for one in sets]
+    pairs = wanted(names, own, data)
     sets = list(dict.fromkeys(one for _, one in pairs))
     missing = missing_sets(sets, root)
     if missing and not (skip_missing and len(missing) < len(sets)):

@@ -77,29 +77,18 @@ def linear_probe(
     """
     asked = test.features if isinstance(test, Features) else test
     _check(train, asked, regularisations)
+    start, chosen = None, regularisations[0]
+    how: dict[str, Any] = {}
+    if len(regularisations) > 1:
+        start, how = _chosen(train, regularisations, validation, seed)
+        chosen = start.regularisation
+    fit = Regression(train).fit(chosen, start=start, tolerance=tolerance)
+    kind = "logistic regression, one against the rest"
     protocol: dict[str, Any] = {
-        "classifier": "logistic regression, one against the rest"
-        if train.several
-        else "multinomial logistic regression",
+        "classifier": kind if train.several else "multinomial logistic regression",
         "optimizer": "L-BFGS",
         "features": "standardised by the training images",
-    }
-    start, chosen = None, regularisations[0]
-    if len(regularisations) > 1:
-        rest, held = validation_split(train.labels, validation, seed)
-        fits = _path(train.subset(rest), regularisations)
-        aside = train.subset(held)
-
-        def score(regularisation: float) -> tuple[float, float]:
-            return goodness(fits[regularisation].classifier.scores(aside.features), aside)
-
-        choice = choose("regularisation", regularisations, score, held, seed)
-        chosen, start = choice.value, fits[choice.value]
-        protocol |= choice.protocol
-        # Of a λ at the end of the grid a better one may lie beyond.
-        protocol["regularisation_at_end"] = chosen in (min(regularisations), max(regularisations))
-    fit = Regression(train).fit(chosen, start=start, tolerance=tolerance)
-    protocol |= {
+        **how,
         "regularisation": chosen,
         "sklearn_C": 1 / (chosen * len(train)) if chosen else None,
         "fitted_on": len(train),
@@ -110,6 +99,22 @@ def linear_probe(
         "training_loss": fit.loss,
     }
     return Probe(fit.classifier.scores(asked), protocol)
+
+
+def _chosen(
+    train: Features, regularisations: Sequence[float], validation: float, seed: int
+) -> tuple[LogisticFit, dict[str, Any]]:
+    """The fit of the best λ on the rest of the images, and how it was chosen."""
+    rest, held = validation_split(train.labels, validation, seed)
+    fits, aside = _path(train.subset(rest), regularisations), train.subset(held)
+
+    def score(regularisation: float) -> tuple[float, float]:
+        return goodness(fits[regularisation].classifier.scores(aside.features), aside)
+
+    choice = choose("regularisation", regularisations, score, held, seed)
+    # Of a λ at the end of the grid a better one may lie beyond.
+    at_end = choice.value in (min(regularisations), max(regularisations))
+    return fits[choice.value], {**choice.protocol, "regularisation_at_end": at_end}
 
 
 def goodness(scores: Tensor, held: Features) -> tuple[float, float]:

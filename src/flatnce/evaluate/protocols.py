@@ -89,17 +89,17 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
     parts: list[tuple[str, dict[str, Any], Tensor]] = []
     if options.label_list is not None:
         listed = label_list(options.label_list, train)
-        parts.append((f"{len(listed):,} listed", {"label_list": options.label_list}, listed))
+        how: dict[str, Any] = {"label_list": options.label_list}
+        parts.append((f"{len(listed):,} labels listed", how, listed))
     else:
         for fraction in options.fraction:
             chosen = label_fraction(train.labels, fraction, options.seed)
             how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
-            parts.append((f"{100 * fraction:g} %", how, chosen))
+            parts.append((f"{100 * fraction:g} % of labels", how, chosen))
     for label, how, chosen in parts:
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
         for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
-            title = f"{what}, {label} of labels" if what == "semi" else f"{what}, {label}"
-            found = _finetuned(bench, data, "semi", title, chosen, start)
+            found = _finetuned(bench, data, "semi", f"{what}, {label}", chosen, start)
             found["protocol"]["labels"] = labels
             yield found
 

@@ -5,18 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flatnce.data import Views
 from flatnce.data.catalog import is_path
 from flatnce.evaluate import Bench, Options, Subject, evaluate, plan
+from flatnce.evaluate.planning import wanted
 from flatnce.runlog import add_evaluation, read_run
 from flatnce.train import TrainConfig, Trained, trained
+from flatnce.train.images import views_of
 from flatnce.train.learner import build_encoder
 from flatnce.train.processes import choose_device
 
 __all__ = ["evaluate_run", "own_data", "subject_of"]
-
-# Settings of a run's views that Views knows by the same name.
-VIEW_SETTINGS = ("flip", "jitter", "grayscale", "blur", "solarize", "cutout", "noise")
 
 
 def evaluate_run(
@@ -50,10 +48,14 @@ def evaluate_run(
     if chosen.root is None:
         chosen = replace(chosen, root=run.config.data.root)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
-    pairs = plan(names, own_data(run.config), data, root=chosen.root, skip_missing=skip_missing)
-    bench = Bench(subject_of(run, _temperature(place, run)), chosen)
-    if report is not None:
-        bench.report = report
+    own = own_data(run.config)
+    pairs = plan(names, own, data, root=chosen.root, skip_missing=skip_missing)
+    tell = report or (lambda line: None)
+    there = {one for _, one in pairs}
+    left_out = dict.fromkeys(one for _, one in wanted(names, own, data) if one not in there)
+    if left_out:
+        tell(f"left out, as not on disk: {', '.join(left_out)}")
+    bench = Bench(subject_of(run, _temperature(place, run)), chosen, tell)
     found = []
     for result in evaluate(bench, pairs):
         result["step"] = run.step
@@ -70,15 +72,6 @@ def subject_of(run: Trained, temperature: float | None = None) -> Subject:
         temperature: What training had come to; by default what its config says.
     """
     config, (mean, std) = run.config, run.normalisation
-    settings = {name: getattr(config.views, name) for name in VIEW_SETTINGS}
-    views = Views(
-        run.size,
-        seed=config.run.seed,
-        crop=(config.views.crop_least, 1.0),
-        mean=mean,
-        std=std,
-        **settings,
-    )
     model = config.override(pretrained=False).model
     return Subject(
         run.encoder,
@@ -87,7 +80,7 @@ def subject_of(run: Trained, temperature: float | None = None) -> Subject:
         tuple(mean),
         tuple(std),
         fresh=lambda: build_encoder(model, channels=run.channels, size=run.size).backbone,
-        views=views,
+        views=views_of(config, run.size),
         temperature=temperature or config.loss.temperature,
         data=own_data(config),
         crop_least=config.views.crop_least,

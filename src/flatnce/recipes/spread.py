@@ -62,20 +62,25 @@ def standing(
         'InfoNCE is ahead by 0.20 ± 0.10 (in all 3 seeds)'
         >>> standing({"mean": 0.1, "sd": 0.2, "values": [-0.1, 0.1, 0.3]}).partition(" (")[0]
         'neither is clearly ahead'
-        >>> standing(spread([0.031]), factor=100, unit=" points")
+        >>> standing(spread([0.031]), factor=100.0, unit=" points")
         'FlatNCE is ahead by 3.10 points (one seed)'
     """
     values = [value for value in difference["values"] if value is not None]
     if not values:
         return "there is nothing to compare"
+    if not any(values):
+        return f"both are equal ({_seeds(len(values))})"
     mean, sd = factor * difference["mean"], difference["sd"]
     around = f" ± {factor * sd:.2f}" if sd is not None else ""
-    ahead = sum(value > 0 for value in values)
-    if len(values) > 1 and ahead not in (0, len(values)):
+    ahead, behind = sum(value > 0 for value in values), sum(value < 0 for value in values)
+    if len(values) not in (ahead, behind):
         return (
             f"neither is clearly ahead ({names[0]} minus {names[1]} {mean:+.2f}{around}{unit}, "
             f"above zero in {ahead} of {len(values)} seeds)"
         ).replace(" -", " −")
-    seeds = f"in all {len(values)} seeds" if len(values) > 1 else "one seed"
     winner = names[0] if ahead else names[1]
-    return f"{winner} is ahead by {abs(mean):.2f}{around}{unit} ({seeds})"
+    return f"{winner} is ahead by {abs(mean):.2f}{around}{unit} ({_seeds(len(values))})"
+
+
+def _seeds(count: int) -> str:
+    return f"in all {count} seeds" if count > 1 else "one seed"

@@ -30,7 +30,7 @@ __all__ = [
 WIDTH, HEIGHT = 480.0, 330.0
 LEAST_LEFT, LEAST_RIGHT, MOST_RIGHT, TOP, BOTTOM = 64.0, 92.0, 170.0, 14.0, 48.0
 LABEL_HEIGHT, LETTER, WIDE_LETTER = 17.0, 7.2, 8.4
-FONT, SMALLEST_FONT = 14.0, 8.0
+FONT = 14.0
 # How many series the page has colours for.
 SERIES = 6
 
@@ -179,25 +179,27 @@ def _axes(
         parts.append(_line("grid", frame.left, frame.right, place, place))
         parts.append(text(frame.left - 8, place + 4.5, y.written(tick), "end"))
     places = [frame.across(tick) for tick, _ in x_ticks]
-    small = _shrunk(places, [name for _, name in x_ticks])
-    for place, (_, name) in zip(places, x_ticks, strict=True):
+    baselines, font = _tick_names(places, [name for _, name in x_ticks])
+    for number, (place, (_, name)) in enumerate(zip(places, x_ticks, strict=True)):
+        baseline = floor + baselines[number % len(baselines)]
         parts.append(_line("axis", place, place, floor, floor + 5))
-        parts.append(text(place, floor + 20, name, "middle", small))
+        parts.append(text(place, baseline, name, "middle", font))
     parts.append(_line("axis", frame.left, frame.right, floor, floor))
-    parts.append(text((frame.left + frame.right) / 2, HEIGHT - 8, x.label, "middle"))
+    parts.append(text((frame.left + frame.right) / 2, HEIGHT - 5, x.label, "middle"))
     middle = (TOP + floor) / 2
     turned = f'transform="rotate(-90 14 {middle:.1f})"'
     parts.append(text(14.0, middle, y.label, "middle", turned))
     return parts
 
 
-def _shrunk(places: list[float], names: list[str]) -> str:
-    """A smaller font where names under the ticks would run into each other."""
-    if len(places) < 2:
-        return ""
-    room = min(b - a for a, b in pairwise(places)) - 4
-    size = FONT * room / (LETTER * max(len(name) for name in names))
-    return "" if size >= FONT else f'font-size="{max(size, SMALLEST_FONT):.1f}"'
+def _tick_names(places: list[float], names: list[str]) -> tuple[tuple[float, ...], str]:
+    """Where names under the ticks stand, and how large: in two rows where one has no room."""
+    spacing = min((b - a for a, b in pairwise(places)), default=WIDTH)
+    longest = LETTER * max(len(name) for name in names)
+    if longest <= spacing - 4:
+        return (20.0,), ""
+    size = min(FONT - 2, FONT * (2 * spacing - 4) / longest)
+    return (17.0, 29.0), f'font-size="{size:.1f}"'
 
 
 def _line(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:

@@ -1,5 +1,7 @@
 """What people call what a run writes in short."""
 
+import re
+
 __all__ = ["OBJECTIVES", "VARIABLES", "opened"]
 
 OBJECTIVES = {
@@ -21,8 +23,8 @@ def opened(text: str) -> str:
         text: Any.
 
     Examples:
-        >>> opened("neither is ahead of kNN")
-        'Neither is ahead of kNN'
+        >>> opened("neither is ahead"), opened("kNN"), opened("p-value"), opened("ρ = 0.65")
+        ('Neither is ahead', 'kNN', 'p-value', 'ρ = 0.65')
     """
-    # A name that begins small and has a capital after it (kNN, tSNE) is written so on purpose.
-    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
+    # A symbol, or a name with a capital after its first letter, is written so on purpose.
+    return text[0].upper() + text[1:] if re.match("[a-z]{2}", text) else text

@@ -60,7 +60,7 @@ def _lead(run: Run, settings: Mapping[str, Any]) -> str:
     train = _last(run, "train")
     objective = OBJECTIVES.get(settings.get("objective", ""), settings.get("objective", "?"))
     what = (
-        f"{settings.get('backbone', 'A backbone')} on {settings.get('data', 'images')}, trained "
+        f"Backbone {settings.get('backbone', '?')}, trained on {settings.get('data', 'images')} "
         f"with {objective} at batch size {settings.get('batch_size', '?')}"
     )
     if train.get("negatives"):
@@ -75,15 +75,19 @@ def _lead(run: Run, settings: Mapping[str, Any]) -> str:
 
 
 def _verdict(run: Run) -> list[Paragraph]:
-    found = [record for record in run.metrics if record.get("kind") == "verdict"]
-    if not found:
-        said = str(
-            (run.results or {}).get("verdict") or "None was given: too little was measured."
-        )
-        return [Paragraph(opened(said))]
-    paragraphs = [_finding(found[-1], "At the end" if _finished(run) else "So far")]
-    paragraphs += [_finding(record, f"Step {record['step']:,}") for record in reversed(found[:-1])]
-    return paragraphs
+    """The last word first; then, where it changed on the way, each that was said."""
+    said = [record for record in run.metrics if record.get("kind") == "verdict"]
+    last = (run.results or {}).get("verdict")
+    if last:
+        history = said if len(said) > 1 else []
+        first = Paragraph(f"{opened(last)}.", "At the end")
+    elif said:
+        *history, newest = said
+        first = _finding(newest, f"So far, from step {newest['step']:,} on")
+    else:
+        return [Paragraph("None was given: too little was measured.")]
+    older = [_finding(record, f"From step {record['step']:,} on") for record in reversed(history)]
+    return [first, *older]
 
 
 def _finding(record: Mapping[str, Any], topic: str) -> Paragraph:
@@ -141,24 +145,26 @@ def _key(run: Run) -> Table:
 
 
 def _scores(evaluations: list[Mapping[str, Any]]) -> Table:
-    rows = []
-    for result in evaluations:
-        protocol = result.get("protocol")
-        given = protocol if isinstance(protocol, Mapping) else {"name": protocol}
-        interval = result.get("interval")
-        rows.append(
-            (
-                str(given.get("name", "?")),
-                str(given.get("data", result.get("data", ""))),
-                f"{result['step']:,}" if result.get("step") is not None else "",
-                _percent(result.get("top1")),
-                " to ".join(map(_percent, interval)) if interval else "",
-                _percent(result.get("top5")),
-                f"{result['test_images']:,}" if result.get("test_images") else "",
-            )
-        )
-    names = ["Protocol", "Data", "Step", "Top-1", "95 % interval", "Top-5", "Test images"]
-    return Table("Accuracy on the test set", names, rows)
+    names = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
+    return Table("On test images", names, [_score(result) for result in evaluations])
+
+
+def _score(result: Mapping[str, Any]) -> tuple[str, ...]:
+    protocol, interval = result.get("protocol") or {}, result.get("interval")
+    score = _percent(result.get("top1"))
+    if result.get("map") is not None:
+        score = f"mAP {_percent(result['map'])}"
+    elif result.get("pool_mi") is not None:
+        score = f"{_nats(result['pool_mi'])} of {_nats(result.get('pool_ceiling'))}"
+    return (
+        str(protocol.get("name") or result.get("name", "?")),
+        str(result.get("data", "")),
+        f"{result['step']:,}" if result.get("step") is not None else "",
+        score,
+        " to ".join(map(_percent, interval)) if interval else "",
+        _percent(result.get("top5")),
+        f"{result['test_images']:,}" if result.get("test_images") else "",
+    )
 
 
 def _facts(run: Run) -> dict[str, str]:

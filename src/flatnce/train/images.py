@@ -11,7 +11,7 @@ from flatnce.data.catalog import IMAGENET_MEAN, IMAGENET_STD
 from flatnce.train.config import TrainConfig
 from flatnce.train.sections import DataConfig
 
-__all__ = ["Images", "load_images", "normalisation", "open_images", "view_size"]
+__all__ = ["Images", "load_images", "normalisation", "open_images", "view_size", "views_of"]
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,16 @@ def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
     return config.views.view_size or min(image_set.shape[1:])
 
 
-def open_images(config: TrainConfig, device: torch.device) -> Images:
-    """Load the set, bring it to the device if it is held in memory, and set up its batches.
+def views_of(config: TrainConfig, size: int) -> Views:
+    """The views that a config asks for.
 
     Arguments:
         config: The run's.
-        device: Where the batches are wanted.
+        size: Side of a view.
     """
-    image_set = load_images(config.data)
-    size = view_size(config, image_set)
     mean, std = normalisation(config.data.data)
     asked = config.views
-    views = Views(
+    return Views(
         size,
         seed=config.run.seed,
         crop=(asked.crop_least, 1.0),
@@ -93,6 +91,18 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
         mean=mean,
         std=std,
     )
+
+
+def open_images(config: TrainConfig, device: torch.device) -> Images:
+    """Load the set, bring it to the device if it is held in memory, and set up its batches.
+
+    Arguments:
+        config: The run's.
+        device: Where the batches are wanted.
+    """
+    image_set = load_images(config.data)
+    size = view_size(config, image_set)
+    views = views_of(config, size)
     batch, seed = config.run.batch_size, config.run.seed
     rank, world = distributed.rank(), distributed.world_size()
     loader: Resident | Streaming

@@ -6,16 +6,15 @@ views of training images. Both are made once and stay the same for the whole run
 curves move for no other reason than the encoder. ``flatnce evaluate`` measures on the test set.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.data import FolderSet, ImageSet, Resident, Streaming, holdout, permutation
-from flatnce.diagnostics.pool import pool_information
-from flatnce.evaluate.features import extract, frozen
-from flatnce.evaluate.knn import knn_predict
+from flatnce.data import FolderSet, ImageSet, holdout, permutation
+from flatnce.diagnostics import pool_information
+from flatnce.evaluate import embed_views, extract, knn_predict
 from flatnce.train.config import TrainConfig
 from flatnce.train.images import Images
 from flatnce.train.learner import Learner
@@ -26,6 +25,7 @@ __all__ = ["Watcher"]
 MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
 HELD_OUT = 0.1
 BATCH = 512
+UNSEEN_VIEWS = 2**33
 # Of the pool, so many more pairs choose the scale it is read at.
 CALIBRATION_SHARE = 8
 
@@ -54,7 +54,6 @@ class Watcher:
         self.pool, self.calibration = pool, max(pool // CALIBRATION_SHARE, 2)
         chosen = permutation(len(source), seed)[: self.pool + self.calibration]
         self.pooled = source.subset(chosen)
-        self.pooled_numbers = chosen
 
     @torch.no_grad()
     def __call__(self, learner: Learner) -> dict[str, float | int]:
@@ -64,11 +63,9 @@ class Watcher:
             learner: Whose encoder; its mode is put back.
         """
         found: dict[str, float | int] = {}
-        with frozen(learner.encoder):
-            if self.memory is not None and self.queries is not None:
-                found["knn"] = self._knn(learner, self.memory, self.queries)
-            found |= self._pool(learner)
-        return found
+        if self.memory is not None and self.queries is not None:
+            found["knn"] = self._knn(learner, self.memory, self.queries)
+        return found | self._pool(learner)
 
     def _knn(
         self, learner: Learner, memory: ImageSet | FolderSet, queries: ImageSet | FolderSet
@@ -84,39 +81,15 @@ class Watcher:
         return float((said == asked.labels).float().mean())
 
     def _pool(self, learner: Learner) -> dict[str, float | int]:
-
-        z1, z2 = self._embeddings(learner)
+        # A seed of its own: views that no epoch has drawn, and always the same.
+        views = replace(self.images.views, seed=UNSEEN_VIEWS + self.config.run.seed)
+        workers = self.config.data.workers
+        z1, z2 = embed_views(learner.encoder, self.pooled, views, self.images.channels, workers)
         read, other = slice(0, self.pool), slice(self.pool, None)
         temperature = float(learner.objective.temperature)
         return pool_information(
             z1[read], z2[read], temperature, calibration=(z1[other], z2[other])
         )
-
-    def _embeddings(self, learner: Learner) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        """Embeddings of two views of each image of the pool, drawn as no epoch draws them."""
-        epoch = self.config.run.epochs
-        device = next(learner.parameters()).device
-        numbers = self.pooled_numbers.to(device)
-        pooled, parts = self.pooled, []
-        loader: Resident | Streaming
-        if isinstance(pooled, ImageSet):
-            loader = Resident(pooled, BATCH, 0, drop_last=False, shuffle=False)
-        else:
-            loader = Streaming(
-                pooled,
-                BATCH,
-                0,
-                drop_last=False,
-                shuffle=False,
-                workers=self.config.data.workers,
-                device=device,
-            )
-        for indices, images, _ in loader.epoch(0):
-            views = self.images.views(images, numbers[indices], epoch)
-            both = views.flatten(0, 1)
-            parts.append(learner.encoder(both)[1].float().unflatten(0, views.shape[:2]))
-        z1, z2 = torch.cat(parts, dim=1)
-        return z1, z2
 
     def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
         chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]

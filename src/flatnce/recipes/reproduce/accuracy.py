@@ -9,13 +9,22 @@ from flatnce.environment import plain
 from flatnce.evaluate import Bench, Options, evaluate, plan
 from flatnce.recipes.evaluation import own_data, subject_of
 from flatnce.recipes.reproduce.readings import Group, Values
-from flatnce.recipes.reproduce.recipe import Finished
+from flatnce.recipes.reproduce.recipe import Finished, Setting
 from flatnce.runlog import add_evaluation, read_run
 from flatnce.train import trained
 from flatnce.train.processes import choose_device
 from flatnce.train.training import CHECKPOINTS
 
-__all__ = ["checkpoints", "epoch_of", "evaluations", "score", "scores", "step_at"]
+__all__ = [
+    "checkpoints",
+    "epoch_of",
+    "evaluations",
+    "linear_scores",
+    "probe_of",
+    "score",
+    "scores",
+    "step_at",
+]
 
 
 def checkpoints(run: Finished) -> list[int]:
@@ -93,6 +102,29 @@ def score(run: Finished, protocol: str, step: int | None = None, **options: Any)
         **options: Likewise.
     """
     return evaluations(run, protocol, step, **options)[0]
+
+
+def linear_scores(group: Group, setting: Setting, epoch: float | None = None) -> dict[str, Values]:
+    """The linear probe to convergence; at smoke scale one that costs a tenth of a second.
+
+    Arguments:
+        group: Runs.
+        setting: Whose scale.
+        epoch: As in :func:`scores`.
+    """
+    protocol, options = probe_of(setting)
+    return scores(group, protocol, epoch, **options)
+
+
+def probe_of(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """Protocol and options of the linear probe at a scale.
+
+    Arguments:
+        setting: Whose scale.
+    """
+    if setting.scale == "smoke":
+        return "linear-short", {"epochs": 2, "rates": (1.0,)}
+    return "linear", {}
 
 
 def scores(

@@ -9,7 +9,8 @@ __all__ = ["OBJECTIVES", "cifar", "imagenet"]
 OBJECTIVES = ("infonce", "flatnce")
 """SimCLR and FlatCLR, as the paper calls the two of them."""
 
-# One pass over the digits: enough for every line of code, too little for any conclusion.
+# One pass over the digits: enough for every line of code, too little for any conclusion. The
+# batches are of another order than the paper's small ones, to be done in seconds.
 _SMOKE = preset("digits").override(
     epochs=1,
     batch_size=64,

@@ -45,7 +45,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
 
     Examples:
         >>> pearson([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 8.0]).note
-        'ρ = 0.99, p = 0.0054, n = 4'
+        'ρ = 0.99, p = 0.0056, n = 4'
     """
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return None

@@ -12,6 +12,6 @@ def dynamics(setting: Setting) -> list[Planned]:
     Arguments:
         setting: How large, and from which seeds.
     """
-    batch = setting.pick(smoke=32, small=32, paper=32)
+    batch = setting.pick(smoke=64, small=32, paper=32)
     config = cifar(setting).override(batch_size=batch)
     return grid(config, setting, objective=OBJECTIVES)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flatnce.recipes.reproduce.accuracy import scores
+from flatnce.recipes.reproduce.accuracy import linear_scores
 from flatnce.recipes.reproduce.bases import OBJECTIVES, cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines, scatter
 from flatnce.recipes.reproduce.readings import (
@@ -45,7 +45,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
     """
     found = groups(runs)
     sizes = list(dict.fromkeys(group.variables["batch_size"] for group in found))
-    top1 = {id(group): scores(group, "linear")["top1"] for group in found}
+    top1 = {id(group): linear_scores(group, setting)["top1"] for group in found}
     rows, by_epoch, clouds, words = [], [], [], {}
     for series, size in enumerate(sizes):
         infonce, flatnce = pair = where(found, batch_size=size)
@@ -53,7 +53,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         by_epoch += _by_epoch(size, pair)
         clouds.append(_parting(f"batch {size}", infonce, flatnce, series))
         gap = difference(top1[id(flatnce)], top1[id(infonce)])
-        words[f"Batch {size}"] = f"{standing(gap, factor=100, unit=' points')}."
+        words[f"Batch {size}"] = f"{standing(gap, factor=100.0, unit=' points')}."
     pictures = [
         *_by_size(sizes, found, top1),
         *scatter("parting", "Where the objectives part", _PARTING, _SATURATION, _GAP, clouds),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flatnce.recipes.reproduce.accuracy import scores
+from flatnce.recipes.reproduce.accuracy import linear_scores
 from flatnce.recipes.reproduce.bases import cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines
 from flatnce.recipes.reproduce.readings import best, curve, groups, line, measure, row
@@ -71,7 +71,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         pictures += lines(key, title, caption, axis("epoch"), up, drawn)
     rows, ends = [], {}
     for group in found:
-        top1 = scores(group, "linear")["top1"]
+        top1 = linear_scores(group, setting)["top1"]
         ends[group.variables["schedule"]] = top1
         cells = {
             "linear top-1": measure(top1, "share"),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flatnce.recipes.reproduce.accuracy import scores
+from flatnce.recipes.reproduce.accuracy import linear_scores
 from flatnce.recipes.reproduce.bases import cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines, reference
 from flatnce.recipes.reproduce.readings import (
@@ -54,7 +54,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
     """
     *held, fixed = groups(runs)
     epoch = setting.epoch or setting.pick(smoke=0.5, small=10.0, paper=50.0)
-    read_at = {id(group): scores(group, "linear", epoch)["top1"] for group in (*held, fixed)}
+    read_at = {id(group): linear_scores(group, setting, epoch)["top1"] for group in (*held, fixed)}
     targets = [group.variables["ess"] for group in held]
     drawn = points("FlatNCE", targets, [read_at[id(group)] for group in held], 1)
     base = spread(read_at[id(fixed)])["mean"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flatnce.recipes.reproduce.accuracy import scores
+from flatnce.recipes.reproduce.accuracy import linear_scores
 from flatnce.recipes.reproduce.bases import cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines, reference
 from flatnce.recipes.reproduce.readings import best, curve, groups, measure, points, row
@@ -42,7 +42,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         setting: As planned.
     """
     *powers, flat = found = groups(runs)
-    top1 = {id(group): scores(group, "linear")["top1"] for group in found}
+    top1 = {id(group): linear_scores(group, setting)["top1"] for group in found}
     ess = {id(group): curve(group, "ess").last() for group in found}
     gammas = [group.variables["gamma"] for group in powers]
     pictures = []

@@ -61,14 +61,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         f"The largest rate whose kNN is within {100 * TOLERANCE:g} points of the best.",
         axis("negatives", ticks=[n for n, _ in borne], logarithmic=True),
         axis("learning rate", logarithmic=True),
-        [
-            {
-                "label": "largest",
-                "x": [n for n, _ in borne],
-                "y": [r for _, r in borne],
-                "series": 1,
-            }
-        ],
+        [points("largest", [n for n, _ in borne], [[rate] for _, rate in borne], 1)],
     )
     said = "; ".join(f"{rate:g} with {negatives} negatives" for negatives, rate in borne)
     return Findings(rows, pictures, {"Largest rate borne": f"{said or 'none'}."})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.recipes.reproduce.accuracy import checkpoints, score
+from flatnce.recipes.reproduce.accuracy import checkpoints, probe_of, score
 from flatnce.recipes.reproduce.bases import OBJECTIVES, cifar
 from flatnce.recipes.reproduce.correlation import pearson
 from flatnce.recipes.reproduce.pictures import accuracy, axis, scatter
@@ -38,7 +38,13 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         setting: As planned.
     """
     found = groups(runs)
-    points = [(group, point) for group in found for run in group.runs for point in _points(run)]
+    points = [
+        (group, point)
+        for group in found
+        for run in group.runs
+        if not run.failure
+        for point in _points(run, setting)
+    ]
     rows, pictures, words = [], [], {}
     for key, (title, label, printed) in INFORMATION.items():
         xs = [point[key] for _, point in points]
@@ -61,18 +67,19 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
     return Findings(rows, pictures, words)
 
 
-def _points(run: Finished) -> list[dict[str, float]]:
+def _points(run: Finished, setting: Setting) -> list[dict[str, float]]:
     """Of every checkpoint that was watched: what was measured at the same step."""
     lines: dict[str, dict[int, Mapping[str, Any]]] = {"train": {}, "watch": {}}
     for line in run.run.metrics:
         lines.get(line.get("kind", ""), {})[line["step"]] = line
     found = []
+    protocol, options = probe_of(setting)
     for step in checkpoints(run):
         watched = lines["watch"].get(step)
         before = [s for s in lines["train"] if s <= step]
         if watched and before:
             information = {"pool_mi": watched["pool_mi"], "mi": lines["train"][max(before)]["mi"]}
-            found.append({**information, "top1": score(run, "linear", step)["top1"]})
+            found.append({**information, "top1": score(run, protocol, step, **options)["top1"]})
     return found
 
 

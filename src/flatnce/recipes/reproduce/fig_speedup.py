@@ -60,7 +60,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
                 f"seconds to {target:.1%}": measure(seconds, "seconds"),
             }
             rows.append(row(group, cells))
-        words[net] = _fastest(timed, target)
+        words[f"Backbone {net}"] = _fastest(timed, target)
     return Findings(rows, pictures, words)
 
 

@@ -21,6 +21,8 @@ def axis(label: str, **more: Any) -> Plain:  # noqa: ANN401 (what an axis of the
         label: With its unit.
         **more: ``ticks``, ``logarithmic``, ``low``, ``factor``.
     """
+    if "ticks" in more:
+        more["ticks"] = [float(tick) for tick in more["ticks"]]
     return {"label": label, **more}
 
 

@@ -69,7 +69,7 @@ def printed_at(epoch: float, numbers: tuple[float, ...]) -> float | None:
         numbers: Per cent, one an epoch.
 
     Examples:
-        >>> printed_at(100, TABLE_2["flatnce"]), printed_at(15, TABLE_2["flatnce"])
+        >>> printed_at(100.0, TABLE_2["flatnce"]), printed_at(15.0, TABLE_2["flatnce"])
         (0.5674, None)
     """
     known = dict(zip(EPOCHS, numbers, strict=True))

@@ -137,8 +137,12 @@ def curve(group: Group, key: str, kind: str = "train", over: str = "epoch") -> C
     positions = [
         [table[step][over] for table in tables if over in table.get(step, {})] for step in steps
     ]
-    values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
+    values = [[_number(table.get(step, {}).get(key)) for step in steps] for table in tables]
     return Curve([sum(found) / len(found) for found in positions], values)
+
+
+def _number(value: float | int | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def line(label: str, found: Curve, series: int) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def line(label: str, found: Curve, series: int) -> dict[str, Any]:
 
 
 def points(
-    label: str, places: Sequence[float], values: Sequence[Values], series: int
+    label: str, places: Sequence[float | int], values: Sequence[Values], series: int
 ) -> dict[str, Any]:
     """Numbers at some places of a setting, for a line chart.
 
@@ -172,7 +176,7 @@ def points(
         series: Its colour.
     """
     by_run = [list(run) for run in zip(*values, strict=True)]
-    return line(label, Curve(list(places), by_run), series)
+    return line(label, Curve([float(place) for place in places], by_run), series)
 
 
 def bar(

@@ -31,7 +31,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
             "variables": {"model": one.model, "devices": f"{one.devices} × {one.device}"},
             "measures": {
                 "hours": measure([one.hours], "hours"),
-                "cost": measure([one.cost], "dollars", one.printed),
+                "cost": measure([one.cost], "dollars", float(one.printed)),
             },
         }
         for one in PAPER
@@ -39,7 +39,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
     drawn = {
         "label": "computed",
         "values": [one.cost for one in PAPER],
-        "marks": [one.printed for one in PAPER],
+        "marks": [float(one.printed) for one in PAPER],
         "series": 1,
     }
     picture = bars(

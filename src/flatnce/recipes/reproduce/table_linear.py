@@ -55,7 +55,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         ends = {label: [at[key] for at in table[protocol]] for label, table in tables.items()}
         pictures += _picture(name, epochs, found, ends, printed)
         gap = difference(ends["FlatNCE"][-1], ends["InfoNCE"][-1])
-        words[name] = f"{standing(gap, factor=100, unit=' points')} at the end."
+        words[name] = f"{standing(gap, factor=100.0, unit=' points')} at the end."
     rows = [
         row(group, _cells(group, tables[group.label], i, epoch if printed else 0.0), epoch=epoch)
         for group in found

@@ -46,7 +46,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
             rows.append(_row(name, fraction, ends[name][fraction], setting))
         ours, theirs = (_values(ends[name][fraction], "top1") for name in ("flatnce", "infonce"))
         gap = difference(ours, theirs)
-        words[f"{fraction:.0%} of the labels"] = f"{standing(gap, factor=100, unit=' points')}."
+        words[f"{fraction:.0%} of the labels"] = f"{standing(gap, factor=100.0, unit=' points')}."
     return Findings(rows, _picture(fractions, ends, setting), words, _paper_tables())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flatnce.data import MissingData
 from flatnce.evaluate import TRANSFER_SETS, missing_sets
 from flatnce.recipes.reproduce.accuracy import score
 from flatnce.recipes.reproduce.bases import OBJECTIVES, imagenet
@@ -22,7 +23,20 @@ def plan(setting: Setting) -> list[Planned]:
     Arguments:
         setting: How large, and from which seeds.
     """
-    return grid(imagenet(setting), setting, objective=OBJECTIVES)
+    config, wanted = imagenet(setting), _sets(setting)
+    missing = missing_sets(wanted, config.data.root)
+    if len(missing) == len(wanted):
+        raise MissingData(
+            f"none of the sets to transfer to is on disk: {', '.join(wanted)}; fetch one with "
+            f"`flatnce data {wanted[0]}`"
+        )
+    return grid(config, setting, objective=OBJECTIVES)
+
+
+def _sets(setting: Setting) -> tuple[str, ...]:
+    return setting.pick(
+        smoke=("digits",), small=("cifar100", "stl10", "fashion-mnist"), paper=TRANSFER_SETS
+    )
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
@@ -32,9 +46,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         runs: Of :func:`plan`.
         setting: As planned.
     """
-    wanted = setting.pick(
-        smoke=("digits",), small=("cifar100", "stl10", "fashion-mnist"), paper=TRANSFER_SETS
-    )
+    wanted = _sets(setting)
     missing = missing_sets(wanted, runs[0].planned.config.data.root)
     here = [name for name in wanted if name not in missing]
     found = groups(runs)
