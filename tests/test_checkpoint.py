@@ -284,7 +284,7 @@ def test_a_changed_manifest_is_found(tmp_path, changes):
 def test_an_earlier_one_is_offered_for_a_damaged_one(tmp_path):
     save(tmp_path, 1)
     (save(tmp_path, 2) / "state.pt").write_bytes(b"")
-    with pytest.raises(DamagedCheckpoint, match="load step 1 instead"):
+    with pytest.raises(DamagedCheckpoint, match="take step 1 instead"):
         checkpoint.load(tmp_path)
     found = checkpoint.load(tmp_path, step=1)
     (found.folder / "state.pt").write_bytes(b"")

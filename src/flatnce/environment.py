@@ -39,6 +39,7 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
         "threads": None if torch is None else torch.get_num_threads(),
         "device": _processor(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "launch": os.environ.get("TORCHELASTIC_RUN_ID"),
         "seeds": list(seeds),
         "command": _command(sys.argv),
     }

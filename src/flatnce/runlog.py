@@ -85,7 +85,10 @@ class RunLog:
 
     @classmethod
     def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
-        """Go on writing a run from a step: lines of later steps are taken out, and the results.
+        """Go on writing a run from a step: what belongs to later steps is taken out.
+
+        Lines, results and evaluations of later steps go; evaluations of earlier ones stay. Where
+        and how the run goes on is added to ``resumed`` in its environment.
 
         Arguments:
             directory: The run's folder.
@@ -99,7 +102,15 @@ class RunLog:
         kept = [line for line in found.metrics if line.get("step", 0) <= step]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         _replace_text(place / METRICS, lines)
-        (place / RESULTS).unlink(missing_ok=True)
+        done = (found.results or {}).get("evaluations", ())
+        evaluations = [one for one in done if one.get("step", step + 1) <= step]
+        if evaluations:
+            kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
+            _write_json(place / RESULTS, kept_results)
+        else:
+            (place / RESULTS).unlink(missing_ok=True)
+        resumed = [*found.environment.get("resumed", ()), {"step": step, **environment()}]
+        _write_json(place / ENVIRONMENT, {**found.environment, "resumed": resumed})
         log = cls.__new__(cls)
         log.directory = place
         return log
@@ -111,9 +122,16 @@ class RunLog:
             file.write(line + "\n")
 
     def finish(self, results: Mapping[str, Any]) -> Path:
-        """Write the final numbers, all or nothing, and return where they are."""
+        """Write the final numbers, all or nothing, and return where they are.
+
+        Evaluations that are there already stay, before those of the results.
+        """
         path = self.directory / RESULTS
-        _write_json(path, {"format_version": FORMAT_VERSION, **results})
+        there = _read_json(path).get("evaluations", []) if path.is_file() else []
+        whole = {"format_version": FORMAT_VERSION, **results}
+        if there:
+            whole["evaluations"] = [*there, *results.get("evaluations", ())]
+        _write_json(path, whole)
         return path
 
 

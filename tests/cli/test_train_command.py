@@ -160,14 +160,49 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     assert "flatnce resume long" in out and "Traceback" not in err
 
 
-def test_devices_starts_torchrun_with_the_same_command(monkeypatch):
-    started = []
-    monkeypatch.setattr(subprocess, "call", lambda command: started.append(command) or 0)
-    assert main(["train", "digits", "--devices", "2", *QUICK]) == 0
-    (command,) = started
-    assert command[1:4] == ["-m", "torch.distributed.run", "--standalone"]
-    assert "--nproc-per-node=2" in command and "--max-restarts=3" in command
-    assert command[command.index("flatnce") + 1 :][:2] == ["train", "digits"]
+def start(tmp_path, *typed):
+    """A command in a session of its own, as a terminal has one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flatnce", *typed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
+    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
+    process = start(tmp_path, *typed, *forever)
+    metrics = tmp_path / "runs" / "two" / "metrics.jsonl"
+    for _ in range(900):
+        if metrics.is_file() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "flatnce resume two" in out and "Traceback" not in err
+    assert read_run(tmp_path / "runs" / "two").results is None
+
+
+def test_a_failure_in_several_processes_is_said_once_and_not_repeated(tmp_path):
+    typed = ["train", "digits", "--name", "nan", "--devices", "2", "--rate", "1e30"]
+    process = start(tmp_path, *typed, "--scaling", "none", *QUICK)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.count("training stopped") == 1
+
+
+def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path):
+    assert main(["train", "digits", "--devices", "3", *QUICK, "--batch-size", "64"]) == 2
+    shown = capsys.readouterr().err
+    assert "world_size=3" in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_every_command_of_the_table_has_its_module():

@@ -64,3 +64,23 @@ def test_a_set_that_is_not_here_can_be_reckoned_with(tmp_path):
 def test_a_batch_larger_than_the_set_is_refused():
     with pytest.raises(ValueError, match="batch_size=2000 is larger"):
         expect(preset("digits").override(batch_size=2000), CPU)
+
+
+@pytest.mark.parametrize(
+    "settings, world_size, words",
+    [
+        ({"batch_size": 64}, 3, "not a multiple of world_size=3"),
+        ({"blur": 0.5}, 1, "blur=0.5 does nothing"),
+        ({"ess": 0.004}, 1, "ess=0.004 is out of reach: of 126 negatives"),
+    ],
+)
+def test_what_training_would_refuse_a_dry_run_refuses(settings, world_size, words):
+    with pytest.raises(ValueError, match=words):
+        expect(preset("digits").override(**settings), CPU, world_size)
+
+
+@pytest.mark.parametrize("backbone", ["vit_tiny_patch16_224", "mobilenetv3_small_050"])
+def test_backbones_of_timm_can_be_reckoned_with(backbone):
+    config = preset("digits").override(backbone=backbone, view_size=32, batch_size=8)
+    found = expect(config, CPU)
+    assert found.parameters > 5e5 and found.activation_bytes > 0

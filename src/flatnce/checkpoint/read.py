@@ -81,7 +81,7 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
         return _read(folder, chosen)
     except layout.DamagedCheckpoint as error:
         earlier = [other for other in there if other < chosen]
-        remedy = f"load step {earlier[-1]} instead" if earlier else "no earlier one is left"
+        remedy = f"take step {earlier[-1]} instead" if earlier else "no earlier one is left"
         raise layout.DamagedCheckpoint(f"{error}; {remedy}") from error
 
 

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 130 interrupted.
 """
 
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,6 +26,9 @@ COMMANDS = {
     "reproduce": "the paper's figures and tables, at three scales",
     "cost": "devices x hours x price: the paper's table and your own run",
 }
+
+# Set where `--devices` started this process; see flatnce.cli.launch.
+LAUNCHED = "FLATNCE_LAUNCH"
 
 # Packages that the command line needs and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe")
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(name: str, arguments: list[str]) -> int:
     called = f"flatnce {name}"
+    if LAUNCHED in os.environ and import_module("flatnce.cli.launch").has_given_up():
+        return 0  # started anew after an error that would only come again
     try:
         return int(import_module(f"flatnce.cli.{name}").run(arguments))
     except KeyboardInterrupt:
@@ -76,7 +82,10 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 
 
 def _complain(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    if LAUNCHED in os.environ:  # one of several processes: who launched them says it, once
+        import_module("flatnce.cli.launch").give_up(line, code)
+    else:
+        print(line, file=sys.stderr)
     return code
 
 

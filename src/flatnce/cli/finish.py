@@ -3,11 +3,13 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from flatnce.cli.evaluate import check_protocols, evaluate_run, results_table
 from flatnce.report import run_page
 from flatnce.runlog import read_run
 from flatnce.train import Outcome, read_config
+from flatnce.train.processes import is_launched
 
 __all__ = ["check_protocols", "finish"]
 
@@ -24,14 +26,19 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
         return 0
     name = outcome.directory.name
     if not outcome.finished:
-        print(f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}")
-        return 130
+        if as_json:
+            print(json.dumps({**asdict(outcome), "directory": str(outcome.directory)}))
+        else:
+            print(f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}")
+        # To torchrun any other code is a death, after which it would start the run anew.
+        return 0 if is_launched() else 130
     failure = _evaluate(outcome, protocols)
     page = run_page(outcome.directory)
     results = read_run(outcome.directory).results or {}
     if as_json:
-        print(json.dumps({"directory": str(outcome.directory), **results}))
-        return 0
+        stand = {"directory": str(outcome.directory), "finished": True}
+        print(json.dumps({**stand, "not_evaluated": failure, **results}))
+        return 1 if failure else 0
     print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
     if results["evaluations"]:
         results_table(results["evaluations"])
@@ -39,7 +46,7 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
         print(f"not evaluated: {failure}")
     print(f"\nthe page: {page}")
     print(f"next: flatnce evaluate {name} --protocol semi    flatnce export {name} --to torch")
-    return 0
+    return 1 if failure else 0
 
 
 def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:

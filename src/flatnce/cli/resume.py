@@ -20,12 +20,14 @@ class ResumeOptions:
 
     Arguments:
         run: A run's name in runs/, or its path.
+        step: Go on from this checkpoint and give up later ones; by default the newest.
         evaluate: Protocols to evaluate by on the test set at the end; may be empty.
         devices: GPUs (or CPU processes) to share the batch; starts torchrun.
         json: Print the results as JSON and nothing else.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     evaluate: tuple[str, ...] = ("knn", "linear")
     devices: int = 1
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -39,9 +41,10 @@ def run(arguments: list[str]) -> int:
     """
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
     directory = find_run(options.run)
+    config = read_config(directory)
     check_protocols(options.evaluate)
     if options.devices > 1 and not is_launched():
-        return launch(options.devices, "resume", arguments)
-    with showing(read_config(directory), quiet=options.json) as report:
-        outcome = resume(directory, report=report)
+        return launch(options.devices, "resume", arguments, config.run.device)
+    with showing(config, quiet=options.json) as report:
+        outcome = resume(directory, step=options.step, report=report)
     return finish(outcome, options.evaluate, as_json=options.json)

@@ -1,6 +1,7 @@
 """``flatnce train``: pretrain an encoder, evaluate it, and write the page of the run."""
 
 import json
+import os
 import re
 import sys
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from flatnce.data.catalog import find, is_path
 from flatnce.train import PRESETS, TrainConfig, preset, train
 from flatnce.train.encoders import RUNS
 from flatnce.train.expect import expect
-from flatnce.train.processes import choose_device, is_launched, is_restarted
+from flatnce.train.processes import choose_device, is_launched
 from flatnce.train.tune import tune
 
 __all__ = ["TrainOptions", "run"]
@@ -85,14 +86,17 @@ def run(arguments: list[str]) -> int:
     if options.dry_run:
         return _dry_run(options)
     directory = Path(RUNS) / (options.name or _usual_name(options.config))
-    if directory.exists() and not options.replace and not is_restarted():
-        raise ValueError(
-            f"{directory} already exists; go on with it (`flatnce resume {directory.name}`), give "
-            "another --name, or --replace it"
-        )
     check_protocols(options.evaluate)
-    if options.devices > 1 and not is_launched():
-        return launch(options.devices, "train", arguments)
+    if not is_launched():
+        if directory.exists() and not options.replace:
+            raise ValueError(
+                f"{directory} already exists; go on with it (`flatnce resume {directory.name}`), "
+                "give another --name, or --replace it"
+            )
+        if options.devices > 1:
+            device = options.config.run.device
+            expect(options.config, choose_device(device), options.devices)  # refuse at once
+            return launch(options.devices, "train", arguments, device)
     config = _tuned(options, directory) if options.tune else options.config
     with showing(config, quiet=options.json) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
@@ -133,9 +137,8 @@ def _start(data: str, name: str | None) -> TrainConfig:
             return preset(data if is_path(data) else find(data).name)
         return preset(data)
     chosen = preset(name)
-    if not is_path(data):
-        find(data)  # an unknown set is named before anything else
-    split = chosen.data.split if data == chosen.data.data else "train"
+    # Which part of a set to train on is the set's matter, not the preset's.
+    split = preset(data if is_path(data) else find(data).name).data.split
     return chosen.override(data=data, split=split)
 
 
@@ -162,7 +165,7 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
         found = tune(
             options.config, options.tune, place, epochs=options.tune_epochs, report=report
         )
-    if not options.json:
+    if not options.json and int(os.environ.get("RANK", "0")) == 0:
         for trial_found in found.trials:
             score = trial_found.score
             said = trial_found.failure if score is None else f"{score:.4f}"
@@ -187,7 +190,8 @@ def _dry_run(options: TrainOptions) -> int:
         f"{found.steps:,} in all; peak rate {found.rate:.4g}; on {device}"
         f"\nK = {found.negatives + 1:,} ({found.negatives:,} negatives and the positive), log K = "
         f"{found.ceiling:.2f} nats: what the batch's information cannot exceed"
-        f"\nmemory expected for a process: {_size(found.bytes)} (images {_size(found.data_bytes)}, "
+        f"\nmemory expected for a process: {_size(found.bytes)} (images "
+        f"{_size(found.data_bytes)}, "
         f"{found.parameters:,} parameters with gradients and optimizer "
         f"{_size(found.model_bytes)}, activations {_size(found.activation_bytes)}, views and "
         f"scores {_size(found.loss_bytes)}), and what torch itself takes"

@@ -209,7 +209,7 @@ def find(name: str) -> Entry:
     """
     if name in CATALOG:
         return CATALOG[name]
-    known = [*CATALOG, "folder"]
+    known = list(CATALOG)
     close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     raise ValueError(

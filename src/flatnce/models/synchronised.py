@@ -1,5 +1,7 @@
 """Batch norm over the batch of all processes: torch's on accelerators, ours on the CPU."""
 
+from importlib import import_module
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,7 +9,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flatnce import distributed
 
-__all__ = ["GatheredBatchNorm", "synchronised"]
+__all__ = ["GatheredBatchNorm", "GatheredBatchNormAct", "synchronised"]
+
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class GatheredBatchNorm(_BatchNorm):
@@ -23,7 +27,8 @@ class GatheredBatchNorm(_BatchNorm):
         if not (self.training and distributed.is_active()):
             return super().forward(input)
         axes = [axis for axis in range(input.ndim) if axis != 1]
-        variance, mean = torch.var_mean(input, dim=axes, correction=0)
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
+        variance, mean = torch.var_mean(wide, dim=axes, correction=0)
         count = torch.full_like(mean, input.numel() / input.shape[1])
         # Differentiable: a row's normalisation depends on the rows of every process.
         means, variances, counts = distributed.gather(
@@ -38,46 +43,80 @@ class GatheredBatchNorm(_BatchNorm):
         scale = (variance + self.eps).rsqrt()
         if self.weight is not None:
             scale = scale * self.weight
-        shifted = (input - mean.view(shape)) * scale.view(shape)
-        return shifted if self.bias is None else shifted + self.bias.view(shape)
+        shifted = (wide - mean.view(shape)) * scale.view(shape)
+        if self.bias is not None:
+            shifted = shifted + self.bias.view(shape)
+        return shifted.to(input.dtype)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        share = 0.1 if self.momentum is None else self.momentum
+        # Without a momentum the running statistics are plain means over all batches.
+        share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
         unbiased = variance * count / (count - 1)
-        self.running_mean.lerp_(mean.to(self.running_mean), share)
-        self.running_var.lerp_(unbiased.to(self.running_var), share)
+        self.running_mean += share * (mean.to(self.running_mean) - self.running_mean)
+        self.running_var += share * (unbiased.to(self.running_var) - self.running_var)
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
             raise ValueError(f"input has shape {tuple(input.shape)}; pass (batch, channels, ...)")
 
 
+class GatheredBatchNormAct(GatheredBatchNorm):
+    """The same with timm's dropping and activation after it, which it keeps in its norms."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
+        """Normalise, drop, activate."""
+        activated: Tensor = self.act(self.drop(super().forward(input)))
+        return activated
+
+
 def synchronised(module: nn.Module, device: torch.device | str) -> nn.Module:
     """The module with every batch norm made to see the batch of all processes; changed in place.
 
     Arguments:
-        module: Any module.
+        module: Any module; norms of timm keep their activations.
         device: Where it will compute: torch's SyncBatchNorm elsewhere than on the CPU.
     """
-    if torch.device(device).type != "cpu":
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
-        return converted
+    for part in module.modules():
+        if isinstance(part, _BatchNorm) and not (type(part) in _PLAIN or _has_activation(part)):
+            raise ValueError(
+                f"{type(part).__name__} is a batch norm that cannot be synchronised over "
+                "processes; use one process, or a backbone with plain batch norms"
+            )
+    if torch.device(device).type == "cpu":
+        return _all_gathered(module)
+    convert = nn.SyncBatchNorm.convert_sync_batchnorm
+    if any(_has_activation(part) for part in module.modules()):
+        # torch's would drop the activations.
+        convert = import_module("timm.layers").convert_sync_batchnorm
+    converted: nn.Module = convert(module)
+    return converted
+
+
+def _has_activation(norm: nn.Module) -> bool:
+    return isinstance(norm, _BatchNorm) and hasattr(norm, "act") and hasattr(norm, "drop")
+
+
+def _all_gathered(module: nn.Module) -> nn.Module:
     if isinstance(module, _BatchNorm):
         return _gathered(module)
     for name, child in module.named_children():
-        setattr(module, name, synchronised(child, device))
+        setattr(module, name, _all_gathered(child))
     return module
 
 
 def _gathered(norm: _BatchNorm) -> GatheredBatchNorm:
     """The same norm with the same tensors, gathering."""
-    twin = GatheredBatchNorm(
-        norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
-    )
+    kind = GatheredBatchNormAct if _has_activation(norm) else GatheredBatchNorm
+    twin = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+    for name in ("drop", "act") if kind is GatheredBatchNormAct else ():
+        setattr(twin, name, getattr(norm, name))
     twin.weight, twin.bias = norm.weight, norm.bias
     twin.running_mean, twin.running_var = norm.running_mean, norm.running_var
     twin.num_batches_tracked = norm.num_batches_tracked

@@ -7,8 +7,9 @@
 from flatnce.train.config import TrainConfig
 from flatnce.train.encoders import Trained, find_run, trained
 from flatnce.train.finite import TrainingFailed
-from flatnce.train.loop import Outcome, read_config, resume, train
+from flatnce.train.loop import Outcome, resume, train
 from flatnce.train.presets import PRESETS, preset
+from flatnce.train.saved import read_config
 
 __all__ = [
     "Outcome",

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import torch
 
-from flatnce import checkpoint
 from flatnce.models import Encoder
 from flatnce.train.config import TrainConfig
 from flatnce.train.images import normalisation
 from flatnce.train.learner import build_encoder
-from flatnce.train.loop import read_config
-from flatnce.train.training import CHECKPOINTS
+from flatnce.train.saved import read_saved
 
 __all__ = ["Trained", "find_run", "trained"]
 
@@ -51,8 +49,7 @@ def trained(
         device: Where the encoder is wanted.
     """
     place = Path(directory)
-    config = read_config(place)
-    found = checkpoint.load(place / CHECKPOINTS, step)
+    config, found = read_saved(place, step)
     channels, size = found.state["channels"], found.state["size"]
     # The weights come from the checkpoint: published ones are not fetched again.
     model = config.override(pretrained=False).model

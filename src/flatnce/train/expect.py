@@ -4,16 +4,16 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from flatnce.data import CATALOG, data_root
+from flatnce.data import CATALOG, Batching, data_root
 from flatnce.data.catalog import find
 from flatnce.data.named import present_layout
 from flatnce.train.config import TrainConfig
-from flatnce.train.images import load_images, view_size
+from flatnce.train.images import load_images, view_size, views_of
 from flatnce.train.learner import build_encoder
-from flatnce.train.training import compute_dtype, rate_schedule
+from flatnce.train.training import check_ess, compute_dtype, rate_schedule
 
 __all__ = ["Expectation", "expect"]
 
@@ -77,11 +77,10 @@ def expect(config: TrainConfig, device: torch.device, world_size: int = 1) -> Ex
     here, images, channels, side = _images(config)
     size = config.views.view_size or side
     batch = config.run.batch_size
-    if batch > images:
-        raise ValueError(
-            f"batch_size={batch} is larger than the data set, which has {images} images; use at "
-            "most that"
-        )
+    # What training would refuse is refused here.
+    Batching(images, batch, config.run.seed, world_size=world_size)
+    views_of(config, size)
+    check_ess(config)
     mine = batch // world_size
     micro = min(config.run.micro_batch or mine, mine)
     parameters, activations = _trace(
@@ -140,22 +139,20 @@ def _trace(
 
     views = 1 if config.model.momentum_encoder is not None else 2
     model = config.override(pretrained=False).model
-    with FakeTensorMode():
-        encoder = build_encoder(model, channels=channels, size=size).train()
+    encoder = build_encoder(model, channels=channels, size=size).train()
+    # Some networks are built by reading their tensors, so only the pass is without contents.
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        hollow = {name: mode.from_tensor(p) for name, p in encoder.named_parameters()}
+        weights = {tensor.untyped_storage()._cdata for tensor in hollow.values()}
         images = torch.empty(views * micro, channels, size, size)
         lower = dtype != torch.float32
         with (
             torch.autograd.graph.saved_tensors_hooks(keep, _same),
             torch.autocast("cpu", dtype, enabled=lower),
         ):
-            encoder(images)
-        weights = _storages(encoder)
+            torch.func.functional_call(encoder, hollow, (images,))
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     return parameters, sum(size for place, (_, size) in saved.items() if place not in weights)
-
-
-def _storages(module: nn.Module) -> set[int]:
-    return {parameter.untyped_storage()._cdata for parameter in module.parameters()}
 
 
 def _same(tensor: Tensor) -> Tensor:

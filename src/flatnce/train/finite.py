@@ -32,6 +32,7 @@ class Sentinel:
         self.learner, self.directory = learner, directory
         self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
         self.taken = torch.zeros((), dtype=torch.long, device=device)
+        self.first_parameter = torch.full_like(self.taken, -1)
 
     @torch.no_grad()
     def look(self, loss: Tensor) -> None:
@@ -41,9 +42,12 @@ class Sentinel:
             loss: Its loss.
         """
         gradients = [p.grad for p in self.learner.parameters() if p.grad is not None]
-        norm = torch.stack(torch._foreach_norm(gradients)).sum()
-        bad = ~torch.isfinite(torch.stack([loss.to(norm), norm]))
+        broken = ~torch.isfinite(torch.stack(torch._foreach_norm(gradients)))
+        bad = torch.stack([~torch.isfinite(loss), broken.any()])
         new = bad & (self.first_bad < 0)
+        # The first on the way back from the loss is the last in the model's order.
+        nearest = len(gradients) - 1 - broken.flip(0).to(torch.uint8).argmax()
+        self.first_parameter.copy_(torch.where(new[1], nearest, self.first_parameter))
         self.first_bad.copy_(torch.where(new, self.taken, self.first_bad))
         self.taken.add_(1)
 
@@ -77,12 +81,13 @@ class Sentinel:
             for term, first in zip(self.TERMS, self.first_bad.tolist(), strict=True)
             if first >= 0
         ]
-        where = _first_bad((n, p.grad) for n, p in self.learner.named_parameters())
-        if where:
-            found.append(f"the first such gradient is that of {where}")
-        where = _first_bad(self.learner.state_dict().items())
-        if where:
-            found.append(f"the weights {where} are no longer finite")
+        if int(self.first_parameter) >= 0:
+            named = [n for n, p in self.learner.named_parameters() if p.grad is not None]
+            where = named[int(self.first_parameter)]
+            found.append(f"the first such gradient, from the loss backwards, is that of {where}")
+        weights = _first_bad(self.learner.state_dict().items())
+        if weights:
+            found.append(f"the weights {weights} are no longer finite")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
         kept = checkpoint.steps(self.directory / "checkpoints")

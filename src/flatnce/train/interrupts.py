@@ -1,14 +1,19 @@
 """Ctrl-C: the first asks a run to save and stop, the second quits."""
 
+import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
 
 from flatnce import distributed
 
-__all__ = ["Interrupts"]
+__all__ = ["LAUNCH_VARIABLE", "STOP", "Interrupts", "was_asked_by_launcher"]
+
+LAUNCH_VARIABLE, STOP = "FLATNCE_LAUNCH", "stop"
+"""A folder that a launcher shares with its processes; a file in it asks them to stop."""
 
 
 class Interrupts:
@@ -26,7 +31,7 @@ class Interrupts:
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.asked = False
+        self.signalled = False
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -44,6 +49,11 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
 
+    @property
+    def asked(self) -> bool:
+        """Whether this process was asked to stop, by a signal or by who launched it."""
+        return self.signalled or was_asked_by_launcher()
+
     def agreed(self, device: torch.device) -> bool:
         """Whether any process was asked to stop; collective.
 
@@ -55,6 +65,12 @@ class Interrupts:
         return bool(distributed.mean(torch.tensor(float(self.asked), device=device)) > 0)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.signalled:
             raise KeyboardInterrupt
-        self.asked = True
+        self.signalled = True
+
+
+def was_asked_by_launcher() -> bool:
+    """Whether ``flatnce --devices`` asked its processes to stop: signals do not reach them all."""
+    folder = os.environ.get(LAUNCH_VARIABLE)
+    return folder is not None and (Path(folder) / STOP).exists()

@@ -17,14 +17,16 @@ from flatnce import checkpoint, distributed
 from flatnce.runlog import RunLog, read_run
 from flatnce.train.config import TrainConfig
 from flatnce.train.interrupts import Interrupts
-from flatnce.train.processes import is_restarted, joined
+from flatnce.train.processes import begun_by_this_launch, joined
 from flatnce.train.recorder import KIND, Recorder, Report
-from flatnce.train.sections import DataConfig
-from flatnce.train.training import CHECKPOINTS, Training
+from flatnce.train.saved import CHECKPOINTS, read_saved, with_whole_paths
+from flatnce.train.training import Training
 from flatnce.train.watch import Watcher
 
-__all__ = ["Outcome", "read_config", "resume", "train"]
+__all__ = ["Outcome", "resume", "train"]
 
+AGREE_EVERY = 10
+"""Steps between questions to the other processes whether one was asked to stop."""
 LINES_PER_EPOCH, LEAST_STEPS = 20, 10
 """Of a line; a line says a mean over its steps."""
 
@@ -53,8 +55,8 @@ def train(
 ) -> Outcome:
     """Pretrain an encoder and keep the run in a directory.
 
-    Under torchrun every process calls this alike; one that the launcher started in place of one
-    that died goes on from the run's last checkpoint.
+    Under torchrun every process calls this alike. A run that the same launch has begun before,
+    until one of its processes died, goes on from its last checkpoint.
 
     Arguments:
         config: What to do.
@@ -62,57 +64,54 @@ def train(
         report: Called with each line that is logged.
         replace: Remove an earlier run that is there.
     """
-    place = Path(directory)
-    if is_restarted() and checkpoint.steps(place / CHECKPOINTS):
-        return resume(place, report=report)
+    place, config = Path(directory), with_whole_paths(config)
     with joined(config.run.device) as device:
+        begun = begun_by_this_launch(place, device)
+        if begun and checkpoint.steps(place / CHECKPOINTS):
+            return resume(place, report=report)
         training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
-            seeds = [config.run.seed]
             log = RunLog(
-                place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=replace
+                place,
+                kind=KIND,
+                config=config,
+                seeds=[config.run.seed],
+                device=str(device),
+                replace=replace or begun,
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         training.save()
         return _run(training, recorder)
 
 
-def resume(directory: str | Path, *, report: Report | None = None) -> Outcome:
-    """Go on with a run from its newest checkpoint.
+def resume(
+    directory: str | Path, *, step: int | None = None, report: Report | None = None
+) -> Outcome:
+    """Go on with a run from a checkpoint, exactly. A finished run stays as it is.
 
     Arguments:
         directory: The run's.
+        step: Go on from this checkpoint and give up later ones; by default the newest.
         report: Called with each line that is logged.
     """
     place = Path(directory)
-    found = checkpoint.load(place / CHECKPOINTS)
-    # Where the images lie is as it was typed; config.json leaves this machine's paths out.
-    typed = DataConfig(**found.state["config"]["data"])
-    config = dataclasses.replace(read_config(place), data=typed)
+    config, found = read_saved(place, step)
+    results = read_run(place).results or {}
+    if step is None and results.get("step") == found.step:
+        return Outcome(place, True, found.step)
     with joined(config.run.device) as device:
         training = Training(config, place, device)
         training.restore(found)
         if dist.is_initialized():
-            dist.barrier()  # nobody reads the log's lines of a history that the first gives up
+            dist.barrier()  # all have read what the first now changes
         log = None
         if distributed.rank() == 0:
+            checkpoint.rewind(place / CHECKPOINTS, found.step)
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
         return _run(training, recorder)
-
-
-def read_config(directory: str | Path) -> TrainConfig:
-    """The config of a run.
-
-    Arguments:
-        directory: The run's.
-    """
-    run = read_run(directory)
-    if run.kind != KIND:
-        raise ValueError(f"{run.directory} holds a {run.kind} run; name one of `flatnce train`")
-    return TrainConfig.from_plain(run.config)
 
 
 def _run(training: Training, recorder: Recorder) -> Outcome:
@@ -145,7 +144,7 @@ def _run(training: Training, recorder: Recorder) -> Outcome:
                     recorder.line("train", _numbers(training, clock))
                     _say_verdict(training, recorder)
                 # Alone, at once; together, where all come by at the same step.
-                ask = pause or not distributed.is_active()
+                ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)
                 if step % save_every == 0 or last or stop:
                     training.save()
@@ -189,7 +188,10 @@ class Clock:
 
 def _numbers(training: Training, clock: Clock) -> dict[str, Any]:
     """The means since the last line, and where the run stands."""
-    found = training.monitor.compute(step=training.step)
+    try:
+        found = training.monitor.compute(step=training.step)
+    except ValueError as error:  # on a GPU, what was flagged in a step is said here
+        raise training.sentinel.failure(training.rate.at(training.step), error) from error
     return {
         **_position(training),
         **found,

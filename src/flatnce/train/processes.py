@@ -3,11 +3,15 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["choose_device", "is_launched", "is_restarted", "joined"]
+from flatnce import distributed
+from flatnce.runlog import read_run
+
+__all__ = ["begun_by_this_launch", "choose_device", "is_launched", "joined"]
 
 
 def is_launched() -> bool:
@@ -15,9 +19,27 @@ def is_launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def is_restarted() -> bool:
-    """Whether torchrun's elastic launcher started this process in place of one that died."""
-    return _restarts() > 0
+def begun_by_this_launch(directory: Path, device: torch.device) -> bool:
+    """Whether a run is there that this launch has begun, before a process of it died.
+
+    The first process decides for all: how often a launcher has restarted differs between
+    machines. A launch is known by its rendezvous id, which torchrun makes up, or is given
+    (``--rdzv-id``); the usual id of one machine, ``none``, counts only after a restart.
+
+    Arguments:
+        directory: The run's.
+        device: Where collectives happen.
+    """
+    launch = os.environ.get("TORCHELASTIC_RUN_ID")
+    found = False
+    if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
+        same = read_run(directory).environment.get("launch") == launch
+        found = same and (launch != "none" or _restarts() > 0)
+    if not distributed.is_active():
+        return found
+    answer = torch.tensor(int(found), device=device)
+    dist.broadcast(answer, src=0)
+    return bool(answer)
 
 
 def _restarts() -> int:

@@ -45,7 +45,7 @@ class Recorder:
         if first and tensorboard and find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step)
+            self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Log one line.

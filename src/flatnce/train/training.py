@@ -1,5 +1,6 @@
 """Everything of a run that lives in memory: built from a config, stepped, saved, restored."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from flatnce.train.finite import Sentinel
 from flatnce.train.images import open_images
 from flatnce.train.learner import build_learner
 from flatnce.train.optim import build_optimizer, load_optimizer, scaled_rate
+from flatnce.train.saved import CHECKPOINTS
 from flatnce.train.schedule import WarmupCosine
 from flatnce.train.sections import RunConfig
 from flatnce.train.stepping import Recorded, Step
 
-__all__ = ["CHECKPOINTS", "Training", "compute_dtype", "rate_schedule"]
-
-CHECKPOINTS = "checkpoints"
+__all__ = ["Training", "check_ess", "compute_dtype", "rate_schedule"]
 
 
 class Training:
@@ -35,6 +35,7 @@ class Training:
     def __init__(self, config: TrainConfig, directory: Path, device: torch.device) -> None:
         """Load the images, draw the weights."""
         self.config, self.directory, self.device = config, directory, device
+        check_ess(config)
         several = distributed.is_active()
         self.images = open_images(config, device)
         self.steps_per_epoch = len(self.images.loader)
@@ -52,8 +53,10 @@ class Training:
         )
         if several:
             # The norms see every process's rows, so their statistics are equal without a copy.
-            parallel = DistributedDataParallel(self.learner.encoder, broadcast_buffers=False)
-            self.learner.call_through(parallel)
+            known = inspect.signature(DistributedDataParallel.__init__).parameters
+            option = "forward_sync_buffers" if "forward_sync_buffers" in known else None
+            without: dict[str, Any] = {option or "broadcast_buffers": False}
+            self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
         on_cuda = device.type == "cuda"
         self.rate = rate_schedule(config, self.steps_per_epoch)
         self.optimizer = build_optimizer(
@@ -98,6 +101,10 @@ class Training:
         """Write a checkpoint of this step, after a check that it is worth keeping."""
         self.check()
         random = distributed.gather(torch.get_rng_state()[None].to(self.device))
+        random_cuda = None
+        if self.device.type == "cuda":
+            own = torch.cuda.get_rng_state(self.device)[None].to(self.device)
+            random_cuda = distributed.gather(own)
         if distributed.rank() > 0:
             return
         state: dict[str, Any] = {
@@ -110,9 +117,8 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "monitor": self.monitor.state_dict(),
             "random": random,
+            "random_cuda": random_cuda,
         }
-        if self.device.type == "cuda":
-            state["random_cuda"] = torch.cuda.get_rng_state(self.device)
         place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
         checkpoint.save(place, self.step, self.learner.state_dict(), state, keep=keep)
 
@@ -130,12 +136,12 @@ class Training:
         self.step, self.seconds = found.step, state["seconds"]
         self.sentinel.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
-        random = state["random"].cpu()
         # Other processes than before draw on from their own seeds.
-        if len(random) == distributed.world_size():
-            torch.set_rng_state(random[distributed.rank()].clone())
-            if "random_cuda" in state and self.device.type == "cuda":
-                torch.cuda.set_rng_state(state["random_cuda"], self.device)
+        if len(state["random"]) == distributed.world_size():
+            rank = distributed.rank()
+            torch.set_rng_state(state["random"][rank].clone())
+            if state["random_cuda"] is not None and self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
 
     def _stepper(self) -> Step | Recorded:
         """The step; recorded on a GPU that it has for itself."""
@@ -152,11 +158,28 @@ class Training:
         if self.device.type != "cuda":
             return step
         torch.backends.cudnn.benchmark = True  # every batch has the same shape
-        if distributed.is_active() or run.micro_batch is not None:
+        caching = run.micro_batch is not None and run.micro_batch < run.batch_size
+        if distributed.is_active() or caching:
             what = "several processes" if distributed.is_active() else "micro_batch"
             self.notes.append(f"with {what} a step is not recorded as a CUDA graph")
             return step
         return Recorded(step, self.notes.append)
+
+
+def check_ess(config: TrainConfig) -> None:
+    """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m.
+
+    Arguments:
+        config: The run's.
+    """
+    targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
+    batch = config.run.batch_size
+    negatives = batch - 1 if config.model.queue else 2 * batch - 2  # a queue starts empty
+    if targets and min(targets) * negatives <= 1:
+        raise ValueError(
+            f"ess={min(targets):g} is out of reach: of {negatives} negatives the effective sample "
+            f"size is more than 1/{negatives} = {1 / negatives:.3g}; raise ess or batch_size"
+        )
 
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:

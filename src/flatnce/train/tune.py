@@ -7,9 +7,10 @@ from typing import Any
 
 from flatnce.runlog import read_run
 from flatnce.train.config import TrainConfig
+from flatnce.train.expect import expect
 from flatnce.train.finite import TrainingFailed
-from flatnce.train.images import load_images
 from flatnce.train.loop import train
+from flatnce.train.processes import choose_device
 from flatnce.train.recorder import Report
 
 __all__ = ["Trial", "Tuned", "tune"]
@@ -70,11 +71,12 @@ def tune(
     if not rates:
         raise ValueError("rates is empty; give at least one, for example 0.03 0.06 0.12")
     base = config.optimizer.base_batch
-    batch = base if base <= len(load_images(config.data)) else config.run.batch_size
+    batch = base if base <= expect(config, choose_device("cpu")).images else config.run.batch_size
+    micro = config.run.micro_batch
     warmup = config.optimizer.warmup_epochs * epochs / config.run.epochs
     trial = config.override(
         batch_size=batch,
-        micro_batch=min(batch, config.run.micro_batch or batch),
+        micro_batch=None if micro is None else min(batch, micro),
         epochs=epochs,
         warmup_epochs=warmup,
         watch_every=float(epochs),

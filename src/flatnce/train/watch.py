@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from flatnce.data import FolderSet, ImageSet, holdout, permutation
@@ -45,8 +46,8 @@ class Watcher:
         labels = source.labels.cpu()
         self.memory, self.queries = None, None
         several = labels.ndim == 2
-        labelled = torch.tensor([]) if several else (labels >= 0).nonzero().squeeze(1)
-        if len(labelled) and int(labels[labelled].max()) > 0:
+        labelled = torch.tensor([]) if several else _of_large_classes(labels)
+        if len(labelled) and int(labels[labelled].max()) > int(labels[labelled].min()):
             rest, held = holdout(labels[labelled], HELD_OUT, seed)
             self.memory = self._some(labelled[rest], MOST_MEMORY)
             self.queries = self._some(labelled[held], MOST_QUERIES)
@@ -72,6 +73,7 @@ class Watcher:
     ) -> float:
         views = self.images.views
         options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
+        options["workers"] = self.config.data.workers
         known, asked = (
             extract(learner.encoder.backbone, part, batch_size=BATCH, **options)
             for part in (memory, queries)
@@ -94,3 +96,10 @@ class Watcher:
     def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
         chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
         return self.images.image_set.subset(chosen.sort().values)
+
+
+def _of_large_classes(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """The labelled images of classes that can spare one: pretraining must not fail for labels."""
+    counts = torch.bincount(labels[labels >= 0], minlength=1)
+    enough = counts[labels.clamp_min(0)] >= 1 / HELD_OUT
+    return ((labels >= 0) & enough).nonzero().squeeze(1)
