@@ -1,5 +1,6 @@
 """Batch norm over two gloo processes equals batch norm over the whole batch."""
 
+import copy
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from flatnce.models import GatheredBatchNorm, backbone, synchronised
+from flatnce.models.synchronised import GatheredBatchNormAct
 
 WORKER = """
 import sys, torch, torch.distributed as dist
@@ -80,6 +82,25 @@ def test_every_norm_of_a_resnet_is_found_and_keeps_its_weights():
     assert not any(type(part) is nn.BatchNorm2d for part in net.modules())
     assert sum(isinstance(part, GatheredBatchNorm) for part in net.modules()) == 20
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_norms_of_timm_keep_their_activations():
+    torch.manual_seed(0)
+    net, x = backbone("mobilenetv3_small_050"), torch.randn(4, 3, 32, 32)
+    plain = copy.deepcopy(net)
+    synchronised(net, "cpu")
+    kept = [part for part in net.modules() if isinstance(part, GatheredBatchNormAct)]
+    assert len(kept) == 34
+    torch.testing.assert_close(net(x), plain(x))
+    assert net.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_norm_that_is_not_known_is_refused():
+    class Strange(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ValueError, match="Strange is a batch norm that cannot be synchronised"):
+        synchronised(nn.Sequential(Strange(3)), "cpu")
 
 
 @pytest.mark.parametrize("shape", [(3,), ()])

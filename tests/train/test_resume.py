@@ -1,5 +1,7 @@
 """A run that is killed and resumed is the run that was not, to the last bit."""
 
+import json
+import math
 import os
 import random
 import signal
@@ -8,10 +10,12 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
 from flatnce import checkpoint
-from flatnce.runlog import read_run
-from flatnce.train import TrainConfig, preset, resume, train
+from flatnce.runlog import add_evaluation, read_run
+from flatnce.train import TrainConfig, preset, resume, train, trained
+from flatnce.train.learner import build_encoder
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
 SHORT = {
@@ -70,8 +74,6 @@ def lasting(line: dict) -> dict:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_path):
-    import json
-
     config = config_of(case)
     train(config, tmp_path / "whole")
     steps = last_weights(tmp_path / "whole").step
@@ -92,14 +94,90 @@ def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_p
     assert lines[0] == lines[1]
 
 
-def test_a_finished_run_can_be_resumed_and_stays_as_it_is(tmp_path):
+def test_a_finished_run_stays_as_it_is_evaluations_and_all(tmp_path):
     train(config_of("simclr").override(epochs=1), tmp_path / "run")
-    before = last_weights(tmp_path / "run").weights
-    outcome = resume(tmp_path / "run")
-    assert outcome.finished
-    assert read_run(tmp_path / "run").results is not None
-    for name, tensor in last_weights(tmp_path / "run").weights.items():
-        assert torch.equal(tensor, before[name])
+    add_evaluation(tmp_path / "run", {"name": "knn", "step": 14})
+    files = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    assert resume(tmp_path / "run").finished
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == files
+
+
+def stopped(tmp_path, at=5, **settings):
+    """A run that was asked to stop at a step."""
+
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(config_of("simclr").override(**settings), tmp_path / "run", report=interrupt)
+    return tmp_path / "run"
+
+
+def test_evaluations_of_earlier_steps_survive_a_resumption(tmp_path):
+    run = stopped(tmp_path)
+    add_evaluation(run, {"name": "knn", "step": 5})
+    resume(run)
+    results = read_run(run).results
+    assert [found["step"] for found in results["evaluations"]] == [5]
+    assert results["step"] == 28
+
+
+def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
+    run = stopped(tmp_path, at=9, keep=None)
+    add_evaluation(run, {"name": "knn", "step": 9})
+    assert checkpoint.steps(run / "checkpoints") == [0, 4, 8, 9]
+    resume(run, step=4)
+    assert read_run(run).results["evaluations"] == []
+    lines = [line["step"] for line in read_run(run).metrics if line["kind"] == "train"]
+    assert lines == list(range(1, 29))
+    with pytest.raises(checkpoint.NoCheckpoint, match="no checkpoint of step 9; it has"):
+        resume(run, step=9)
+
+
+def test_a_resumption_is_added_to_the_environment(tmp_path):
+    run = stopped(tmp_path)
+    resume(run)
+    found = read_run(run).environment["resumed"]
+    assert [one["step"] for one in found] == [5] and found[0]["torch"] == torch.__version__
+
+
+def test_hoelders_limit_can_be_resumed(tmp_path):
+    run = stopped(tmp_path, objective="holder", gamma=math.inf, temperature=0.5)
+    assert resume(run).finished
+    assert trained(run).config.loss.gamma == math.inf
+
+
+def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypatch):
+    images = tmp_path / "photos"
+    for number in range(24):
+        place = images / f"class-{number % 2}" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(256, (16, 16, 3), dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(place)
+    monkeypatch.chdir(tmp_path)
+    run = stopped(
+        tmp_path, at=2, data="./photos", decode_size=16, view_size=16, batch_size=8, workers=0
+    )
+    assert read_run(run).config["data"]["data"] == "./photos"
+    monkeypatch.chdir("/")
+    assert resume(run).finished
+    assert trained(run).config.data.data == str(images)
+
+
+def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatch):
+    def with_dropout(*arguments, **options):
+        encoder = build_encoder(*arguments, **options)
+        encoder.head.append(torch.nn.Dropout(0.3))
+        return encoder
+
+    monkeypatch.setattr("flatnce.train.learner.build_encoder", with_dropout)
+    run = stopped(tmp_path)
+    torch.manual_seed(99)  # whatever the process has drawn since
+    resume(run)
+    train(config_of("simclr"), tmp_path / "whole")
+    whole = last_weights(tmp_path / "whole").weights
+    for name, tensor in last_weights(run).weights.items():
+        assert torch.equal(tensor, whole[name]), name
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -69,11 +69,13 @@ def weights(directory):
     "settings",
     [
         {"objective": "flatnce"},
+        # Slowly: so many norms in a row magnify rounding by much at every step.
+        {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
         {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
         # Without batch norm, which would see other micro-batches.
         | {"backbone": "test_convnext", "view_size": 32, "head_norm": False, "rate": 0.05},
     ],
-    ids=["simclr", "moco, cached, learned temperature"],
+    ids=["simclr", "timm's fused norms", "moco, cached, learned temperature"],
 )
 def test_two_processes_train_as_one_does(settings, tmp_path):
     # Sums are in another order in two processes, and rounding grows as training goes on: over
@@ -89,7 +91,8 @@ def test_two_processes_train_as_one_does(settings, tmp_path):
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         if tensor.is_floating_point():
-            error = (two[name] - tensor).norm() / tensor.norm().clamp_min(1e-6)
+            # Of a vector near zero (a bias that has hardly moved) only the size can be asked for.
+            error = (two[name] - tensor).norm() / tensor.norm().clamp_min(1e-2)
             assert error < 1e-3, name
 
 

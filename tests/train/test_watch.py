@@ -13,17 +13,26 @@ def training(tmp_path):
     return Training(config, tmp_path, torch.device("cpu"))
 
 
-def test_the_measurements_touch_no_test_image(training, monkeypatch):
-    asked = []
+def test_every_image_measured_on_is_of_the_training_part(training):
+    watcher = Watcher(training.config, training.images)
+    train, test = (load("digits", split).images.flatten(1) for split in ("train", "test"))
+    own = {tuple(row) for row in train.tolist()}
+    others = {tuple(row) for row in test.tolist()} - own
+    for part in (watcher.memory, watcher.queries, watcher.pooled):
+        seen = {tuple(row) for row in part.images.flatten(1).tolist()}
+        assert seen <= own and not seen & others
 
-    def spy(name, split="train", *rest, **more):
-        asked.append(split)
-        return load(name, split, *rest, **more)
 
-    monkeypatch.setattr("flatnce.data.load", spy)
-    monkeypatch.setattr("flatnce.train.images.load", spy)
-    Watcher(training.config, training.images)(training.learner)
-    assert "test" not in asked
+def test_a_class_too_small_to_hold_out_of_does_not_stop_pretraining(training):
+    from dataclasses import replace
+
+    labels = training.images.image_set.labels.clone()
+    few = (labels == 3).nonzero().squeeze(1)
+    labels[few[3:]] = 4
+    images = replace(training.images, image_set=replace(training.images.image_set, labels=labels))
+    watcher = Watcher(training.config, images)
+    assert 3 not in watcher.memory.labels and 3 not in watcher.queries.labels
+    assert 0 <= watcher(training.learner)["knn"] <= 1
 
 
 def test_memory_and_queries_share_no_image(training):
