@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flatnce.runlog import FORMAT_VERSION, RunLog, environment, read_run
+from flatnce.runlog import FORMAT_VERSION, RunLog, add_evaluation, environment, read_run
 
 
 @dataclass(frozen=True)
@@ -147,3 +147,31 @@ def test_environment_names_versions_and_machine():
 def test_the_run_log_needs_no_torch(run_python):
     code = "import sys, flatnce.runlog as r; e = r.environment(); print('torch' in sys.modules)"
     assert run_python(code).strip() == "False"
+
+
+def test_an_evaluation_made_again_replaces_the_first(tmp_path):
+    RunLog(tmp_path, kind="train", config={})
+    for top1, step in ((0.5, 3), (0.6, 3), (0.7, 4)):
+        found = {
+            "name": "knn",
+            "data": "digits",
+            "step": step,
+            "protocol": {"name": "knn, k = 20"},
+        }
+        add_evaluation(tmp_path, {**found, "top1": top1})
+    scores = [one["top1"] for one in read_run(tmp_path).results["evaluations"]]
+    assert scores == [0.6, 0.7]
+
+
+def test_results_keep_the_evaluations_that_came_before_them(tmp_path):
+    log = RunLog(tmp_path, kind="train", config={})
+    add_evaluation(tmp_path, {"name": "knn", "step": 3})
+    log.finish({"step": 5, "evaluations": []})
+    results = read_run(tmp_path).results
+    assert results["step"] == 5 and len(results["evaluations"]) == 1
+
+
+def test_a_run_of_another_kind_is_not_reopened(tmp_path):
+    RunLog(tmp_path, kind="demo", config={})
+    with pytest.raises(ValueError, match="holds a demo run, not a train run"):
+        RunLog.reopen(tmp_path, kind="train", step=0)

@@ -65,7 +65,9 @@ def main():
     try:
         if not directory.exists():
             train(config, directory, report=report)
-        elif read_run(directory).results is None:
+        elif (read_run(directory).results or {}).get("evaluations"):
+            return
+        else:
             resume(directory, report=report)
     except Enough:
         return

@@ -138,7 +138,8 @@ class RunLog:
 def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path:
     """Append to ``evaluations`` in a run's results, all or nothing; return where they are.
 
-    A run that is not finished gets results that hold nothing else.
+    One of the same step, data and protocol is replaced. A run that is not finished gets results
+    that hold nothing else.
 
     Arguments:
         directory: The run's folder.
@@ -146,9 +147,17 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
     """
     place = Path(directory)
     results = read_run(place).results or {"format_version": FORMAT_VERSION}
-    results["evaluations"] = [*results.get("evaluations", ()), evaluation]
+    others = [one for one in results.get("evaluations", ()) if _what(one) != _what(evaluation)]
+    results["evaluations"] = [*others, evaluation]
     _write_json(place / RESULTS, results)
     return place / RESULTS
+
+
+def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Of which step, on which data and by which protocol an evaluation is."""
+    protocol = evaluation.get("protocol")
+    named = protocol.get("name") if isinstance(protocol, Mapping) else protocol
+    return evaluation.get("step"), evaluation.get("data"), named, evaluation.get("name")
 
 
 def read_run(path: str | Path) -> Run:
