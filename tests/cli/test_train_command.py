@@ -132,7 +132,7 @@ def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
     rates = ["--tune", "0.05", "0.4"]
     assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0
     shown = capsys.readouterr().out
-    assert "rate 0.05: 0." in shown and "rate 0.4: 0." in shown and "at the edge" in shown
+    assert "rate 0.05: kNN" in shown and "rate 0.4: kNN" in shown and "at the edge" in shown
     assert read_run("runs/t").config["optimizer"]["rate"] in (0.05, 0.4)
 
 
@@ -186,7 +186,7 @@ def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "flatnce resume two" in out and "Traceback" not in err
+    assert "flatnce resume two --devices 2" in out and "Traceback" not in err
     assert read_run(tmp_path / "runs" / "two").results is None
 
 
@@ -220,3 +220,30 @@ def test_the_progress_line_says_what_matters():
         "epoch 2.0/100  loss 1.500  MI 2.64 of 4.14  ESS 0.31  gain 0.42  T 0.1  kNN 50.5%  "
         "pool MI 5.00 of 9.21  12,346 images/s  49:00 left"
     )
+
+
+def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
+    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
+    process = start(tmp_path, *typed, *forever)
+    metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
+    for _ in range(900):
+        if metrics.is_file() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    size = -1
+    for _ in range(30):  # it grows no more
+        time.sleep(1.0)
+        if metrics.stat().st_size == size:
+            break
+        size = metrics.stat().st_size
+    else:
+        pytest.fail("the processes train on")
+
+
+def test_a_run_in_a_folder_of_runs_is_named_so_that_it_is_found(capsys):
+    assert main(["train", "digits", "--name", "some/first", "--evaluate", *QUICK]) == 0
+    assert "flatnce evaluate some/first" in capsys.readouterr().out
+    assert main(["resume", "some/first", "--evaluate"]) == 0

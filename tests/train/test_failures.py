@@ -113,7 +113,6 @@ def test_a_batch_larger_than_the_set_is_refused_before_anything_is_written(tmp_p
         ({"data": "cifar1O"}, ValueError, "cifar1O.*did you mean"),
         ({"data": "cifar10"}, MissingData, "flatnce data cifar10"),
         ({"split": "valid"}, ValueError, "valid"),
-        ({"warmup_epochs": 1.0}, ValueError, "warmup_epochs=1 leaves nothing"),
         ({"device": "gpu"}, ValueError, "device='gpu'"),
         ({"crop_least": 2.0}, ValueError, "crop"),
     ],

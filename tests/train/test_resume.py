@@ -16,6 +16,7 @@ from flatnce import checkpoint
 from flatnce.runlog import add_evaluation, read_run
 from flatnce.train import TrainConfig, preset, resume, train, trained
 from flatnce.train.learner import build_encoder
+from flatnce.train.training import Training
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
 SHORT = {
@@ -219,3 +220,34 @@ def test_a_checkpoint_exists_from_step_zero(tmp_path):
     with pytest.raises(Enough):
         train(config_of("simclr"), tmp_path / "run", report=stop)
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def test_a_run_that_is_being_trained_is_not_touched_by_another(tmp_path):
+    refused = []
+
+    def meddle(line):
+        if line["kind"] == "train" and line["step"] == 3:
+            for action in (lambda: resume(tmp_path / "run"), replace_it):
+                with pytest.raises(ValueError, match="being trained by another process"):
+                    action()
+                refused.append(action)
+
+    def replace_it():
+        train(config_of("simclr"), tmp_path / "run", replace=True)
+
+    assert train(config_of("simclr"), tmp_path / "run", report=meddle).finished
+    assert len(refused) == 2
+    lines = [
+        line["step"] for line in read_run(tmp_path / "run").metrics if line["kind"] == "train"
+    ]
+    assert lines == list(range(1, 29))
+
+
+def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeypatch):
+    def broken(self, batch, epoch):
+        raise OSError("a.png cannot be read")
+
+    monkeypatch.setattr(Training, "take_step", broken)
+    with pytest.raises(OSError, match=r"a\.png"):
+        train(config_of("simclr"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Arguments:
         arguments: As typed after ``flatnce``; by default this process's own.
     """
+    # Threads that wait by spinning take a shared machine's cores from whoever works: a small net
+    # on two busy cores then trains ten times slower. Read when torch is imported, so set before.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         print(_overview(), file=sys.stderr)

@@ -4,14 +4,16 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from flatnce.cli.evaluate import check_protocols, evaluate_run, results_table
 from flatnce.report import run_page
 from flatnce.runlog import read_run
 from flatnce.train import Outcome, read_config
+from flatnce.train.encoders import RUNS
 from flatnce.train.processes import is_launched
 
-__all__ = ["check_protocols", "finish"]
+__all__ = ["check_protocols", "finish", "run_name"]
 
 
 def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
@@ -24,12 +26,15 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
     """
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
-    name = outcome.directory.name
+    name = run_name(outcome.directory)
     if not outcome.finished:
         if as_json:
             print(json.dumps({**asdict(outcome), "directory": str(outcome.directory)}))
         else:
-            print(f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}")
+            processes = int(os.environ.get("WORLD_SIZE", "1"))
+            more = f" --devices {processes}" if processes > 1 else ""
+            said = f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}"
+            print(said + more)
         # To torchrun any other code is a death, after which it would start the run anew.
         return 0 if is_launched() else 130
     failure = _evaluate(outcome, protocols)
@@ -47,6 +52,16 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
     print(f"\nthe page: {page}")
     print(f"next: flatnce evaluate {name} --protocol semi    flatnce export {name} --to torch")
     return 1 if failure else 0
+
+
+def run_name(directory: Path) -> str:
+    """How a run is named on the command line: within runs/ without that folder.
+
+    Arguments:
+        directory: The run's.
+    """
+    inside = directory.parts[:1] == (RUNS,)
+    return str(Path(*directory.parts[1:])) if inside else str(directory)
 
 
 def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from flatnce.train.interrupts import LAUNCH_VARIABLE, STOP
+from flatnce.train.interrupts import LAUNCH_VARIABLE, LAUNCHER, STOP
 
 __all__ = ["give_up", "has_given_up", "launch"]
 
@@ -44,6 +44,7 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
     started += ["-m", "flatnce", command, *arguments]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // devices))
     with tempfile.TemporaryDirectory(prefix="flatnce-") as folder:
+        (Path(folder) / LAUNCHER).write_text(str(os.getpid()))
         shared = {**os.environ, LAUNCH_VARIABLE: folder, "OMP_NUM_THREADS": threads}
         # A session of its own: a terminal's Ctrl-C would make torchrun kill what it started.
         process = subprocess.Popen(started, env=shared, start_new_session=True)

@@ -8,6 +8,7 @@ import tyro
 from flatnce.cli.finish import check_protocols, finish
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import showing
+from flatnce.runlog import read_run
 from flatnce.train import find_run, read_config, resume
 from flatnce.train.processes import is_launched
 
@@ -45,6 +46,9 @@ def run(arguments: list[str]) -> int:
     check_protocols(options.evaluate)
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
+    before = read_run(directory).environment.get("processes", 1)
+    if options.devices == 1 and before > 1 and not is_launched() and not options.json:
+        print(f"trained in {before} processes so far; --devices {before} goes on with as many")
     with showing(config, quiet=options.json) as report:
         outcome = resume(directory, step=options.step, report=report)
     return finish(outcome, options.evaluate, as_json=options.json)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.cli.finish import check_protocols, finish
+from flatnce.cli.finish import check_protocols, finish, run_name
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import showing
 from flatnce.cli.short_help import short_help
@@ -83,16 +83,17 @@ def run(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         return _help(arguments)
     options = _parse(arguments)
-    if options.dry_run:
-        return _dry_run(options)
     directory = Path(RUNS) / (options.name or _usual_name(options.config))
     check_protocols(options.evaluate)
     if not is_launched():
         if directory.exists() and not options.replace:
+            resume = f"`flatnce resume {run_name(directory)}`"
             raise ValueError(
-                f"{directory} already exists; go on with it (`flatnce resume {directory.name}`), "
-                "give another --name, or --replace it"
+                f"{directory} already exists; go on with it ({resume}), give another --name, or "
+                "--replace it"
             )
+        if options.dry_run:
+            return _dry_run(options)
         if options.devices > 1:
             device = options.config.run.device
             expect(options.config, choose_device(device), options.devices)  # refuse at once
@@ -161,6 +162,9 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
     """The config at the best of the rates to try."""
     place = directory.with_name(f"{directory.name}-tuning")
     trial = options.config.override(epochs=options.tune_epochs, warmup_epochs=0.0)
+    if not options.json and int(os.environ.get("RANK", "0")) == 0:
+        base = options.config.optimizer.base_batch
+        print(f"trying rates at the base batch of {base}, by kNN on held-out training images")
     with showing(trial, quiet=options.json) as report:
         found = tune(
             options.config, options.tune, place, epochs=options.tune_epochs, report=report
@@ -168,7 +172,7 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
     if not options.json and int(os.environ.get("RANK", "0")) == 0:
         for trial_found in found.trials:
             score = trial_found.score
-            said = trial_found.failure if score is None else f"{score:.4f}"
+            said = trial_found.failure if score is None else f"kNN {score:.2%}"
             print(f"rate {trial_found.rate:g}: {said}")
         edge = "; it is at the edge of what was tried" if found.at_the_edge else ""
         print(f"training with rate {found.rate:g}{edge}", flush=True)

@@ -142,7 +142,9 @@ def _trace(
     encoder = build_encoder(model, channels=channels, size=size).train()
     # Some networks are built by reading their tensors, so only the pass is without contents.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        hollow = {name: mode.from_tensor(p) for name, p in encoder.named_parameters()}
+        hollow: dict[str, Tensor] = {
+            name: mode.from_tensor(p) for name, p in encoder.named_parameters()
+        }
         weights = {tensor.untyped_storage()._cdata for tensor in hollow.values()}
         images = torch.empty(views * micro, channels, size, size)
         lower = dtype != torch.float32

@@ -10,10 +10,11 @@ import torch
 
 from flatnce import distributed
 
-__all__ = ["LAUNCH_VARIABLE", "STOP", "Interrupts", "was_asked_by_launcher"]
+__all__ = ["LAUNCHER", "LAUNCH_VARIABLE", "STOP", "Interrupts", "was_asked_by_launcher"]
 
-LAUNCH_VARIABLE, STOP = "FLATNCE_LAUNCH", "stop"
-"""A folder that a launcher shares with its processes; a file in it asks them to stop."""
+LAUNCH_VARIABLE, LAUNCHER, STOP = "FLATNCE_LAUNCH", "launcher", "stop"
+"""A folder that a launcher shares with its processes; the file with its process number in it, and
+the file that asks them to stop."""
 
 
 class Interrupts:
@@ -71,6 +72,16 @@ class Interrupts:
 
 
 def was_asked_by_launcher() -> bool:
-    """Whether ``flatnce --devices`` asked its processes to stop: signals do not reach them all."""
+    """Whether ``flatnce --devices`` asked its processes to stop, or is no longer there.
+
+    A signal does not reach them all, and who kills the launcher means the run.
+    """
     folder = os.environ.get(LAUNCH_VARIABLE)
-    return folder is not None and (Path(folder) / STOP).exists()
+    if folder is None:
+        return False
+    launcher = Path(folder) / LAUNCHER
+    try:
+        os.kill(int(launcher.read_text()), 0)
+    except (OSError, ValueError):  # its folder or itself is gone
+        return True
+    return (Path(folder) / STOP).exists()

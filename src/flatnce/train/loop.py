@@ -6,6 +6,7 @@ been; on the CPU to the last bit.
 """
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from flatnce import checkpoint, distributed
 from flatnce.runlog import RunLog, read_run
 from flatnce.train.config import TrainConfig
 from flatnce.train.interrupts import Interrupts
+from flatnce.train.lock import refuse_if_busy
 from flatnce.train.processes import begun_by_this_launch, joined
 from flatnce.train.recorder import KIND, Recorder, Report
 from flatnce.train.saved import CHECKPOINTS, read_saved, with_whole_paths
@@ -72,6 +74,7 @@ def train(
         training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
+            refuse_if_busy(place)
             log = RunLog(
                 place,
                 kind=KIND,
@@ -81,8 +84,14 @@ def train(
                 replace=replace or begun,
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
-        training.save()
-        return _run(training, recorder)
+        try:
+            with recorder.writing():
+                training.save()
+                return _run(training, recorder)
+        except (ValueError, OSError):
+            if training.step == 0 and log is not None:
+                shutil.rmtree(place)  # nothing was trained, and the name is free again
+            raise
 
 
 def resume(
@@ -107,11 +116,13 @@ def resume(
             dist.barrier()  # all have read what the first now changes
         log = None
         if distributed.rank() == 0:
+            refuse_if_busy(place)
             checkpoint.rewind(place / CHECKPOINTS, found.step)
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        return _run(training, recorder)
+        with recorder.writing():
+            return _run(training, recorder)
 
 
 def _run(training: Training, recorder: Recorder) -> Outcome:

@@ -60,7 +60,7 @@ def choose_device(device: str) -> torch.device:
         raise ValueError(f"device={device!r} is none; use cpu, cuda, cuda:0 or auto") from error
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"device={device!r} but torch sees no GPU here; use device=cpu")
+            raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
         place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if place >= torch.cuda.device_count():
             raise ValueError(

@@ -1,12 +1,14 @@
 """Where a run's numbers go: its log, TensorBoard where installed, and whoever looks on."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from flatnce import distributed
 from flatnce.runlog import RunLog
+from flatnce.train.lock import only_writer
 
 __all__ = ["KIND", "Recorder", "Report"]
 
@@ -46,6 +48,10 @@ class Recorder:
             from torch.utils.tensorboard import SummaryWriter
 
             self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the run while it is written: no second process may."""
+        return nullcontext() if self.log is None else only_writer(self.directory)
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Log one line.

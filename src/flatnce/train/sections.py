@@ -170,7 +170,7 @@ class OptimizerConfig:
         scaling: How the rate grows with the batch: linear, sqrt or none.
         momentum: Of SGD and LARS; AdamW's first beta.
         weight_decay: Not of biases and norms.
-        warmup_epochs: Epochs of linear warm-up before the cosine.
+        warmup_epochs: Epochs of linear warm-up before the cosine; at most half of the run.
     """
 
     optimizer: str = "sgd"

@@ -206,10 +206,6 @@ def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
     peak = scaled_rate(
         asked.rate, config.run.batch_size, base_batch=asked.base_batch, rule=asked.scaling
     )
-    warmup = round(asked.warmup_epochs * steps_per_epoch)
-    if asked.warmup_epochs >= config.run.epochs:
-        raise ValueError(
-            f"warmup_epochs={asked.warmup_epochs:g} leaves nothing of epochs={config.run.epochs}; "
-            "shorten the warm-up or train for longer"
-        )
-    return WarmupCosine(peak, config.run.epochs * steps_per_epoch, warmup)
+    steps = config.run.epochs * steps_per_epoch
+    warmup = min(round(asked.warmup_epochs * steps_per_epoch), steps // 2)
+    return WarmupCosine(peak, steps, warmup)

@@ -29,7 +29,7 @@ BATCH = 512
 UNSEEN_VIEWS = 2**33
 # Other pairs, an eighth as many, choose the scale that the pool is read at: the bound holds at
 # any scale, and at this one it is a few hundredths of a nat low at most.
-CALIBRATION_SHARE = 8
+CALIBRATION_SHARE, LEAST_CALIBRATION = 8, 64
 
 
 class Watcher:
@@ -90,9 +90,13 @@ class Watcher:
         z1, z2 = embed_views(learner.encoder, self.pooled, views, self.images.channels, workers)
         read, other = slice(0, self.pool), slice(self.pool, None)
         temperature = float(learner.objective.temperature)
-        return pool_information(
+        found = pool_information(
             z1[read], z2[read], temperature, calibration=(z1[other], z2[other])
         )
+        if self.calibration < LEAST_CALIBRATION:  # too few to choose a scale on: as trained
+            found["pool_mi"] = found["pool_mi_at_temperature"]
+            found["pool_scale"] = 1 / temperature
+        return found
 
     def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
         chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
