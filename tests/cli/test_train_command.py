@@ -124,6 +124,8 @@ def test_resume_names_the_runs_there_are(capsys):
     main(["train", "digits", "--name", "first", "--evaluate", "--json", *QUICK])
     capsys.readouterr()
     assert main(["resume", "frist"]) == 2
+    assert "did you mean 'first'?" in capsys.readouterr().err
+    assert main(["resume", "xyz"]) == 2
     assert "there are first" in capsys.readouterr().err
     assert main(["resume", "first", "--evaluate"]) == 0
 
@@ -160,12 +162,12 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     assert "flatnce resume long" in out and "Traceback" not in err
 
 
-def start(tmp_path, *typed):
+def start(tmp_path, *typed, heard=subprocess.PIPE):
     """A command in a session of its own, as a terminal has one."""
     return subprocess.Popen(
         [sys.executable, "-m", "flatnce", *typed],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=heard,
+        stderr=heard,
         text=True,
         cwd=tmp_path,
         start_new_session=True,
@@ -225,7 +227,7 @@ def test_the_progress_line_says_what_matters():
 def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
     forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
     typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
-    process = start(tmp_path, *typed, *forever)
+    process = start(tmp_path, *typed, *forever, heard=subprocess.DEVNULL)
     metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
     for _ in range(900):
         if metrics.is_file() and metrics.stat().st_size:

@@ -26,7 +26,10 @@ if first_life and os.environ["RANK"] == "1" and victim:
             os.kill(os.getpid(), signal.SIGKILL)
         take(self, batch, epoch)
     Training.take_step = fatal
-t.train(t.TrainConfig.from_plain(settings), directory)
+config = t.TrainConfig.from_plain(settings)
+t.train(config, directory)
+for number in range(int(sys.argv[4])):  # a script may train more than once
+    t.train(config.override(seed=number + 1), f"{directory}-{number}")
 """
 SHORT = {
     "epochs": 1,
@@ -40,11 +43,12 @@ SHORT = {
 }
 
 
-def torchrun(tmp_path, config, directory, *options, victim=0):
+def torchrun(tmp_path, config, directory, *options, victim=0, more=0):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
     arguments = [str(script), str(directory), json.dumps(config.plain()), str(victim)]
+    arguments.append(str(more))
     done = subprocess.run(
         [*launcher, "--nproc-per-node=2", *arguments],
         capture_output=True,
@@ -99,7 +103,8 @@ def test_two_processes_train_as_one_does(settings, tmp_path):
 def test_a_process_that_dies_is_replaced_and_the_run_goes_on(tmp_path):
     config = preset("digits").override(**SHORT)
     torchrun(tmp_path, config, tmp_path / "killed", "--max-restarts=1", victim=9)
-    torchrun(tmp_path, config, tmp_path / "whole")
+    torchrun(tmp_path, config, tmp_path / "whole", more=1)
+    assert read_run(tmp_path / "whole-0").results is not None
     run = read_run(tmp_path / "killed")
     assert run.results is not None and run.results["step"] == 14
     assert [x["step"] for x in run.metrics if x["kind"] == "train"] == list(range(1, 15))

@@ -1,5 +1,6 @@
 """A trained encoder out of its run directory."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,5 +71,8 @@ def find_run(name: str | Path) -> Path:
         if (place / "config.json").is_file():
             return place
     there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.json"))
+    near = difflib.get_close_matches(str(name), there, n=1)
     known = f"there are {', '.join(there[:8])}" if there else f"there are none in {RUNS}/"
+    known += ", ..." if len(there) > 8 else ""
+    known = f"did you mean {near[0]!r}?" if near else known
     raise ValueError(f"RUN={str(name)!r} is no run directory and no name of one; {known}")

@@ -70,6 +70,12 @@ def train(
     with joined(config.run.device) as device:
         begun = begun_by_this_launch(place, device)
         if begun and checkpoint.steps(place / CHECKPOINTS):
+            there, _ = read_saved(place)
+            if there != config:
+                raise ValueError(
+                    f"{place} was begun by this launch with other settings; launch under another "
+                    "--rdzv-id or name, or go on with it by `flatnce resume`"
+                )
             return resume(place, report=report)
         training = Training(config, place, device)
         log = None

@@ -14,6 +14,10 @@ from flatnce.runlog import read_run
 __all__ = ["begun_by_this_launch", "choose_device", "is_launched", "joined"]
 
 
+_joined = 0
+"""How often this process has joined: a script may train several times under one launch."""
+
+
 def is_launched() -> bool:
     """Whether torchrun (or a launcher that speaks as it does) started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -57,7 +61,7 @@ def choose_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device={device!r} is none; use cpu, cuda, cuda:0 or auto") from error
+        raise ValueError(f"device={device!r} is unknown; use cpu, cuda, cuda:0 or auto") from error
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
@@ -89,7 +93,9 @@ def joined(device: str) -> Iterator[torch.device]:
         # torchrun keeps its store over restarts, with the addresses of processes that are gone.
         # Over several machines the count may differ between them; there the launcher must not
         # share its store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
-        store = dist.PrefixStore(f"attempt-{_restarts()}", store)
+        global _joined
+        _joined += 1
+        store = dist.PrefixStore(f"attempt-{_restarts()}-{_joined}", store)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     yield chosen
