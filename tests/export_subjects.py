@@ -31,6 +31,7 @@ def write_run(directory, *, steps=(0, 30), evaluations=(), finished=True, **sett
             next(subject.encoder.parameters()).add_(0.1)
         weights = {f"encoder.{k}": v for k, v in subject.encoder.state_dict().items()}
         state = {"channels": subject.channels, "size": subject.size}
+        state["config"] = subject.config.plain()
         checkpoint.save(directory / "checkpoints", step, weights, state, keep=None)
         log.log({"kind": "train", "step": step, "epoch": step / 6, "seconds": 0.5 * step})
     if finished:

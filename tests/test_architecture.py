@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
 BLOCKS: tuple[tuple[str, ...], ...] = (
-    ("buffers", "environment", "extras", "faults", "selection"),
+    ("buffers", "environment", "extras", "faults", "scores", "selection"),
     ("distributed", "runlog", "control"),
     ("kernels", "pairs", "checkpoint", "data", "models"),
     ("contrast",),

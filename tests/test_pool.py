@@ -95,3 +95,13 @@ def test_embeddings_that_are_not_numbers_are_refused():
     z = torch.full((4, 2), math.nan)
     with pytest.raises(ValueError, match="NaN"):
         pool_information(z, z, 0.1, calibration=(torch.eye(4), torch.eye(4)))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_calibration_that_is_not_finite_is_named(number, bad):
+    good = torch.eye(4)
+    calibration = [good.clone(), good.clone()]
+    calibration[number][2, 1] = bad
+    with pytest.raises(ValueError, match=rf"calibration\[{number}\] holds NaN or infinite"):
+        pool_information(good, good, 0.1, calibration=tuple(calibration))

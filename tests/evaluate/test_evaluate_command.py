@@ -6,9 +6,11 @@ import shutil
 import pytest
 
 from flatnce.cli.evaluate import check_protocols, evaluate_run, results_table, run
+from flatnce.cli.finish import _evaluate
 from flatnce.evaluate import Options
 from flatnce.runlog import read_run
-from flatnce.train import preset, train
+from flatnce.train import Outcome, preset, train
+from tiny_sets import write_folder
 
 QUICK = ["--epochs", "1", "--rates", "0.001"]
 
@@ -53,7 +55,7 @@ def test_every_protocol_at_once(first, capsys):
     said = capsys.readouterr().out
     assert "semi, 10 % of labels" in said and "supervised, 1 % of labels" in said
     assert "of 3.91 nats" in said  # log 50
-    assert len(read_run(first).results["evaluations"]) == 13
+    assert len(read_run(first).results["evaluations"]) == 12
 
 
 def test_the_small_knobs_reach_the_protocol(first, capsys):
@@ -112,7 +114,7 @@ def test_all_options_have_a_help_of_their_own(capsys):
     "arguments, words",
     [
         (["first", "--protocol", "kn"], "did you mean 'knn'"),
-        (["frist"], "there are first"),
+        (["frist"], "did you mean 'first'"),
         (["first", "--step", "3"], "3"),
         (["first", "--fraction", "2.0"], "fraction="),
         (["first", "--device", "nowhere"], "device='nowhere'"),
@@ -127,6 +129,72 @@ def test_missing_data_sets_are_named_before_anything_is_done(first, tmp_path):
     with pytest.raises(OSError, match="2 of 2 data sets are missing: cifar10, sun397"):
         run(["first", "--data", "cifar10", "sun397", "--root", str(tmp_path / "none")])
     assert not read_run(first).results["evaluations"]
+
+
+def test_the_remedy_for_missing_sets_can_be_typed(first, tmp_path):
+    with pytest.raises(OSError, match="--skip-missing"):
+        run(["first", "--data", "digits", "sun397", "--root", str(tmp_path / "none")])
+
+
+# A folder of images.
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of classes, without a test part, and with a file that is no image."""
+    folder = tmp_path_factory.mktemp("folder") / "photos"
+    write_folder(folder, {"cat": 10, "dog": 15})
+    (folder / "cat" / "spoilt.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_on_photos(photos):
+    directory = photos.parent / "run"
+    config = preset("digits").override(
+        data=str(photos),
+        decode_size=12,
+        workers=0,
+        skip_unreadable=True,
+        epochs=1,
+        batch_size=8,
+        watch_every=0.0,
+        tensorboard=False,
+        device="cpu",
+    )
+    with pytest.warns(UserWarning, match="spoilt"):
+        train(config, directory)
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore:.*spoilt")
+def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_photos, photos):
+    options = Options(workers=0, epochs=1, rates=(1e-3,), validation=0.2)
+    found = evaluate_run(run_on_photos, ["knn", "finetune", "mi"], options=options)
+    test = found[0]["protocol"]["test"]
+    assert found[0]["test_images"] == 5 and test["images"] == 5
+    assert (test["split"], test["fraction"], test["seed"]) == ("held out of train", 0.2, 0)
+    assert "pretrained on these images" in test["note"] and len(test["drawn"]["indices"]) == 5
+    assert found[0]["protocol"]["train"]["images"] == 20
+    assert found[-1]["protocol"]["pool"]["split"] == "held out of train"
+    tuned = next(one["protocol"] for one in found if one["name"] == "finetune")
+    assert tuned["crops_from"] == f"centre square of {tuned['images']['resize']}"
+    assert tuned["precision"] == "float32"
+
+
+@pytest.mark.filterwarnings("ignore:.*spoilt")
+def test_the_end_of_training_evaluates_such_a_run_too(run_on_photos):
+    outcome = Outcome(run_on_photos, True, read_run(run_on_photos).results["step"])
+    assert _evaluate(outcome, ["knn"]) == ""
+
+
+def test_a_folder_with_too_few_images_is_one_error_with_a_remedy(first, tmp_path):
+    write_folder(tmp_path / "few", {"cat": 3, "dog": 9})
+    with pytest.raises(ValueError, match=r"no test part.*cat has 3.*val/CLASS.*--data NAME"):
+        run(["first", "--data", f"{tmp_path}/few"])
+    write_folder(tmp_path / "one", {"cat": 9})
+    with pytest.raises(ValueError, match="one class, cat"):
+        run(["first", "--data", f"{tmp_path}/one"])
 
 
 def test_what_is_left_out_is_said(first, tmp_path, capsys):

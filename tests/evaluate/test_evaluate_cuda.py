@@ -106,7 +106,7 @@ def test_fine_tuning_learns():
     train, test = squares(200, seed=0), squares(100, seed=1)
     config = FinetuneConfig(8, epochs=15, batch_size=50, rates=(3e-3,), crop_least=0.9, flip=0.0)
     found = finetune(network, train, test, config)
-    assert found.scores.is_cuda
+    assert found.scores.is_cuda and found.protocol["precision"] == "bfloat16 (autocast)"
     assert measure(found.scores.cpu(), test.labels)["top1"] > 0.9
 
 

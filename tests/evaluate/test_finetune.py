@@ -16,6 +16,8 @@ from flatnce.evaluate.scratch import redrawn
 from flatnce.models import backbone
 from tiny_sets import write_folder
 
+finetune_module = sys.modules["flatnce.evaluate.finetune"]  # the package names the function so
+
 CONFIG = FinetuneConfig(8, mean=0.3, std=0.4, epochs=2, batch_size=64, rates=(1e-3,), flip=0.0)
 
 
@@ -52,6 +54,29 @@ def test_pretrained_and_scratch_differ_in_nothing_but_the_start(network, digits)
     assert [protocol.pop("start") for protocol in protocols] == ["pretrained", "scratch"]
     assert protocols[0] == protocols[1]
     assert not torch.equal(found["pretrained"].scores, found["scratch"].scores)
+
+
+def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
+    # On CUDA; what autocast does there it does here, when told to.
+    monkeypatch.setattr(finetune_module._Job, "lower", property(lambda self: True))
+    seen, real = {"network": set(), "loss": set()}, finetune_module.classification_loss
+
+    def loss(scores, labels):
+        seen["loss"].add(scores.dtype)
+        return real(scores, labels)
+
+    monkeypatch.setattr(finetune_module, "classification_loss", loss)
+
+    def note(module, _, out):
+        if type(module) is nn.Linear:
+            seen["network"].add(out.dtype)
+
+    with nn.modules.module.register_module_forward_hook(note):
+        config = dataclasses.replace(CONFIG, epochs=12, crop_least=0.5)
+        found = finetune(network, *digits, config)
+    assert seen == {"network": {torch.bfloat16}, "loss": {torch.float32}}
+    assert found.protocol["precision"] == "bfloat16 (autocast)"
+    assert measure(found.scores, digits[1].labels)["top1"] > 0.8
 
 
 def test_scratch_knows_nothing_of_the_weights(network, digits):
@@ -176,7 +201,7 @@ def test_several_classes_an_image(network, digits):
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
 def test_files(tmp_path, monkeypatch, held):
-    module = sys.modules["flatnce.evaluate.finetune"]  # the package has a function of its name
+    module = finetune_module
     monkeypatch.setattr(module, "HELD", 2**30 if held else 0)
     files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
     config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)

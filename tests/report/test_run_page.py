@@ -201,7 +201,7 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
         ("Images a second", ["11,900"]),
         ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),
         ("transfer", ["voc2007", "mAP 60.00 %"]),
-        ("mi", ["cifar10", "5.000 nats of 9.210 nats"]),
+        ("mi", ["cifar10", "5.00 of 9.21 nats"]),
         ("backbone", ["resnet18"]),
         ("root", ["not set"]),
     ],

@@ -15,6 +15,8 @@ from rich.table import Table
 from flatnce.cli.short_help import short_help
 from flatnce.evaluate import Options, expand
 from flatnce.recipes.evaluation import evaluate_run
+from flatnce.report import run_page
+from flatnce.scores import score_cells
 from flatnce.train import find_run
 
 __all__ = ["EvaluateOptions", "check_protocols", "evaluate_run", "results_table", "run"]
@@ -46,11 +48,12 @@ SAID = (
     ("finetune", "the whole network on all labels: NAdam, 100 epochs"),
     ("transfer", "transfer-linear (Adam) and transfer-finetune, on the paper's data sets"),
     ("mi", "mutual information of two views over a pool of 10,000"),
-    ("all", "every one of them, on the run's own data set unless --data says otherwise"),
+    ("all", "every one, fine-tuning once, on the run's own set unless --data says otherwise"),
 )
 
 # Room for the whole table where the output is not a terminal.
 FILE_WIDTH = 110
+PERCENT = "{:.1f}"
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -111,11 +114,12 @@ def run(arguments: list[str]) -> int:
             skip_missing=options.skip_missing,
             report=report,
         )
+    page = run_page(directory)
     if options.json:
         print(json.dumps({"run": str(directory), "step": found[0]["step"], "results": found}))
         return 0
     results_table(found)
-    print(f"\nadded to {directory / 'results.json'}")
+    print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
 
 
@@ -159,27 +163,20 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
-    protocol = result.get("protocol") or {}
-    score = _percent(result.get("top1"))
-    if result.get("map") is not None:
-        score = f"mAP {_percent(result['map'])}"
-    elif result.get("pool_mi") is not None:
-        score = f"{result['pool_mi']:.2f} of {result['pool_ceiling']:.2f} nats"
-    interval = result.get("interval")
-    count, seconds = result.get("test_images"), result.get("seconds")
+    cells, seconds = score_cells(result, PERCENT), result.get("seconds")
     return [
-        str(protocol.get("name") or result.get("name", "")),
-        str(result.get("data", "")),
-        score,
-        " to ".join(map(_percent, interval)) if interval else "",
-        _percent(result["top5"]) if result.get("top5") is not None else "",
-        "" if count is None else f"{count:,}",
+        cells.name,
+        cells.data,
+        cells.said or "-",
+        cells.interval,
+        cells.top5,
+        cells.test_images,
         "" if seconds is None else f"{seconds:.1f}",
     ]
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
+    return "-" if share is None else PERCENT.format(100 * share)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flatnce.recipes.reproduce.catalogue import CATALOGUE, entry
+from flatnce.recipes.reproduce.catalogue import CATALOGUE, check_settings, entry
 from flatnce.report.names import opened
 from flatnce.report.reproduce import reproduce_page, table_of
 from flatnce.runlog import read_run
@@ -34,7 +34,7 @@ class ReproduceOptions:
     Arguments:
         name: Which, as --list names it.
         scale: smoke: digits, seconds on a CPU, shows that the code works and nothing about the
-            paper; small: CIFAR-10, one GPU; paper: the paper's own settings.
+            paper; small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
         seeds: One run of each kind a seed; by default 0 at smoke scale, else 0 1 2.
         out: Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
         imagenet: ImageNet's folder, for the tables at scale paper.
@@ -85,6 +85,8 @@ def _default_place(options: ReproduceOptions) -> Path:
 
 def _cook(options: ReproduceOptions, out: Path) -> Path:
     about = entry(str(options.name))
+    given = {name: getattr(options, name) for name in ("rate", "epoch", "imagenet")}
+    check_settings(about, given, options.scale)
     # These bring torch, which --list and a misspelt name do not need.
     from flatnce.recipes.reproduce.execute import reproduce
     from flatnce.recipes.reproduce.recipe import Setting
@@ -92,7 +94,8 @@ def _cook(options: ReproduceOptions, out: Path) -> Path:
     setting = Setting(options.scale, options.seeds, options.imagenet, options.rate, options.epoch)
     with _progress(quiet=options.json) as report:
         try:
-            return reproduce(about.name, setting, out, report=report)
+            say = None if options.json else lambda line: print(line, flush=True)
+            return reproduce(about.name, setting, out, report=report, announce=say)
         except KeyboardInterrupt:
             print(f"What is done is kept in {out}; the same command goes on.", file=sys.stderr)
             raise

@@ -40,7 +40,7 @@ def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
-            "files with skip_unreadable=True"
+            "files with skip_unreadable=True (--skip-unreadable)"
         ) from error
     width, height = image.size
     if width <= height:

@@ -16,7 +16,7 @@ import torch
 from flatnce.data.errors import DamagedData, MissingData
 from flatnce.data.image_set import FolderSet
 
-__all__ = ["IMAGE_ENDINGS", "image_folder", "tiny_imagenet"]
+__all__ = ["IMAGE_ENDINGS", "has_part", "image_folder", "tiny_imagenet"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 # A folder that holds classes rather than images, by the part it is.
@@ -61,6 +61,19 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
         labels += [number] * len(files)
     name = folder.resolve().name
     return FolderSet(tuple(paths), torch.tensor(labels), tuple(classes), name, split)
+
+
+def has_part(path: str | Path, split: str) -> bool:
+    """Whether a folder in ImageNet's layout has a part of its own.
+
+    Arguments:
+        path: The folder.
+        split: As in :func:`image_folder`.
+    """
+    folder = Path(path).expanduser()
+    held, test = _one_of(folder, VALIDATION), _one_of(folder, TEST)
+    found = {"train": True, "test": bool(test or held), "validation": bool(test and held)}
+    return found[split]
 
 
 def tiny_imagenet(root: Path, split: str) -> FolderSet:

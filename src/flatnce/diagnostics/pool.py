@@ -1,10 +1,13 @@
 """Mutual information read from a large pool: where there is room above log K.
 
 A batch of K candidates cannot show more than log K nats, however much the embeddings share. The
-same bound over a pool of thousands of held-out pairs can. An encoder's scale is a matter of its
-training temperature, not of what it knows, so the bound is read at the scale that is best on
-*other* pairs (one number), and at the training temperature beside it. As the scale comes from
-pairs that the bound is not read from, the bound stays one.
+same bound over a pool of thousands of pairs can. An encoder's scale is a matter of its training
+temperature, not of what it knows, so the bound is read at the scale that is best on *other* pairs
+(one number), and at the training temperature beside it. As the scale comes from pairs that the
+bound is not read from, the bound stays one.
+
+Whose pairs they are is the caller's matter: only pairs of images that were held out of training
+say something about new images, and only a caller can hold them out.
 """
 
 import math
@@ -97,6 +100,12 @@ def pool_information(
     """
     _check(z1, z2, "z1", "z2", z1.shape[:1] == z2.shape[:1])
     _check(*calibration, "calibration[0]", "calibration[1]")
+    for number, views in enumerate(calibration):
+        if not bool(views.isfinite().all()):
+            raise ValueError(
+                f"calibration[{number}] holds NaN or infinite values, so that no scale can be "
+                "chosen on it; pass finite embeddings"
+            )
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)

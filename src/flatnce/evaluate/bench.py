@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flatnce.data import FolderSet, ImageSet, MissingData, Views, data_root, find, load
 from flatnce.data.catalog import is_path
@@ -16,6 +16,7 @@ from flatnce.data.folders import image_folder
 from flatnce.data.named import present_layout
 from flatnce.evaluate.channels import conversion
 from flatnce.evaluate.features import Features, device_of, extract
+from flatnce.evaluate.held_out import has_no_test, held_out_part, split_labels
 from flatnce.evaluate.knn import NEIGHBOURS
 from flatnce.evaluate.probe import VALIDATION
 from flatnce.models import Encoder
@@ -77,6 +78,8 @@ class Options:
         pool: Candidates of the mutual information.
         per_class: Add the accuracy of every class.
         workers: Processes that decode files.
+        skip_unreadable: Leave out files that cannot be decoded, with a warning; a run trained
+            so is evaluated so.
     """
 
     root: str | None = None
@@ -93,6 +96,7 @@ class Options:
     pool: int = 10_000
     per_class: bool = False
     workers: int | None = None
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         """Check what no function further on checks with these names."""
@@ -132,6 +136,7 @@ class Bench:
     report: Callable[[str], None] = field(default=lambda line: None)
     _sets: dict[tuple[str, str], ImageSet | FolderSet] = field(default_factory=dict)
     _features: dict[tuple[str, str], Features] = field(default_factory=dict)
+    _held: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -151,11 +156,35 @@ class Bench:
             part: ``train``, all labelled images that are not test images; or ``test``.
         """
         if (data, part) not in self._sets:
-            found = load(data, split_of(data, part), self.options.root)
-            if not (found.labels.ndim == 2) and int(found.labels.min()) < 0:
-                raise ValueError(f"{data}: some {found.split} images have no label")
-            self._sets[data, part] = found
+            if has_no_test(data):
+                whole = self._read(data, "train")
+                rest, held = split_labels(whole, data)
+                self._sets[data, "train"] = whole.subset(rest)
+                self._sets[data, "test"] = whole.subset(held)
+                self._held[data] = held
+            else:
+                self._sets[data, part] = self._read(data, split_of(data, part))
         return self._sets[data, part]
+
+    def part(self, data: str, part: str) -> dict[str, Any]:
+        """Which part of a set was used, for a result.
+
+        Arguments:
+            data: Its name.
+            part: As in :meth:`load`.
+        """
+        images = {"images": len(self.load(data, part))}
+        if data in self._held:
+            own = Path(data).resolve() == Path(self.subject.data).resolve()
+            return {**held_out_part(part, self._held[data], own), **images}
+        return {"split": split_of(data, part), **images}
+
+    def _read(self, data: str, split: str) -> ImageSet | FolderSet:
+        skip = {"skip_unreadable": True} if self.options.skip_unreadable else {}
+        found = load(data, split, self.options.root, **skip)
+        if not (found.labels.ndim == 2) and int(found.labels.min()) < 0:
+            raise ValueError(f"{data}: some {found.split} images have no label")
+        return found
 
     def features(self, data: str, part: str) -> Features:
         """Features of the training or test images of a set, on the device.
@@ -233,8 +262,11 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
     for name in names:
         try:
             if is_path(name):
-                for part in ("train", "test"):
-                    image_folder(name, part)
+                whole = image_folder(name, "train")
+                if has_no_test(name):
+                    split_labels(whole, name)
+                else:
+                    image_folder(name, "test")
             elif (entry := find(name)).layouts:
                 present_layout(entry, data_root(root))
         except MissingData as error:

@@ -120,6 +120,8 @@ def probe_by_descent(
     del protocol["rates"]
     rate, how = _rate(train, config, validation, seed)
     protocol |= {**how, "rate": rate}
+    if config.optimizer == "sgd":
+        protocol["rate_of"] = "256 images; a step takes it times its batch over 256"
     return Probe(_descend(train, config, rate, seed).scores(asked), protocol)
 
 

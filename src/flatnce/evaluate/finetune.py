@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from flatnce.data import FolderSet, ImageSet, Resident, Streaming, Views
@@ -71,9 +71,13 @@ def finetune(
     if start not in STARTS:
         raise ValueError(f"start={start!r} is unknown; take one of {', '.join(STARTS)}")
     job = _Job(backbone, config, seed, start, fresh, report, device_of(backbone))
+    files = isinstance(train_set, FolderSet)
     train_set = _held(train_set, config, job.device)
     rate, how = _rate(job, train_set)
     protocol = {**_described(config, train_set, seed, start), **how, "rate": rate}
+    protocol["precision"] = "bfloat16 (autocast)" if job.lower else "float32"
+    if files:
+        protocol["crops_from"] = f"centre square of {config.resize or config.size}"
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
 
 
@@ -128,7 +132,7 @@ class _Job:
                 for indices, images, labels in loader.epoch(epoch):
                     crops = views(to_channels(images, channels), indices, epoch, views=1)[0]
                     optimizer.zero_grad()
-                    loss = classification_loss(model(crops), labels)
+                    loss = classification_loss(self._scores(model, crops), labels)
                     loss.backward()
                     optimizer.step()
                     total += loss.detach()
@@ -154,8 +158,22 @@ class _Job:
         channels, side = config.channels or image_set.shape[0], config.resize or config.size
         batches = image_batches(image_set, config.batch_size, self.device, side, config.workers)
         with frozen(model), torch.no_grad():
-            parts = [model(prepare(to_channels(images, channels))) for images in batches]
+            parts = [
+                self._scores(model, prepare(to_channels(images, channels))) for images in batches
+            ]
         return torch.cat(parts).to(torch.float64)
+
+    @property
+    def lower(self) -> bool:
+        """Whether the network computes in bfloat16, as it did in pretraining: on CUDA."""
+        return self.device.type == "cuda"
+
+    def _scores(self, model: nn.Module, images: Tensor) -> Float[Tensor, "n k"]:
+        if images.is_cuda:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.lower):
+            scores: Tensor = model(images)
+        return scores.float()
 
     def _model(self, classes: int) -> nn.Module:
         if self.start == "scratch":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatnce.data import FolderSet, ImageSet, Resident, Streaming, Views, permutation
 from flatnce.diagnostics import pool_information
-from flatnce.evaluate.bench import Bench, split_of
+from flatnce.evaluate.bench import Bench
 from flatnce.evaluate.channels import conversion, to_channels
 from flatnce.evaluate.choice import drawn
 from flatnce.evaluate.features import frozen
@@ -53,11 +53,9 @@ def view_information(bench: Bench, data: str) -> dict[str, Any]:
         "data": data,
         "measure": "InfoNCE's bound over the pool, in nats",
         "temperature": subject.temperature,
-        "views": {
-            name: getattr(views, name) for name in views.__dataclass_fields__ if name != "_"
-        },
-        "pool": {"split": split_of(data, "test"), **drawn(pool)},
-        "chosen_on": {"split": split_of(data, "train"), **drawn(others)},
+        "views": {name: getattr(views, name) for name in views.__dataclass_fields__},
+        "pool": {**bench.part(data, "test"), **drawn(pool)},
+        "chosen_on": {**bench.part(data, "train"), **drawn(others)},
         "channels": conversion(test.shape[0], subject.channels),
         "seed": seed,
     }

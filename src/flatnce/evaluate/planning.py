@@ -57,6 +57,8 @@ def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tup
     """
     pairs: list[tuple[str, str]] = []
     for name in expand(names):
+        if ALL in names and name == "transfer-finetune" and name not in names:
+            continue  # on the same sets it is what finetune is
         elsewhere = name.startswith("transfer-") and ALL not in names
         pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
     return pairs
@@ -90,7 +92,7 @@ def plan(
         raise MissingData(
             f"{len(missing)} of {len(sets)} data sets are missing: {named}. "
             f"{next(iter(missing.values()))}"
-            + ("" if skip_missing else "; or leave the missing out (skip_missing)")
+            + ("" if skip_missing else "; or leave the missing out (--skip-missing)")
         )
     pairs = [(name, one) for name, one in pairs if one not in missing]
     for name, one in pairs:

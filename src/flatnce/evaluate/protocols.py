@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flatnce.data import label_fraction, label_list
-from flatnce.evaluate.bench import Bench, split_of
+from flatnce.evaluate.bench import Bench
 from flatnce.evaluate.choice import drawn
 from flatnce.evaluate.descent import probe_by_descent
 from flatnce.evaluate.finetune import FinetuneConfig, FinetuneProgress, finetune
@@ -204,10 +204,7 @@ def result(
     else:
         reading = FIRST_OBJECT if data == "voc2007-top1" else "top-1"
         measures = measure(scores, labels, classes=test.classes, per_class=each, name=reading)
-    parts = {
-        part: {"split": split_of(data, part), "images": len(bench.load(data, part))}
-        for part in ("train", "test")
-    }
+    parts = {part: bench.part(data, part) for part in ("train", "test")}
     return {
         "name": name,
         "data": data,

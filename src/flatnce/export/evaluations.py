@@ -1,10 +1,11 @@
 """What a card says of evaluations: a row each, of those that are of the exported step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flatnce.export.source import Source
 from flatnce.export.training_facts import data_named
+from flatnce.scores import score_cells
 
 __all__ = ["HEADER", "evaluation_row", "evaluations_of"]
 
@@ -34,30 +35,13 @@ def evaluation_row(result: Mapping[str, Any]) -> list[str]:
         >>> evaluation_row({"protocol": "knn", "data": "digits", "top1": 0.95})
         ['knn', 'digits', 'top-1', '95.00 %', '', '', '']
     """
-    protocol = result.get("protocol")
-    described: Mapping[str, Any] = protocol if isinstance(protocol, Mapping) else {}
-    # The protocol's own name tells the rows of one protocol apart: "knn, k = 20".
-    name = described.get("name", result.get("name")) if described else protocol
-    data, count = result.get("data", described.get("data")), result.get("test_images")
-    interval = result.get("interval")
+    cells = score_cells(result)
     return [
-        str(name or result.get("name") or "unnamed"),
-        data_named(str(data)) if data else "",
-        str(result.get("measure", "top-1" if "top1" in result else "")),
-        _value(result),
-        " to ".join(map(_share, interval)) if isinstance(interval, Sequence) else "",
-        _share(result.get("top5")),
-        f"{count:,}" if isinstance(count, int) else "",
+        cells.name,
+        data_named(cells.data) if cells.data else "",
+        cells.measure,
+        cells.score,
+        cells.interval,
+        cells.top5,
+        cells.test_images,
     ]
-
-
-def _value(result: Mapping[str, Any]) -> str:
-    for name in ("top1", "map"):
-        if result.get(name) is not None:
-            return _share(result[name])
-    nats = result.get("pool_mi")
-    return f"{nats:.2f} nats" if isinstance(nats, int | float) else ""
-
-
-def _share(value: Any) -> str:  # noqa: ANN401 (a number, or nothing)
-    return f"{100 * value:.2f} %" if isinstance(value, int | float) else ""

@@ -27,6 +27,7 @@ def evaluate_run(
     device: str = "auto",
     skip_missing: bool = False,
     report: Callable[[str], None] | None = None,
+    label: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate a run and add every result to its ``results.json`` as soon as it is there.
 
@@ -41,12 +42,15 @@ def evaluate_run(
         device: Where to compute: ``auto``, or as torch spells it.
         skip_missing: Leave out data sets that are not on disk.
         report: Called with a line about what is being done.
+        label: Of a result: what to write beside it.
     """
     place = Path(directory)
     run = trained(place, step, choose_device(device))
     chosen = options or Options()
     if chosen.root is None:
         chosen = replace(chosen, root=run.config.data.root)
+    if run.config.data.skip_unreadable:
+        chosen = replace(chosen, skip_unreadable=True)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     own = own_data(run.config)
     pairs = plan(names, own, data, root=chosen.root, skip_missing=skip_missing)
@@ -58,7 +62,7 @@ def evaluate_run(
     bench = Bench(subject_of(run, _temperature(place, run)), chosen, tell)
     found = []
     for result in evaluate(bench, pairs):
-        result["step"] = run.step
+        result |= {"step": run.step, **(label(result) if label else {})}
         add_evaluation(place, result)
         found.append(result)
     return found

@@ -64,7 +64,7 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
         cells = [_value(row["variables"].get(name)) for name in names]
         for name in measures:
             cell = row["measures"].get(name)
-            cells.append("" if cell is None else in_unit(cell, cell["unit"]))
+            cells.append("" if cell is None else _cell(cell))
             if name in printed:
                 cells.append(_printed(cell))
         lines.append(cells)
@@ -213,6 +213,15 @@ def _value(value: Any) -> str:  # noqa: ANN401 (a variable of a run)
     if isinstance(value, float):
         return f"{value:g}"
     return "" if value is None else OBJECTIVES.get(value, str(value))
+
+
+def _cell(cell: Plain) -> str:
+    """A measure; how many seeds it is of, where some gave none."""
+    if cell["mean"] is None and cell.get("note"):
+        return str(cell["note"])
+    seeds, missing = len(cell["values"]), cell["n"] < len(cell["values"])
+    count = f" (n = {cell['n']} of {seeds})" if missing and cell["n"] else ""
+    return in_unit(cell, cell["unit"]) + count
 
 
 def _printed(cell: Plain | None) -> str:

@@ -9,6 +9,7 @@ from flatnce.report.page import Page, Paragraph, Section, Table, write_page
 from flatnce.report.provenance import origin_of
 from flatnce.report.run_figures import CHARTS, ceiling_label, figure_of
 from flatnce.runlog import Run, read_run
+from flatnce.scores import score_cells
 
 __all__ = ["run_page"]
 
@@ -150,20 +151,16 @@ def _scores(evaluations: list[Mapping[str, Any]]) -> Table:
 
 
 def _score(result: Mapping[str, Any]) -> tuple[str, ...]:
-    protocol, interval = result.get("protocol") or {}, result.get("interval")
-    score = _percent(result.get("top1"))
-    if result.get("map") is not None:
-        score = f"mAP {_percent(result['map'])}"
-    elif result.get("pool_mi") is not None:
-        score = f"{_nats(result['pool_mi'])} of {_nats(result.get('pool_ceiling'))}"
+    cells, step = score_cells(result), result.get("step")
+    at = "" if step is None else f"{step:,}"
     return (
-        str(protocol.get("name") or result.get("name", "?")),
-        str(result.get("data", "")),
-        f"{result['step']:,}" if result.get("step") is not None else "",
-        score,
-        " to ".join(map(_percent, interval)) if interval else "",
-        _percent(result.get("top5")),
-        f"{result['test_images']:,}" if result.get("test_images") else "",
+        cells.name,
+        cells.data,
+        at,
+        cells.said,
+        cells.interval,
+        cells.top5,
+        cells.test_images,
     )
 
 

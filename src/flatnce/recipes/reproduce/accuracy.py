@@ -1,19 +1,16 @@
 """Accuracies of a run's checkpoints on the test set, evaluated once and then read back."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from flatnce import checkpoint
 from flatnce.environment import plain
-from flatnce.evaluate import Bench, Options, evaluate, plan
-from flatnce.recipes.evaluation import own_data, subject_of
+from flatnce.evaluate import Options
+from flatnce.recipes.evaluation import evaluate_run
 from flatnce.recipes.reproduce.readings import Group, Values
 from flatnce.recipes.reproduce.recipe import Finished, Setting
-from flatnce.runlog import add_evaluation, read_run
-from flatnce.train import trained
-from flatnce.train.processes import choose_device
-from flatnce.train.training import CHECKPOINTS
+from flatnce.runlog import read_run
+from flatnce.train.saved import CHECKPOINTS
 
 __all__ = [
     "checkpoints",
@@ -48,48 +45,65 @@ def epoch_of(run: Finished, step: int) -> float:
 
 
 def step_at(run: Finished, epoch: float) -> int:
-    """The step of the checkpoint that is nearest to an epoch.
+    """The step of the checkpoint that is nearest to an epoch, within half an interval of them.
 
     Arguments:
         run: Whose.
         epoch: Wanted.
     """
-    return min(checkpoints(run), key=lambda step: abs(epoch_of(run, step) - epoch))
+    kept = checkpoints(run)
+    nearest = min(kept, key=lambda step: abs(epoch_of(run, step) - epoch))
+    found = epoch_of(run, nearest)
+    one_step = epoch_of(run, 1)  # checkpoints fall on whole steps
+    if abs(found - epoch) > run.planned.config.watch.checkpoint_every / 2 + one_step:
+        raise ValueError(
+            f"epoch={epoch:g}: {run.planned.name} has no checkpoint near it; its nearest is of "
+            f"epoch {found:g}"
+        )
+    return nearest
 
 
 def evaluations(
     run: Finished,
-    protocol: str,
+    protocols: str | Sequence[str],
     step: int | None = None,
     data: Sequence[str] = (),
     **options: Any,  # noqa: ANN401 (any of flatnce.evaluate.Options)
 ) -> list[dict[str, Any]]:
-    """Results of a protocol at a checkpoint; what was evaluated before is read, not done again.
+    """Results of protocols at a checkpoint; what was evaluated before is read, not done again.
+
+    What is not there yet is done together, so that features are made once.
 
     Arguments:
         run: Whose.
-        protocol: A name of :data:`flatnce.evaluate.PROTOCOLS`.
+        protocols: One or several names of :data:`flatnce.evaluate.PROTOCOLS`.
         step: Which checkpoint; the last by default.
         data: Sets to evaluate on; the run's own by default.
         **options: Of :class:`flatnce.evaluate.Options`.
     """
-    config = run.planned.config
     chosen = checkpoints(run)[-1] if step is None else step
-    asked = plain({"protocol": protocol, "step": chosen, "data": list(data), **options})
+    names = [protocols] if isinstance(protocols, str) else list(protocols)
+    question = plain({"step": chosen, "data": list(data), **options})
+    asked = {name: {"protocol": name, **question} for name in names}
     results = read_run(run.directory).results or {}
-    there = [one for one in results.get("evaluations", ()) if one.get("asked") == asked]
-    if there:
-        return there
-    # The config as planned: what the run's folder holds leaves this machine's paths out.
-    found = replace(
-        trained(run.directory, chosen, choose_device(config.run.device)), config=config
-    )
-    bench = Bench(subject_of(found), Options(root=config.data.root, **options))
-    pairs = plan([protocol], own_data(config), data, root=config.data.root)
-    done = [{**one, "step": chosen, "asked": asked} for one in evaluate(bench, pairs)]
-    for one in done:
-        add_evaluation(run.directory, one)
-    return done
+    there: dict[str, list[dict[str, Any]]] = {
+        name: [one for one in results.get("evaluations", ()) if one.get("asked") == asked[name]]
+        for name in names
+    }
+    missing = [name for name in names if not there[name]]
+    if missing:
+        done = evaluate_run(
+            run.directory,
+            missing,
+            data,
+            Options(**options),
+            step=chosen,
+            device=run.planned.config.run.device,
+            label=lambda one: {"asked": asked[one["name"]]},
+        )
+        for one in done:
+            there[one["name"]].append(one)
+    return [one for name in names for one in there[name]]
 
 
 def score(run: Finished, protocol: str, step: int | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -4,7 +4,14 @@ from flatnce.data.catalog import is_path
 from flatnce.recipes.reproduce.recipe import Setting
 from flatnce.train import TrainConfig, preset
 
-__all__ = ["OBJECTIVES", "cifar", "imagenet"]
+__all__ = ["CENTRE_SQUARES", "OBJECTIVES", "cifar", "imagenet"]
+
+CENTRE_SQUARES = (
+    "Image files are decoded to their centre square (on ImageNet 256 pixels a side), and random "
+    "crops are drawn from it, in pretraining and in fine-tuning alike; the paper's and SimCLR's "
+    "come from the whole photograph.",
+)
+"""A note of every recipe that pretrains on ImageNet at scale ``paper``."""
 
 OBJECTIVES = ("infonce", "flatnce")
 """SimCLR and FlatCLR, as the paper calls the two of them."""

@@ -1,9 +1,11 @@
 """The list of recipes. Plain data, no torch: a name's module is imported when it is asked for."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["CATALOGUE", "Entry", "entry"]
+__all__ = ["CATALOGUE", "Entry", "check_settings", "entry"]
 
 
 @dataclass(frozen=True)
@@ -14,11 +16,13 @@ class Entry:
         name: What users type; its module has the same name with underscores.
         paper: Which figure or table it is.
         title: A line about it.
+        reads: Which of the command's settings change it: ``rate``, ``epoch``, ``imagenet``.
     """
 
     name: str
     paper: str
     title: str
+    reads: tuple[str, ...] = ("rate",)
 
     @property
     def module(self) -> str:
@@ -32,18 +36,56 @@ _ENTRIES = (
     Entry("fig-speedup", "Figures 3 and S2", "Large-batch speed-up, rate scaled linearly"),
     Entry("fig-mi-accuracy", "Figures 4 and S1", "Mutual information against accuracy"),
     Entry("fig-ess", "Figure 5", "Effective sample size in training, both definitions"),
-    Entry("fig-ess-target", "Figure 6", "Accuracy by ESS target held fixed, at a given epoch"),
+    Entry(
+        "fig-ess-target",
+        "Figure 6",
+        "Accuracy by ESS target held fixed, at a given epoch",
+        ("rate", "epoch"),
+    ),
     Entry("fig-ess-schedule", "Algorithm S1", "ESS targets that move against targets that stay"),
-    Entry("fig-learning-rate", "Section 4", "The learning rate each number of negatives bears"),
+    Entry(
+        "fig-learning-rate", "Section 4", "The learning rate each number of negatives bears", ()
+    ),
     Entry("fig-holder", "Proposition 3.7", "Hölder-FlatNCE by its power γ"),
-    Entry("table-linear", "Tables 2 and S3", "Linear accuracy by epoch, short and long probes"),
-    Entry("table-transfer", "Tables 3 and S2", "Transfer to other sets, linear and fine-tuned"),
-    Entry("table-semi", "Table S4", "Semi-supervised accuracy with few labels"),
-    Entry("table-cost", "Table S1", "What training costs (a run of yours: flatnce cost RUN)"),
+    Entry(
+        "table-linear",
+        "Tables 2 and S3",
+        "Linear accuracy by epoch, short and long probes",
+        ("rate", "imagenet"),
+    ),
+    Entry(
+        "table-transfer",
+        "Tables 3 and S2",
+        "Transfer to other sets, linear and fine-tuned",
+        ("rate", "imagenet"),
+    ),
+    Entry(
+        "table-semi", "Table S4", "Semi-supervised accuracy with few labels", ("rate", "imagenet")
+    ),
+    Entry("table-cost", "Table S1", "What training costs (a run of yours: flatnce cost RUN)", ()),
 )
 
 CATALOGUE = {one.name: one for one in _ENTRIES}
 """Every recipe, in the paper's order."""
+
+
+def check_settings(about: Entry, given: Mapping[str, Any], scale: str) -> None:
+    """Refuse a setting that would do nothing.
+
+    Arguments:
+        about: The recipe.
+        given: By name; None where it was not given.
+        scale: At which scale.
+    """
+    for name in (name for name, value in given.items() if value is not None):
+        if name not in about.reads:
+            others = [one.name for one in CATALOGUE.values() if name in one.reads]
+            who = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+            raise ValueError(
+                f"{about.name} does not read --{name}; leave it out (it is for {who})"
+            )
+        if name == "imagenet" and scale != "paper":
+            raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")
 
 
 def entry(name: str) -> Entry:

@@ -31,7 +31,7 @@ class Correlation:
     def note(self) -> str:
         """A few words for a chart."""
         p = f"p = {self.p:.2g}" if self.p >= 1e-20 else "p < 1e-20"
-        return f"ρ = {self.rho:.2f}, {p}, n = {self.n}".replace("-0.", "−0.")
+        return f"ρ = {self.rho:.2f}".replace("-", "−") + f", {p}, n = {self.n}"
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation | None:

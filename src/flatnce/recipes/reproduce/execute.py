@@ -11,20 +11,22 @@ trains only these.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flatnce import checkpoint
+from flatnce.data import CATALOG
 from flatnce.environment import environment, plain
 from flatnce.recipes.reproduce.catalogue import Entry, entry
 from flatnce.recipes.reproduce.recipe import SCALES, Finished, Planned, Recipe, Setting
 from flatnce.runlog import RunLog, read_run
-from flatnce.train import TrainingFailed, resume, train
+from flatnce.train import TrainConfig, TrainingFailed, resume, train
+from flatnce.train.saved import with_whole_paths
 
-__all__ = ["KIND", "Progress", "reproduce"]
+__all__ = ["KIND", "Progress", "expected", "images_of", "reproduce"]
 
 KIND = "reproduce"
 """What a recipe's run directory says it is."""
@@ -57,6 +59,7 @@ def reproduce(
     out: str | Path,
     *,
     report: Callable[[Progress], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Path:
     """Train the runs of a recipe that are not there yet, read them all, write the results.
 
@@ -65,6 +68,7 @@ def reproduce(
         setting: How large, and from which seeds.
         out: Where; may hold an earlier, unfinished attempt at the same.
         report: Called as runs go on.
+        announce: Called once, before anything is trained, with how much there is to do.
 
     Returns:
         The folder, whose ``results.json`` is complete.
@@ -74,6 +78,8 @@ def reproduce(
     recipe: Recipe = import_module(about.module).RECIPE
     plan = recipe.plan(setting)
     log = _open(place, about, setting)
+    if announce is not None and plan:
+        announce(expected(plan, place))
     failures = _failures(place)
     finished = []
     for number, planned in enumerate(plan):
@@ -84,8 +90,9 @@ def reproduce(
 
         say({})
         directory = place / "runs" / planned.name
-        failure = failures.get(planned.name, "") or _trained(planned, directory, say)
-        if failure and planned.name not in failures:
+        known = failures.get(planned.name, "") if _is_there(planned, directory) else ""
+        failure = known or _trained(planned, directory, say)
+        if failure != failures.get(planned.name, ""):
             log.log({"kind": DIVERGED, "run": planned.name, "failure": failure})
         finished.append(Finished(planned, read_run(directory), failure))
     found = recipe.read(finished, setting)
@@ -103,6 +110,37 @@ def reproduce(
         }
     )
     return place
+
+
+def expected(plan: Sequence[Planned], place: Path) -> str:
+    """How much a recipe trains, in words: runs, and images counted once an epoch.
+
+    Arguments:
+        plan: Its runs.
+        place: Its folder, where some may be done.
+    """
+    left = [one for one in plan if not (place / "runs" / one.name / "results.json").is_file()]
+    words = f"{len(plan)} runs"
+    if len(left) < len(plan):
+        words += f", {len(left)} of them to be trained"
+    sizes = [images_of(one.config) for one in left]
+    known = [size for size in sizes if size is not None]
+    if left and len(known) == len(sizes):
+        return f"{words}: {sum(known):,} images in all, each epoch counted"
+    epochs = sum(one.config.run.epochs for one in left)
+    return f"{words}: {epochs:,} epochs in all" if left else words
+
+
+def images_of(config: TrainConfig) -> int | None:
+    """Images that a run trains on, each epoch counted; None of a folder, which is not read.
+
+    Arguments:
+        config: The run's.
+    """
+    known = CATALOG.get(config.data.data)
+    if known is None or config.data.split not in known.splits:
+        return None
+    return config.run.epochs * known.splits[config.data.split]
 
 
 def _about(about: Entry, recipe: Recipe, setting: Setting) -> dict[str, Any]:
@@ -138,9 +176,8 @@ def _failures(place: Path) -> dict[str, str]:
 
 def _trained(planned: Planned, directory: Path, say: Callable[[Mapping[str, Any]], None]) -> str:
     """See that a run is trained; why it failed, or nothing."""
-    there = (directory / "config.json").is_file()
+    there = _is_there(planned, directory)
     if there:
-        _check_same(planned, directory)
         results = read_run(directory).results
         if results is not None and "step" in results:
             return ""
@@ -156,8 +193,11 @@ def _trained(planned: Planned, directory: Path, say: Callable[[Mapping[str, Any]
     return ""
 
 
-def _check_same(planned: Planned, directory: Path) -> None:
-    asked, there = plain(planned.config.plain()), read_run(directory).config
+def _is_there(planned: Planned, directory: Path) -> bool:
+    """Whether a run was begun; one of other settings is an error."""
+    if not (directory / "config.json").is_file():
+        return False
+    asked, there = plain(with_whole_paths(planned.config).plain()), read_run(directory).config
     if asked != there:
         names = sorted(
             name
@@ -167,8 +207,9 @@ def _check_same(planned: Planned, directory: Path) -> None:
         )
         raise ValueError(
             f"{directory} was trained with another {', '.join(names)}; name another folder for "
-            "this recipe, or remove that run"
+            "this recipe (--out), or remove that run"
         )
+    return True
 
 
 def _summary(one: Finished, place: Path) -> dict[str, Any]:

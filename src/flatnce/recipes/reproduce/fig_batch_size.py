@@ -31,8 +31,10 @@ def plan(setting: Setting) -> list[Planned]:
     Arguments:
         setting: How large, and from which seeds.
     """
-    sizes = setting.pick(smoke=(64, 128), small=(16, 32, 64, 128), paper=(16, 32, 64, 128, 256))
+    sizes = setting.pick(smoke=(64, 128), small=(16, 32, 128), paper=(16, 32, 64, 128, 256))
     config = cifar(setting)
+    if setting.scale == "small":
+        config = config.override(epochs=15)
     return grid(config, setting, batch_size=sizes, objective=OBJECTIVES)
 
 

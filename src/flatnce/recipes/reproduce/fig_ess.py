@@ -50,6 +50,8 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
 
 def _from_to(drawn: dict[str, Any]) -> str:
     values = [value for value in drawn["y"] if value is not None]
+    if not values:
+        return f"of {drawn['label']} nothing is left: every run diverged"
     return f"{drawn['label']} goes from {values[0]:.3f} to {values[-1]:.3f}"
 
 

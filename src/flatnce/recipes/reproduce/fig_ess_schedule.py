@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flatnce.recipes.reproduce.accuracy import linear_scores
 from flatnce.recipes.reproduce.bases import cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines
-from flatnce.recipes.reproduce.readings import best, curve, groups, line, measure, row
+from flatnce.recipes.reproduce.readings import chosen, curve, groups, line, measure, row
 from flatnce.recipes.reproduce.recipe import (
     Findings,
     Finished,
@@ -69,17 +69,18 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
             for series, group in enumerate(found)
         ]
         pictures += lines(key, title, caption, axis("epoch"), up, drawn)
-    rows, ends = [], {}
+    rows, ends, held_out = [], {}, {}
     for group in found:
-        top1 = linear_scores(group, setting)["top1"]
-        ends[group.variables["schedule"]] = top1
+        top1, knn = linear_scores(group, setting)["top1"], curve(group, "knn", "watch").last()
+        ends[group.variables["schedule"]], held_out[group.variables["schedule"]] = top1, knn
         cells = {
             "linear top-1": measure(top1, "share"),
-            "kNN": measure(curve(group, "knn", "watch").last(), "share"),
+            "kNN (held-out training images)": measure(knn, "share"),
             "ESS at the end": measure(curve(group, "ess").last()),
         }
         rows.append(row(group, cells))
-    return Findings(rows, pictures, {"Best schedule": f"{best(ends)}, by the linear probe."})
+    best = chosen(held_out, ends, "linear top-1")
+    return Findings(rows, pictures, {"Best schedule": f"{best}."})
 
 
 _ESS = "What was reached of each target; the target moves along a cosine."

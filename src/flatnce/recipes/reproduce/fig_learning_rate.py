@@ -1,30 +1,60 @@
 """How large a learning rate each number of negatives bears (Section 4)."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flatnce.recipes.reproduce.bases import cifar
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines
-from flatnce.recipes.reproduce.readings import Values, curve, groups, measure, points, row, where
+from flatnce.recipes.reproduce.readings import (
+    Values,
+    curve,
+    groups,
+    measure,
+    points,
+    row,
+    where,
+)
 from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting, grid
 from flatnce.recipes.spread import spread
+from flatnce.train import TrainConfig
 
 __all__ = ["RECIPE", "TOLERANCE"]
 
 TOLERANCE = 0.02
-"""A rate is borne if its kNN is no more than this below the best of its batch size."""
+"""A rate is borne if its kNN is no more than this below the best of its number of negatives."""
+
+QUEUED_BATCH = 64
+"""Batch size of the runs with a queue."""
+
+WAYS = (
+    ("batch_size", "by batch", "Negatives are the other images of the batch."),
+    (
+        "queue",
+        "by queue",
+        f"Every batch has {QUEUED_BATCH} images; negatives are the past keys of a queue.",
+    ),
+)
+"""What is varied, in short, and what that means."""
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """FlatNCE at every batch size and rate; the rate is not scaled.
+    """FlatNCE at every rate: by batch size, and by the keys of a queue at one batch size.
 
     Arguments:
         setting: How large, and from which seeds.
     """
     fine = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-    rates = setting.pick(smoke=(0.1, 3.0), small=fine, paper=fine)
-    sizes = setting.pick(smoke=(64, 128), small=(16, 64, 256), paper=(16, 32, 64, 128, 256, 512))
+    rates = setting.pick(smoke=(0.1, 3.0), small=(0.03, 0.1, 0.3, 1.0, 3.0), paper=fine)
+    sizes = setting.pick(smoke=(64, 128), small=(32, 256), paper=(16, 32, 64, 128, 256, 512))
+    queues = setting.pick(smoke=(128, 512), small=(256, 4096), paper=(64, 256, 1024, 4096))
     config = cifar(setting).override(scaling="none")
-    return grid(config, setting, batch_size=sizes, rate=rates)
+    if setting.scale == "small":
+        config = config.override(epochs=5)
+    queued = config.override(batch_size=QUEUED_BATCH, momentum_encoder=0.99, queue=queues[0])
+    return [
+        *grid(config, setting, batch_size=sizes, rate=rates),
+        *grid(queued, setting, queue=queues, rate=rates),
+    ]
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
@@ -34,37 +64,63 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         runs: Of :func:`plan`.
         setting: As planned.
     """
-    found = groups(runs)
-    rows, drawn, borne = [], [], []
-    for series, size in enumerate(dict.fromkeys(g.variables["batch_size"] for g in found)):
-        negatives = 2 * size - 2
-        ends = {}
-        for group in where(found, batch_size=size):
-            ends[group.variables["rate"]] = end = curve(group, "knn", "watch").last()
-            cells = {"kNN at the end": measure(end, "share")}
-            rows.append(row(group, cells, negatives=negatives))
-        drawn.append(points(f"{negatives} neg.", list(ends), list(ends.values()), series))
-        largest = _largest_borne(ends)
-        if largest is not None:
-            borne.append((negatives, largest))
-    pictures = lines(
-        "by-rate",
-        "Accuracy by learning rate",
-        "kNN on held-out training images at the end; a line a number of negatives. Rates at which "
-        "training diverged have no point.",
-        axis("learning rate", logarithmic=True),
-        accuracy("kNN"),
-        drawn,
-    ) + lines(
+    rows, pictures, words, borne = [], [], {}, []
+    for variable, title, caption in WAYS:
+        found = [group for group in groups(runs) if variable in group.variables]
+        drawn, largest = [], []
+        for series, value in enumerate(dict.fromkeys(g.variables[variable] for g in found)):
+            members = where(found, **{variable: value})
+            config = members[0].runs[0].planned.config
+            negatives = negatives_of(config)
+            ends = {}
+            for group in members:
+                ends[group.variables["rate"]] = end = curve(group, "knn", "watch").last()
+                cells = {"kNN at the end": measure(end, "share")}
+                beside = {"batch_size": config.run.batch_size, "negatives": negatives}
+                rows.append(row(group, cells, **beside))
+            drawn.append(points(f"{negatives} neg.", list(ends), list(ends.values()), series))
+            if (rate := _largest_borne(ends)) is not None:
+                largest.append((negatives, rate))
+        pictures += lines(
+            f"by-rate-{variable.replace('_', '-')}",
+            f"Accuracy by learning rate, {title}",
+            f"{caption} kNN on held-out training images at the end; a line a number of "
+            "negatives. Rates at which training diverged have no point.",
+            axis("learning rate", logarithmic=True),
+            accuracy("kNN"),
+            drawn,
+        )
+        borne.append((title, largest))
+        said = "; ".join(f"{rate:g} with {negatives} negatives" for negatives, rate in largest)
+        words[f"Largest rate borne, {title}"] = f"{said or 'none'}."
+    return Findings(rows, pictures + _largest(borne), words)
+
+
+def negatives_of(config: TrainConfig) -> int:
+    """Of an image: the other views of its batch; with a queue, its other keys and the queue's.
+
+    Arguments:
+        config: The run's.
+    """
+    batch, queue = config.run.batch_size, config.model.queue
+    return batch - 1 + queue if queue else 2 * batch - 2
+
+
+def _largest(
+    borne: Sequence[tuple[str, Sequence[tuple[int, float]]]],
+) -> list[dict[str, Any]]:
+    ticks = sorted({negatives for _, pairs in borne for negatives, _ in pairs})
+    return lines(
         "borne",
         "The largest rate that is borne",
         f"The largest rate whose kNN is within {100 * TOLERANCE:g} points of the best.",
-        axis("negatives", ticks=[n for n, _ in borne], logarithmic=True),
+        axis("negatives", ticks=ticks, logarithmic=True),
         axis("learning rate", logarithmic=True),
-        [points("largest", [n for n, _ in borne], [[rate] for _, rate in borne], 1)],
+        [
+            points(title, [n for n, _ in pairs], [[rate] for _, rate in pairs], series)
+            for series, (title, pairs) in enumerate(borne)
+        ],
     )
-    said = "; ".join(f"{rate:g} with {negatives} negatives" for negatives, rate in borne)
-    return Findings(rows, pictures, {"Largest rate borne": f"{said or 'none'}."})
 
 
 def _largest_borne(ends: Mapping[float, Values]) -> float | None:
@@ -82,7 +138,11 @@ RECIPE = Recipe(
     plan=plan,
     read=read,
     notes=(
-        "Negatives are varied by the batch size, so the noise of a step and the number of steps "
-        "vary with them; the rate is not scaled with the batch here.",
+        "By batch, the noise of a step and the number of steps vary along with the negatives. By "
+        f"queue they do not: every run has batches of {QUEUED_BATCH}, a momentum encoder (0.99) "
+        "and as many steps, and only the number of past keys differs. The two ways are not "
+        "comparable with one another: with a queue only the first view is contrasted, and keys "
+        "are older the longer it is.",
+        "The rate is not scaled with the batch here. The paper prints no numbers for this.",
     ),
 )

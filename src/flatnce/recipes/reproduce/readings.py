@@ -13,13 +13,14 @@ __all__ = [
     "Group",
     "Values",
     "bar",
-    "best",
+    "chosen",
     "curve",
     "groups",
     "line",
     "measure",
     "points",
     "row",
+    "sound",
     "where",
 ]
 
@@ -62,10 +63,12 @@ class Curve:
     Arguments:
         epochs: Ascending.
         values: One list a run, in the group's order; None where a run has none.
+        steps: Of training, where it was measured by step.
     """
 
     epochs: list[float]
     values: list[Values]
+    steps: Sequence[int] = ()
 
     @property
     def spreads(self) -> list[dict[str, Any]]:
@@ -131,14 +134,11 @@ def curve(group: Group, key: str, kind: str = "train", over: str = "epoch") -> C
         for run in group.runs
     ]
     steps = sorted({step for table in tables for step, line in table.items() if key in line})
-    if len(steps) > MOST_POINTS:
-        last = len(steps) - 1
-        steps = [steps[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
     positions = [
         [table[step][over] for table in tables if over in table.get(step, {})] for step in steps
     ]
     values = [[_number(table.get(step, {}).get(key)) for step in steps] for table in tables]
-    return Curve([sum(found) / len(found) for found in positions], values)
+    return Curve([sum(found) / len(found) for found in positions], values, steps)
 
 
 def _number(value: float | int | None) -> float | None:
@@ -148,20 +148,30 @@ def _number(value: float | int | None) -> float | None:
 def line(label: str, found: Curve, series: int) -> dict[str, Any]:
     """A curve for a line chart, with its band over seeds where there are several.
 
+    Of a long curve some points are drawn, the first and the last among them.
+
     Arguments:
         label: Said at its end.
         found: The curve.
         series: Its colour.
     """
-    spreads = found.spreads
+    kept = _drawn(len(found.epochs))
+    every = found.spreads
+    spreads = [every[i] for i in kept]
     several = any(one["sd"] is not None for one in spreads)
     return {
         "label": label,
-        "x": found.epochs,
+        "x": [found.epochs[i] for i in kept],
         "y": [one["mean"] for one in spreads],
         "spread": [one["sd"] for one in spreads] if several else None,
         "series": series,
     }
+
+
+def _drawn(count: int) -> list[int]:
+    if count <= MOST_POINTS:
+        return list(range(count))
+    return [round(i * (count - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
 
 
 def points(
@@ -199,15 +209,49 @@ def bar(
     return {"label": label, "values": means, **ends, "marks": marks, "series": series}
 
 
-def best(found: Mapping[Any, Values]) -> str:
-    """The name whose mean is largest; ``none`` if nothing was measured.
+def chosen(held_out: Mapping[str, Values], tested: Mapping[str, Values], measure: str) -> str:
+    """The setting whose kNN on held-out training images is best, and what it is on the test set.
+
+    The test set has no part in the choice. A setting at which a run diverged is chosen only where
+    every setting had one.
 
     Arguments:
-        found: One a seed, by name.
+        held_out: That kNN, one a seed, by setting.
+        tested: What was measured on the test set, likewise.
+        measure: What that is called.
+
+    Examples:
+        >>> chosen({"a": [0.5], "b": [0.6]}, {"a": [0.9], "b": [0.8]}, "top-1")
+        'b: kNN 60.00 % on held-out training images, the highest; top-1 80.00 % on the test set'
     """
-    means = {name: spread(values)["mean"] for name, values in found.items()}
-    known = {name: mean for name, mean in means.items() if mean is not None}
-    return str(max(known, key=lambda name: known[name])) if known else "none"
+    known = {name: spread(values) for name, values in held_out.items()}
+    known = {name: one for name, one in known.items() if one["mean"] is not None}
+    if not known:
+        return "none: every run diverged"
+    whole = {name: one for name, one in known.items() if None not in one["values"]} or known
+    best = max(whole, key=lambda name: whole[name]["mean"])
+    return (
+        f"{best}: kNN {_percents(held_out[best])} on held-out training images, the highest; "
+        f"{measure} {_percents(tested[best])} on the test set"
+    )
+
+
+def _percents(values: Values) -> str:
+    one = spread(values)
+    if one["mean"] is None:
+        return "not measured"
+    around = "" if one["sd"] is None else f" ± {100 * one['sd']:.2f}"
+    count = "" if one["n"] == len(values) else f" (n = {one['n']} of {len(values)})"
+    return f"{100 * one['mean']:.2f}{around} %{count}"
+
+
+def sound(runs: Sequence[Finished]) -> Finished | None:
+    """The first run that did not diverge, if there is one.
+
+    Arguments:
+        runs: Of a recipe or a group.
+    """
+    return next((run for run in runs if not run.failure), None)
 
 
 def measure(values: Values, unit: str = "", paper: float | None = None) -> dict[str, Any]:

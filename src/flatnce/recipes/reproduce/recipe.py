@@ -24,7 +24,7 @@ Choice = TypeVar("Choice")
 
 SCALES = {
     "smoke": "digits, seconds on a CPU: shows that the code works, and nothing about the paper",
-    "small": "CIFAR-10, one GPU, minutes a run: the paper's question, in small",
+    "small": "CIFAR-10, one GPU, half an hour of training at most: the paper's question, in small",
     "paper": "the paper's own settings, as far as it states them",
 }
 """What each scale is for."""

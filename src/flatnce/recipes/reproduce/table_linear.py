@@ -1,17 +1,33 @@
 """Tables 2 and S3: linear accuracy by epoch; they differ in how long the probe is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.recipes.reproduce.accuracy import checkpoints, epoch_of, scores
-from flatnce.recipes.reproduce.bases import OBJECTIVES, imagenet
+from flatnce.recipes.reproduce.accuracy import (
+    checkpoints,
+    epoch_of,
+    evaluations,
+    scores,
+    step_at,
+)
+from flatnce.recipes.reproduce.bases import CENTRE_SQUARES, OBJECTIVES, imagenet
 from flatnce.recipes.reproduce.pictures import accuracy, axis, lines
 from flatnce.recipes.reproduce.printed import EPOCHS, TABLE_2, TABLE_S3, printed_at
-from flatnce.recipes.reproduce.readings import Group, Values, groups, measure, points, row
+from flatnce.recipes.reproduce.readings import (
+    Group,
+    Values,
+    groups,
+    measure,
+    points,
+    row,
+    sound,
+)
 from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting, grid
 from flatnce.recipes.spread import difference, standing
 
 __all__ = ["RECIPE"]
+
+PROBES = ("linear-short", "linear-long")
 
 # Protocol and measure of each table, and what the paper prints for it.
 COLUMNS = {
@@ -39,13 +55,18 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         runs: Of :func:`plan`.
         setting: As planned.
     """
-    found = groups(runs)
-    epochs = [epoch_of(runs[0], step) for step in checkpoints(runs[0])]
-    options = setting.pick(smoke={"epochs": 2, "rates": (1.0,)}, small={}, paper={})
+    found, first = groups(runs), sound(runs)
+    epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
+    options: dict[str, Any] = setting.pick(
+        smoke={"epochs": 2, "rates": (1.0,)}, small={}, paper={}
+    )
+    for run in runs:
+        for epoch in () if run.failure else epochs:
+            evaluations(run, PROBES, step_at(run, epoch), **options)  # on the same features
     tables = {
         group.label: {
             protocol: [scores(group, protocol, epoch, **options) for epoch in epochs]
-            for protocol in ("linear-short", "linear-long")
+            for protocol in PROBES
         }
         for group in found
     }
@@ -54,14 +75,21 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
     for name, (protocol, key, _) in COLUMNS.items():
         ends = {label: [at[key] for at in table[protocol]] for label, table in tables.items()}
         pictures += _picture(name, epochs, found, ends, printed)
-        gap = difference(ends["FlatNCE"][-1], ends["InfoNCE"][-1])
-        words[name] = f"{standing(gap, factor=100.0, unit=' points')} at the end."
+        words[name] = _gap(ends)
     rows = [
         row(group, _cells(group, tables[group.label], i, epoch if printed else 0.0), epoch=epoch)
         for group in found
         for i, epoch in enumerate(epochs)
     ]
     return Findings(rows, pictures, words, _paper_tables())
+
+
+def _gap(ends: Mapping[str, Sequence[Values]]) -> str:
+    """FlatNCE against InfoNCE at the last epoch, in points."""
+    if not ends["FlatNCE"]:
+        return "nothing is left: every run diverged."
+    gap = difference(ends["FlatNCE"][-1], ends["InfoNCE"][-1])
+    return f"{standing(gap, factor=100.0, unit=' points')} at the end."
 
 
 def _cells(
@@ -113,5 +141,6 @@ RECIPE = Recipe(
         "Tables 2 and S3 are two linear evaluations of the same runs: the longer one trains the "
         "probe for longer with larger batches. The paper does not say how long either is; here "
         "the short probe takes 10 epochs at batch 256, the long one 90 at batch 4,096.",
+        *CENTRE_SQUARES,
     ),
 )

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatnce.recipes.reproduce.accuracy import evaluations
-from flatnce.recipes.reproduce.bases import OBJECTIVES, imagenet
+from flatnce.recipes.reproduce.bases import CENTRE_SQUARES, OBJECTIVES, imagenet
 from flatnce.recipes.reproduce.pictures import accuracy, bars
 from flatnce.recipes.reproduce.printed import FRACTIONS, SEMI
-from flatnce.recipes.reproduce.readings import Group, Values, bar, groups, measure
+from flatnce.recipes.reproduce.readings import Group, Values, bar, groups, measure, sound
 from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting, grid
 from flatnce.recipes.spread import difference, standing
 
@@ -38,8 +38,10 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
         group.variables["objective"]: _by_fraction(group, fractions, setting, "semi")
         for group in found
     }
-    # From scratch the objective plays no part, so one of the two runs is as good as the other.
-    ends["supervised"] = _by_fraction(found[0], fractions, setting, "supervised")
+    # From scratch the objective plays no part: of every seed, the first run that did not diverge.
+    by_seed = zip(*(group.runs for group in found), strict=True)
+    either = Group({}, tuple(sound(pair) or pair[0] for pair in by_seed))
+    ends["supervised"] = _by_fraction(either, fractions, setting, "supervised")
     rows, words = [], {}
     for fraction in fractions:
         for name in ROWS:
@@ -55,7 +57,7 @@ def _by_fraction(
 ) -> dict[float, list[dict[str, Any]]]:
     """Of every run: the results that begin with this word, by fraction."""
     options: dict[str, Any] = setting.pick(
-        smoke={"epochs": 1, "rates": (5e-4,), "batch_size": 64}, small={}, paper={}
+        smoke={"epochs": 1, "rates": (5e-4,), "batch_size": 64}, small={"epochs": 30}, paper={}
     )
     found: dict[float, list[dict[str, Any]]] = {fraction: [] for fraction in fractions}
     for run in group.runs:
@@ -132,5 +134,10 @@ RECIPE = Recipe(
         "SimCLR's 54.62 at 10 % is also the last number of Table 2: possibly a slip of the paper.",
         "The baseline has the same architecture, labels, crops, flips and epochs, and starts from "
         "random weights.",
+        "From the paper: the fractions, 100 epochs, random crops and flips. This project's own: "
+        "NAdam without weight decay, batch 512, and the rate, the best of 5e-4, 5e-5 and 5e-3 on "
+        "a held-out tenth of the labelled images, chosen for each start by itself. Scale small "
+        "fine-tunes for 30 epochs.",
+        *CENTRE_SQUARES,
     ),
 )
