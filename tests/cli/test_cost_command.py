@@ -64,7 +64,7 @@ def test_json_without_a_run_says_so(capsys):
     [
         (["--price", "2"], "--price 2.0 is for a run"),
         (["--devices", "2"], "--devices 2 is for a run"),
-        (["frist"], "there are first"),
+        (["frist"], "did you mean 'first'"),
         (["first", "--price", "-1"], "price=-1"),
         (["first", "--price", "nan"], "price=nan"),
         (["first", "--devices", "0"], "devices=0"),

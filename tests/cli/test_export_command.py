@@ -51,7 +51,7 @@ def test_an_export_is_replaced_only_on_request(first, capsys):
         (["first", "--to", "tim"], "did you mean 'timm'"),
         (["first", "--to", "timm"], "to='torch' or to='onnx'"),
         (["first", "--to", "torch", "--normalise"], "is for to='onnx'"),
-        (["frist", "--to", "torch"], "there are first"),
+        (["frist", "--to", "torch"], "did you mean 'first'"),
         (["first", "--to", "torch", "--out", "mine"], "never removed"),
         (["first", "--to", "torch", "--out", "mine/notes.txt"], "is a file"),
     ],
