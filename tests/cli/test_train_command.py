@@ -249,3 +249,18 @@ def test_a_run_in_a_folder_of_runs_is_named_so_that_it_is_found(capsys):
     assert main(["train", "digits", "--name", "some/first", "--evaluate", *QUICK]) == 0
     assert "flatnce evaluate some/first" in capsys.readouterr().out
     assert main(["resume", "some/first", "--evaluate"]) == 0
+
+
+def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "photos").mkdir()
+    for number in range(24):
+        shade = (number * 10, 255 - number * 10, 128)
+        Image.new("RGB", (16, 16), shade).save(tmp_path / "photos" / f"{number}.png")
+    typed = "--name flat --backbone small --stem auto --view-size 16 --decode-size 16".split()
+    typed += "--batch-size 8 --epochs 1 --workers 0 --no-tensorboard --device cpu".split()
+    assert main(["train", "./photos", *typed]) == 0
+    shown = capsys.readouterr().out
+    assert "these images have none" in shown and "not evaluated" not in shown
+    assert "knn" not in read_run("runs/flat").results["watch"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from PIL import Image
 
 from flatnce.data import (
     CATALOG,
@@ -80,9 +81,8 @@ def test_parts_with_different_classes_are_refused(photos):
         load(str(photos), "test")
 
 
-def test_a_folder_without_classes_is_refused(tmp_path):
-    write_image(tmp_path / "a.png")
-    with pytest.raises(MissingData, match="holds no folders"):
+def test_a_folder_without_images_is_refused(tmp_path):
+    with pytest.raises(MissingData, match="holds neither images nor folders"):
         load(str(tmp_path))
 
 
@@ -201,3 +201,10 @@ def test_labels_and_classes_agree_for_every_image(photos):
     names = [found.classes[label] for label in found.labels.tolist()]
     assert names == [path.split("/")[-2] for path in found.paths]
     assert torch.equal(found.counts(), torch.tensor([3, 2]))
+
+
+def test_images_without_folders_have_no_labels(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    found = load(str(tmp_path) + "/", "train")
+    assert len(found) == 3 and found.labels.tolist() == [-1, -1, -1]

@@ -50,7 +50,11 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
     if failure:
         print(f"not evaluated: {failure}")
     print(f"\nthe page: {page}")
-    print(f"next: flatnce evaluate {name} --protocol semi    flatnce export {name} --to torch")
+    if results.get("labelled", True):
+        what = "--protocol semi"
+    else:
+        what = "--protocol linear --data NAME (a set with labels; these images have none)"
+    print(f"next: flatnce evaluate {name} {what}    flatnce export {name} --to torch")
     return 1 if failure else 0
 
 
@@ -66,7 +70,7 @@ def run_name(directory: Path) -> str:
 
 def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
     """Evaluate, and say why not where that cannot be done: training itself is done and saved."""
-    if not protocols:
+    if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
         return ""
     try:
         evaluate_run(

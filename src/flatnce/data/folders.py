@@ -28,7 +28,8 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
 
     With ``train`` beside it, ``val`` (or ``valid``, ``validation``) is the test part where no
     ``test`` with classes is there, as with ImageNet, whose test images have no labels; otherwise
-    it is the validation part. A folder without these is all ``train``.
+    it is the validation part. A folder without these is all ``train``. Images that lie in no
+    folder of a class have no label (-1).
 
     Arguments:
         path: The folder.
@@ -40,9 +41,7 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     part = _part(folder, split)
     classes = _subfolders(part)
     if not classes:
-        raise MissingData(
-            f"{part} holds no folders; put the images of each class into a folder of its own"
-        )
+        return _unlabelled(part, folder.resolve().name, split)
     train = _one_of(folder, TRAIN)
     if train is not None and train != part and _subfolders(train) != classes:
         raise DamagedData(
@@ -61,6 +60,17 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
         labels += [number] * len(files)
     name = folder.resolve().name
     return FolderSet(tuple(paths), torch.tensor(labels), tuple(classes), name, split)
+
+
+def _unlabelled(part: Path, name: str, split: str) -> FolderSet:
+    files = _images(part)
+    if not files:
+        raise MissingData(
+            f"{part} holds neither images nor folders of them; put the images of each class into "
+            "a folder of its own, or unlabelled ones into this one"
+        )
+    labels = torch.full((len(files),), -1)
+    return FolderSet(tuple(files), labels, ("unlabelled",), name, split)
 
 
 def has_part(path: str | Path, split: str) -> bool:

@@ -247,6 +247,7 @@ def _results(training: Training) -> Mapping[str, Any]:
         "step": training.step,
         "epochs": training.config.run.epochs,
         "images": len(training.images.image_set),
+        "labelled": bool((training.images.image_set.labels >= 0).any()),
         "seconds": training.seconds,
         "images_per_second": training.step * training.config.run.batch_size / training.seconds,
         "last": history[-1] if history else {},
