@@ -72,7 +72,8 @@ def scale_of(
     if low == high and axis.logarithmic:
         low, high = low / 2, high * 2
     elif low == high:
-        low, high = low - 0.5, high + 0.5
+        around = abs(high) / 20 or 0.5
+        low, high = low - around, high + around
     return Scale(low, high, start, end, axis.logarithmic), ticks
 
 
