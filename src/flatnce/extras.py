@@ -6,18 +6,19 @@ from types import ModuleType
 __all__ = ["needed"]
 
 
-def needed(module: str, purpose: str) -> ModuleType:
-    """A module of the ``train`` extra, or an error that says how to get it.
+def needed(module: str, purpose: str, extra: str = "train") -> ModuleType:
+    """A module of an extra, or an error that says how to get it.
 
     Arguments:
         module: Its full name, for example ``PIL.Image``.
         purpose: What needs it, for the message.
+        extra: Which extra has it.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         raise ModuleNotFoundError(
-            f"{purpose} needs {missing}, which is not installed: pip install 'flatnce[train]'",
+            f"{purpose} needs {missing}, which is not installed: pip install 'flatnce[{extra}]'",
             name=missing,
         ) from error

@@ -168,8 +168,10 @@ def _run(training: Training, recorder: Recorder) -> Outcome:
                 clock.paused()
                 if stop and not last:
                     recorder.close()
+                    training.leave()
                     return Outcome(training.directory, False, step)
     recorder.finish(_results(training))
+    training.leave()
     return Outcome(training.directory, True, training.step)
 
 

@@ -1,5 +1,6 @@
 """Everything of a run that lives in memory: built from a config, stepped, saved, restored."""
 
+import gc
 import inspect
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,16 @@ class Training:
         except ValueError as error:  # on the CPU an objective refuses such rows at once
             raise self.sentinel.failure(self.rate.at(self.step), error) from error
         self.step += 1
+
+    def leave(self) -> None:
+        """Let go of the other processes: what torch wrapped the encoder in must go before they do.
+
+        It refers to itself, and would otherwise live on until the interpreter ends, with threads
+        that then end the process by an abort.
+        """
+        if self.learner.called is not self.learner.encoder:
+            self.learner.call_through(self.learner.encoder)
+            gc.collect()
 
     def check(self) -> None:
         """Stop if anything was not finite so far; reads from the device."""

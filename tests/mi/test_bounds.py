@@ -1,0 +1,487 @@
+"""Each bound against its definition as loops over floats, and what holds between them."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from flatnce.mi.blocks import ScoreBlocks, each_row, pool_log_sum, recentre, row_statistics
+from flatnce.mi.bounds import (
+    barber_agakov,
+    cross_fitted_dual,
+    cross_fitted_flo,
+    donsker_varadhan,
+    flatnce,
+    flo,
+    infonce,
+    nwj,
+    optimal_dual,
+    tuba,
+)
+from flatnce.mi.bounds_entrywise import holder_statistics, interpolated, jensen_shannon, smile
+from flatnce.mi.bounds_losses import (
+    flatnce_loss,
+    flo_alternating_losses,
+    holder_flatnce_loss,
+    jensen_shannon_loss,
+    mine_loss,
+    smile_loss,
+)
+from flatnce.mi.bounds_registry import BOUNDS, bound_named
+
+N, WIDER = 5, 8
+
+# --- The definitions: plain loops ----------------------------------------------------------------
+
+
+def mean(values):
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def pairs(s):
+    return [(i, j) for i in range(len(s)) for j in range(len(s[0])) if j != i]
+
+
+def others(row, i):
+    return [v for j, v in enumerate(row) if j != i]
+
+
+def slow_dv(s):
+    return mean(s[i][i] for i in range(len(s))) - math.log(
+        mean(math.exp(s[i][j]) for i, j in pairs(s))
+    )
+
+
+def slow_tuba(s, a):
+    joint = mean(s[i][i] - a[i] for i in range(len(s)))
+    return 1 + joint - mean(math.exp(s[i][j] - a[i]) for i, j in pairs(s))
+
+
+def slow_infonce(s):
+    return mean(row[i] - math.log(mean(map(math.exp, row))) for i, row in enumerate(s))
+
+
+def slow_flatnce(s, power=1.0):
+    def pooled(values):
+        if power == 0:
+            return mean(values)
+        if math.isinf(power):
+            return max(values) if power > 0 else min(values)
+        return math.log(mean(math.exp(power * v) for v in values)) / power
+
+    return mean(row[i] - pooled(others(row, i)) for i, row in enumerate(s))
+
+
+def slow_flo(s, u, with_positive=False):
+    total = []
+    for i, row in enumerate(s):
+        pool = row if with_positive else others(row, i)
+        total.append(1 - u[i] - math.exp(-u[i]) * mean(math.exp(v - row[i]) for v in pool))
+    return mean(total)
+
+
+def slow_cross_fitted(s, pool):
+    u = []
+    for i, row in enumerate(pool):
+        summed = 1 + math.fsum(math.exp(v - s[i][i]) for v in row)
+        u.append(math.log(summed / (len(row) + 1)))
+    return slow_flo(s, u)
+
+
+def slow_interpolated(s, a, alpha):
+    def without(i, left_out):
+        return mean(math.exp(v) for j, v in enumerate(s[i]) if j != left_out)
+
+    def baseline(i, left_out):
+        return alpha * without(i, left_out) + (1 - alpha) * math.exp(a[i])
+
+    joint = mean(s[i][i] - math.log(baseline(i, j)) for i, j in pairs(s))
+    return 1 + joint - mean(math.exp(s[i][j]) / baseline(i, i) for i, j in pairs(s))
+
+
+def slow_softplus(v):
+    return math.log1p(math.exp(v))
+
+
+def slow_js(s):
+    joint = mean(slow_softplus(-s[i][i]) for i in range(len(s)))
+    return math.log(2) - joint / 2 - mean(slow_softplus(s[i][j]) for i, j in pairs(s)) / 2
+
+
+def slow_smile(s, clip):
+    partition = mean(math.exp(min(max(s[i][j], -clip), clip)) for i, j in pairs(s))
+    return mean(s[i][i] for i in range(len(s))) - math.log(partition)
+
+
+# --- Equality ------------------------------------------------------------------------------------
+
+
+def draw(columns=N, spread=2.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    scores = spread * torch.randn(N, columns, generator=generator, dtype=torch.float64)
+    baseline, dual = torch.randn(2, N, generator=generator, dtype=torch.float64)
+    pool = spread * torch.randn(N, 5, generator=generator, dtype=torch.float64)
+    return scores, baseline, dual, pool
+
+
+FORMS = {
+    "dv": (lambda s, a, u, p: donsker_varadhan(s), lambda s, a, u, p: slow_dv(s)),
+    "nwj": (lambda s, a, u, p: nwj(s), lambda s, a, u, p: slow_tuba(s, [0.0] * len(s))),
+    "tuba": (lambda s, a, u, p: tuba(s, a), lambda s, a, u, p: slow_tuba(s, a)),
+    "infonce": (lambda s, a, u, p: infonce(s), lambda s, a, u, p: slow_infonce(s)),
+    "flatnce": (lambda s, a, u, p: flatnce(s), lambda s, a, u, p: slow_flatnce(s)),
+    "flo": (lambda s, a, u, p: flo(s, u), lambda s, a, u, p: slow_flo(s, u)),
+    "flo-plus": (
+        lambda s, a, u, p: flo(s, u, with_positive=True),
+        lambda s, a, u, p: slow_flo(s, u, True),
+    ),
+    "cross-fitted": (
+        lambda s, a, u, p: cross_fitted_flo(s, p),
+        lambda s, a, u, p: slow_cross_fitted(s, p),
+    ),
+    "alpha-0.3": (
+        lambda s, a, u, p: interpolated(s, a, 0.3),
+        lambda s, a, u, p: slow_interpolated(s, a, 0.3),
+    ),
+    "alpha-1": (
+        lambda s, a, u, p: interpolated(s, a, 1.0),
+        lambda s, a, u, p: slow_interpolated(s, a, 1.0),
+    ),
+    "js": (lambda s, a, u, p: jensen_shannon(s), lambda s, a, u, p: slow_js(s)),
+    "smile": (lambda s, a, u, p: smile(s, 1.5), lambda s, a, u, p: slow_smile(s, 1.5)),
+}
+for _power in (2.0, 0.5, -1.0, 0.0, math.inf, -math.inf):
+    FORMS[f"holder{_power}"] = (
+        lambda s, a, u, p, power=_power: flatnce(holder_statistics(s, power)),
+        lambda s, a, u, p, power=_power: slow_flatnce(s, power),
+    )
+every_form = pytest.mark.parametrize("name", FORMS)
+
+
+@every_form
+@pytest.mark.parametrize("columns", [N, WIDER])
+@pytest.mark.parametrize("spread", [0.5, 8.0])
+def test_equals_its_definition(name, columns, spread):
+    fast, slow = FORMS[name]
+    given = draw(columns, spread)
+    wanted = slow(*(t.tolist() for t in given))
+    assert float(fast(*given)) == pytest.approx(wanted, rel=1e-10, abs=1e-10)
+
+
+@every_form
+def test_blocks_of_any_size_give_the_same(name):
+    scores, *rest = draw(WIDER)
+    whole = FORMS[name][0](scores, *rest)
+    for entries in (1, 25, 10_000):
+        blocks = ScoreBlocks(N, WIDER, lambda start, stop: scores[start:stop], entries)
+        torch.testing.assert_close(FORMS[name][0](blocks, *rest), whole, rtol=1e-12, atol=1e-12)
+
+
+@every_form
+def test_gradient_is_that_of_finite_differences(name):
+    scores, *rest = draw(spread=1.0)
+    fast = FORMS[name][0]
+    assert torch.autograd.gradcheck(
+        lambda s, a, u, p: fast(s, a, u, p),
+        [t.clone().requires_grad_() for t in (scores, *rest)],
+        fast_mode=True,
+    )
+
+
+# The others are not indifferent to a constant.
+@pytest.mark.parametrize("name", sorted(set(FORMS) - {"nwj", "js", "smile"}))
+def test_survives_scores_in_the_hundreds(name):
+    scores, baseline, dual, pool = draw(spread=1.0)
+    # Added throughout, so that exp overflows in float64 unless it is taken relative.
+    before = FORMS[name][0](scores, baseline, dual, pool)
+    after = FORMS[name][0](scores + 800, baseline + 800, dual, pool + 800)
+    torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
+
+
+def test_leaving_out_a_dominant_score_keeps_its_digits():
+    scores, baseline, *_ = draw()
+    scores = scores.clone()
+    scores[:, 0] = 60.0  # 1 − softmax is 0 in float64 here
+    wanted = slow_interpolated(scores.tolist(), baseline.tolist(), 0.9)
+    assert float(interpolated(scores, baseline, 0.9)) == pytest.approx(wanted, rel=1e-10)
+
+
+# --- Relations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_of_the_bounds_at_equal_critic(seed):
+    scores, _, dual, _ = draw(seed=seed)
+    rows = row_statistics(scores)
+    assert donsker_varadhan(rows) >= nwj(rows)
+    # Errata row 9: what the paper's appendix calls DV takes the logarithm row by row.
+    assert donsker_varadhan(rows) <= flatnce(rows)
+    assert infonce(rows) <= math.log(N)
+    assert infonce(100 * scores) <= math.log(N)
+    assert flo(rows, dual) <= flatnce(rows)
+    assert flo(rows, dual, with_positive=True) <= infonce(rows)
+    assert jensen_shannon(scores) <= math.log(2)
+
+
+def test_interpolation_ends_at_tuba_and_at_infonce_of_one_candidate_less():
+    scores, baseline, *_ = draw()
+    torch.testing.assert_close(interpolated(scores, baseline, 0.0), tuba(scores, baseline))
+    kept = []
+    for i, j in itertools.permutations(range(N), 2):
+        row = [scores[i, c] for c in range(N) if c != j]
+        kept.append(scores[i, i] - torch.logsumexp(torch.stack(row), 0) + math.log(N - 1))
+    torch.testing.assert_close(interpolated(scores, baseline, 1.0), torch.stack(kept).mean())
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.9])
+def test_interpolation_stays_below_its_ceiling(alpha):
+    scores = 50 * torch.eye(N, dtype=torch.float64)
+    low = torch.full((N,), -40.0, dtype=torch.float64)
+    assert interpolated(scores, low, alpha) <= math.log((N - 1) / alpha) + 1e-9
+
+
+def test_flo_with_the_right_u_is_each_of_the_others():
+    scores, baseline, *_ = draw()
+    rows = row_statistics(scores)
+    close = torch.testing.assert_close
+    # Errata row 18: u = −g + s(x), and not g + s(x).
+    close(flo(rows, -rows.positive + baseline), tuba(rows, baseline))
+    partition = torch.logsumexp(rows.negative, 0) - math.log(N * (N - 1))
+    close(flo(rows, -rows.positive + partition), donsker_varadhan(rows))
+    close(flo(rows, optimal_dual(rows)), flatnce(rows))
+    own = torch.logsumexp(scores, 1) - rows.positive - math.log(N)
+    close(flo(rows, own, with_positive=True), infonce(rows))
+
+
+def test_u_hat_is_where_flo_is_largest():
+    scores, *_ = draw()
+    dual = optimal_dual(scores).requires_grad_()
+    (slope,) = torch.autograd.grad(flo(scores, dual), dual)
+    assert float(slope.abs().max()) < 1e-12
+    assert flo(scores, dual + 0.1) < flo(scores, dual)
+    assert flo(scores, dual - 0.1) < flo(scores, dual)
+
+
+def test_number_of_flatnce_has_the_sign_of_errata_rows_6_8_and_14():
+    scores, *_ = draw()
+    rows = row_statistics(scores)
+    dual = optimal_dual(rows)
+    flat = (rows.gap - rows.gap.detach()).exp().mean()  # FlatNCE proper: 1, whatever the scores
+    assert float(flat) == 1.0
+    torch.testing.assert_close(1 - dual.mean() - flat, flatnce(rows))
+    # As printed (+ 1) minus the minimum would lie 2 nats under −û; with − 1 it is −û.
+    printed = dual.mean() + (rows.gap - rows.count.log() - dual).exp().mean() + 1
+    torch.testing.assert_close(-(printed - 2), flo(rows, dual))
+
+
+@pytest.mark.parametrize("name", [n for n, b in BOUNDS.items() if b.free_of_offset])
+def test_an_offset_of_x_leaves_those_alone_that_say_so(name):
+    scores, offset, dual, pool = draw()
+    needs = {"dual": dual, "power": 2.0}
+    bound = BOUNDS[name]
+    given = {k: needs[k] for k in bound.needs if k in needs}
+    extra = [{"pool": p} if "pool" in bound.needs else {} for p in (pool, pool + offset[:, None])]
+    before = bound.value(scores, **given, **extra[0])
+    after = bound.value(scores + offset[:, None], **given, **extra[1])
+    torch.testing.assert_close(after, before)
+
+
+def test_recentring_takes_an_offset_out():
+    scores, offset, _, pool = draw()
+    moved = scores + offset[:, None]
+    plain = recentre(scores, pool_log_sum(pool) - math.log(5))
+    again = recentre(moved, pool_log_sum(pool + offset[:, None]) - math.log(5))
+    torch.testing.assert_close(donsker_varadhan(again), donsker_varadhan(plain))
+    torch.testing.assert_close(nwj(again), nwj(plain))
+    assert not torch.isclose(donsker_varadhan(moved), donsker_varadhan(scores))
+
+
+@pytest.mark.parametrize("read", [nwj, infonce, flatnce])
+def test_rows_average_to_the_value(read):
+    scores, *_ = draw()
+    assert read(scores, reduction="none").shape == (N,)
+    torch.testing.assert_close(read(scores, reduction="none").mean(), read(scores))
+
+
+def test_barber_agakov_takes_a_density_or_an_entropy():
+    conditional, marginal = torch.randn(2, 6, dtype=torch.float64)
+    wanted = mean(a - b for a, b in zip(conditional.tolist(), marginal.tolist(), strict=True))
+    assert float(barber_agakov(conditional, marginal)) == pytest.approx(wanted)
+    assert float(barber_agakov(conditional, entropy=2.0)) == pytest.approx(
+        mean(conditional.tolist()) + 2
+    )
+
+
+# --- Losses --------------------------------------------------------------------------------------
+
+
+def gradient(loss, scores):
+    leaf = scores.clone().requires_grad_()
+    found = loss(leaf)
+    return float(found.detach()), torch.autograd.grad(found, leaf)[0]
+
+
+def test_flatnce_loss_shows_infonce_and_descends_its_own_number():
+    scores, *_ = draw()
+    value, slope = gradient(flatnce_loss, scores)
+    assert value == pytest.approx(-slow_infonce(scores.tolist()))
+    _, wanted = gradient(lambda s: -flatnce(s), scores)
+    torch.testing.assert_close(slope, wanted)
+    _, wanted = gradient(lambda s: -flatnce(holder_statistics(s, 2.0)), scores)
+    value, slope = gradient(lambda s: holder_flatnce_loss(s, 2.0), scores)
+    torch.testing.assert_close(slope, wanted)
+    assert value == pytest.approx(-slow_infonce(scores.tolist()))
+
+
+def test_mine_starts_as_donsker_varadhan_and_then_divides_by_the_average():
+    scores, *_ = draw()
+    value, slope = gradient(lambda s: mine_loss(s)[0], scores)
+    _, wanted = gradient(lambda s: -donsker_varadhan(s), scores)
+    assert value == pytest.approx(-slow_dv(scores.tolist()))
+    torch.testing.assert_close(slope, wanted)
+
+    before = torch.tensor(0.7, dtype=torch.float64)
+    _, after = mine_loss(scores, before, rate=0.2)
+    partition = mean(math.exp(scores[i][j]) for i, j in pairs(scores.tolist()))
+    average = 0.8 * math.exp(0.7) + 0.2 * partition
+    assert float(after) == pytest.approx(math.log(average))
+    value, slope = gradient(lambda s: mine_loss(s, before, rate=0.2)[0], scores)
+    wanted = scores.exp() / (N * (N - 1)) / average
+    wanted = torch.where(torch.eye(N, dtype=torch.bool), torch.full_like(wanted, -1 / N), wanted)
+    torch.testing.assert_close(slope, wanted)
+    assert value == pytest.approx(-slow_dv(scores.tolist()))
+    assert not after.requires_grad
+
+
+def test_jensen_shannon_and_smile_share_a_gradient():
+    scores, *_ = draw()
+    value, slope = gradient(jensen_shannon_loss, scores)
+    assert value == pytest.approx(2 * math.log(2) - 2 * slow_js(scores.tolist()))
+    shown, same = gradient(lambda s: smile_loss(s, 1.5), scores)
+    torch.testing.assert_close(slope, same)
+    assert shown == pytest.approx(-slow_smile(scores.tolist(), 1.5))
+
+
+def test_alternating_losses_move_one_side_each():
+    scores, _, dual, _ = draw()
+    scores, dual = scores.requires_grad_(), dual.requires_grad_()
+    critic, head = flo_alternating_losses(scores, dual)
+    torch.testing.assert_close(critic, head)
+    torch.testing.assert_close(critic, -flo(scores, dual))
+    of_both = torch.autograd.grad(-flo(scores, dual), (scores, dual))
+    found = torch.autograd.grad(critic, (scores, dual), allow_unused=True)
+    torch.testing.assert_close(found[0], of_both[0])
+    assert found[1] is None
+    found = torch.autograd.grad(head, (scores, dual), allow_unused=True)
+    assert found[0] is None
+    torch.testing.assert_close(found[1], of_both[1])
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_step_down_each_loss_raises_the_partners_scores(name):
+    scores, baseline, dual, pool = draw(spread=0.5)
+    given = {"dual": dual, "power": 2.0, "log_baseline": baseline, "alpha": 0.5, "pool": pool}
+    bound = BOUNDS[name]
+    if bound.reads == "densities":
+        scores.requires_grad_()
+        bound.loss(scores[0], entropy=1.0).backward()
+        assert (scores.grad[0] < 0).all()
+        return
+    options = {key: given[key] for key in bound.needs}
+    scores.requires_grad_()
+    found = bound.loss(scores, **options)
+    (found[0] if isinstance(found, tuple) else found).backward()
+    assert (scores.grad.diagonal() < 0).all()
+
+
+# --- Registry and refusals -----------------------------------------------------------------------
+
+
+def test_registry_calls_bounds_what_they_are():
+    lower = {name for name, bound in BOUNDS.items() if bound.is_lower_bound}
+    assert lower == {"nwj", "tuba", "tuba-alpha", "ba", "infonce", "flo", "flo-cross-fitted"}
+    assert BOUNDS["smile"].promise == "none"
+    assert BOUNDS["flatnce"].promise == "limit"
+    assert "Jensen" in BOUNDS["js"].on
+
+
+@pytest.mark.parametrize("name", [n for n, b in BOUNDS.items() if b.reads == "rows"])
+def test_what_reads_rows_takes_statistics(name):
+    scores, baseline, dual, pool = draw()
+    given = {"dual": dual, "log_baseline": baseline, "pool": pool}
+    options = {key: given[key] for key in BOUNDS[name].needs}
+    value = BOUNDS[name].value
+    torch.testing.assert_close(value(row_statistics(scores), **options), value(scores, **options))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: infonce(s[:, :3]), r"shape \(5, 3\)"),
+        (lambda s: infonce(s[:1, :1]), "at least 2 pairs"),
+        (lambda s: infonce(s[0]), r"\(rows, columns\)"),
+        (lambda s: infonce(s.long()), "floating-point"),
+        (lambda s: infonce(s / 0), "NaN"),
+        (lambda s: flo(s, s[0][:3]), "one number a row"),
+        (lambda s: recentre(s, s[0][:3]), "one number a row"),
+        (lambda s: cross_fitted_dual(s, s[:3]), "pool has 3 rows"),
+        (lambda s: interpolated(s, s[0], 1.5), "alpha=1.5"),
+        (lambda s: interpolated(s[:2, :2], s[0][:2], 0.5), "at least 3"),
+        (lambda s: smile(s, 0.0), "clip=0.0"),
+        (lambda s: holder_statistics(s, math.nan), "not a number"),
+        (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),
+        (lambda s: mine_loss(s, rate=0.0), "rate=0.0"),
+        (lambda s: barber_agakov(s[0]), "either log_marginal or entropy"),
+        (lambda s: bound_named("infonse"), "did you mean infonce"),
+    ],
+)
+def test_misuse_is_said_in_one_message(call, message):
+    scores, *_ = draw()
+    with pytest.raises(ValueError, match=message):
+        call(scores)
+
+
+def test_no_block_is_larger_than_asked_for():
+    sizes = []
+
+    def block(start, stop):
+        made = torch.zeros(stop - start, 3000)
+        sizes.append(made.numel())
+        return made
+
+    rows = row_statistics(ScoreBlocks(3000, 3000, block, entries=100_000))
+    assert float(infonce(rows)) == pytest.approx(0.0, abs=1e-5)
+    each_row(ScoreBlocks(3000, 3000, block, entries=100_000), lambda b, own, start: b.T[:1])
+    assert max(sizes) <= 100_000
+
+
+READ_A_LARGE_MATRIX = """
+import resource, torch
+from flatnce.mi.blocks import ScoreBlocks, row_statistics
+from flatnce.mi.bounds import infonce
+from flatnce.mi.bounds_entrywise import smile
+
+n = 6000
+x = torch.randn(n, 8, dtype=torch.float64)
+scores = ScoreBlocks(n, n, lambda start, stop: x[start:stop] @ x.T)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+before = peak()
+infonce(row_statistics(scores)), smile(scores)
+print(peak() - before)
+"""
+
+
+def test_reading_a_matrix_of_275_mebibytes_takes_a_fraction_of_that(run_python):
+    # Small results left between the blocks, or views of them, would cost several times the matrix.
+    assert float(run_python(READ_A_LARGE_MATRIX)) < 250
+
+
+def test_blocks_carry_gradients_where_their_scores_do():
+    scores, *_ = draw(WIDER)
+    leaf = scores.requires_grad_()
+    blocks = ScoreBlocks(N, WIDER, lambda start, stop: leaf[start:stop], entries=20)
+    (found,) = torch.autograd.grad(infonce(blocks) + nwj(blocks) + jensen_shannon(blocks), leaf)
+    (wanted,) = torch.autograd.grad(infonce(leaf) + nwj(leaf) + jensen_shannon(leaf), leaf)
+    torch.testing.assert_close(found, wanted)

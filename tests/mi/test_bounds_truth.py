@@ -1,0 +1,206 @@
+"""Bounds on data whose information is known, at critics that are known: who stays below it.
+
+Every figure is a mean over independent samples; ``error`` is its standard error over them. A mean
+of 20 to 60 samples lies within 4 standard errors unless something is wrong.
+"""
+
+import math
+
+import pytest
+import torch
+
+from flatnce.mi.bounds import (
+    barber_agakov,
+    cross_fitted_flo,
+    donsker_varadhan,
+    flatnce,
+    flo,
+    infonce,
+    nwj,
+    optimal_dual,
+    tuba,
+)
+from flatnce.mi.bounds_entrywise import interpolated, jensen_shannon, smile
+
+DIMENSIONS = 4
+
+
+class Gaussians:
+    """Pairs of correlated normal vectors, and the optimal critic (the log density ratio)."""
+
+    def __init__(self, information, dimensions=DIMENSIONS, seed=0):
+        self.information, self.dimensions = information, dimensions
+        self.square = -math.expm1(-2 * information / dimensions)
+        self.correlation = math.sqrt(self.square)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def draw(self, count):
+        shape = (2, count, self.dimensions)
+        x, noise = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return x, self.correlation * x + math.sqrt(1 - self.square) * noise
+
+    def critic(self, x, y):
+        own = self.square * (x.square().sum(1)[:, None] + y.square().sum(1)[None])
+        cross = 2 * self.correlation * x @ y.T
+        return self.information - (own - cross) / (2 * (1 - self.square))
+
+
+def over_samples(read, law, samples, count):
+    """Mean and standard error of a read-out over independent samples of pairs."""
+    values = torch.tensor([float(read(*law.draw(count))) for _ in range(samples)])
+    return float(values.mean()), float(values.std() / math.sqrt(samples))
+
+
+@pytest.mark.parametrize("information", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "read",
+    [
+        donsker_varadhan,
+        nwj,
+        lambda s: tuba(s, torch.zeros(len(s), dtype=s.dtype)),
+        lambda s: flo(s, -s.diagonal()),
+        lambda s: interpolated(s, torch.zeros(len(s), dtype=s.dtype), 0.05),
+    ],
+    ids=["dv", "nwj", "tuba", "flo", "alpha"],
+)
+def test_optimal_critic_gives_the_truth(read, information):
+    law = Gaussians(information)
+    found, error = over_samples(lambda x, y: read(law.critic(x, y)), law, 40, 400)
+    assert error < 0.02 * max(information, 1)
+    # 0.01: Donsker–Varadhan's bias at this n, and the interpolation's.
+    assert found == pytest.approx(information, abs=4 * error + 0.01)
+
+
+def test_barber_agakov_is_exact_with_the_true_model():
+    law = Gaussians(2.0)
+    x, y = law.draw(20_000)
+    spread = math.sqrt(1 - law.square)
+    conditional = torch.distributions.Normal(law.correlation * x, spread).log_prob(y).sum(1)
+    marginal = torch.distributions.Normal(0.0, 1.0).log_prob(y).sum(1)
+    error = float((conditional - marginal).std()) / math.sqrt(len(y))
+    assert error < 0.02
+    assert float(barber_agakov(conditional, marginal)) == pytest.approx(2.0, abs=4 * error)
+    entropy = law.dimensions * 0.5 * math.log(2 * math.pi * math.e)
+    assert float(barber_agakov(conditional, entropy=entropy)) == pytest.approx(2.0, abs=0.1)
+    blurred = torch.distributions.Normal(law.correlation * x, 2 * spread).log_prob(y).sum(1)
+    assert float(barber_agakov(blurred, marginal)) < 1.5
+
+
+CRITICS = {
+    "optimal": lambda s: s,
+    "half": lambda s: 0.5 * s,
+    "double": lambda s: 2 * s,
+    "constant": lambda s: 0 * s + 0.5,
+    "with-offset": lambda s: s + torch.linspace(-2, 2, len(s), dtype=s.dtype)[:, None],
+    "wrong": lambda s: -s.clamp(-3, 3),
+}
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_what_is_called_a_bound_stays_below_the_truth_with_any_critic(critic):
+    law = Gaussians(1.5)
+
+    def read(x, y):
+        # The pool is other data; a baseline or u may depend on it and on the row, on no y here.
+        _, pool_y = law.draw(60)
+        scores = CRITICS[critic](law.critic(x, y))
+        pool = CRITICS[critic](law.critic(x, pool_y))
+        baseline = torch.logsumexp(pool, 1) - math.log(60)
+        u = -scores.diagonal() + baseline
+        return torch.stack(
+            [
+                nwj(scores),
+                tuba(scores, baseline),
+                infonce(scores),
+                flo(scores, u),
+                flo(scores, u, with_positive=True),
+                cross_fitted_flo(scores, pool),
+                interpolated(scores, baseline, 0.2),
+                interpolated(scores, baseline, 0.8),
+                interpolated(scores, baseline, 1.0),
+            ]
+        )
+
+    values = torch.stack([read(*law.draw(60)) for _ in range(25)])
+    found, error = values.mean(0), values.std(0) / 5
+    assert (found <= 1.5 + 4 * error).all(), found - 1.5
+
+
+def test_one_negative_is_enough_for_flo_to_be_a_bound():
+    law = Gaussians(1.0)
+    found, error = over_samples(
+        lambda x, y: flo(law.critic(x, y), -law.critic(x, y).diagonal()), law, 600, 2
+    )
+    assert error < 0.2
+    assert found == pytest.approx(1.0, abs=4 * error)
+
+
+def test_jensen_shannon_bounds_another_divergence():
+    law = Gaussians(2.0)
+    x, y = law.draw(1500)
+    ratio = law.critic(x, y).diagonal()
+    # JS of the two laws by its own definition, half of it sampled from the joint law.
+    joint = (math.log(2) - torch.nn.functional.softplus(-ratio)).mean()
+    assert float(jensen_shannon(law.critic(x, y))) < math.log(2)
+    assert float(jensen_shannon(law.critic(x, y))) < float(joint)
+    best = jensen_shannon(law.critic(x, y))
+    assert all(jensen_shannon(c * law.critic(x, y)) < best for c in (0.5, 2.0))
+
+
+@pytest.mark.parametrize(("information", "printed"), [(4.0, 4.55), (6.0, 7.49)])
+def test_number_of_flatnce_is_biased_up_as_errata_row_5_says(information, printed):
+    law = Gaussians(information, dimensions=20)
+    found, error = over_samples(lambda x, y: flatnce(law.critic(x, y)), law, 40, 128)
+    assert found == pytest.approx(printed, abs=4 * error + 0.01)
+    assert found > information + 4 * error
+    eight, error = over_samples(lambda x, y: flatnce(8 * law.critic(x, y)), law, 40, 128)
+    assert eight > 2 * information + 4 * error  # and so on, as the critic is scaled up
+
+
+def test_u_that_saw_its_negatives_is_no_bound_and_cross_fitting_mends_it():
+    law = Gaussians(4.0, dimensions=20)
+
+    def read(x, y):
+        scores, pool = law.critic(x, y), law.critic(x, law.draw(128)[1])
+        own = flo(scores, optimal_dual(scores))
+        return torch.stack([own, cross_fitted_flo(scores, pool)])
+
+    values = torch.stack([read(*law.draw(128)) for _ in range(40)])
+    found, error = values.mean(0), values.std(0) / math.sqrt(40)
+    assert found[0] > 4 + 4 * error[0]
+    assert found[1] < 4 + 4 * error[1]
+    assert found[1] < 1 + math.log(129)
+
+
+def test_infonce_tightens_with_more_candidates_and_stays_below():
+    law = Gaussians(3.0, dimensions=10)
+    found = [
+        over_samples(lambda x, y: infonce(law.critic(x, y)), law, samples, count)
+        for samples, count in ((400, 8), (100, 32), (25, 128), (8, 512))
+    ]
+    values = [value for value, _ in found]
+    assert values == sorted(values)
+    assert all(value < 3 + 4 * error for value, error in found)
+    assert values[-1] > 2.8
+
+
+def test_smile_passes_the_truth_at_the_true_critic():
+    law = Gaussians(10.0, dimensions=20)
+    found, error = over_samples(lambda x, y: smile(law.critic(x, y)), law, 8, 1000)
+    assert error < 0.1
+    assert found == pytest.approx(11.98, abs=4 * error + 0.05)
+
+
+def test_one_shuffled_copy_is_worthless_where_all_pairs_are_not():
+    law = Gaussians(6.0, dimensions=20)
+
+    def both(x, y):
+        scores = law.critic(x, y)
+        shuffled = torch.cat([scores.diagonal(1), scores[-1:, 0]])
+        single = 1 + scores.diagonal().mean() - shuffled.exp().mean()
+        return torch.stack([donsker_varadhan(scores), single])
+
+    values = torch.stack([both(*law.draw(800)) for _ in range(12)])
+    assert values[:, 0].std() < 0.5
+    assert abs(float(values[:, 0].mean()) - 6) < 0.5
+    assert (values[:, 1] - 6).abs().max() > 1

@@ -1,0 +1,260 @@
+"""Classical estimators: against loops on small samples, against the truth on known laws."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import digamma
+
+from flatnce.mi import classical_neighbours
+from flatnce.mi.classical import ksg, tied_share
+from flatnce.mi.classical_linear import (
+    canonical_correlations,
+    cca,
+    gaussian_bias,
+    gaussian_copula,
+    normal_scores,
+)
+from flatnce.mi.classical_neighbours import count_neighbours
+
+# --- The definitions: loops over points ---------------------------------------------
+
+
+def distance(a, b):
+    return max(abs(float(u) - float(v)) for u, v in zip(a, b, strict=True))
+
+
+def slow_ksg(x, y, k, algorithm):
+    n, total = len(x), 0.0
+    for i in range(n):
+        rest = [j for j in range(n) if j != i]
+        reach = sorted((max(distance(x[i], x[j]), distance(y[i], y[j])), j) for j in rest)
+        for side in (x, y):
+            if algorithm == 1:
+                count = sum(distance(side[i], side[j]) < reach[k - 1][0] for j in rest)
+                total += digamma(count + 1)
+            else:
+                extent = max(distance(side[i], side[j]) for _, j in reach[:k])
+                total += digamma(sum(distance(side[i], side[j]) <= extent for j in rest))
+    return digamma(k) - (1 / k if algorithm == 2 else 0) + digamma(n) - total / n
+
+
+def slow_mixed(x, y, k):
+    n, total = len(x), 0.0
+    for i in range(n):
+        reach = sorted(max(distance(x[i], x[j]), distance(y[i], y[j])) for j in range(n) if j != i)
+        radius = reach[k - 1]
+        if radius == 0:
+            inside = [lambda d: d == 0] * 2
+            total += digamma(1 + sum(d == 0 for d in reach))
+        else:
+            inside = [lambda d, r=radius: d < r] * 2
+            total += digamma(k)
+        for side, test in zip((x, y), inside, strict=True):
+            total -= digamma(1 + sum(test(distance(side[i], side[j])) for j in range(n) if j != i))
+    return total / n + digamma(n)
+
+
+def gaussians(n, correlation, dimensions=1, seed=0):
+    generator = np.random.default_rng(seed)
+    x, noise = generator.normal(size=(2, n, dimensions))
+    return x, correlation * x + math.sqrt(1 - correlation**2) * noise
+
+
+def truth(correlation, dimensions=1):
+    return -dimensions / 2 * math.log(1 - correlation**2)
+
+
+# --- KSG ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [1, 2])
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_ksg_equals_its_definition(algorithm, k, dimensions):
+    x, y = gaussians(60, 0.7, dimensions)
+    found = ksg(x, y[:, :1], k, algorithm=algorithm, standardise=False)
+    centred = [t - t.mean(axis=0) for t in (x, y[:, :1])]
+    assert found == pytest.approx(slow_ksg(*centred, k, algorithm), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["ball", "box", "mixed"])
+@pytest.mark.parametrize("dimensions", [1, 4])
+def test_tree_and_all_distances_count_alike(kind, dimensions, monkeypatch):
+    monkeypatch.setattr(classical_neighbours, "DISTANCES_AT_ONCE", 700)  # several blocks
+    x, y = gaussians(200, 0.7, dimensions)
+    # Ties only where they are meant to be: of equally near neighbours either may be taken.
+    x = np.round(x) if kind == "mixed" else x
+    y = np.round(y) if kind == "mixed" and dimensions == 1 else y
+    by_tree, by_all = (count_neighbours(x, y, 3, kind, tree=tree) for tree in (True, False))
+    for name in ("left", "right", "order"):
+        assert (getattr(by_tree, name) == getattr(by_all, name)).all()
+
+
+def test_many_columns_are_counted_by_all_distances():
+    x, y = gaussians(60, 0.9, 10)
+    centred = [t - t.mean(axis=0) for t in (x, y)]
+    assert ksg(x, y, 3, standardise=False) == pytest.approx(slow_ksg(*centred, 3, 1), rel=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", [1, 2])
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])
+def test_ksg_finds_the_truth_of_two_columns(algorithm, correlation):
+    values = [
+        ksg(*gaussians(1500, correlation, seed=seed), 4, algorithm=algorithm) for seed in range(8)
+    ]
+    error = np.std(values, ddof=1) / math.sqrt(8)
+    assert error < 0.02
+    assert np.mean(values) == pytest.approx(truth(correlation), abs=4 * error + 0.02)
+
+
+def test_ksg_ignores_the_units_of_columns():
+    x, y = gaussians(300, 0.8, 2)
+    scaled = ksg(x * [1000, 1e-3] + 5, y)
+    assert scaled == pytest.approx(ksg(x, y), abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_mixed_equals_its_definition_and_algorithm_1_without_ties(k):
+    x, y = gaussians(60, 0.7)
+    rounded = np.round(x)
+    found = ksg(rounded, y.round(1), k, ties="mixed", standardise=False)
+    # Not centred, so that equal values stay equal in the loop; equal is equal after centring too.
+    assert found == pytest.approx(slow_mixed(*(t - t.mean(0) for t in (rounded, y.round(1))), k))
+    assert ksg(x, y, k, ties="mixed") == pytest.approx(ksg(x, y, k))
+
+
+@pytest.mark.parametrize("ties", ["jitter", "mixed"])
+@pytest.mark.parametrize("algorithm", [1, 2])
+def test_ties_are_handled_on_a_discrete_law(ties, algorithm):
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 4, size=3000)
+    y = np.where(generator.random(3000) < 0.8, x, generator.integers(0, 4, size=3000))
+    kept, lost = 0.85, 0.05  # P(y = x), P(y = another one)
+    wanted = math.log(4) + kept * math.log(kept) + 3 * lost * math.log(lost)
+    assert ksg(x, y, 5, ties=ties, algorithm=algorithm) == pytest.approx(wanted, abs=0.06)
+
+
+def test_jitter_touches_nothing_that_is_not_tied():
+    x, y = gaussians(100, 0.5)
+    assert ksg(x, y, seed=0) == ksg(x, y, seed=1)
+    tied = np.round(x, 1)
+    assert ksg(tied, y, seed=0) == ksg(tied, y, seed=0)
+    assert ksg(tied, y, seed=0) == pytest.approx(ksg(x, y), abs=0.15)
+    assert 0 < tied_share(tied) < 1 and tied_share(x) == 0
+
+
+def test_rows_that_are_all_alike_do_not_break_it():
+    x = np.repeat([0.0, 1.0], 50)
+    for ties in ("jitter", "mixed"):
+        assert ksg(x, x, 3, ties=ties) == pytest.approx(math.log(2), abs=0.1)
+
+
+# --- Correlations ---------------------------------------------
+
+
+def log_det(matrix):
+    return np.linalg.slogdet(matrix)[1]
+
+
+def test_cca_is_the_ratio_of_determinants():
+    x, y = gaussians(50, 0.7, 3)
+    y = y[:, :2] @ [[1.0, 0.5], [0.0, 2.0]]
+    whole = np.cov(np.hstack((x, y)), rowvar=False)
+    wanted = (log_det(whole[:3, :3]) + log_det(whole[3:, 3:]) - log_det(whole)) / 2
+    assert cca(x, y, correct=False) == pytest.approx(wanted, rel=1e-10)
+    assert len(canonical_correlations(x, y)) == 2
+
+
+def test_bias_is_sums_of_digamma_and_about_pq_over_2n():
+    wanted = sum(digamma((30 - i) / 2) for i in range(1, 4)) / 2
+    wanted += sum(digamma((30 - i) / 2) for i in range(1, 3)) / 2
+    wanted -= sum(digamma((30 - i) / 2) for i in range(1, 6)) / 2
+    assert gaussian_bias(30, 3, 2) == pytest.approx(wanted)
+    assert gaussian_bias(100_000, 4, 6) == pytest.approx(24 / 200_000, rel=1e-3)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_cca_is_unbiased_even_on_few_rows(correlation):
+    values = np.array([cca(*gaussians(30, correlation, 4, seed=seed)) for seed in range(600)])
+    error = values.std(ddof=1) / math.sqrt(600)
+    assert gaussian_bias(30, 4, 4) > 10 * error  # so that forgetting it would be seen
+    assert values.mean() == pytest.approx(truth(correlation, 4), abs=4 * error)
+
+
+def test_cca_finds_ten_nats_in_twenty_dimensions():
+    correlation = math.sqrt(-math.expm1(-1.0))
+    found = cca(*gaussians(5000, correlation, 20))
+    assert found == pytest.approx(10.0, abs=4 * correlation * math.sqrt(20 / 5000))
+
+
+def test_columns_that_say_nothing_new_do_not_count():
+    x, y = gaussians(200, 0.6, 2)
+    wide = np.column_stack((x, x[:, 0], 3 * x[:, 1] - x[:, 0], np.full(200, 0.1)))
+    assert cca(wide, y) == pytest.approx(cca(x, y))
+    assert cca(np.full(200, 7.3), y) == 0.0
+
+
+def test_one_side_that_determines_the_other_is_infinite():
+    x, _ = gaussians(100, 0.5, 2)
+    assert cca(x, x[:, 0] - 2 * x[:, 1]) == math.inf
+
+
+@pytest.mark.parametrize("bend", [np.exp, lambda t: t**3, lambda t: np.sign(t) * np.sqrt(abs(t))])
+def test_copula_sees_through_monotone_maps(bend):
+    x, y = gaussians(400, 0.8, 2)
+    assert gaussian_copula(bend(x), bend(y)) == pytest.approx(gaussian_copula(x, y))
+
+
+def test_copula_finds_the_truth_of_bent_gaussians_where_cca_does_not():
+    x, y = gaussians(8000, 0.9, 3)
+    error = 0.9 * math.sqrt(3 / 8000)
+    assert gaussian_copula(x, y**3) == pytest.approx(truth(0.9, 3), abs=4 * error)
+    assert cca(x, y**3) < truth(0.9, 3) - 10 * error
+
+
+def test_normal_scores_are_quantiles_of_ranks():
+    scores = normal_scores([[10.0], [30.0], [20.0], [20.0]])[:, 0]
+    assert scores[2] == scores[3]
+    assert scores[0] == pytest.approx(-0.8416212, abs=1e-6)
+    assert scores[1] == pytest.approx(0.8416212, abs=1e-6)
+
+
+# --- Refusals ---------------------------------------------
+
+GOOD = np.arange(10.0)
+
+
+@pytest.mark.parametrize("estimator", [ksg, cca, gaussian_copula])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (GOOD[:7], "7 rows and y 10"),
+        (np.where(GOOD == 4, np.nan, GOOD), "row 4"),
+        (np.where(GOOD == 2, np.inf, GOOD), "row 2"),
+        (np.array(list("abcdefghij")), "real numbers"),
+        (GOOD.astype(object), "real numbers"),
+        (GOOD + 1j, "complex"),
+        (np.zeros((10, 2, 2)), "rows by columns"),
+        (np.zeros((10, 0)), "rows by columns"),
+    ],
+)
+def test_bad_tables_are_refused_in_one_message(estimator, x, message):
+    with pytest.raises(ValueError, match=message):
+        estimator(x, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ksg(GOOD, GOOD, 10), "k=10 must lie between 1 and 9"),
+        (lambda: ksg(GOOD, GOOD, algorithm=3), "choose 1 or 2"),
+        (lambda: ksg(GOOD, GOOD, ties="drop"), "choose jitter, mixed or refuse"),
+        (lambda: ksg(GOOD, GOOD // 2, ties="refuse"), "y has repeated values"),
+        (lambda: ksg(GOOD[:1], GOOD[:1]), "at least 2"),
+        (lambda: cca(np.random.default_rng(0).normal(size=(5, 3)), GOOD[:5]), "at least 6 rows"),
+    ],
+)
+def test_misuse_is_said_in_one_message(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

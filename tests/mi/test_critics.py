@@ -1,0 +1,191 @@
+"""Critics: every score against the definition, chunks against the whole, the u-head, bounds."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.mi import (
+    BilinearCritic,
+    BoundedScale,
+    JointCritic,
+    SeparableCritic,
+    critic_for,
+    perceptron,
+)
+from flatnce.mi.bounds import flo, infonce, tuba
+from flatnce.mi.bounds_losses import flatnce_loss
+
+KINDS = ("dot", "cosine", "bilinear", "joint")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind, dual=None):
+    return critic_for(kind, (3, 2), hidden=(8, 8), features=4, dual=dual).double()
+
+
+def tables(n=6, m=9):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    return x, torch.randn(m, 2, generator=generator, dtype=torch.float64)
+
+
+def one_score(critic, x, y):
+    """The definition, one pair at a time."""
+    if isinstance(critic, JointCritic):
+        return critic.network(torch.cat((x, y)))[0]
+    left, right = critic.left(x), critic.right(y)
+    if isinstance(critic, BilinearCritic):
+        return left @ critic.weight @ right
+    if critic.scale is None:
+        return left @ right
+    return critic.scale.log_scale.exp() * (left @ right) / (left.norm() * right.norm())
+
+
+@every_kind
+def test_scores_are_those_of_pairs_one_by_one(kind):
+    critic, (x, y) = made(kind), tables()
+    wanted = torch.stack([torch.stack([one_score(critic, a, b) for b in y]) for a in x])
+    torch.testing.assert_close(critic(x, y), wanted)
+    torch.testing.assert_close(critic.paired(x, y[: len(x)]), wanted[:, : len(x)].diagonal())
+
+
+@every_kind
+@pytest.mark.parametrize("entries", [1, 20, 1000])
+def test_blocks_are_rows_of_the_whole(kind, entries):
+    critic, (x, y) = made(kind), tables()
+    blocks = critic.blocks(x, y, entries=entries)
+    parts = [scores for _, scores in blocks.each()]
+    torch.testing.assert_close(torch.cat(parts), critic(x, y).detach())
+    assert not parts[0].requires_grad
+
+
+@every_kind
+def test_blocks_are_float64_unless_told_otherwise(kind):
+    critic = critic_for(kind, (3, 2), hidden=(8,))
+    x, y = (t.float() for t in tables())
+    assert next(critic.blocks(x, y).each())[1].dtype == torch.float64
+    assert next(critic.blocks(x, y, dtype=None).each())[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("pairs_at_once", [1, 10, 10_000])
+@pytest.mark.parametrize("split", [True, False])
+def test_joint_critic_in_chunks_has_the_same_scores_and_gradients(pairs_at_once, split):
+    network = perceptron(5, 1, (8, 8)).double()
+    # Wrapped, its first layer is out of sight, and pairs are laid side by side.
+    seen = network if split else nn.Sequential(nn.Sequential(*network))
+    critic, (x, y) = JointCritic(seen, pairs_at_once=pairs_at_once), tables()
+    both = torch.cat((x[:, None].expand(6, 9, 3), y[None].expand(6, 9, 2)), 2)
+    wanted = network(both)[..., 0]
+    torch.testing.assert_close(critic(x, y), wanted)
+    parameters = list(network.parameters())
+    slopes = torch.autograd.grad(wanted.square().sum(), parameters)
+    found = torch.autograd.grad(critic(x, y).square().sum(), parameters)
+    torch.testing.assert_close(found, slopes)
+
+
+def test_joint_critic_never_sees_more_pairs_than_asked_for():
+    seen = []
+
+    class Watching(nn.Module):
+        def forward(self, pairs):
+            seen.append(len(pairs))
+            return pairs.sum(1, keepdim=True)
+
+    JointCritic(Watching(), pairs_at_once=20)(*tables())
+    assert max(seen) <= 20 and sum(seen) == 54
+
+
+@every_kind
+def test_u_comes_with_the_scores_from_one_pass(kind):
+    critic, (x, y) = made(kind, dual="free"), tables(6, 6)
+    scores, dual = critic.scores_and_dual(x, y)
+    torch.testing.assert_close(scores, critic(x, y))
+    torch.testing.assert_close(dual, critic.dual(x, y))
+    assert dual.shape == (6,)
+
+
+@every_kind
+def test_constrained_u_is_minus_the_score_plus_a_function_of_x(kind):
+    critic, (x, y) = made(kind, dual="constrained"), tables(6, 6)
+    scores, dual = critic.scores_and_dual(x, y)
+    baseline = dual + critic.paired(x, y)
+    again = critic.dual(x, y.roll(1, 0)) + critic.paired(x, y.roll(1, 0))
+    torch.testing.assert_close(again, baseline)  # y has no say in it
+    torch.testing.assert_close(flo(scores, dual), tuba(scores, baseline))
+
+
+def test_cosine_scores_stay_within_a_scale_that_stays_within_its_bounds():
+    critic = made("cosine")
+    x, y = tables()
+    with torch.no_grad():
+        critic.scale.log_scale.fill_(50.0)
+    assert float(critic(1000 * x, y).abs().max().detach()) <= 100 + 1e-9
+    assert float(critic.scale.log_scale.detach()) == pytest.approx(math.log(100))
+    critic(x, y).diagonal().sum().backward()
+    assert critic.scale.log_scale.grad != 0  # at its bound it may still come back
+
+
+def test_scale_that_is_not_learned_is_no_parameter():
+    fixed = BoundedScale(7.0, learn=False)
+    assert not list(fixed.parameters())
+    assert float(fixed()) == pytest.approx(7.0)
+    assert "log_scale" in fixed.state_dict()
+
+
+def test_any_module_may_be_a_tower():
+    images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    critic = SeparableCritic(images, perceptron(5, 4, (8,)), similarity="cosine")
+    scores = critic(torch.randn(3, 1, 8, 8), torch.randn(7, 5))
+    assert scores.shape == (3, 7)
+    assert (
+        len(critic.blocks(torch.randn(3, 1, 8, 8), torch.randn(7, 5), entries=7).block(0, 2)) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"), [("dot", None), ("cosine", flatnce_loss), ("joint", None)]
+)
+def test_a_critic_learns_a_correlation(kind, loss):
+    generator = torch.Generator().manual_seed(3)
+    x, noise = torch.randn(2, 1500, 1, generator=generator)
+    y = 0.9 * x + math.sqrt(1 - 0.81) * noise  # 0.83 nats
+    critic = critic_for(kind, (1, 1), hidden=(32, 32), features=8, scale=5.0)
+    step = torch.optim.Adam(critic.parameters(), 3e-3)
+    for start in range(0, 12_000, 64):
+        rows = torch.arange(start, start + 64) % 1000
+        scores = critic(x[rows], y[rows])
+        step.zero_grad()
+        (-infonce(scores) if loss is None else loss(scores)).backward()
+        step.step()
+    value = float(infonce(critic.blocks(x[1000:], y[1000:])))
+    assert 0.55 < value < 0.83 + 0.15
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: made("dot").paired(x, y), "6 samples and y 9"),
+        (lambda x, y: made("dot").dual(x, y[:6]), "no u"),
+        (lambda x, y: SeparableCritic(nn.Identity(), nn.Identity())(x, y), "same width"),
+        (lambda x, y: made("joint")(x, x), "takes 5 inputs"),
+        (
+            lambda x, y: SeparableCritic(nn.ReLU(), nn.ReLU(), similarity="angle"),
+            "choose dot or cosine",
+        ),
+        (lambda x, y: critic_for("deep", (3, 2)), "choose dot, cosine, bilinear or joint"),
+        (lambda x, y: critic_for("dot", (3, 2), dual="both"), "choose free"),
+        (
+            lambda x, y: SeparableCritic(nn.Identity(), nn.Identity(), constrained=True),
+            "needs dual",
+        ),
+        (lambda x, y: JointCritic(nn.Identity(), pairs_at_once=0), "at least 1"),
+        (lambda x, y: BoundedScale(200.0), "start=200.0"),
+        (lambda x, y: perceptron(0, 1), "at least 1"),
+    ],
+)
+def test_misuse_is_said_in_one_message(call, message):
+    x, y = tables()
+    with pytest.raises(ValueError, match=message):
+        call(x, y)

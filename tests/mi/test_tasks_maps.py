@@ -1,0 +1,215 @@
+"""What the maps do: they can be undone, keep ranks where they should, and give the margins stated.
+
+A mapped task and its base share the pairs under one seed, so undoing the map must return them:
+that is the invariance of the information, map by map.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from flatnce.mi import tasks
+
+ROWS = 20_000
+NORMAL = "1v1-normal-0.75"
+
+
+def phi(z):
+    return torch.special.ndtr(torch.as_tensor(z)).numpy()
+
+
+def phi_inverse(u):
+    return torch.special.ndtri(torch.as_tensor(u)).numpy()
+
+
+def unwind(plane):
+    def undo(w):
+        i, j = plane
+        z, angle = w.copy(), -(w**2).sum(axis=1) / w.shape[1]
+        turned = (w[:, i] + 1j * w[:, j]) * np.exp(1j * angle)
+        z[:, i], z[:, j] = turned.real, turned.imag
+        return z
+
+    return undo
+
+
+def unroll(w):
+    t = 21 * np.hypot(w[:, :1], w[:, 1:])
+    return phi_inverse((t / (1.5 * math.pi) - 1) / 2)
+
+
+def mixture_cdf(weights, centres):
+    def cdf(w):
+        return sum(share * phi(w - c) for share, c in zip(weights, centres, strict=True))
+
+    return cdf
+
+
+X_MODES, Y_MODES = mixture_cdf((0.3, 0.7), (0, 5)), mixture_cdf((0.5, 0.5), (-1, 3))
+
+SIGNED_ROOT = (lambda w: np.sign(w) * np.abs(w) ** (2 / 3),) * 2
+UNIFORM = (phi_inverse, phi_inverse)
+UNWIND = (unwind((0, 1)), unwind((1, 2)))
+MAPPED = [  # the mapped task, its base, what undoes the maps of X and of Y
+    (f"normal_cdf-{NORMAL}", NORMAL, UNIFORM),
+    (f"half_cube-{NORMAL}", NORMAL, SIGNED_ROOT),
+    (f"swissroll_x-normal_cdf-{NORMAL}", NORMAL, (unroll, phi_inverse)),
+    (
+        "1v1-bimodal-0.75",
+        NORMAL,
+        (lambda w: phi_inverse(X_MODES(w)), lambda w: phi_inverse(Y_MODES(w))),
+    ),
+    *((f"cubic-{nats}", f"staircase-{nats}", (lambda w: w, np.cbrt)) for nats in (2, 4, 6, 8, 10)),
+    *(
+        (f"asinh-student-identity-{name}", f"student-identity-{name}", (np.sinh, np.sinh))
+        for name in ("1-1-1", "2-2-1", "3-3-2", "5-5-2")
+    ),
+    *(
+        (f"{name}{base}-multinormal-sparse-{d}-{d}-2-2.0", target.format(d), undo)
+        for name, base, target, undo in (
+            ("normal_cdf", "", "multinormal-sparse-{0}-{0}-2-2.0", UNIFORM),
+            ("half_cube", "", "multinormal-sparse-{0}-{0}-2-2.0", SIGNED_ROOT),
+            ("spiral", "", "multinormal-sparse-{0}-{0}-2-2.0", UNWIND),
+            ("spiral", "-normal_cdf", "normal_cdf-multinormal-sparse-{0}-{0}-2-2.0", UNWIND),
+        )
+        for d in (3, 5, 25)
+    ),
+]
+KEEP_RANKS = [row[:2] for row in MAPPED if not row[0].startswith("s")] + [
+    (f"wiggly-{NORMAL}", NORMAL)
+]
+
+
+@pytest.mark.parametrize(("id", "base", "undo"), MAPPED, ids=[row[0] for row in MAPPED])
+def test_undoing_the_maps_returns_the_pairs_of_the_base(id, base, undo):
+    mapped, plain = tasks.find(id), tasks.find(base)
+    for side in (0, 1):
+        back = undo[side](mapped.sample(2000, seed=4)[side])
+        assert np.allclose(back, plain.sample(2000, seed=4)[side], rtol=1e-8, atol=1e-8)
+    assert mapped.mi == plain.mi
+
+
+@pytest.mark.parametrize(("id", "base"), KEEP_RANKS)
+def test_increasing_maps_keep_every_rank(id, base):
+    for side in (0, 1):
+        mapped, plain = (tasks.find(name).sample(2000, seed=5)[side] for name in (id, base))
+        assert np.array_equal(mapped.argsort(axis=0), plain.argsort(axis=0))
+
+
+def test_the_wiggles_rise_everywhere_and_are_the_stated_sines():
+    law = tasks.find(f"wiggly-{NORMAL}").law
+    z = np.linspace(-8, 8, 100_001)[:, None]
+    assert np.diff(law.x_map(z), axis=0).min() > 0.16 * 16 / 100_000
+    assert np.diff(law.y_map(z), axis=0).min() > 0.53 * 16 / 100_000
+    at_zero = np.zeros((1, 1))
+    x_zero = 0.2 * math.sin(1) - 0.03 * math.sin(2.5)
+    y_zero = 0.17 * math.sin(3.5) - 0.02 * math.sin(2.5)
+    assert law.x_map(at_zero).item() == pytest.approx(x_zero)
+    assert law.y_map(at_zero).item() == pytest.approx(y_zero)
+
+
+def test_the_quantiles_of_a_mixture_hold_far_out():
+    z = np.array([[-30.0], [-8.0], [8.0], [30.0]])
+    law = tasks.find("1v1-bimodal-0.75").law
+    # Far to the left only the left normal counts, with its weight; to the right the right one.
+    left, right = law.x_map(z)[[0, 3], 0]
+    assert left == pytest.approx(-30 - math.log(0.3) / 30, abs=1e-3)
+    assert right == pytest.approx(35 + math.log(0.7) / 30, abs=1e-3)
+    assert np.isfinite(law.y_map(z)).all()
+
+
+def uniform_cdf(w):
+    return np.clip(w, 0, 1)
+
+
+def added_cdf(noise):
+    """Of X + U: the integral of a ramp, by many small steps."""
+    grid = np.linspace(-noise, 1 + noise, 200_001)
+    overlap = np.minimum(1, grid + noise) - np.maximum(0, grid - noise)
+    height = np.cumsum(overlap)
+    return lambda w: np.interp(w, grid, height / height[-1])
+
+
+STUDENT_CDF = {
+    1: lambda w: 0.5 + np.arctan(w) / math.pi,
+    2: lambda w: 0.5 + w / (2 * np.sqrt(2 + w**2)),
+    3: lambda w: (
+        0.5 + (np.arctan(w / math.sqrt(3)) + (w / math.sqrt(3)) / (1 + w**2 / 3)) / math.pi
+    ),
+}
+MARGINS = [  # task, side, the margin's distribution function
+    (NORMAL, 0, phi),
+    (NORMAL, 1, phi),
+    (f"normal_cdf-{NORMAL}", 0, uniform_cdf),
+    (f"normal_cdf-{NORMAL}", 1, uniform_cdf),
+    (f"swissroll_x-normal_cdf-{NORMAL}", 1, uniform_cdf),
+    ("1v1-bimodal-0.75", 0, X_MODES),
+    ("1v1-bimodal-0.75", 1, Y_MODES),
+    *((f"1v1-additive-{noise}", 0, uniform_cdf) for noise in (0.1, 0.75)),
+    *((f"1v1-additive-{noise}", 1, added_cdf(noise)) for noise in (0.1, 0.75)),
+    *((f"normal_cdf-multinormal-sparse-{d}-{d}-2-2.0", 1, uniform_cdf) for d in (3, 5, 25)),
+    *(
+        (f"student-identity-{name}", side, STUDENT_CDF[int(name[-1])])
+        for name in ("1-1-1", "2-2-1", "2-2-2", "3-3-2", "3-3-3", "5-5-2", "5-5-3")
+        for side in (0, 1)
+    ),
+    ("staircase-6", 1, phi),
+    ("cubic-6", 1, lambda w: phi(np.cbrt(w))),
+    ("mixture-cross-0.9", 1, phi),
+    ("mixture-inliers-5v5-0.5", 1, phi),
+]
+
+
+@pytest.mark.parametrize(("id", "side", "cdf"), MARGINS)
+def test_a_margin_has_the_stated_law(id, side, cdf):
+    columns = np.sort(tasks.find(id).sample(ROWS, seed=6)[side], axis=0)
+    ideal = (np.arange(ROWS)[:, None] + 0.5) / ROWS
+    # Kolmogorov's distance: √n times it exceeds 2.2 once in 8,000 columns.
+    assert np.abs(cdf(columns) - ideal).max() * math.sqrt(ROWS) < 2.2
+
+
+def test_the_roll_lies_on_its_curve():
+    x, _ = tasks.find(f"swissroll_x-normal_cdf-{NORMAL}").sample(500, seed=0)
+    t = 21 * np.hypot(*x.T)
+    assert 1.5 * math.pi < t.min() and t.max() < 4.5 * math.pi
+    assert np.allclose(x, np.stack((t * np.cos(t), t * np.sin(t)), axis=1) / 21)
+
+
+def rank_correlation(x, y):
+    x_rank, y_rank = (column.argsort().argsort() for column in (x, y))
+    return np.corrcoef(x_rank, y_rank)[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("id", "rho"),
+    [
+        (NORMAL, 0.75),
+        (f"wiggly-{NORMAL}", 0.75),
+        ("1v1-bimodal-0.75", 0.75),
+        ("multinormal-dense-25-25-0.5", 0.5),
+        ("half_cube-multinormal-sparse-25-25-2-2.0", 0.8),
+        ("normal_cdf-multinormal-sparse-3-3-2-2.0", 0.8),
+        ("cubic-6", math.sqrt(1 - math.exp(-0.6))),
+        ("student-identity-5-5-3", 0.0),
+        ("mixture-cross-0.9", 0.0),
+        ("null-5v5", 0.0),
+    ],
+)
+def test_the_rank_correlation_is_that_of_the_law(id, rho):
+    x, y = tasks.find(id).sample(ROWS, seed=7)
+    expected = 6 / math.pi * math.asin(rho / 2)
+    # Independent ranks deviate by 1/√n; the shared scale of the last laws widens that a little.
+    assert rank_correlation(x[:, 0], y[:, 0]) == pytest.approx(expected, abs=5 / math.sqrt(ROWS))
+
+
+@pytest.mark.parametrize("size", [3, 5, 25])
+def test_the_spiral_keeps_lengths_and_turns_only_its_planes(size):
+    name = f"multinormal-sparse-{size}-{size}-2-2.0"
+    turned, plain = (tasks.find(id).sample(100, seed=8) for id in (f"spiral-{name}", name))
+    for side, plane in ((0, (0, 1)), (1, (1, 2))):
+        lengths = [np.linalg.norm(part[side], axis=1) for part in (turned, plain)]
+        assert np.allclose(*lengths)
+        changed = ~np.isclose(turned[side], plain[side]).all(axis=0)
+        assert tuple(np.flatnonzero(changed)) == plane
