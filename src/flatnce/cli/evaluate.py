@@ -142,12 +142,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
-    table = Table(
-        title=f"On test images{after}; accuracies in per cent, with 95 % intervals.",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
+    # Above the table and not its title, which would be broken to the table's width.
+    console.print(f"On test images{after}; accuracies in per cent, with 95 % intervals.")
+    table = Table(box=None, pad_edge=False)
     table.add_column("protocol")
     table.add_column("data", no_wrap=True)
     for column in ("top-1", "interval", "top-5", "test images", "seconds"):
