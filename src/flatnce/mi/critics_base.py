@@ -1,5 +1,7 @@
 """What all critics share: towers, u, scores in blocks."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ SAMPLES_AT_ONCE = 8192
 """Samples a tower sees at once when scores are read in blocks."""
 
 
-class Critic(nn.Module):
+class Critic(nn.Module, ABC):
     """Two towers, a rule that scores their features, and on request a u for FLO.
 
     Subclasses say how features are scored, in ``score`` and ``score_paired``.
@@ -40,6 +42,7 @@ class Critic(nn.Module):
         self.left, self.right, self.dual_head = left, right, dual
         self.constrained = constrained
 
+    @abstractmethod
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
         """Scores of all pairs of features.
 
@@ -47,8 +50,8 @@ class Critic(nn.Module):
             left: Features of n x's.
             right: Features of m y's.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
         """Scores of partners only.
 
@@ -56,7 +59,6 @@ class Critic(nn.Module):
             left: Features of n x's.
             right: Features of their n partners.
         """
-        raise NotImplementedError
 
     def embed(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The features that are scored.
