@@ -30,27 +30,35 @@ SCALE_LIMITS = (0.05, 500.0)
 CALIBRATION_SCORES, FEWEST_ANCHORS = 2**23, 128
 
 
-def best_scale(cosines: Float[Tensor, "a n"], start: float) -> float:
-    r"""The inverse temperature at which InfoNCE over these candidates is smallest.
+def best_scale(
+    scores: Float[Tensor, "a n"],
+    start: float,
+    *,
+    limits: tuple[float, float] = SCALE_LIMITS,
+    tolerance: float = 1e-2,
+) -> float:
+    r"""The scale of the scores at which InfoNCE's loss over these candidates is smallest.
 
     :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex
     with a derivative and curvature that are means and variances under the softmax: Newton's
     method, each step within a factor of 2.
 
     Arguments:
-        cosines: Row i's positive is column i.
+        scores: Row i's positive is column i; for cosines the scale is the inverse temperature.
         start: Where to begin; the last evaluation's answer saves steps.
+        limits: Smallest and largest scale.
+        tolerance: Relative change at which it stops.
     """
-    scale, positive = start, cosines.diagonal().mean()
-    low, high = SCALE_LIMITS
-    for _ in range(12):
-        weights = torch.softmax(scale * cosines, dim=1)
-        weighted = weights * cosines
+    scale, positive = start, scores.diagonal().mean()
+    low, high = limits
+    for _ in range(20):
+        weights = torch.softmax(scale * scores, dim=1)
+        weighted = weights * scores
         mean = weighted.sum(dim=1)
-        variance = (weighted * cosines).sum(dim=1) - mean.square()
+        variance = (weighted * scores).sum(dim=1) - mean.square()
         step = float((mean.mean() - positive) / variance.mean().clamp_min(1e-12))
         former, scale = scale, min(max(scale - step, scale / 2, low), 2 * scale, high)
-        if abs(scale - former) < 1e-2 * former:
+        if abs(scale - former) < tolerance * former:
             break
     return scale
 

@@ -52,9 +52,10 @@ class BoundedScale(nn.Module):
 
     def forward(self) -> Float[Tensor, ""]:
         """The scale now."""
-        with torch.no_grad():  # a step may have left the bounds, and must find its way back
-            self.log_scale.clamp_(math.log(self.lowest), math.log(self.highest))
-        return self.log_scale.exp()
+        within = self.log_scale.clamp(math.log(self.lowest), math.log(self.highest))
+        # A step may have left the bounds and must find its way back: the value is clamped, the
+        # gradient is not.
+        return (self.log_scale + (within - self.log_scale).detach()).exp()
 
     def extra_repr(self) -> str:
         """The bounds, for print."""

@@ -1,0 +1,144 @@
+r"""A critic for tables that starts as the best Gaussian one and learns what that leaves out.
+
+Of jointly normal tables the log density ratio is known: with canonical directions
+:math:`u_k, v_k` and correlations :math:`r_k` it is, up to a constant,
+
+.. math:: \sum_k \frac{r_k}{1 - r_k^2} u_k v_k - \frac{r_k^2}{2 (1 - r_k^2)} (u_k^2 + v_k^2)
+
+Perceptrons are added to it, starting at zero. So a Gaussian dependence, which perceptrons find
+slowly and blur by overfitting, is there at once, and everything else is learned. Whatever the
+start is, a number read on other rows is a bound.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flatnce.mi.critics import SeparableCritic, perceptron
+
+__all__ = ["GaussianTower", "Squares", "gaussian_critic"]
+
+LARGEST_CORRELATION = 0.99999
+
+
+class Squares(nn.Module):
+    """Columns, their squares, and the logarithm of the mean square: what scales with a row's size.
+
+    A perceptron is slow to learn norms, which is where heavy tails, shells and spirals keep
+    their information.
+    """
+
+    def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
+        """Rows with twice their columns and one more.
+
+        Arguments:
+            values: Rows of columns that are about standard normal.
+        """
+        squares = values.square()
+        size = (squares.mean(dim=1, keepdim=True) + 1e-3).log()
+        return torch.cat((values, (squares - 1) / 2**0.5, size), dim=1)
+
+
+class GaussianTower(nn.Module):
+    """One side's features: a perceptron's, a linear map's, and a quadratic form beside a 1.
+
+    Arguments:
+        linear: Columns by directions, for the product of both sides.
+        quadratic: Columns by directions, for minus half the square of them.
+        hidden: Widths of the perceptron.
+        features: Width of its features.
+        leads: Whether the quadratic form comes before the 1; so for one of the two towers.
+    """
+
+    def __init__(
+        self,
+        linear: Float[Tensor, "d k"],
+        quadratic: Float[Tensor, "d k"],
+        hidden: Sequence[int],
+        features: int,
+        *,
+        leads: bool,
+    ) -> None:
+        """The right tower's perceptron starts at zero, so that the product does."""
+        super().__init__()
+        width = 2 * len(linear) + 1
+        self.squares, self.leads = Squares(), leads
+        self.perceptron = perceptron(width, features + 1, hidden, nn.SiLU)
+        self.linear, self.quadratic = nn.Parameter(linear), nn.Parameter(quadratic)
+        last = self.perceptron[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.bias.zero_()
+            last.weight[-1:].zero_()
+            if not leads:
+                last.weight.zero_()
+
+    def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
+        """Features whose product with the other tower's is the score.
+
+        Arguments:
+            values: Rows of columns that are about standard normal.
+        """
+        learned = self.perceptron(self.squares(values))
+        alone = learned[:, -1:] - (values @ self.quadratic).square().sum(1, keepdim=True) / 2
+        one = torch.ones_like(alone)
+        ends = (alone, one) if self.leads else (one, alone)
+        return torch.cat((learned[:, :-1], values @ self.linear, *ends), dim=1)
+
+
+def gaussian_critic(
+    train: tuple[NDArray[np.float32], NDArray[np.float32]],
+    validation: tuple[NDArray[np.float32], NDArray[np.float32]],
+    *,
+    hidden: Sequence[int] = (256, 256),
+    features: int = 32,
+) -> SeparableCritic:
+    """A critic that starts from canonical directions of the training rows.
+
+    The directions come from the training rows, their correlations from the validation rows: those
+    of a sample's best directions overstate what the directions are worth on others.
+
+    Arguments:
+        train: Rows of x and of y.
+        validation: Other rows of x and of y; neither may be what the critic is read on.
+        hidden: Widths of the perceptrons.
+        features: Width of their features.
+    """
+    left, right = _directions(*(table.astype(np.float64) for table in train))
+    projected = [table @ side for table, side in zip(validation, (left, right), strict=True)]
+    u, v = (side - side.mean(axis=0) for side in projected)
+    size = np.sqrt((u**2).sum(axis=0) * (v**2).sum(axis=0))
+    found = (u * v).sum(axis=0) / np.maximum(size, 1e-30)
+    # What two standard errors cannot tell from none only adds noise.
+    kept = np.where(found > 2 / len(u) ** 0.5, np.minimum(found, LARGEST_CORRELATION), 0.0)
+    product, square = np.sqrt(kept / (1 - kept**2)), np.sqrt(kept**2 / (1 - kept**2))
+    towers = [
+        GaussianTower(
+            torch.from_numpy(side * product).float(),
+            torch.from_numpy(side * square).float(),
+            hidden,
+            features,
+            leads=leads,
+        )
+        for side, leads in ((left, True), (right, False))
+    ]
+    return SeparableCritic(*towers)
+
+
+def _directions(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Canonical directions of unit variance, columns by directions."""
+    whitened = [_whitening(table) for table in (x, y)]
+    cross = (x @ whitened[0]).T @ (y @ whitened[1]) / len(x)
+    left, _, right = np.linalg.svd(cross, full_matrices=False)
+    return whitened[0] @ left, whitened[1] @ right.T
+
+
+def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    values, vectors = np.linalg.eigh(table.T @ table / len(table))
+    return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()))

@@ -1,0 +1,270 @@
+"""Two tables made fit for estimation, with a report of what was done to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = [
+    "FEWEST_ROWS",
+    "Cleaned",
+    "Cleaning",
+    "clean",
+    "columns_of",
+    "numbers_of",
+    "repeated_rows",
+]
+
+FEWEST_ROWS = 50
+"""With fewer, a quarter of them says nothing about a critic."""
+
+Table = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What was done to the data before anything was estimated.
+
+    Arguments:
+        rows_given: Rows before.
+        rows_used: Rows after.
+        columns_dropped_x: Numbers of the columns of x that were left out.
+        columns_dropped_y: The same of y.
+        notes: What was done, in sentences.
+    """
+
+    rows_given: int
+    rows_used: int
+    columns_dropped_x: tuple[int, ...]
+    columns_dropped_y: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Tables without missing values and idle columns.
+
+    Arguments:
+        x: One table, rows first.
+        y: The other.
+        rows: Which rows of the given tables these are.
+        columns: The columns of x and of y that were kept; None for anything but tables.
+        copies: For each row the first row equal to it in x and y, where rows are repeated that
+            chance would not repeat; else None.
+        tied: Share of values that are not alone in their column, at the worst column.
+        shared: Names of columns that x and y both have, value for value.
+        report: What was done.
+    """
+
+    x: Table
+    y: Table
+    rows: Indices
+    columns: tuple[Indices | None, Indices | None]
+    copies: Indices | None
+    tied: float
+    shared: tuple[str, ...]
+    report: Cleaning
+
+
+def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns into an array)
+    """Values as floating-point numbers, rows first; a vector is one column.
+
+    Arguments:
+        values: An array, tensor, table or nested lists of numbers.
+        name: What to call it in a message.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        array = values.double().numpy() if values.is_floating_point() else values.numpy()
+    else:
+        array = np.asarray(values)
+    if array.dtype.kind in "OSUMm":
+        what = "text, dates or mixed objects" if array.dtype.kind == "O" else f"{array.dtype}"
+        raise ValueError(
+            f"{name} holds {what} (dtype {array.dtype}); pass numbers: encode categories first "
+            "(one column each, or a code), or let flatnce mi --encode do it"
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"{name} is complex; pass real and imaginary parts as columns")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers")
+    if array.ndim == 0 or 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
+    table = array.astype(np.float64 if array.ndim <= 2 else np.float32)
+    return table[:, None] if table.ndim == 1 else table
+
+
+def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401
+    """Names of a table's columns, for messages.
+
+    Arguments:
+        values: The table as it was given.
+        name: x or y.
+        width: Its columns.
+    """
+    named = getattr(values, "columns", None)
+    if named is not None and len(named) == width:
+        return [str(column) for column in named]
+    return [f"column {number} of {name}" for number in range(width)]
+
+
+def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an array)
+    """Check two tables, drop rows with missing values and columns that say nothing.
+
+    Arguments:
+        x: One table: rows by columns, a vector, or samples of any shape.
+        y: The other, row by row its partners.
+    """
+    tables = [numbers_of(x, "x"), numbers_of(y, "y")]
+    given = len(tables[0])
+    if given != len(tables[1]):
+        raise ValueError(
+            f"x has {given} rows and y {len(tables[1])}; partners come row by row, so both need "
+            "the same number"
+        )
+    notes: list[str] = []
+    rows = _complete_rows(tables, notes)
+    tables = [table[rows] for table in tables]
+    kept: list[Indices | None] = []
+    names: list[list[str]] = []
+    for number, (name, source) in enumerate((("x", x), ("y", y))):
+        if tables[number].ndim > 2:
+            _refuse_constant(tables[number], name)
+            kept.append(None)
+            names.append([])
+            continue
+        labels = columns_of(source, name, tables[number].shape[1])
+        columns = _telling_columns(tables[number], labels, name, notes)
+        tables[number] = tables[number][:, columns]
+        kept.append(columns)
+        names.append([labels[column] for column in columns])
+    copies = None if max(table.ndim for table in tables) > 2 else repeated_rows(*tables)
+    if copies is not None:
+        count = int((copies != np.arange(len(copies))).sum())
+        notes.append(
+            f"{count} rows repeat an earlier row in every column, which chance does not do with "
+            "continuous columns; copies stay together in one part of the split."
+        )
+    dropped = [_dropped(source, columns) for source, columns in zip((x, y), kept, strict=True)]
+    report = Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes))
+    tied = max((_tied(table) for table in tables if table.ndim == 2), default=0.0)
+    return Cleaned(
+        tables[0],
+        tables[1],
+        rows,
+        (kept[0], kept[1]),
+        copies,
+        tied,
+        _shared(tables, names),
+        report,
+    )
+
+
+def _dropped(source: Any, kept: Indices | None) -> tuple[int, ...]:  # noqa: ANN401
+    if kept is None:
+        return ()
+    shape = np.shape(source)
+    width = shape[1] if len(shape) > 1 else 1
+    return tuple(sorted(set(range(width)) - set(kept.tolist())))
+
+
+def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
+    missing = np.zeros(len(tables[0]), dtype=bool)
+    for name, table in zip("xy", tables, strict=True):
+        flat = table.reshape(len(table), -1)
+        infinite = np.isinf(flat).any(axis=1)
+        if infinite.any():
+            raise ValueError(
+                f"{name} holds infinite values ({int(infinite.sum())} rows, the first is row "
+                f"{int(infinite.argmax())}); replace them by finite numbers or drop those rows"
+            )
+        missing |= np.isnan(flat).any(axis=1)
+    rows = np.flatnonzero(~missing)
+    if missing.any():
+        notes.append(
+            f"{int(missing.sum())} of {len(missing)} rows hold missing values and were left out."
+        )
+    if len(rows) < FEWEST_ROWS:
+        left = f" after {int(missing.sum())} with missing values" if missing.any() else ""
+        raise ValueError(
+            f"x and y have {len(rows)} rows{left}; at least {FEWEST_ROWS} are needed to train, "
+            "stop and read a critic on separate rows"
+        )
+    return rows
+
+
+def _refuse_constant(table: Table, name: str) -> None:
+    if (table == table[:1]).all():
+        raise ValueError(f"all rows of {name} are equal: it holds no information; check the input")
+
+
+def _telling_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
+    _refuse_constant(table, name)
+    constant = (table == table[:1]).all(axis=0)
+    first: dict[bytes, int] = {}
+    copies: list[int] = []
+    for number in np.flatnonzero(~constant).tolist():
+        key = (table[:, number] + 0.0).tobytes()  # −0 and 0 are one value
+        if first.setdefault(key, number) != number:
+            copies.append(number)
+    for dropped, what in (
+        (np.flatnonzero(constant).tolist(), "constant"),
+        (copies, "a copy of another"),
+    ):
+        if dropped:
+            listed = ", ".join(labels[number] for number in dropped[:5])
+            more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
+            notes.append(f"Left out of {name} ({what}): {listed}{more}.")
+    return np.array(sorted(first.values()), dtype=np.int64)
+
+
+def _hashes(table: Table) -> NDArray[np.uint64]:
+    """One number a row, equal for equal rows: exact integer arithmetic, so in any order."""
+    bits = np.ascontiguousarray(table.reshape(len(table), -1).astype(np.float64) + 0.0)
+    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
+    mixed = bits.view(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * odd
+    return (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
+
+
+def repeated_rows(x: Table, y: Table) -> Indices | None:
+    """The first row equal to each row, where rows are repeated that chance would not repeat.
+
+    Rows of categories repeat by chance and are left alone: only where some column is continuous
+    (almost every value of the distinct rows is new) does a repeated row mean a copied one.
+
+    Arguments:
+        x: One table.
+        y: The other.
+    """
+    both = np.concatenate([x, y], axis=1)
+    _, first, inverse = np.unique(_hashes(both), return_index=True, return_inverse=True)
+    if len(first) == len(both):
+        return None
+    distinct = both[first]
+    if len(distinct) < 2 or min(_tied(distinct[:, [k]]) for k in range(both.shape[1])) > 0.05:
+        return None
+    return first[inverse]
+
+
+def _tied(table: Table) -> float:
+    """Share of values that are not alone in their column, at the worst column."""
+    shares = []
+    for column in table.T:
+        ordered = np.sort(column)
+        same = ordered[1:] == ordered[:-1]
+        alone = ~np.append(same, False) & ~np.append(False, same)
+        shares.append(1 - alone.mean())
+    return float(max(shares))
+
+
+def _shared(tables: Sequence[Table], names: Sequence[list[str]]) -> tuple[str, ...]:
+    if max(table.ndim for table in tables) > 2:
+        return ()
+    seen = {(column + 0.0).tobytes() for column in tables[0].T}
+    pairs = zip(tables[1].T, names[1], strict=True)
+    return tuple(name for column, name in pairs if (column + 0.0).tobytes() in seen)

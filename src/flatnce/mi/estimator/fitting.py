@@ -1,0 +1,251 @@
+"""Training critics, several side by side, stopped where the calibrated validation value is best.
+
+Critics of the same shape (folds, seeds) are trained as one: their weights are stacked and each
+operation runs once for all of them. They share nothing else: batches, early stopping and the
+weights that are kept are each one's own.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
+from flatnce.diagnostics import best_scale
+from flatnce.mi.bounds import infonce
+from flatnce.mi.critics import BilinearCritic, SeparableCritic
+from flatnce.mi.critics_base import Critic
+from flatnce.mi.estimator.members import FitSettings, Fitted, Member, Progress
+
+__all__ = ["calibrated", "fit"]
+
+MONITOR_ROWS = 2048
+"""Validation rows looked at while training: enough to choose by, cheap enough to ask often."""
+
+SCALES = (1e-4, 1e4)
+
+
+@torch.no_grad()
+def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[float, float]:
+    """The scale at which InfoNCE is largest on these scores, and its value there.
+
+    Arguments:
+        scores: Of validation rows, row i's partner in column i.
+        start: Where to begin.
+        tolerance: Relative precision of the scale.
+    """
+    if not bool(torch.isfinite(scores).all()):
+        return start, -math.inf
+    scale = best_scale(scores, start, limits=SCALES, tolerance=tolerance)
+    return scale, float(infonce(scale * scores))
+
+
+def fit(
+    members: Sequence[Member],
+    settings: FitSettings,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Fitted]:
+    """Train critics; those that can be stacked, side by side.
+
+    Arguments:
+        members: Critics of one shape and their rows.
+        settings: How.
+        progress: Called at every look with the first critic that still trains.
+    """
+    crews: dict[Any, list[int]] = {}
+    for number, member in enumerate(members):
+        crews.setdefault(_shape(member.critic) or number, []).append(number)
+    found: dict[int, Fitted] = {}
+    for crew in crews.values():
+        trained = _Crew([members[k] for k in crew], settings).train(
+            progress, len(found), len(members)
+        )
+        found |= dict(zip(crew, trained, strict=True))
+    return [found[number] for number in range(len(members))]
+
+
+def _shape(critic: Critic) -> tuple[Any, ...] | None:
+    """What critics must share to be stacked; None for those that cannot be."""
+    if type(critic) not in (SeparableCritic, BilinearCritic):
+        return None
+    return (type(critic), *((name, tuple(w.shape)) for name, w in critic.named_parameters()))
+
+
+class _Crew:
+    """Critics that take their steps together."""
+
+    def __init__(self, members: Sequence[Member], settings: FitSettings) -> None:
+        self.members, self.settings = members, settings
+        self.stacked = len(members) > 1
+        critics = [member.critic for member in members]
+        for critic in critics:
+            critic.train()
+        if self.stacked:
+            weights, self.buffers = stack_module_state(critics)  # type: ignore[arg-type]
+            self.weights = {
+                name: value.detach().requires_grad_() for name, value in weights.items()
+            }
+        else:
+            self.weights, self.buffers = dict(critics[0].named_parameters()), {}
+        self.average = {name: value.detach().clone() for name, value in self.weights.items()}
+        self.skeleton = critics[0]
+        self.fewest = min(len(member.x) for member in members)
+        self.batch = min(settings.batch_size, self.fewest)
+        self.states: list[Any] = [None] * len(members)
+
+    def train(
+        self, progress: Callable[[Progress], None] | None, first: int, folds: int
+    ) -> list[Fitted]:
+        settings = self.settings
+        found = [Fitted(copy.deepcopy(member.critic).eval()) for member in self.members]
+        waiting = [0] * len(found)
+        self._look(0, [math.nan] * len(found), found, waiting)
+        optimizer = torch.optim.Adam(list(self.weights.values()), lr=settings.rate, fused=True)
+        batches = [_batches(member, self.batch) for member in self.members]
+        for step in range(1, settings.steps + 1):
+            losses = self._losses([next(source) for source in batches], found)
+            optimizer.zero_grad(set_to_none=True)
+            torch.stack(losses).sum().backward()
+            self._clip()
+            optimizer.step()
+            with torch.no_grad():
+                past = min(settings.average, step / (step + 10))  # a short past counts for little
+                torch._foreach_lerp_(
+                    list(self.average.values()), list(self.weights.values()), 1 - past
+                )
+            if step % settings.every == 0 or step == settings.steps:
+                self._look(step, [float(loss.detach()) for loss in losses], found, waiting)
+                active = [k for k, idle in enumerate(waiting) if idle < settings.patience]
+                if progress is not None:
+                    shown = active[0] if active else len(found) - 1
+                    last = found[shown].history[-1]
+                    progress(
+                        Progress(
+                            first + shown,
+                            folds,
+                            step,
+                            settings.steps,
+                            last["train"],
+                            last["validation"],
+                        )
+                    )
+                if not active:
+                    break
+        return found
+
+    def _losses(
+        self, batches: Sequence[tuple[Tensor, Tensor]], found: Sequence[Fitted]
+    ) -> list[Tensor]:
+        loss_of = self.settings.method.loss
+        assert loss_of is not None
+        scores, duals = self._forward(batches)
+        losses = []
+        for number, matrix in enumerate(scores):
+            if found[number].diverged or (
+                matrix.device.type == "cpu" and not bool(torch.isfinite(matrix).all())
+            ):
+                found[number].diverged = True
+                losses.append(matrix.new_zeros(()) * self._first_weight())
+                continue
+            loss, self.states[number] = loss_of(
+                matrix, None if duals is None else duals[number], self.states[number]
+            )
+            losses.append(loss)
+        return losses
+
+    def _first_weight(self) -> Tensor:
+        return next(iter(self.weights.values())).flatten()[0]
+
+    def _forward(
+        self, batches: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
+        wants_dual = self.settings.method.dual is not None
+        if not self.stacked:
+            (x, y), critic = batches[0], self.members[0].critic
+            if wants_dual:
+                scores, dual = critic.scores_and_dual(x, y)
+                return [scores], [dual]
+            return [critic(x, y)], None
+
+        def one(
+            weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            call = _Joint(self.skeleton, wants_dual)
+            named = {f"critic.{name}": value for name, value in (weights | buffers).items()}
+            return functional_call(call, named, (x, y))
+
+        x, y = (torch.stack(side) for side in zip(*batches, strict=True))
+        scores, duals = vmap(one)(self.weights, self.buffers, x, y)
+        return scores.unbind(), duals.unbind() if wants_dual else None
+
+    def _clip(self) -> None:
+        limit = self.settings.method.clip
+        if limit is None:
+            return
+        gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        members = len(self.members) if self.stacked else 1
+        squares = sum(gradient.reshape(members, -1).square().sum(dim=1) for gradient in gradients)
+        assert isinstance(squares, Tensor)
+        factor = (limit / squares.sqrt().clamp_min(limit)).nan_to_num(0.0)
+        for gradient in gradients:
+            shape = (-1, *[1] * (gradient.ndim - 1)) if self.stacked else (1,) * gradient.ndim
+            gradient.mul_(factor.reshape(shape)).nan_to_num_(0.0, 0.0, 0.0)
+
+    @torch.no_grad()
+    def _look(
+        self, step: int, losses: Sequence[float], found: Sequence[Fitted], waiting: list[int]
+    ) -> None:
+        """Read the averaged weights on validation rows; keep a copy of the best."""
+        for number, member in enumerate(self.members):
+            if waiting[number] >= self.settings.patience:
+                continue
+            state = {
+                name: (value[number] if self.stacked else value).detach()
+                for name, value in self.average.items()
+            }
+            rows = slice(0, MONITOR_ROWS)
+            best = found[number]
+            member.critic.eval()
+            scores = functional_call(
+                member.critic, state, (member.x_validation[rows], member.y_validation[rows])
+            )
+            member.critic.train()
+            scale, value = calibrated(scores, best.scale)
+            best.history.append(
+                {"step": step, "train": -losses[number], "validation": value, "scale": scale}
+            )
+            waiting[number] += 1
+            if value > best.validation:
+                best.scale, best.validation, best.step = scale, value, step
+                best.critic.load_state_dict(state, strict=False)
+                waiting[number] = 0
+            if best.diverged:
+                waiting[number] = self.settings.patience
+
+
+class _Joint(torch.nn.Module):
+    """A critic called for its scores and, on request, u: one call to be mapped."""
+
+    def __init__(self, critic: Critic, dual: bool) -> None:
+        super().__init__()
+        self.critic, self.dual = critic, dual
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.dual:
+            return self.critic.scores_and_dual(x, y)
+        scores = self.critic(x, y)
+        return scores, scores.diagonal()
+
+
+def _batches(member: Member, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of distinct rows for ever, each epoch in an order of its own."""
+    random = torch.Generator().manual_seed(member.seed)
+    device = member.x.device
+    while True:
+        order = torch.randperm(len(member.x), generator=random).to(device)
+        for start in range(0, len(order) - size + 1, size):
+            chosen = order[start : start + size]
+            yield member.x[chosen], member.y[chosen]

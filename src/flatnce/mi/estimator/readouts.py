@@ -1,0 +1,154 @@
+"""Numbers read off critics on untouched rows: standard errors, and what each promises."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flatnce.contrast import Contrast
+from flatnce.mi import bounds
+from flatnce.mi.blocks import recentre, row_statistics
+from flatnce.mi.estimator.sums import Part, Sums
+
+__all__ = ["Readout", "learned_dual_readout", "read", "student_quantile"]
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """One number read off the critics.
+
+    Arguments:
+        name: Its name.
+        nats: The number.
+        standard_error: Of the test rows' sampling, by a jackknife.
+        is_bound: Whether its expectation lies below the truth for every critic.
+        note: What to bear in mind.
+    """
+
+    name: str
+    nats: float
+    standard_error: float
+    is_bound: bool
+    note: str
+
+
+_KINDS: Mapping[str, tuple[bool, str]] = {
+    "infonce": (
+        True,
+        "all test pairs, calibrated; never above its ceiling, the log of their number",
+    ),
+    "flo-cross-fitted": (
+        True,
+        "u from validation rows; may pass InfoNCE's ceiling by 1, varies more",
+    ),
+    "tuba": (
+        True,
+        "baseline from validation rows; heavy tails, useless where information is high",
+    ),
+    "dv-recentred": (False, "a bound only in the limit of many rows; biased up on few"),
+    "flatnce": (False, "minus û, the partner left out of the pool; biased up"),
+    "smile": (False, "scores clipped at 5; no guarantee of either sign"),
+}
+
+
+def _values(sums: Sums, without: int | None = None) -> Values:
+    """Every read-out of a part, on all rows or without one group."""
+    found, clipped, rows = sums.statistics(without)
+    shift = sums.shift[rows]
+    pooled = shift + math.log(sums.pool)
+    dual = torch.nn.functional.softplus(pooled - found.positive, threshold=50.0) - math.log1p(
+        sums.pool
+    )
+    centred = recentre(found, shift)
+    log_count = math.log(len(found.positive)) + float(found.count[0].log())
+    partition = float(torch.logsumexp(clipped, dim=0)) - log_count
+    return {
+        "infonce": float(bounds.infonce(found)),
+        "flo-cross-fitted": float(bounds.flo(found, dual)),
+        "tuba": float(bounds.nwj(centred)),
+        "dv-recentred": float(bounds.donsker_varadhan(centred)),
+        "flatnce": float(bounds.flatnce(found)),
+        "smile": float(centred.positive.mean()) - partition,
+    }
+
+
+def read(parts: Sequence[Sums]) -> dict[str, Readout]:
+    """Every read-out over all parts, with its delete-a-group jackknife.
+
+    Leaving a group out takes its rows and its candidates away. A bootstrap would put copies of a
+    partner among the negatives, which lowers InfoNCE.
+
+    Arguments:
+        parts: Sums of each part; their groups of one number are left out together.
+    """
+    groups = min(sums.negatives.shape[1] for sums in parts)
+    whole = _mean(parts, lambda sums: _values(sums))
+    left = [_mean(parts, lambda sums, g=group: _values(sums, g)) for group in range(groups)]  # type: ignore[misc]
+    folds = _spread(parts)
+    found = {}
+    for name, (is_bound, note) in _KINDS.items():
+        values = torch.tensor([each[name] for each in left], dtype=torch.float64)
+        jackknife = ((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt()
+        error = max(float(jackknife), folds.get(name, 0.0))
+        found[name] = Readout(name, whole[name], error, is_bound, note)
+    return found
+
+
+def _mean(parts: Sequence[Sums], values_of: Callable[[Sums], Values]) -> Values:
+    rows = [len(sums.positive) for sums in parts]
+    each = [values_of(sums) for sums in parts]
+    return {
+        name: sum(n * values[name] for n, values in zip(rows, each, strict=True)) / sum(rows)
+        for name in _KINDS
+    }
+
+
+def _spread(parts: Sequence[Sums]) -> Values:
+    """The standard error that the parts' own numbers suggest, where there are a few of them."""
+    if len(parts) < 3:
+        return {}
+    each = [_values(sums) for sums in parts]
+    return {
+        name: float(
+            torch.tensor([values[name] for values in each], dtype=torch.float64).std()
+            / len(parts) ** 0.5
+        )
+        for name in _KINDS
+    }
+
+
+def learned_dual_readout(parts: Sequence[Part]) -> Readout:
+    """FLO with the u that was learned beside the critic, on untouched rows and raw scores.
+
+    Arguments:
+        parts: What to read; their critics have a u.
+    """
+    rows: list[Tensor] = []
+    for part in parts:
+        found: Contrast = row_statistics(part.critic.blocks(part.x, part.y))
+        with torch.no_grad():
+            dual = part.critic.dual(part.x, part.y).to(found.positive)
+        rows.append(bounds.flo(found, dual, reduction="none"))
+    values = torch.cat(rows)
+    error = float(values.std() / len(values) ** 0.5)
+    note = "u learned on training rows; scores as trained, not calibrated"
+    return Readout("flo", float(values.mean()), error, True, note)
+
+
+def student_quantile(degrees: int) -> float:
+    """The 95 % quantile of Student's law, for a one-sided limit.
+
+    Arguments:
+        degrees: Degrees of freedom.
+
+    Examples:
+        >>> round(student_quantile(19), 3)
+        1.729
+    """
+    from flatnce.extras import needed
+
+    return float(needed("scipy.special", "the lower limit", "mi").stdtrit(degrees, 0.95))

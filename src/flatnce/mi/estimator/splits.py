@@ -1,0 +1,145 @@
+"""Which rows train, stop and are read; rows that belong together stay together."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Split", "jackknife_groups", "splits_of", "units_of"]
+
+Indices = NDArray[np.int64]
+
+FEWEST_UNITS = 12
+"""Groups or blocks that three parts need, so that each holds some."""
+
+SHARES = (0.5, 0.25, 0.25)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of one round: to train on, to stop and calibrate on, and to read the number off."""
+
+    train: Indices
+    validation: Indices
+    test: Indices
+
+
+def units_of(
+    rows: Indices,
+    copies: Indices | None,
+    groups: ArrayLike | None = None,
+    blocks: int | None = None,
+    given: int | None = None,
+) -> Indices:
+    """What each row belongs to: rows of one unit are never separated.
+
+    Arguments:
+        rows: Numbers of the rows in the tables as they were given.
+        copies: The first row equal to each row, or None.
+        groups: One label a row of the tables as they were given.
+        blocks: Length of runs of consecutive rows.
+        given: Rows of the tables as they were given.
+    """
+    if groups is not None and blocks is not None:
+        raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
+    if groups is not None:
+        labels = np.asarray(groups)
+        if labels.shape != (given,):
+            raise ValueError(
+                f"groups has shape {labels.shape}; pass one label for each of the {given} rows"
+            )
+        if labels.dtype.kind == "O":
+            labels = labels.astype(str)
+        units = np.unique(labels[rows], return_inverse=True)[1]
+    elif blocks is not None:
+        if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
+            raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")
+        units = np.unique(rows // blocks, return_inverse=True)[1]
+    else:
+        source = np.arange(len(rows)) if copies is None else copies
+        units = np.unique(source, return_inverse=True)[1]
+    count = int(units.max()) + 1
+    if count < FEWEST_UNITS:
+        what = "groups" if groups is not None else "blocks" if blocks is not None else "copies"
+        raise ValueError(
+            f"{what} leave {count} sets of rows that may be separated; at least {FEWEST_UNITS} "
+            "are needed to train, stop and read a critic on separate rows"
+        )
+    return units.astype(np.int64)
+
+
+def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
+    """One split into a half and two quarters, or one round for each fold.
+
+    In a round of cross-fitting one fold is read, the next one stops and calibrates, the others
+    train: every row is read once, by a critic that never saw it.
+
+    Arguments:
+        units: What each row belongs to.
+        folds: 1, or at least 3.
+        seed: Of the shuffle.
+    """
+    if (
+        isinstance(folds, bool)
+        or not isinstance(folds, int | np.integer)
+        or folds < 1
+        or folds == 2
+    ):
+        raise ValueError(
+            f"folds={folds!r}: give 1 (one split) or at least 3 (one fold is read, one stops, the "
+            "others train)"
+        )
+    random = np.random.default_rng([seed, 0xF01D])
+    if folds == 1:
+        train, validation, test = _parts(units, SHARES, random)
+        return [Split(train, validation, np.sort(test))]
+    if int(units.max()) + 1 < 4 * folds:
+        raise ValueError(
+            f"folds={folds} for {int(units.max()) + 1} separable sets of rows; give fewer folds"
+        )
+    parts = list(_parts(units, [1 / folds] * folds, random))
+    return [
+        Split(
+            np.concatenate(
+                [parts[k] for k in range(folds) if k not in (fold, (fold + 1) % folds)]
+            ),
+            parts[(fold + 1) % folds],
+            np.sort(parts[fold]),
+        )
+        for fold in range(folds)
+    ]
+
+
+def _parts(
+    units: Indices, shares: Sequence[float], random: np.random.Generator
+) -> Iterator[Indices]:
+    """Rows of each part: units in random order, cut where the shares of rows are reached."""
+    sizes = np.bincount(units)
+    order = random.permutation(len(sizes))
+    filled = np.cumsum(sizes[order]) - sizes[order] / 2
+    ends = np.cumsum(shares)[:-1] * len(units)
+    part_of = np.empty(len(sizes), dtype=np.int64)
+    part_of[order] = np.searchsorted(ends, filled)
+    for number in range(len(shares)):
+        rows = np.flatnonzero(part_of[units] == number)
+        if len(rows) < 4:
+            raise ValueError(
+                "the groups are too uneven to be split: one holds most of the rows; use smaller "
+                "groups, or none"
+            )
+        yield random.permutation(rows)
+
+
+def jackknife_groups(units: Indices, groups: int, seed: int) -> NDArray[Any]:
+    """A number below ``groups`` for each row, the same for rows of one unit.
+
+    Arguments:
+        units: What each row belongs to.
+        groups: How many; fewer where there are fewer units.
+        seed: Of the shuffle.
+    """
+    found, inverse = np.unique(units, return_inverse=True)
+    order = np.random.default_rng([seed, 0x1ACC]).permutation(len(found))
+    return (order % min(groups, len(found)))[inverse]

@@ -1,0 +1,69 @@
+"""Maps of single columns that leave information as it is and make a critic's work easier."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatnce.extras import needed
+
+__all__ = ["TRANSFORMS", "Transform", "fitted_transform"]
+
+TRANSFORMS = ("copula", "standard", "none")
+
+Table = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A map of every column, fitted on some rows and applied to any.
+
+    Arguments:
+        kind: ``copula``, ``standard`` or ``none``.
+        ordered: The sorted columns it was fitted on, for ranks.
+        centre: Means of the columns.
+        size: Standard deviations.
+    """
+
+    kind: str
+    ordered: Table | None = None
+    centre: Table | None = None
+    size: Table | None = None
+
+    def __call__(self, table: Table) -> NDArray[np.float32]:
+        """The rows after the map, in float32.
+
+        Arguments:
+            table: Any rows of the same columns.
+        """
+        if self.kind == "standard":
+            assert self.centre is not None and self.size is not None
+            return ((table - self.centre) / self.size).astype(np.float32)
+        if self.kind == "none":
+            return table.astype(np.float32)
+        assert self.ordered is not None
+        ranks = np.empty(table.shape)
+        for number, column in enumerate(table.T):
+            known = self.ordered[:, number]
+            below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
+            ranks[:, number] = (below + upto) / 2  # ties share their mean rank
+        quantile = (ranks + 0.5) / (len(self.ordered) + 1)
+        scores = needed("scipy.special", "normal scores", "mi").ndtri(quantile)
+        return scores.astype(np.float32)
+
+
+def fitted_transform(kind: str, table: Table) -> Transform:
+    """Fit the map of one table's columns.
+
+    Arguments:
+        kind: ``copula``: ranks as quantiles of the normal law; ``standard``: mean 0 and standard
+            deviation 1; ``none``.
+        table: The training part.
+    """
+    if kind == "none" or table.ndim > 2:
+        return Transform("none")
+    if kind == "copula":
+        return Transform(kind, ordered=np.sort(table, axis=0))
+    size = table.std(axis=0)
+    return Transform(kind, centre=table.mean(axis=0), size=np.where(size > 0, size, 1.0))
