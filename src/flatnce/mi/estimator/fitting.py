@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -92,9 +93,8 @@ class _Crew:
             self.weights, self.buffers = dict(critics[0].named_parameters()), {}
         self.average = {name: value.detach().clone() for name, value in self.weights.items()}
         self.skeleton = critics[0]
-        self.fewest = min(len(member.x) for member in members)
-        self.batch = min(settings.batch_size, self.fewest)
-        self.states: list[Any] = [None] * len(members)
+        self.batch = min(settings.batch_size, *(len(member.x) for member in members))
+        self.state: Any = None
 
     def train(
         self, progress: Callable[[Progress], None] | None, first: int, folds: int
@@ -104,11 +104,11 @@ class _Crew:
         waiting = [0] * len(found)
         self._look(0, [math.nan] * len(found), found, waiting)
         optimizer = torch.optim.Adam(list(self.weights.values()), lr=settings.rate, fused=True)
-        batches = [_batches(member, self.batch) for member in self.members]
+        batches = self._batches()
         for step in range(1, settings.steps + 1):
-            losses = self._losses([next(source) for source in batches], found)
+            losses = self._losses(*next(batches), found)
             optimizer.zero_grad(set_to_none=True)
-            torch.stack(losses).sum().backward()
+            losses.sum().backward()
             self._clip()
             optimizer.step()
             with torch.no_grad():
@@ -117,7 +117,7 @@ class _Crew:
                     list(self.average.values()), list(self.weights.values()), 1 - past
                 )
             if step % settings.every == 0 or step == settings.steps:
-                self._look(step, [float(loss.detach()) for loss in losses], found, waiting)
+                self._look(step, losses.tolist(), found, waiting)
                 active = [k for k, idle in enumerate(waiting) if idle < settings.patience]
                 if progress is not None:
                     shown = active[0] if active else len(found) - 1
@@ -136,39 +136,50 @@ class _Crew:
                     break
         return found
 
-    def _losses(
-        self, batches: Sequence[tuple[Tensor, Tensor]], found: Sequence[Fitted]
-    ) -> list[Tensor]:
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches (critics, pairs, ...) of distinct rows for ever, in each one's own order."""
+        sources = [torch.Generator().manual_seed(member.seed) for member in self.members]
+        sizes = [len(member.x) for member in self.members]
+        starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)[:, None]
+        if self.stacked:
+            x, y = (torch.cat([getattr(m, side) for m in self.members]) for side in ("x", "y"))
+        else:
+            x, y = self.members[0].x, self.members[0].y
+        used = min(sizes) // self.batch * self.batch
+        while True:
+            orders = [
+                torch.randperm(size, generator=source)[:used]
+                for size, source in zip(sizes, sources, strict=True)
+            ]
+            rows = (torch.stack(orders) + starts).to(x.device)
+            for chosen in rows.split(self.batch, dim=1):
+                yield x[chosen], y[chosen]
+
+    def _losses(self, x: Tensor, y: Tensor, found: Sequence[Fitted]) -> Float[Tensor, " c"]:
         loss_of = self.settings.method.loss
         assert loss_of is not None
-        scores, duals = self._forward(batches)
-        losses = []
-        for number, matrix in enumerate(scores):
-            if found[number].diverged or (
-                matrix.device.type == "cpu" and not bool(torch.isfinite(matrix).all())
-            ):
-                found[number].diverged = True
-                losses.append(matrix.new_zeros(()) * self._first_weight())
-                continue
-            loss, self.states[number] = loss_of(
-                matrix, None if duals is None else duals[number], self.states[number]
-            )
-            losses.append(loss)
+        scores, duals = self._forward(x, y)
+        if scores.device.type == "cpu":  # elsewhere the next look sees it, without a host read
+            for number, finite in enumerate(scores.isfinite().flatten(1).all(dim=1).tolist()):
+                found[number].diverged |= not finite
+        if any(each.diverged for each in found):
+            # A broken critic's scores are replaced: they must not stop the others.
+            broken = torch.tensor([each.diverged for each in found], device=scores.device)
+            scores = scores.masked_fill(broken[:, None, None], 0.0)
+            duals = None if duals is None else duals.masked_fill(broken[:, None], 0.0)
+        losses, self.state = loss_of(scores, duals, self.state)
         return losses
 
-    def _first_weight(self) -> Tensor:
-        return next(iter(self.weights.values())).flatten()[0]
-
     def _forward(
-        self, batches: Sequence[tuple[Tensor, Tensor]]
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
+        self, x: Tensor, y: Tensor
+    ) -> tuple[Float[Tensor, "c b b"], Float[Tensor, "c b"] | None]:
         wants_dual = self.settings.method.dual is not None
         if not self.stacked:
-            (x, y), critic = batches[0], self.members[0].critic
+            critic = self.members[0].critic
             if wants_dual:
-                scores, dual = critic.scores_and_dual(x, y)
-                return [scores], [dual]
-            return [critic(x, y)], None
+                scores, dual = critic.scores_and_dual(x[0], y[0])
+                return scores[None], dual[None]
+            return critic(x[0], y[0])[None], None
 
         def one(
             weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
@@ -177,9 +188,8 @@ class _Crew:
             named = {f"critic.{name}": value for name, value in (weights | buffers).items()}
             return functional_call(call, named, (x, y))
 
-        x, y = (torch.stack(side) for side in zip(*batches, strict=True))
         scores, duals = vmap(one)(self.weights, self.buffers, x, y)
-        return scores.unbind(), duals.unbind() if wants_dual else None
+        return scores, duals if wants_dual else None
 
     def _clip(self) -> None:
         limit = self.settings.method.clip
@@ -222,6 +232,7 @@ class _Crew:
                 best.scale, best.validation, best.step = scale, value, step
                 best.critic.load_state_dict(state, strict=False)
                 waiting[number] = 0
+            best.diverged |= value == -math.inf
             if best.diverged:
                 waiting[number] = self.settings.patience
 
@@ -238,14 +249,3 @@ class _Joint(torch.nn.Module):
             return self.critic.scores_and_dual(x, y)
         scores = self.critic(x, y)
         return scores, scores.diagonal()
-
-
-def _batches(member: Member, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of distinct rows for ever, each epoch in an order of its own."""
-    random = torch.Generator().manual_seed(member.seed)
-    device = member.x.device
-    while True:
-        order = torch.randperm(len(member.x), generator=random).to(device)
-        for start in range(0, len(order) - size + 1, size):
-            chosen = order[start : start + size]
-            yield member.x[chosen], member.y[chosen]

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from jaxtyping import Float
+import torch
 from torch import Tensor
 
 from flatnce.mi import bounds, bounds_losses
@@ -16,6 +16,8 @@ from flatnce.mi.bounds_registry import BOUNDS
 __all__ = ["CLASSICAL", "METHODS", "Method", "method_named"]
 
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]
+"""From scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state
+to what each critic minimises and the next state."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,7 @@ class Method:
         name: Its name.
         note: What it is, in a sentence.
         critic: The kind of critic it trains by default; None for a classical estimator.
-        loss: From scores, u of the partners (or None) and a state to what is minimised and the
-            next state.
+        loss: What critics that train side by side minimise, see :data:`Loss`.
         dual: How u is learned: ``free``, ``constrained`` or not at all.
         clip: Largest norm of a gradient, for objectives whose gradients have heavy tails.
     """
@@ -45,32 +46,49 @@ class Method:
         return self.loss is None
 
 
+def _each(loss: Callable[[Tensor, Tensor | None], Tensor]) -> Loss:
+    """A loss of one critic's scores and u, for each critic in turn."""
+
+    def of_all(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+        given: Any = [None] * len(scores) if duals is None else duals
+        return torch.stack([loss(*pair) for pair in zip(scores, given, strict=True)]), state
+
+    return of_all
+
+
 def _plain(loss: Callable[[Tensor], Tensor]) -> Loss:
-    def of_scores(scores: Tensor, dual: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-        return loss(scores), state
-
-    return of_scores
+    return _each(lambda scores, _: loss(scores))
 
 
-def _infonce(scores: Float[Tensor, "b b"]) -> Float[Tensor, ""]:
-    """Minus InfoNCE: :func:`flatnce.mi.bounds.infonce` without its checks, for every step."""
-    return (scores.logsumexp(dim=1) - scores.diagonal()).mean() - math.log(len(scores))
+def _infonce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    """Minus :func:`flatnce.mi.bounds.infonce`, for all critics at once and without its checks."""
+    rows = scores.logsumexp(dim=2) - scores.diagonal(dim1=1, dim2=2)
+    return rows.mean(dim=1) - math.log(scores.shape[2]), state
 
 
-def _mine(scores: Tensor, dual: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-    loss, average = bounds_losses.mine_loss(scores, state)
-    return loss, average.detach()
+def _flatnce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    """:func:`flatnce.mi.bounds_losses.flatnce_loss`, for all critics at once."""
+    own = torch.eye(scores.shape[2], dtype=torch.bool, device=scores.device)
+    gap = scores.masked_fill(own, -torch.inf).logsumexp(2) - scores.diagonal(dim1=1, dim2=2)
+    objective, shown = gap.mean(dim=1), _infonce(scores.detach(), None, None)[0]
+    return objective - objective.detach() + shown, state
 
 
-def _flo(scores: Tensor, dual: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+def _mine(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    averages = [None] * len(scores) if state is None else state
+    found = [bounds_losses.mine_loss(*pair) for pair in zip(scores, averages, strict=True)]
+    return torch.stack([loss for loss, _ in found]), [average.detach() for _, average in found]
+
+
+def _flo(scores: Tensor, dual: Tensor | None) -> Tensor:
     assert dual is not None
-    return -bounds.flo(scores, dual), state
+    return -bounds.flo(scores, dual)
 
 
-def _tuba(scores: Tensor, dual: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+def _tuba(scores: Tensor, dual: Tensor | None) -> Tensor:
     assert dual is not None
     # The constraint is u = −g + s(x), so that s, the log baseline, is u plus the partner's score.
-    return -bounds.tuba(scores, dual + scores.diagonal()), state
+    return -bounds.tuba(scores, dual + scores.diagonal())
 
 
 def _holder(scores: Tensor) -> Tensor:
@@ -82,21 +100,25 @@ _ALL = (
         "auto",
         "InfoNCE on a critic that starts from the best Gaussian one.",
         "gaussian",
-        _plain(_infonce),
+        _infonce,
     ),
-    Method("infonce", "InfoNCE on a product of perceptrons.", "dot", _plain(_infonce)),
+    Method("infonce", "InfoNCE on a product of perceptrons.", "dot", _infonce),
     Method(
         "flatnce",
         "FlatNCE on a cosine of bounded scale: keeps learning in small batches.",
         "cosine",
-        _plain(bounds_losses.flatnce_loss),
+        _flatnce,
     ),
     Method("holder-flatnce", "FlatNCE of power 2.", "cosine", _plain(_holder)),
     Method("dv", "Donsker–Varadhan.", "dot", _plain(BOUNDS["dv"].loss), clip=5.0),
     Method("mine", "Donsker–Varadhan with a moving average.", "dot", _mine, clip=5.0),
     Method("nwj", "Nguyen–Wainwright–Jordan.", "dot", _plain(BOUNDS["nwj"].loss), clip=5.0),
-    Method("tuba", "NWJ with a learned baseline a(x).", "dot", _tuba, "constrained", clip=5.0),
-    Method("flo", "Fenchel–Legendre with a learned u(x, y).", "dot", _flo, "free", clip=5.0),
+    Method(
+        "tuba", "NWJ with a learned baseline a(x).", "dot", _each(_tuba), "constrained", clip=5.0
+    ),
+    Method(
+        "flo", "Fenchel–Legendre with a learned u(x, y).", "dot", _each(_flo), "free", clip=5.0
+    ),
     Method("js", "Jensen–Shannon.", "dot", _plain(bounds_losses.jensen_shannon_loss)),
     Method("smile", "Trained as Jensen–Shannon.", "dot", _plain(bounds_losses.smile_loss)),
     Method("ksg", "Nearest neighbours (Kraskov, algorithm 1)."),

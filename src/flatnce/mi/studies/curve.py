@@ -47,8 +47,8 @@ class Curve:
         text = aligned(["rows", unit, "± se", "subsamples"], lines)
         return (
             f"{text}\nStraight line in 1/N: {self.intercept * factor:.3f} ± "
-            f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An extrapolation, "
-            "not a bound: quote the lower limit."
+            f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An "
+            "extrapolation, not a bound: quote the lower limit."
         )
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:

@@ -144,6 +144,6 @@ def pairwise(
         found |= dict(zip(batch, each, strict=True))
     if any(np.isnan(estimate.p_value) for estimate in found.values()):
         raise ValueError(
-            "pairwise takes methods with limits and p-values; for classical ones call them directly"
+            "pairwise takes methods with limits and p-values; call classical ones directly"
         )
     return Pairwise(names, found)
