@@ -216,7 +216,6 @@ def test_order_of_the_bounds_at_equal_critic(seed):
     scores, _, dual, _ = draw(seed=seed)
     rows = row_statistics(scores)
     assert donsker_varadhan(rows) >= nwj(rows)
-    # Errata row 9: what the paper's appendix calls DV takes the logarithm row by row.
     assert donsker_varadhan(rows) <= flatnce(rows)
     assert infonce(rows) <= math.log(N)
     assert infonce(100 * scores) <= math.log(N)
@@ -246,7 +245,6 @@ def test_flo_with_the_right_u_is_each_of_the_others():
     scores, baseline, *_ = draw()
     rows = row_statistics(scores)
     close = torch.testing.assert_close
-    # Errata row 18: u = −g + s(x), and not g + s(x).
     close(flo(rows, -rows.positive + baseline), tuba(rows, baseline))
     partition = torch.logsumexp(rows.negative, 0) - math.log(N * (N - 1))
     close(flo(rows, -rows.positive + partition), donsker_varadhan(rows))
@@ -262,18 +260,6 @@ def test_u_hat_is_where_flo_is_largest():
     assert float(slope.abs().max()) < 1e-12
     assert flo(scores, dual + 0.1) < flo(scores, dual)
     assert flo(scores, dual - 0.1) < flo(scores, dual)
-
-
-def test_number_of_flatnce_has_the_sign_of_errata_rows_6_8_and_14():
-    scores, *_ = draw()
-    rows = row_statistics(scores)
-    dual = optimal_dual(rows)
-    flat = (rows.gap - rows.gap.detach()).exp().mean()  # FlatNCE proper: 1, whatever the scores
-    assert float(flat) == 1.0
-    torch.testing.assert_close(1 - dual.mean() - flat, flatnce(rows))
-    # As printed (+ 1) minus the minimum would lie 2 nats under −û; with − 1 it is −û.
-    printed = dual.mean() + (rows.gap - rows.count.log() - dual).exp().mean() + 1
-    torch.testing.assert_close(-(printed - 2), flo(rows, dual))
 
 
 @pytest.mark.parametrize("name", [n for n, b in BOUNDS.items() if b.free_of_offset])

@@ -139,6 +139,16 @@ STUDENT_CDF = {
         0.5 + (np.arctan(w / math.sqrt(3)) + (w / math.sqrt(3)) / (1 + w**2 / 3)) / math.pi
     ),
 }
+
+
+def half_cubed_cdf(w):
+    return phi(SIGNED_ROOT[0](w))
+
+
+def tamed(name):
+    return lambda w: STUDENT_CDF[int(name[-1])](np.sinh(w))
+
+
 MARGINS = [  # task, side, the margin's distribution function
     (NORMAL, 0, phi),
     (NORMAL, 1, phi),
@@ -155,6 +165,11 @@ MARGINS = [  # task, side, the margin's distribution function
         for name in ("1-1-1", "2-2-1", "2-2-2", "3-3-2", "3-3-3", "5-5-2", "5-5-3")
         for side in (0, 1)
     ),
+    *((f"multinormal-dense-{d}-{d}-0.5", side, phi) for d in (2, 3, 5, 25) for side in (0, 1)),
+    *((f"multinormal-sparse-{d}-{d}-2-2.0", side, phi) for d in (2, 3, 5, 25) for side in (0, 1)),
+    *((f"half_cube-multinormal-sparse-{d}-{d}-2-2.0", 0, half_cubed_cdf) for d in (3, 5, 25)),
+    (f"half_cube-{NORMAL}", 1, half_cubed_cdf),
+    *((f"asinh-student-identity-{name}", 0, tamed(name)) for name in ("1-1-1", "3-3-2", "5-5-2")),
     ("staircase-6", 1, phi),
     ("cubic-6", 1, lambda w: phi(np.cbrt(w))),
     ("mixture-cross-0.9", 1, phi),
@@ -215,3 +230,40 @@ def test_the_spiral_keeps_lengths_and_turns_only_its_planes(size):
         assert np.allclose(*lengths)
         changed = ~np.isclose(turned[side], plain[side]).all(axis=0)
         assert tuple(np.flatnonzero(changed)) == plane
+
+
+# A rank map keeps the copula: every cross pair of columns of every such law, at once.
+NORMAL_COPULAS = [
+    task.id
+    for task in tasks.suite("bmi")
+    if "normal" in task.id and "spiral" not in task.id and "swissroll" not in task.id
+] + ["1v1-bimodal-0.75"]
+
+
+@pytest.mark.parametrize("id", NORMAL_COPULAS)
+def test_all_rank_correlations_between_the_sides_are_those_of_the_law(id):
+    x, y = tasks.find(id).sample(ROWS, seed=14)
+    size = x.shape[1]
+    rho = np.zeros((size, size))
+    if "dense" in id:
+        rho[:] = 0.5
+    elif "sparse" in id:
+        rho[0, 0] = rho[1, 1] = 0.8
+    else:
+        rho[:] = 0.75
+    ranks = np.hstack((x, y)).argsort(axis=0).argsort(axis=0)
+    found = np.corrcoef(ranks, rowvar=False)[:size, size:]
+    # Up to 2,500 pairs of columns: five deviations of 1/√n.
+    assert np.abs(found - 6 / math.pi * np.arcsin(rho / 2)).max() < 5 / math.sqrt(ROWS)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.75])
+def test_the_rank_correlation_of_the_additive_law_is_its_integral(noise):
+    points = 2000
+    x = (np.arange(points) + 0.5) / points
+    shift = noise * (2 * x - 1)  # uniform on (−noise, noise)
+    heights = added_cdf(noise)(x[:, None] + shift)
+    expected = 12 * ((x[:, None] - 0.5) * (heights - 0.5)).mean()
+    drawn = tasks.find(f"1v1-additive-{noise}").sample(ROWS, seed=15)
+    found = rank_correlation(*(column[:, 0] for column in drawn))
+    assert found == pytest.approx(expected, abs=5 / math.sqrt(ROWS))

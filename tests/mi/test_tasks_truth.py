@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from flatnce.mi import tasks
-from flatnce.mi.tasks.laws import Additive, Mapped, Student
+from flatnce.mi.tasks.laws import Additive, Student
+from flatnce.mi.tasks.mapped import Mapped
 from flatnce.mi.tasks.mixtures import Inliers
 
 DRAWS = 100_000

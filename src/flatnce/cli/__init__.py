@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": "go on with a run exactly where it was left",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "export": "take the backbone away, for timm, torch or onnx",
+    "mi": "how much two tables of numbers say about each other: a limit one can stand behind",
     "reproduce": "the paper's figures and tables, at three scales",
     "cost": "devices x hours x price: the paper's table and your own run",
 }
@@ -33,6 +34,7 @@ LAUNCHED = "FLATNCE_LAUNCH"
 # Packages that the command line needs and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe")
 TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy")
+TABLE_EXTRAS = ("pandas", "pyarrow")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,9 +72,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return _complain(f"{called}: interrupted", 130)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in EXTRAS + TRAINING_EXTRAS:
+        if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:
             raise
-        needed = "cli,report" if missing in EXTRAS else "cli,train"
+        needed = "cli,report" if missing in EXTRAS else "cli,mi" if name == "mi" else "cli,train"
         remedy = f"pip install 'flatnce[{needed}]'"
         return _complain(f"{called}: {error.name} is not installed: {remedy}", 1)
     except ValueError as error:  # what the package raises on input it cannot use

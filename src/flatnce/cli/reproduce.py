@@ -146,7 +146,7 @@ def _show(results: Mapping[str, Any]) -> None:
     console.print(table)
     for topic, text in results["words"].items():
         console.print(f"\n[bold]{opened(topic)}.[/bold] {opened(text)}")
-    if results["runs"]:
+    if results["runs"] or results["trains_itself"]:
         shows = opened(results["scale_shows"])
         console.print(f"\n[bold]Scale {results['scale']}.[/bold] {shows}.")
 

@@ -13,6 +13,8 @@ UNITS = {
     "hours": (1.0, ",.0f", " h"),
     "dollars": (1.0, ",.0f", " $"),
     "probability": (1.0, ".2g", ""),
+    "milliseconds": (1.0, ",.2f", " ms"),
+    "rounded": (1.0, ",.2f", ""),
     "": (1.0, ",.4f", ""),
 }
 """How a unit is shown: what the number is multiplied by, its format, what follows it."""

@@ -74,14 +74,14 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
 def _page(results: Plain) -> Page:
     seeds = results["seeds"]
     prose = []
-    if results["runs"]:
+    if _trained(results):
         prose.append(Paragraph(opened(f"{results['scale_shows']}."), f"Scale {results['scale']}"))
     prose += [Paragraph(opened(text), opened(topic)) for topic, text in results["words"].items()]
     failed = [run for run in results["runs"] if run["failure"]]
     prose += [Paragraph(f"{run['name']}: {run['failure']}", "Diverged") for run in failed]
     caption = f"± is the standard deviation over {len(seeds)} seeds"
-    if len(seeds) == 1 or not results["runs"]:
-        caption = "One seed" if results["runs"] else "Nothing was trained for this"
+    if len(seeds) == 1 or not _trained(results):
+        caption = "One seed" if _trained(results) else "Nothing was trained for this"
     sections = [Section("What came out", prose, table_of(results["rows"], caption))]
     if results["pictures"]:
         figures = [draw(picture) for picture in results["pictures"]]
@@ -94,6 +94,11 @@ def _page(results: Plain) -> Page:
         sections.append(Section("Runs", table=_runs(results["runs"]), folded=True))
     lead = f"The paper says: {results['claim']}"
     return Page(f"{results['paper']}: {results['title']}", lead, sections, _facts(results))
+
+
+def _trained(results: Plain) -> bool:
+    """Whether anything was: runs, or what the recipe trains by itself."""
+    return bool(results["runs"]) or bool(results.get("trains_itself"))
 
 
 def _runs(runs: Sequence[Plain]) -> Table:
@@ -111,7 +116,9 @@ def _runs(runs: Sequence[Plain]) -> Table:
 def _facts(results: Plain) -> dict[str, str]:
     return {
         **origin_of(results["environment"]),
-        "Seeds": ", ".join(str(seed) for seed in results["seeds"]) if results["runs"] else "none",
+        "Seeds": ", ".join(str(seed) for seed in results["seeds"])
+        if _trained(results)
+        else "none",
         "Scale": results["scale"],
         "Time": f"{results['seconds']:,.0f} s, without runs that were there already",
     }

@@ -3,7 +3,9 @@
 ``TASKS`` holds them by id, in six suites: "bmi" (the 40 laws of that benchmark, same ids, same
 true values), "staircase" and "cubic" (20 columns, 2 to 10 nats), "flo" (the grid of the FLO
 paper), "null" (independent) and "mixture". Every task has ``id``, ``dimensions``, ``mi`` (the true
-value in nats, computed from the law), ``accuracy``, ``description`` and ``sample(n, seed)``.
+value in nats, computed from the law), ``accuracy``, ``description``, ``sample(n, seed)`` and
+``pointwise(x, y)``, the true log density ratio. Where the truth is not known,
+:func:`self_consistency` makes tables whose information must be 0, 1 or 2 times that of yours.
 
 The mixtures are our own laws. For the cross, the shells and the inliers we chose parameters that
 give the values listed for bmi's second tier within 0.004 (those come from 100,000 draws, with
@@ -15,6 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from flatnce.mi.tasks.bmi import bmi_tasks
+from flatnce.mi.tasks.consistency import Consistency, self_consistency
 from flatnce.mi.tasks.suites import (
     concentric,
     cross,
@@ -31,6 +34,7 @@ from flatnce.mi.tasks.task import Task
 __all__ = [
     "TASKS",
     "SUITES",
+    "Consistency",
     "Task",
     "find",
     "suite",
@@ -42,6 +46,7 @@ __all__ = [
     "inliers",
     "wave",
     "galaxy",
+    "self_consistency",
 ]
 
 TASKS: Mapping[str, Task] = MappingProxyType(

@@ -11,17 +11,14 @@ References:
 
 from collections.abc import Iterator
 
-import numpy as np
-from jaxtyping import Float64
-
 from flatnce.mi.tasks.laws import (
     Additive,
     Equicorrelated,
     Law,
-    Mapped,
     PairedNormal,
     Student,
 )
+from flatnce.mi.tasks.mapped import Mapped
 from flatnce.mi.tasks.maps import (
     asinh,
     half_cube,
@@ -65,7 +62,7 @@ def _one_by_one() -> Iterator[Row]:
     yield f"normal_cdf-{name}", Mapped(normal, normal_cdf, normal_cdf), f"{about}, made uniform"
     yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
     yield f"wiggly-{name}", Mapped(normal, wiggle_x, wiggle_y), f"{about}, with sines added"
-    rolled = Mapped(normal, _rolled, normal_cdf, x_extra=1)
+    rolled = Mapped(normal, normal_cdf.then(swissroll), normal_cdf, x_extra=1)
     roll = f"{about}, made uniform, X rolled up in the plane"
     yield f"swissroll_x-normal_cdf-{name}", rolled, roll
     x_modes, y_modes = to_bimodal((0.3, 0.7), (0.0, 5.0)), to_bimodal((0.5, 0.5), (-1.0, 3.0))
@@ -74,10 +71,6 @@ def _one_by_one() -> Iterator[Row]:
     for noise in (0.1, 0.75):
         added = f"X uniform on (0, 1), Y = X + noise uniform on (−{noise}, {noise})"
         yield f"1v1-additive-{noise}", Additive(noise), added
-
-
-def _rolled(z: Float64[np.ndarray, "n 1"]) -> Float64[np.ndarray, "n 2"]:
-    return swissroll(normal_cdf(z))
 
 
 def _dense() -> Iterator[Row]:

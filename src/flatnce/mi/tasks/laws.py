@@ -18,15 +18,20 @@ __all__ = [
     "Columns",
     "Equicorrelated",
     "Law",
+    "Left",
     "Map",
-    "Mapped",
     "PairedNormal",
+    "Ratios",
+    "Right",
     "Sample",
     "Student",
 ]
 
 Columns: TypeAlias = Float64[np.ndarray, "n d"]
-Sample: TypeAlias = tuple[Float64[np.ndarray, "n dx"], Float64[np.ndarray, "n dy"]]
+Left: TypeAlias = Float64[np.ndarray, "n dx"]
+Right: TypeAlias = Float64[np.ndarray, "n dy"]
+Sample: TypeAlias = tuple[Left, Right]
+Ratios: TypeAlias = Float64[np.ndarray, " n"]
 Map: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 ROUNDING = 1e-12
@@ -52,6 +57,10 @@ class Law(Protocol):
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
         """``n`` independent pairs: X of shape (n, dx) and Y of shape (n, dy)."""
+        ...
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """Log p(y|x)/p(y) of each row's pair, in nats; its mean over the law is I(X;Y)."""
         ...
 
 
@@ -85,6 +94,12 @@ class PairedNormal:
         x = generator.standard_normal((n, rho.size))
         noise = generator.standard_normal((n, rho.size))
         return x, rho * x + np.sqrt(1 - rho**2) * noise
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """I − Σ (ρ²(x² + y²) − 2ρxy) / (2(1 − ρ²))."""
+        rho = np.array(self.correlations)
+        quadratic = rho**2 * (x**2 + y**2) - 2 * rho * x * y
+        return self.information() - (quadratic / (2 * (1 - rho) * (1 + rho))).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,17 @@ class Equicorrelated:
         both = math.sqrt(self.correlation) * shared + math.sqrt(1 - self.correlation) * own
         return both[:, : self.size].copy(), both[:, self.size :].copy()
 
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """I + ½(xᵀΣx⁻¹x + yᵀΣy⁻¹y − zᵀΣ⁻¹z), where z is x and y side by side."""
+
+        def quadratic(z: Columns) -> Ratios:
+            rho, total = self.correlation, z.sum(axis=1)
+            shared = rho * total**2 / (1 + (z.shape[1] - 1) * rho)
+            return (np.square(z).sum(axis=1) - shared) / (1 - rho)
+
+        forms = quadratic(x) + quadratic(y) - quadratic(np.hstack((x, y)))
+        return self.information() + forms / 2
+
 
 @dataclass(frozen=True)
 class Student:
@@ -161,6 +187,17 @@ class Student:
         both = z / scale
         return both[:, : self.x_size].copy(), both[:, self.x_size :].copy()
 
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """The log density of the pair less those of its sides."""
+
+        def log_density(z: Columns) -> Ratios:
+            nu, k = self.freedom, z.shape[1]
+            constant = math.lgamma((nu + k) / 2) - math.lgamma(nu / 2)
+            constant -= k / 2 * math.log(nu * math.pi)
+            return constant - (nu + k) / 2 * np.log1p(np.square(z).sum(axis=1) / nu)
+
+        return log_density(np.hstack((x, y))) - log_density(x) - log_density(y)
+
     def _entropy(self, k: int) -> float:
         nu, half = self.freedom, (self.freedom + k) / 2
         digammas = torch.digamma(torch.tensor([half, nu / 2], dtype=torch.float64))
@@ -197,39 +234,10 @@ class Additive:
         x = generator.uniform(0, 1, (n, 1))
         return x, x + generator.uniform(-self.noise, self.noise, (n, 1))
 
-
-@dataclass(frozen=True)
-class Mapped:
-    """Another law seen through an injective map of X and one of Y, which leave I as it is.
-
-    Arguments:
-        base: The law that is seen.
-        x_map: What becomes of X; None leaves it.
-        y_map: What becomes of Y; None leaves it.
-        x_extra: Columns that the map adds to X.
-    """
-
-    base: Law
-    x_map: Map | None = None
-    y_map: Map | None = None
-    x_extra: int = 0
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
-        x_size, y_size = self.base.dimensions
-        return x_size + self.x_extra, y_size
-
-    @property
-    def accuracy(self) -> float:
-        """That of the base."""
-        return self.base.accuracy
-
-    def information(self) -> float:
-        """I(X;Y) in nats: that of the base."""
-        return self.base.information()
-
-    def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """The base's pairs, mapped: one seed gives the same underlying pairs in both."""
-        x, y = self.base.draw(generator, n)
-        return (self.x_map(x) if self.x_map else x), (self.y_map(y) if self.y_map else y)
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """Minus the log of the share of x's that y leaves; −∞ where y cannot come from x."""
+        own, noisy = x[:, 0], y[:, 0]
+        left = np.minimum(1, noisy + self.noise) - np.maximum(0, noisy - self.noise)
+        # A rounding error outside is not outside: y is a sum that was rounded.
+        possible = (np.abs(noisy - own) <= self.noise * (1 + 1e-12)) & (left > 0)
+        return np.where(possible, -np.log(np.where(possible, left, 1.0)), -np.inf)

@@ -1,7 +1,7 @@
 """Injective maps of one side of a pair: they change the shape of the data, never its information.
 
-Each takes and returns an array of shape (rows, columns); all but ``swissroll`` and ``spiral`` act
-column by column and are increasing, so they keep ranks too.
+Each takes and returns an array of shape (rows, columns) and can be undone (``.undo``); all but
+``swissroll`` and ``spiral`` act column by column and are increasing, so they keep ranks too.
 """
 
 import math
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64
 
 from flatnce.mi.tasks.laws import Columns
+from flatnce.mi.tasks.mapped import Injection
 
 __all__ = [
     "asinh",
@@ -28,41 +29,60 @@ __all__ = [
 HALVINGS = 60  # of a bracket of a few units: to the last bit of a float64
 
 
-def normal_cdf(z: Columns) -> Columns:
-    """Φ of every entry: standard normal columns become uniform on (0, 1)."""
+def _cdf(z: Columns) -> Columns:
     # By erfc: torch's own ndtr is one plus erf, which has no digits left below z = −8.
     return torch.special.erfc(torch.from_numpy(z * -math.sqrt(0.5))).numpy() / 2
 
 
-def half_cube(z: Columns) -> Columns:
-    """z|z|^½, the power 3/2 with the sign kept: longer tails."""
-    return z * np.sqrt(np.abs(z))
+def _quantile(u: Columns) -> Columns:
+    return torch.special.ndtri(torch.from_numpy(u)).numpy()
 
 
-def cube(z: Columns) -> Columns:
-    """z³ of every entry."""
-    return z**3
+def _bisected(below: Callable[[Columns], np.ndarray], low: Columns, high: Columns) -> Columns:
+    """Where an increasing function crosses, between two brackets: ``below`` says if it is left."""
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        left = below(middle)
+        low, high = np.where(left, middle, low), np.where(left, high, middle)
+    return (low + high) / 2
 
 
-def asinh(z: Columns) -> Columns:
-    """The inverse hyperbolic sine of every entry: tames the tails of a Student law."""
-    return np.arcsinh(z)
-
-
-def wiggle_x(z: Columns) -> Columns:
-    """Z + 0.4 sin z + 0.2 sin(1.7z + 1) + 0.03 sin(3.3z − 2.5); its slope stays above 0.16."""
+def _wiggle_x(z: Columns) -> Columns:
     return z + 0.4 * np.sin(z) + 0.2 * np.sin(1.7 * z + 1) + 0.03 * np.sin(3.3 * z - 2.5)
 
 
-def wiggle_y(z: Columns) -> Columns:
-    """Z − 0.4 sin 0.4z + 0.17 sin(1.3z + 3.5) + 0.02 sin(4.3z − 2.5); slope above 0.53."""
+def _wiggle_y(z: Columns) -> Columns:
     slow, fast = -0.4 * np.sin(0.4 * z), 0.02 * np.sin(4.3 * z - 2.5)
     return z + slow + 0.17 * np.sin(1.3 * z + 3.5) + fast
 
 
-def to_bimodal(
-    weights: tuple[float, float], centres: tuple[float, float]
-) -> Callable[[Columns], Columns]:
+def _wiggle(forward: Callable[[Columns], Columns]) -> Injection:
+    # The sines add at most 0.63.
+    return Injection(forward, lambda w: _bisected(lambda z: forward(z) < w, w - 0.7, w + 0.7))
+
+
+normal_cdf = Injection(_cdf, _quantile)
+"""Φ of every entry: standard normal columns become uniform on (0, 1)."""
+
+half_cube = Injection(
+    lambda z: z * np.sqrt(np.abs(z)), lambda w: np.sign(w) * np.cbrt(np.square(w))
+)
+"""z|z|^½, the power 3/2 with the sign kept: longer tails."""
+
+cube = Injection(lambda z: z**3, np.cbrt)
+"""z³ of every entry."""
+
+asinh = Injection(np.arcsinh, np.sinh)
+"""The inverse hyperbolic sine of every entry: tames the tails of a Student law."""
+
+wiggle_x = _wiggle(_wiggle_x)
+"""z + 0.4 sin z + 0.2 sin(1.7z + 1) + 0.03 sin(3.3z − 2.5); its slope stays above 0.16."""
+
+wiggle_y = _wiggle(_wiggle_y)
+"""z − 0.4 sin 0.4z + 0.17 sin(1.3z + 3.5) + 0.02 sin(4.3z − 2.5); slope above 0.53."""
+
+
+def to_bimodal(weights: tuple[float, float], centres: tuple[float, float]) -> Injection:
     """Standard normal columns to a mixture of two unit normals: F⁻¹(Φ(z)), F the mixture's CDF.
 
     Arguments:
@@ -70,32 +90,42 @@ def to_bimodal(
         centres: Their means.
     """
 
+    def tail(w: Columns, side: Columns) -> Columns:
+        first, second = (
+            weight * _cdf(side * (w - centre))
+            for weight, centre in zip(weights, centres, strict=True)
+        )
+        return first + second
+
     def mapped(z: Columns) -> Columns:
         # Each unit normal's CDF is a shift of Φ, so the answer lies between the two shifts of z.
         # Upper halves are compared by their upper tails: 1 − Φ(z) keeps no digits far out.
         side = np.where(z > 0, -1.0, 1.0)
-        wanted = normal_cdf(side * z)
+        wanted = _cdf(side * z)
         low, high = z + min(centres), z + max(centres)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            tails = sum(
-                weight * normal_cdf(side * (middle - centre))
-                for weight, centre in zip(weights, centres, strict=True)
-            )
-            below = side * (tails - wanted) < 0
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return (low + high) / 2
+        return _bisected(lambda w: side * (tail(w, side) - wanted) < 0, low, high)
 
-    return mapped
+    def undo(w: Columns) -> Columns:
+        side = np.where(tail(w, np.ones_like(w)) > 0.5, -1.0, 1.0)
+        return side * _quantile(tail(w, side))
+
+    return Injection(mapped, undo)
 
 
-def swissroll(u: Float64[np.ndarray, "n 1"]) -> Float64[np.ndarray, "n 2"]:
-    """One uniform column rolled up in the plane: t = 1.5π(1 + 2u), then (t cos t, t sin t)/21."""
+def _roll(u: Float64[np.ndarray, "n 1"]) -> Float64[np.ndarray, "n 2"]:
     t = 1.5 * math.pi * (1 + 2 * u)
     return np.hstack((t * np.cos(t), t * np.sin(t))) / 21
 
 
-def spiral(plane: tuple[int, int], speed: float | None = None) -> Callable[[Columns], Columns]:
+def _unroll(w: Float64[np.ndarray, "n 2"]) -> Float64[np.ndarray, "n 1"]:
+    return (21 * np.hypot(w[:, :1], w[:, 1:]) / (1.5 * math.pi) - 1) / 2
+
+
+swissroll = Injection(_roll, _unroll)
+"""One uniform column rolled up in the plane: t = 1.5π(1 + 2u), then (t cos t, t sin t)/21."""
+
+
+def spiral(plane: tuple[int, int], speed: float | None = None) -> Injection:
     """Each row turned in one plane by an angle that grows with its own length: speed × ‖z‖².
 
     A rotation keeps ‖z‖, so turning back by the same angle undoes it.
@@ -105,13 +135,13 @@ def spiral(plane: tuple[int, int], speed: float | None = None) -> Callable[[Colu
         speed: Angle in radians over ‖z‖²; None for one over the number of columns.
     """
 
-    def mapped(z: Columns) -> Columns:
+    def turned(z: Columns, direction: int) -> Columns:
         rate = 1 / z.shape[1] if speed is None else speed
-        angle = rate * np.square(z).sum(axis=1)
+        angle = direction * rate * np.square(z).sum(axis=1)
         first, second = z[:, plane[0]], z[:, plane[1]]
-        turned = z.copy()
-        turned[:, plane[0]] = np.cos(angle) * first - np.sin(angle) * second
-        turned[:, plane[1]] = np.sin(angle) * first + np.cos(angle) * second
-        return turned
+        rows = z.copy()
+        rows[:, plane[0]] = np.cos(angle) * first - np.sin(angle) * second
+        rows[:, plane[1]] = np.sin(angle) * first + np.cos(angle) * second
+        return rows
 
-    return mapped
+    return Injection(lambda z: turned(z, 1), lambda w: turned(w, -1))

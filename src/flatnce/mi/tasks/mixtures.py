@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from flatnce.mi.tasks.laws import PairedNormal, Sample
+from flatnce.mi.tasks.laws import Left, PairedNormal, Ratios, Right, Sample
 
 __all__ = ["Clusters", "Concentric", "Cross", "Inliers", "information_of_grid"]
 
@@ -72,6 +72,13 @@ class Cross:
         x, y = PairedNormal((self.correlation,)).draw(generator, n)
         return x, y * generator.choice((-1.0, 1.0), (n, 1))
 
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """The log of the mean of both arms' density ratios: they have the same margins."""
+        arms = [
+            PairedNormal((rho,)).pointwise(x, y) for rho in (self.correlation, -self.correlation)
+        ]
+        return np.logaddexp(*arms) - math.log(2)
+
 
 @dataclass(frozen=True)
 class Clusters:
@@ -113,6 +120,12 @@ class Clusters:
         x = places[:, :1] + self.x_spread * generator.standard_normal((n, 1))
         y = places[:, 1:] + self.y_spread * generator.standard_normal((n, 1))
         return np.hstack((x, generator.standard_normal((n, self.idle)))), y
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """From the clusters' densities; the idle columns say nothing."""
+        x_centres, y_centres = np.array(self.centres).T
+        x_logs = -(((x[:, :1] - x_centres) / self.x_spread) ** 2) / 2
+        return _of_products(x_logs, -(((y - y_centres) / self.y_spread) ** 2) / 2)
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,13 @@ class Concentric:
         shell = generator.integers(1, self.shells + 1, (n, 1)).astype(np.float64)
         x = shell * generator.standard_normal((n, self.size))
         return x, shell + self.spread * generator.standard_normal((n, 1))
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """From the shells' densities."""
+        scales = np.arange(1.0, self.shells + 1)
+        squares = np.square(x).sum(axis=1, keepdims=True)
+        x_logs = -squares / (2 * scales**2) - self.size * np.log(scales)
+        return _of_products(x_logs, -(((y - scales) / self.spread) ** 2) / 2)
 
 
 @dataclass(frozen=True)
@@ -207,8 +227,22 @@ class Inliers:
         fresh = generator.standard_normal((n, self.size))
         return x, np.where(generator.uniform(size=(n, 1)) < self.share, fresh, y)
 
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """Log of α + (1 − α)e^q."""
+        pairs = self._pairs().pointwise(x, y)
+        return np.logaddexp(math.log(self.share), math.log1p(-self.share) + pairs)
+
     def _pairs(self) -> PairedNormal:
         return PairedNormal((self.correlation,) * 2 + (0.0,) * (self.size - 2))
+
+
+def _of_products(x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]) -> Ratios:
+    """Of equally likely products of densities, whose logs may lack a constant that all share."""
+
+    def total(logs: Float64[np.ndarray, "n k"]) -> Ratios:
+        return np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
+
+    return total(x_logs + y_logs) - total(x_logs) - total(y_logs)
 
 
 def _normals(

@@ -7,7 +7,8 @@ those that the literature uses.
 import math
 from collections.abc import Iterator
 
-from flatnce.mi.tasks.laws import Mapped, PairedNormal
+from flatnce.mi.tasks.laws import PairedNormal
+from flatnce.mi.tasks.mapped import Mapped
 from flatnce.mi.tasks.maps import cube, spiral
 from flatnce.mi.tasks.mixtures import Clusters, Concentric, Cross, Inliers
 from flatnce.mi.tasks.task import Task

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from flatnce.mi.tasks.laws import Law, Sample
+from flatnce.mi.tasks.laws import Law, Ratios, Sample
 
 __all__ = ["Task"]
 
@@ -64,6 +64,31 @@ class Task:
         """
         rows, start = _whole("n", n, least=1), _whole("seed", seed, least=0)
         return self.law.draw(np.random.default_rng(start), rows)
+
+    def pointwise(self, x: np.ndarray, y: np.ndarray) -> Ratios:
+        """The true log p(y|x)/p(y) of each pair, in nats: what an optimal critic says.
+
+        Its mean over many pairs of ``sample`` is ``mi``. It holds for any x and y, partners or
+        not; −∞ where the law never makes such a pair.
+
+        Arguments:
+            x: Rows of X, (n, dx).
+            y: As many rows of Y, (n, dy).
+
+        Examples:
+            >>> from flatnce.mi import tasks
+            >>> task = tasks.find("1v1-normal-0.75")
+            >>> ratios = task.pointwise(*task.sample(100_000, seed=0))
+            >>> bool(abs(ratios.mean() - task.mi) < 0.01)
+            True
+        """
+        for name, rows, size in zip(("x", "y"), (x, y), self.dimensions, strict=True):
+            if rows.ndim != 2 or rows.shape[1] != size or len(rows) != len(x):
+                raise ValueError(
+                    f"{name} has shape {rows.shape}; {self.id} has {size} columns of it, and x "
+                    "and y as many rows"
+                )
+        return self.law.pointwise(x.astype(np.float64), y.astype(np.float64))
 
 
 def _whole(name: str, value: SupportsIndex, least: int) -> int:

@@ -48,6 +48,9 @@ _ENTRIES = (
     ),
     Entry("fig-holder", "Proposition 3.7", "Hölder-FlatNCE by its power γ"),
     Entry(
+        "table-1", "Table 1", "Bias, variance, stability and cost of every objective, known MI", ()
+    ),
+    Entry(
         "table-linear",
         "Tables 2 and S3",
         "Linear accuracy by epoch, short and long probes",
@@ -63,6 +66,9 @@ _ENTRIES = (
         "table-semi", "Table S4", "Semi-supervised accuracy with few labels", ("rate", "imagenet")
     ),
     Entry("table-cost", "Table S1", "What training costs (a run of yours: flatnce cost RUN)", ()),
+    Entry(
+        "primal-dual", "Appendix", "The failed attempts: primal and dual critics, K = 1 too", ()
+    ),
 )
 
 CATALOGUE = {one.name: one for one in _ENTRIES}

@@ -80,6 +80,8 @@ def reproduce(
     log = _open(place, about, setting)
     if announce is not None and plan:
         announce(expected(plan, place))
+    if announce is not None and recipe.shows:
+        announce(f"{recipe.shows[setting.scale]}; nothing is shown before the end")
     failures = _failures(place)
     finished = []
     for number, planned in enumerate(plan):
@@ -151,7 +153,8 @@ def _about(about: Entry, recipe: Recipe, setting: Setting) -> dict[str, Any]:
         "claim": recipe.claim,
         "notes": list(recipe.notes),
         "scale": setting.scale,
-        "scale_shows": SCALES[setting.scale],
+        "scale_shows": recipe.shows.get(setting.scale, SCALES[setting.scale]),
+        "trains_itself": bool(recipe.shows),
     }
 
 

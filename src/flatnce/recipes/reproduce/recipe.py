@@ -138,12 +138,15 @@ class Recipe:
         plan: The runs it asks for.
         read: What is read from them, in the plan's order.
         notes: What the paper leaves open, and what else a reader should know.
+        shows: What each scale is for, of a recipe that trains by itself while it is read instead
+            of asking for runs; :data:`SCALES` of others.
     """
 
     claim: str
     plan: Callable[[Setting], list[Planned]]
     read: Callable[[Sequence[Finished], Setting], Findings]
     notes: tuple[str, ...] = ()
+    shows: Mapping[str, str] = field(default_factory=dict)
 
 
 def grid(config: TrainConfig, setting: Setting, **choices: Sequence[Any]) -> list[Planned]:

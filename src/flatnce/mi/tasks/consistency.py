@@ -1,0 +1,146 @@
+"""Checks of an estimator where the truth is not known: relations that must hold between estimates.
+
+From tables of your own, new pairs of tables are made whose information is 0, 1 or 2 times that of
+the original, whatever that is. An estimator that breaks one of these relations by more than its
+error is wrong about your data.
+
+References:
+    Song and Ermon, 2020. Understanding the Limitations of Variational Mutual Information
+    Estimators, Section 6.2 (self-consistency tests). https://arxiv.org/abs/1910.06222
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatnce.mi.tasks.laws import Columns, Left, Map, Right
+
+__all__ = ["Consistency", "self_consistency"]
+
+FEWEST_ROWS = 4
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Two tables made of yours, and what their information has to be.
+
+    Arguments:
+        name: ``independence``, ``data-processing``, ``processed`` or ``additivity``.
+        x: Rows of the new X.
+        y: Their partners.
+        factor: The new information is this many times the original one ...
+        at_most: ... or, if true, at most that.
+        relation: The same in words.
+    """
+
+    name: str
+    x: Left
+    y: Right
+    factor: float
+    at_most: bool
+    relation: str
+
+    def violation(self, found: float, original: float) -> float:
+        """By how many nats two estimates break the relation, with its sign; 0 where they keep it.
+
+        Arguments:
+            found: The estimate for this pair of tables.
+            original: That for the tables it was made of.
+
+        Examples:
+            >>> import numpy as np
+            >>> z = np.arange(8.0)
+            >>> checks = {check.name: check for check in self_consistency(z, z)}
+            >>> checks["additivity"].violation(found=1.5, original=1.0)
+            -0.5
+            >>> checks["processed"].violation(found=0.5, original=1.0)
+            0.0
+        """
+        excess = found - self.factor * original
+        return max(excess, 0.0) if self.at_most else excess
+
+
+def self_consistency(
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    process: Map | None = None,
+    seed: int = 0,
+) -> tuple[Consistency, ...]:
+    """Pairs of tables made of x and y, with what their information has to be.
+
+    * ``independence``: every row of x with another row's y. I = 0.
+    * ``data-processing``: y and a function h(y) of it, side by side. I as before.
+    * ``processed``: h(y) alone. I at most as before.
+    * ``additivity``: the rows in two halves, side by side as one of twice the columns: I doubled.
+
+    They need rows that are independent of each other: for a series or repeated measurements the
+    first and the last do not hold.
+
+    Arguments:
+        x: Numbers, rows by columns, or a vector.
+        y: As many rows.
+        process: h, from y's rows to as many rows; by default tanh of a random half (rounded up)
+            of as many directions as y has columns.
+        seed: Of the order of rows and the directions.
+
+    Examples:
+        >>> from flatnce.mi import tasks
+        >>> x, y = tasks.find("staircase-2").sample(1000, seed=0)
+        >>> for check in self_consistency(x, y):
+        ...     print(check.name, check.x.shape, check.y.shape, check.factor)
+        independence (1000, 20) (1000, 20) 0.0
+        data-processing (1000, 20) (1000, 30) 1.0
+        processed (1000, 20) (1000, 10) 1.0
+        additivity (500, 40) (500, 40) 2.0
+    """
+    x, y = _table("x", x), _table("y", y)
+    if len(x) != len(y) or len(x) < FEWEST_ROWS:
+        raise ValueError(
+            f"x has {len(x)} rows and y {len(y)}; pass as many of both, at least {FEWEST_ROWS}"
+        )
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(x))
+    # Along a circle through all rows: no row keeps its own partner.
+    strangers = np.empty_like(y)
+    strangers[order] = y[np.roll(order, 1)]
+    made = _table("process(y)", (process or _squashed(y.shape[1], generator))(y))
+    if len(made) != len(y):
+        raise ValueError(f"process(y) has {len(made)} rows for {len(y)} of y; keep them")
+    half = len(x) // 2
+    first, second = order[:half], order[half : 2 * half]
+    return (
+        Consistency("independence", x, strangers, 0.0, False, "I(x; a stranger's y) = 0"),
+        Consistency(
+            "data-processing", x, np.hstack((y, made)), 1.0, False, "I(x; y, h(y)) = I(x; y)"
+        ),
+        Consistency("processed", x, made, 1.0, True, "I(x; h(y)) ≤ I(x; y)"),
+        Consistency(
+            "additivity",
+            np.hstack((x[first], x[second])),
+            np.hstack((y[first], y[second])),
+            2.0,
+            False,
+            "I(x, x'; y, y') = 2 I(x; y)",
+        ),
+    )
+
+
+def _squashed(width: int, generator: np.random.Generator) -> Map:
+    directions = generator.standard_normal((width, (width + 1) // 2)) / np.sqrt(width)
+
+    def process(y: Columns) -> np.ndarray:
+        spread = y.std(axis=0)
+        return np.tanh((y - y.mean(axis=0)) / np.where(spread > 0, spread, 1.0) @ directions)
+
+    return process
+
+
+def _table(name: str, values: np.ndarray) -> Columns:
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiub" or found.ndim not in (1, 2):
+        raise ValueError(
+            f"{name} has dtype {found.dtype} and shape {found.shape}; pass numbers, rows by "
+            "columns, or a vector"
+        )
+    return found.astype(np.float64).reshape(len(found), -1)
