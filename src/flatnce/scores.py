@@ -1,6 +1,6 @@
 """A result of an evaluation as words: what tables on a terminal, a page and a card share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ class ScoreCells:
         data: Of the set, as it was typed.
         measure: What is measured.
         score: The number.
-        interval: Its 95 % interval.
+        interval: Its 95 % interval; of information, its one-sided lower limit.
         top5: Top-5 accuracy.
         test_images: How many.
     """
@@ -65,10 +65,16 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
         data=str(result.get("data", described.get("data")) or ""),
         measure=str(result.get("measure", usual)),
         score=_nats(result) if kind == "pool_mi" else share(result.get(kind)),
-        interval=" to ".join(map(share, interval)) if isinstance(interval, Sequence) else "",
+        interval=_limits(result.get("lower"), interval, share),
         top5=share(result.get("top5")),
         test_images=f"{count:,}" if isinstance(count, int) else "",
     )
+
+
+def _limits(lower: Any, interval: Any, share: Callable[[Any], str]) -> str:  # noqa: ANN401
+    if isinstance(lower, int | float):  # of information only a lower limit can be had
+        return f"≥ {lower:.2f}"
+    return " to ".join(map(share, interval)) if isinstance(interval, Sequence) else ""
 
 
 def _nats(result: Mapping[str, Any]) -> str:

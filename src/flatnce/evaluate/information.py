@@ -14,11 +14,13 @@ from flatnce.evaluate.bench import Bench
 from flatnce.evaluate.channels import conversion, to_channels
 from flatnce.evaluate.choice import drawn
 from flatnce.evaluate.features import frozen
+from flatnce.mi import embedding_information
 from flatnce.models import Encoder
 
 __all__ = ["embed_views", "view_information"]
 
 BATCH = 256
+FEWEST_TO_READ = 20  # groups of a jackknife
 # Beside the seeds of training, so that no view is one it has seen.
 SEEDS_FROM = 2**32
 
@@ -47,7 +49,9 @@ def view_information(bench: Bench, data: str) -> dict[str, Any]:
         )
         for part, chosen in ((test, pool), (train, others))
     ]
-    found = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
+    found: dict[str, Any] = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
+    if min(len(pool), len(others)) >= FEWEST_TO_READ:
+        found |= _more_readouts(pairs[0], pairs[1], seed)
     protocol = {
         "name": "mi",
         "data": data,
@@ -67,6 +71,17 @@ def view_information(bench: Bench, data: str) -> dict[str, Any]:
         "test_images": len(pool),
         "seconds": time.perf_counter() - began,
         "protocol": protocol,
+    }
+
+
+def _more_readouts(
+    views: tuple[Tensor, Tensor], calibration: tuple[Tensor, Tensor], seed: int
+) -> dict[str, Any]:
+    """What else the same embeddings say: a limit, a p-value, other bounds, warnings."""
+    answer = embedding_information(*views, calibration=calibration, seed=seed).plain()
+    kept = ("lower", "standard_error", "p_value", "readouts")
+    return {name: answer[name] for name in kept} | {
+        "flags": [flag["name"] for flag in answer["flags"]]
     }
 
 

@@ -21,6 +21,7 @@ from flatnce.mi.estimator import (
     estimate,
     estimate_each,
 )
+from flatnce.mi.representation import embedding_information
 from flatnce.mi.studies import (
     BenchmarkResult,
     BenchmarkRow,
@@ -60,6 +61,7 @@ __all__ = [
     "cca",
     "compare",
     "critic_for",
+    "embedding_information",
     "estimate",
     "estimate_each",
     "gaussian_copula",

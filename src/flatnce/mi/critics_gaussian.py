@@ -52,7 +52,12 @@ class GaussianTower(nn.Module):
         hidden: Widths of the perceptron.
         features: Width of its features.
         leads: Whether the quadratic form comes before the 1; so for one of the two towers.
+        centre: What is taken off each column first.
+        size: What it is then divided by.
     """
+
+    centre: Tensor
+    size: Tensor
 
     def __init__(
         self,
@@ -62,9 +67,14 @@ class GaussianTower(nn.Module):
         features: int,
         *,
         leads: bool,
+        centre: Float[Tensor, " d"] | None = None,
+        size: Float[Tensor, " d"] | None = None,
     ) -> None:
         """The right tower's perceptron starts at zero, so that the product does."""
         super().__init__()
+        columns = linear.new_ones(len(linear))
+        self.register_buffer("centre", 0 * columns if centre is None else centre)
+        self.register_buffer("size", columns if size is None else size)
         width = 2 * len(linear) + 1
         self.squares, self.leads = Squares(), leads
         self.perceptron = perceptron(width, features + 1, hidden, nn.SiLU)
@@ -81,8 +91,9 @@ class GaussianTower(nn.Module):
         """Features whose product with the other tower's is the score.
 
         Arguments:
-            values: Rows of columns that are about standard normal.
+            values: Rows of columns.
         """
+        values = (values - self.centre) / self.size
         learned = self.perceptron(self.squares(values))
         alone = learned[:, -1:] - (values @ self.quadratic).square().sum(1, keepdim=True) / 2
         one = torch.ones_like(alone)
@@ -108,8 +119,13 @@ def gaussian_critic(
         hidden: Widths of the perceptrons.
         features: Width of their features.
     """
-    left, right = _directions(*(table.astype(np.float64) for table in train))
-    projected = [table @ side for table, side in zip(validation, (left, right), strict=True)]
+    maps = [_standard(table.astype(np.float64)) for table in train]
+    whole = [
+        [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
+        for tables in (train, validation)
+    ]
+    left, right = _directions(*whole[0])
+    projected = [table @ side for table, side in zip(whole[1], (left, right), strict=True)]
     u, v = (side - side.mean(axis=0) for side in projected)
     size = np.sqrt((u**2).sum(axis=0) * (v**2).sum(axis=0))
     found = (u * v).sum(axis=0) / np.maximum(size, 1e-30)
@@ -123,10 +139,20 @@ def gaussian_critic(
             hidden,
             features,
             leads=leads,
+            centre=torch.from_numpy(centre).float(),
+            size=torch.from_numpy(size).float(),
         )
-        for side, leads in ((left, True), (right, False))
+        for side, leads, (centre, size) in zip((left, right), (True, False), maps, strict=True)
     ]
     return SeparableCritic(*towers)
+
+
+def _standard(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centre and size of the columns; normal scores and the like are left as they are."""
+    centre, size = table.mean(axis=0), table.std(axis=0)
+    if (np.abs(centre) < 0.2).all() and (size < 2).all():
+        return np.zeros_like(centre), np.ones_like(size)
+    return centre, np.where(size > 0, size, 1.0)
 
 
 def _directions(

@@ -135,7 +135,7 @@ def _readings(estimate: Any, unit: str) -> Section | None:  # noqa: ANN401 (an E
     return Section(
         "Every reading",
         [Paragraph(prose)],
-        table=Table(f"Readings in {unit}", header, rows),
+        table=Table(f"Readings in {unit}", header, rows, remarks=True),
         figures=[figure] if figure else [],
     )
 

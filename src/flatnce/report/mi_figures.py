@@ -12,8 +12,6 @@ __all__ = ["readouts_figure", "training_figure"]
 
 BOUND, NO_BOUND, BASELINE = 1, 0, 2
 KINDS = ("no bound", "lower bound", "baseline")
-# Half the length of an interval that holds 95 of 100, in standard errors.
-INTERVAL = 1.96
 # More points than this are not seen, but weigh on the page; more folds hide each other.
 MOST_POINTS, MOST_FOLDS = 120, 5
 
@@ -66,7 +64,7 @@ def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  
         for dot in dots
     ]
     table = Table(f"Readings in {unit}", ["Reading", unit, "± (95 %)", "Kind"], rows)
-    caption = "Whiskers hold 95 of 100. A square is a lower bound in expectation, a disc is none."
+    caption = "Whiskers: one standard error. A square is a lower bound in expectation, a disc is none."
     return Figure("Readings", svg, caption, table)
 
 
@@ -139,7 +137,7 @@ def _thinned(records: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _spread(readout: Any, factor: float) -> float | None:  # noqa: ANN401 (a Readout)
     error = readout.standard_error
-    return INTERVAL * error * factor if _finite(error) else None
+    return error * factor if _finite(error) else None
 
 
 def _finite(value: float | None) -> bool:

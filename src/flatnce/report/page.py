@@ -19,11 +19,13 @@ class Table:
         caption: What the table holds.
         header: Column names; the first column names the row.
         rows: One cell a column.
+        remarks: Whether the last column is text, set to the left.
     """
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    remarks: bool = False
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):

@@ -10,7 +10,7 @@ import numpy as np
 from flatnce.mi.classical import ksg
 from flatnce.mi.classical_linear import cca, gaussian_copula
 from flatnce.mi.estimator.cleaning import Cleaned
-from flatnce.mi.estimator.flags import Flag
+from flatnce.mi.estimator.flags import Flag, data_flags
 from flatnce.mi.estimator.result import Estimate
 
 __all__ = ["CLASSICAL_FUNCTIONS", "baselines_of", "classical_estimate"]
@@ -75,7 +75,7 @@ def classical_estimate(cleaned: Cleaned, name: str, settings: Mapping[str, Any])
         saturated=False,
         method=name,
         readout=name,
-        flags=(flag,),
+        flags=(flag, *data_flags(cleaned)),
         readouts={},
         baselines={},
         cleaning=cleaned.report,

@@ -81,7 +81,7 @@ def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns
         values = values.detach().cpu()
         array = values.double().numpy() if values.is_floating_point() else values.numpy()
     else:
-        array = np.asarray(values)
+        array = _array(values, name)
     if array.dtype.kind in "OSUMm":
         what = "text, dates or mixed objects" if array.dtype.kind == "O" else f"{array.dtype}"
         raise ValueError(
@@ -96,6 +96,17 @@ def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
     table = array.astype(np.float64 if array.ndim <= 2 else np.float32)
     return table[:, None] if table.ndim == 1 else table
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:  # noqa: ANN401
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
+        return np.ma.filled(values.astype(np.float64), np.nan)  # what is masked is missing
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} is no array ({str(error).splitlines()[0]}); pass rows of the same length"
+        ) from error
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class MutualInformation:
         """
         return {name: getattr(self, name) for name in _choices()}
 
-    def set_params(self, **choices: Any) -> Self:  # noqa: ANN401 (as scikit-learn has it)
+    def set_params(self, **choices: Any) -> "MutualInformation":  # noqa: ANN401 (as scikit-learn has it)
         """Change choices.
 
         Arguments:
@@ -111,7 +111,7 @@ class MutualInformation:
         y: Any,  # noqa: ANN401
         groups: ArrayLike | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Self:
+    ) -> "MutualInformation":
         """Train, read, and keep the answer in ``estimate_``.
 
         Arguments:
@@ -181,13 +181,15 @@ class MutualInformation:
         rounds = self._fitted()
         sides = []
         cleaned = self._work.cleaned
-        given = zip("xy", (x, y), cleaned.columns, (cleaned.x, cleaned.y), strict=True)
-        for name, values, columns, known in given:
+        dropped = (cleaned.report.columns_dropped_x, cleaned.report.columns_dropped_y)
+        given = zip("xy", (x, y), cleaned.columns, dropped, (cleaned.x, cleaned.y), strict=True)
+        for name, values, columns, left_out, known in given:
             table = numbers_of(values, name)
             if columns is not None:
-                if table.ndim != 2 or table.shape[1] <= int(columns.max()):
+                width = len(columns) + len(left_out)
+                if table.ndim != 2 or table.shape[1] != width:
                     raise ValueError(
-                        f"{name} has shape {table.shape}; pass the same columns as in fit"
+                        f"{name} has shape {table.shape}; pass the same {width} columns as in fit"
                     )
                 table = table[:, columns]
             if table.shape[1:] != known.shape[1:]:

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from flatnce.diagnostics import best_scale
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics import BilinearCritic, SeparableCritic
 from flatnce.mi.critics_base import Critic
+from flatnce.mi.critics_gaussian import GaussianTower, Squares
+from flatnce.mi.critics_scale import BoundedScale
 from flatnce.mi.estimator.members import FitSettings, Fitted, Member, Progress
 
 __all__ = ["calibrated", "fit"]
@@ -27,6 +29,19 @@ MONITOR_ROWS = 2048
 """Validation rows looked at while training: enough to choose by, cheap enough to ask often."""
 
 SCALES = (1e-4, 1e4)
+
+STACKED = (
+    SeparableCritic,
+    BilinearCritic,
+    BoundedScale,
+    GaussianTower,
+    Squares,
+    nn.Sequential,
+    nn.Linear,
+    nn.ReLU,
+    nn.SiLU,
+)
+"""Modules of which copies with weights of their own can run as one."""
 
 
 @torch.no_grad()
@@ -40,6 +55,8 @@ def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[f
     """
     if not bool(torch.isfinite(scores).all()):
         return start, -math.inf
+    # A critic's c(x) changes nothing but the rounding of squares.
+    scores = scores - scores.mean(dim=1, keepdim=True)
     scale = best_scale(scores, start, limits=SCALES, tolerance=tolerance)
     return scale, float(infonce(scale * scores))
 
@@ -69,10 +86,14 @@ def fit(
 
 
 def _shape(critic: Critic) -> tuple[Any, ...] | None:
-    """What critics must share to be stacked; None for those that cannot be."""
-    if type(critic) not in (SeparableCritic, BilinearCritic):
+    """What critics must share to be stacked; None for those that cannot be.
+
+    Modules of others may draw at random, keep statistics or be frozen: those train one by one.
+    """
+    known = all(type(module) in STACKED for module in critic.modules())
+    if not known or not all(weight.requires_grad for weight in critic.parameters()):
         return None
-    return (type(critic), *((name, tuple(w.shape)) for name, w in critic.named_parameters()))
+    return (repr(critic), *((name, tuple(w.shape)) for name, w in critic.named_parameters()))
 
 
 class _Crew:
@@ -103,6 +124,8 @@ class _Crew:
         found = [Fitted(copy.deepcopy(member.critic).eval()) for member in self.members]
         waiting = [0] * len(found)
         self._look(0, [math.nan] * len(found), found, waiting)
+        if not any(weight.requires_grad for weight in self.weights.values()):
+            return found  # a critic that has nothing to learn is read as it is
         optimizer = torch.optim.Adam(list(self.weights.values()), lr=settings.rate, fused=True)
         batches = self._batches()
         for step in range(1, settings.steps + 1):
@@ -228,9 +251,13 @@ class _Crew:
                 {"step": step, "train": -losses[number], "validation": value, "scale": scale}
             )
             waiting[number] += 1
-            if value > best.validation:
+            # A start that says the same of every y has no order of pairs to test independence by.
+            silent = bool((scores == scores[:, :1]).all())
+            if value > best.validation and not silent:
                 best.scale, best.validation, best.step = scale, value, step
-                best.critic.load_state_dict(state, strict=False)
+                # With what the critic keeps beside its weights, such as running statistics.
+                kept = dict(member.critic.named_buffers())
+                best.critic.load_state_dict(kept | state, strict=False)
                 waiting[number] = 0
             best.diverged |= value == -math.inf
             if best.diverged:

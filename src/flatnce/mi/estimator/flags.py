@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flatnce.mi.estimator.cleaning import Cleaned
 from flatnce.mi.estimator.readouts import Readout
 
-__all__ = ["Flag", "Seen", "flags_of"]
+__all__ = ["Flag", "Seen", "data_flags", "flags_of", "number_flags"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
         cleaned: The data.
         seen: What estimation showed.
     """
-    found = [*_of_numbers(seen), *_of_training(seen), *_of_data(cleaned)]
+    found = [*number_flags(seen), *_of_training(seen), *data_flags(cleaned)]
     if seen.test_rows < 200:
         found.append(
             Flag(
@@ -71,7 +71,12 @@ def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
     return tuple(found)
 
 
-def _of_numbers(seen: Seen) -> list[Flag]:
+def number_flags(seen: Seen) -> list[Flag]:
+    """Warnings about the numbers that were read.
+
+    Arguments:
+        seen: What estimation showed.
+    """
     found = []
     value = seen.readouts["infonce"]
     if value.nats > seen.ceiling - 1:
@@ -117,13 +122,15 @@ def _of_training(seen: Seen) -> list[Flag]:
             )
         )
     off = [scale for scale in seen.scales if not 0.5 <= scale <= 2]
-    if off:
+    value = seen.readouts["infonce"]
+    # A critic that finds nothing is rightly shrunk to nothing.
+    if off and value.nats > 3 * value.standard_error:
         found.append(
             Flag(
                 "scale",
                 f"Scores had to be multiplied by {off[0]:.3g} on validation rows: the critic was "
-                "badly scaled (FlatNCE without a bounded critic runs away; a critic that finds "
-                "nothing is shrunk to nothing). The numbers are read after that repair.",
+                "badly scaled (FlatNCE without a bounded critic runs away). The numbers "
+                "are read after that repair.",
             )
         )
     if seen.diverged:
@@ -145,7 +152,12 @@ def _of_training(seen: Seen) -> list[Flag]:
     return found
 
 
-def _of_data(cleaned: Cleaned) -> list[Flag]:
+def data_flags(cleaned: Cleaned) -> list[Flag]:
+    """Warnings that come with the data, whatever is estimated from it.
+
+    Arguments:
+        cleaned: The data.
+    """
     found = []
     if cleaned.tied > 0.5:
         found.append(

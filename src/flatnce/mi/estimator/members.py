@@ -85,4 +85,4 @@ class Fitted:
     validation: float = -math.inf
     step: int = 0
     diverged: bool = False
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, float | int]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from torch import Tensor
 from flatnce.mi import bounds, bounds_losses
 from flatnce.mi.bounds_registry import BOUNDS
 
-__all__ = ["CLASSICAL", "METHODS", "Method", "method_named"]
+__all__ = ["CLASSICAL", "METHODS", "Method", "method_named", "refuse_classical"]
 
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]
 """From scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state
@@ -143,3 +143,17 @@ def method_named(name: str) -> Method:
     near = get_close_matches(str(name), METHODS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise ValueError(f"method={name!r} is unknown; {hint}choose from {', '.join(METHODS)}")
+
+
+def refuse_classical(name: str, purpose: str) -> None:
+    """An error where a study needs limits and p-values, which classical methods do not give.
+
+    Arguments:
+        name: A method.
+        purpose: The study.
+    """
+    if method_named(name).classical:
+        raise ValueError(
+            f"method={name!r} gives no limits and p-values, which {purpose} needs; use "
+            "method='auto', or call the classical function directly"
+        )

@@ -1,7 +1,7 @@
 """Numbers read off critics on untouched rows: standard errors, and what each promises."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from flatnce.mi import bounds
 from flatnce.mi.blocks import recentre, row_statistics
 from flatnce.mi.estimator.sums import Part, Sums
 
-__all__ = ["Readout", "learned_dual_readout", "read", "student_quantile"]
+__all__ = ["Readout", "jackknife_size", "learned_dual_readout", "read", "student_quantile"]
 
 Values = dict[str, float]
 
@@ -85,9 +85,9 @@ def read(parts: Sequence[Sums]) -> dict[str, Readout]:
     Arguments:
         parts: Sums of each part; their groups of one number are left out together.
     """
-    groups = min(sums.negatives.shape[1] for sums in parts)
-    whole = _mean(parts, lambda sums: _values(sums))
-    left = [_mean(parts, lambda sums, g=group: _values(sums, g)) for group in range(groups)]  # type: ignore[misc]
+    groups = jackknife_size(parts)
+    whole = _mean(parts)
+    left = [_mean(parts, group) for group in range(groups)]
     folds = _spread(parts)
     found = {}
     for name, (is_bound, note) in _KINDS.items():
@@ -98,9 +98,21 @@ def read(parts: Sequence[Sums]) -> dict[str, Readout]:
     return found
 
 
-def _mean(parts: Sequence[Sums], values_of: Callable[[Sums], Values]) -> Values:
-    rows = [len(sums.positive) for sums in parts]
-    each = [values_of(sums) for sums in parts]
+def jackknife_size(parts: Sequence[Sums]) -> int:
+    """Groups that are left out in turn; a part need not hold rows of each.
+
+    Arguments:
+        parts: Sums of each part.
+    """
+    return max(sums.negatives.shape[1] for sums in parts)
+
+
+def _mean(parts: Sequence[Sums], without: int | None = None) -> Values:
+    """Every read-out over the parts, weighted by their rows, on all or without one group."""
+    left = [int((sums.group != (-1 if without is None else without)).sum()) for sums in parts]
+    kept = [(sums, count) for sums, count in zip(parts, left, strict=True) if count > 1]
+    rows = [count for _, count in kept]
+    each = [_values(sums, without) for sums, _ in kept]
     return {
         name: sum(n * values[name] for n, values in zip(rows, each, strict=True)) / sum(rows)
         for name in _KINDS

@@ -9,7 +9,7 @@ from flatnce.mi.estimator.cleaning import Cleaning
 from flatnce.mi.estimator.flags import Flag
 from flatnce.mi.estimator.readouts import Readout
 
-__all__ = ["UNITS", "Estimate", "p_value_in_words"]
+__all__ = ["UNITS", "Estimate", "p_value_in_words", "unit_factor"]
 
 UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
 
@@ -56,7 +56,7 @@ class Estimate:
     baselines: Mapping[str, float | None]
     cleaning: Cleaning
     split: Mapping[str, int]
-    history: tuple[Mapping[str, float], ...] = field(repr=False)
+    history: tuple[Mapping[str, float | int], ...] = field(repr=False)
     settings: Mapping[str, Any] = field(repr=False)
     seconds: float
 
@@ -79,7 +79,7 @@ class Estimate:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = _factor(unit)
+        factor = unit_factor(unit)
         if not math.isfinite(self.lower):
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
         estimate, decimals = _pair(self.nats * factor, self.standard_error * factor)
@@ -95,7 +95,7 @@ class Estimate:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = _factor(unit)
+        factor = unit_factor(unit)
         lines = [self.sentence(unit)]
         lines += [f"! {flag.name}: {flag.message}" for flag in self.flags]
         if self.readouts:
@@ -123,7 +123,7 @@ class Estimate:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = _factor(unit)
+        factor = unit_factor(unit)
 
         def number(value: float | None) -> float | None:
             return None if value is None or not math.isfinite(value) else value * factor
@@ -159,16 +159,29 @@ class Estimate:
                 "notes": list(self.cleaning.notes),
             },
             "split": dict(self.split),
-            "history": [dict(record) for record in self.history],  # in nats, as it was trained
-            "settings": dict(self.settings),
+            # In nats, as it was trained.
+            "history": [{k: _plain(v) for k, v in record.items()} for record in self.history],
+            "settings": {name: _plain(value) for name, value in self.settings.items()},
             "seconds": self.seconds,
         }
 
 
-def _factor(unit: str) -> float:
+def unit_factor(unit: str) -> float:
+    """What a number in nats is multiplied by.
+
+    Arguments:
+        unit: ``nats`` or ``bits``.
+    """
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r} is unknown; choose nats or bits")
     return UNITS[unit]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """A value that JSON knows: a number of numpy's as Python's, None for NaN and infinity."""
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: float, decimals: int = 2) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flatnce.extras import needed
+
 __all__ = ["Split", "jackknife_groups", "splits_of", "units_of"]
 
 Indices = NDArray[np.int64]
@@ -15,6 +17,12 @@ FEWEST_UNITS = 12
 """Groups or blocks that three parts need, so that each holds some."""
 
 SHARES = (0.5, 0.25, 0.25)
+
+LEAST_OF_SHARE = 0.4
+"""Part of its share of the rows that a part of the split may fall to, where groups are uneven."""
+
+DRAWS = 50
+"""Orders of uneven groups that are tried."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ def units_of(
             )
         if labels.dtype.kind == "O":
             labels = labels.astype(str)
-        units = np.unique(labels[rows], return_inverse=True)[1]
+        units = _joined(np.unique(labels[rows], return_inverse=True)[1], copies)
     elif blocks is not None:
         if isinstance(blocks, bool) or not isinstance(blocks, int | np.integer) or blocks < 2:
             raise ValueError(f"blocks={blocks!r}: give the number of consecutive rows, at least 2")
-        units = np.unique(rows // blocks, return_inverse=True)[1]
+        units = _joined(np.unique(rows // blocks, return_inverse=True)[1], copies)
     else:
         source = np.arange(len(rows)) if copies is None else copies
         units = np.unique(source, return_inverse=True)[1]
@@ -68,6 +76,18 @@ def units_of(
             "are needed to train, stop and read a critic on separate rows"
         )
     return units.astype(np.int64)
+
+
+def _joined(units: Indices, copies: Indices | None) -> Indices:
+    """Units that hold copies of one row become one: a copy in training would leak the answer."""
+    if copies is None:
+        return units
+    count = int(units.max()) + 1
+    edges = (np.ones(len(units)), (units, units[copies]))
+    graph = needed("scipy.sparse", "copies in groups", "mi").coo_array(edges, (count, count))
+    csgraph = needed("scipy.sparse.csgraph", "copies in groups", "mi")
+    _, component = csgraph.connected_components(graph, directed=False)
+    return component[units].astype(np.int64)
 
 
 def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
@@ -117,19 +137,24 @@ def _parts(
 ) -> Iterator[Indices]:
     """Rows of each part: units in random order, cut where the shares of rows are reached."""
     sizes = np.bincount(units)
-    order = random.permutation(len(sizes))
-    filled = np.cumsum(sizes[order]) - sizes[order] / 2
     ends = np.cumsum(shares)[:-1] * len(units)
+    least = np.maximum(LEAST_OF_SHARE * np.array(shares) * len(units), 4)
     part_of = np.empty(len(sizes), dtype=np.int64)
-    part_of[order] = np.searchsorted(ends, filled)
+    for _ in range(DRAWS):
+        order = random.permutation(len(sizes))
+        filled = np.cumsum(sizes[order]) - sizes[order] / 2
+        part_of[order] = np.searchsorted(ends, filled)
+        rows_of = np.bincount(part_of[units], minlength=len(shares))
+        # One unit alone in a part would leave nothing to judge its spread by.
+        if (rows_of >= least).all() and np.bincount(part_of, minlength=len(shares)).min() >= 2:
+            break
+    else:
+        raise ValueError(
+            f"the groups are too uneven to be split: one of {len(sizes)} holds {sizes.max()} of "
+            f"{len(units)} rows; use smaller groups, fewer folds, or none"
+        )
     for number in range(len(shares)):
-        rows = np.flatnonzero(part_of[units] == number)
-        if len(rows) < 4:
-            raise ValueError(
-                "the groups are too uneven to be split: one holds most of the rows; use smaller "
-                "groups, or none"
-            )
-        yield random.permutation(rows)
+        yield random.permutation(np.flatnonzero(part_of[units] == number))
 
 
 def jackknife_groups(units: Indices, groups: int, seed: int) -> NDArray[Any]:

@@ -123,7 +123,9 @@ def sums_of(part: Part) -> Sums:
         place[3 : 3 + groups, rows] = (powers @ member).T
         # exp(score − s), from the powers at hand; the partner's 0 is clipped up and taken out.
         low, high = torch.exp(torch.tensor([-SMILE_CLIP, SMILE_CLIP], dtype=torch.float64))
-        lifted = powers.mul_((top - shift[rows]).exp()[:, None]).clamp_(float(low), float(high))
+        # Beyond exp(700) all that matters is clipped anyway, and 0 times infinity is no number.
+        lift = (top - shift[rows]).clamp_max(700.0).exp()
+        lifted = powers.mul_(lift[:, None]).clamp_(float(low), float(high))
         lifted.diagonal(start).zero_()
         place[3 + groups :, rows] = (lifted @ member).T
     return Sums(

@@ -1,6 +1,5 @@
 """The steps between two tables and an answer, for one data set or several side by side."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -17,12 +16,12 @@ from flatnce.mi.estimator.cleaning import Cleaned, clean
 from flatnce.mi.estimator.fitting import calibrated, fit
 from flatnce.mi.estimator.flags import Seen, flags_of
 from flatnce.mi.estimator.members import Fitted, Member, Progress
-from flatnce.mi.estimator.permutation import permutation_p_value
+from flatnce.mi.estimator.numbers import numbers_of_parts
 from flatnce.mi.estimator.plan import Plan
-from flatnce.mi.estimator.readouts import learned_dual_readout, read, student_quantile
+from flatnce.mi.estimator.readouts import learned_dual_readout
 from flatnce.mi.estimator.result import Estimate
 from flatnce.mi.estimator.splits import Split, jackknife_groups, splits_of, units_of
-from flatnce.mi.estimator.sums import Part, sums_of
+from flatnce.mi.estimator.sums import Part
 from flatnce.mi.estimator.transforms import Transform, fitted_transform
 
 __all__ = ["Round", "Work", "finish", "prepare", "train"]
@@ -139,7 +138,9 @@ def _rows(work: Work, round: Round, rows: NDArray[np.int64]) -> tuple[Tensor, Te
 def _parts(work: Work) -> tuple[list[Part], list[NDArray[np.int64]]]:
     """What is read: each round's test rows, cut into pools that are not too large."""
     parts, units = [], []
-    group = jackknife_groups(work.units, JACKKNIFE_GROUPS, work.plan.seed)
+    read = np.concatenate([round.split.test for round in work.rounds])
+    group = np.zeros(len(work.units), dtype=np.int64)
+    group[read] = jackknife_groups(work.units[read], JACKKNIFE_GROUPS, work.plan.seed)
     for round in work.rounds:
         assert round.fitted is not None
         test = round.split.test
@@ -147,7 +148,6 @@ def _parts(work: Work) -> tuple[list[Part], list[NDArray[np.int64]]]:
         for piece in range(pieces):
             rows = test[piece::pieces]
             x, y = _rows(work, round, rows)
-            numbers = np.unique(group[rows], return_inverse=True)[1]
             parts.append(
                 Part(
                     round.fitted.critic,
@@ -155,7 +155,7 @@ def _parts(work: Work) -> tuple[list[Part], list[NDArray[np.int64]]]:
                     x,
                     y,
                     round.member.y_validation[: work.plan.pool],
-                    torch.from_numpy(numbers).to(x.device),
+                    torch.from_numpy(group[rows]).to(x.device),
                 )
             )
             units.append(work.units[rows])
@@ -188,32 +188,25 @@ def finish(work: Work) -> Estimate:
     """
     plan = work.plan
     parts, units = _parts(work)
-    sums = [sums_of(part) for part in parts]
-    readouts = read(sums)
+    numbers = numbers_of_parts(parts, units, plan.permutations, plan.seed)
+    readouts = numbers.readouts
     if plan.chosen.dual is not None:
         flo = learned_dual_readout(parts)
         readouts[flo.name] = flo
     primary = readouts["infonce"]
-    groups = min(each.negatives.shape[1] for each in sums)
-    lower = primary.nats - student_quantile(groups - 1) * primary.standard_error
-    rows = [len(part.x) for part in parts]
-    ceiling = sum(count * math.log(count) for count in rows) / sum(rows)
-    ess = torch.cat(
-        [(found := each.statistics()[0]).negative * 2 - found.negative2 for each in sums]
-    )
     fitted = [round.fitted for round in work.rounds if round.fitted is not None]
     seen, fresh = _train_and_test(work, parts)
     flags = flags_of(
         work.cleaned,
         Seen(
             readouts=readouts,
-            ceiling=ceiling,
+            ceiling=numbers.ceiling,
             train=seen,
             test=fresh,
             scales=[each.scale for each in fitted],
-            ess=float(ess.median().exp()),
+            ess=numbers.ess,
             diverged=sum(each.diverged for each in fitted),
-            test_rows=min(rows),
+            test_rows=min(numbers.rows),
             best_steps=[each.step for each in fitted],
             steps=work.settings["steps"],
         ),
@@ -225,10 +218,10 @@ def finish(work: Work) -> Estimate:
     return Estimate(
         nats=primary.nats,
         standard_error=primary.standard_error,
-        lower=max(lower, 0.0),  # information is never negative
-        p_value=permutation_p_value(parts, units, plan.permutations, plan.seed),
+        lower=numbers.lower,
+        p_value=numbers.p_value,
         permutations=plan.permutations,
-        ceiling=ceiling,
+        ceiling=numbers.ceiling,
         saturated=any(flag.name == "saturated" for flag in flags),
         method=plan.method,
         readout=primary.name,
@@ -239,7 +232,7 @@ def finish(work: Work) -> Estimate:
         split={
             "train": len(first.train),
             "validation": len(first.validation),
-            "test": sum(rows),
+            "test": sum(numbers.rows),
             "folds": plan.folds,
         },
         history=history,

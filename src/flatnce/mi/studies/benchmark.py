@@ -101,14 +101,28 @@ class BenchmarkResult:
         return aligned(header, lines, names=2)
 
     def plain(self) -> dict[str, Any]:
-        """Everything as plain data for JSON, in nats."""
+        """Everything as plain data for JSON, in nats; None for what a method does not give."""
         return {
             "unit": "nats",
             "rows": [
-                {**asdict(row), "mean": row.mean, "spread": row.spread, "covered": row.covered}
+                {
+                    name: _plain(value)
+                    for name, value in {
+                        **asdict(row),
+                        "mean": row.mean,
+                        "spread": row.spread,
+                        "covered": row.covered,
+                    }.items()
+                }
                 for row in self.rows
             ],
         }
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def tasks_named(names: Sequence[str | Task]) -> list[Task]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flatnce.mi.estimator import Estimate, MutualInformation
 from flatnce.mi.estimator.methods import method_named
-from flatnce.mi.estimator.result import UNITS, p_value_in_words
+from flatnce.mi.estimator.result import p_value_in_words, unit_factor
 from flatnce.mi.studies.layout import aligned
 
 __all__ = ["COMPARED", "Comparison", "compare"]
@@ -50,7 +50,7 @@ class Comparison:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = UNITS[unit]
+        factor = unit_factor(unit)
 
         def shown(value: float) -> str:
             return "–" if math.isnan(value) else f"{value * factor:.3f}"

@@ -8,7 +8,8 @@ import numpy as np
 
 from flatnce.mi.estimator import Estimate, estimate_each
 from flatnce.mi.estimator.cleaning import numbers_of
-from flatnce.mi.estimator.result import UNITS
+from flatnce.mi.estimator.methods import refuse_classical
+from flatnce.mi.estimator.result import unit_factor
 from flatnce.mi.studies.layout import aligned
 
 __all__ = ["Curve", "subsampling_curve"]
@@ -39,7 +40,7 @@ class Curve:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = UNITS[unit]
+        factor = unit_factor(unit)
         lines = [
             [str(rows), f"{value * factor:.3f}", f"{error * factor:.3f}", str(count)]
             for rows, value, error, count in self.points
@@ -57,7 +58,7 @@ class Curve:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = UNITS[unit]
+        factor = unit_factor(unit)
         return {
             "unit": unit,
             "points": [
@@ -89,7 +90,8 @@ def subsampling_curve(
 ) -> Curve:
     """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
 
-    Parts of one size share no row, and their critics are trained side by side.
+    Parts of one size share no row, and their critics are trained side by side. They are drawn at
+    random; with ``blocks`` they are stretches of consecutive rows.
 
     References:
         Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.
@@ -112,8 +114,11 @@ def subsampling_curve(
             f"parts={tuple(parts)!r} of {len(left)} rows leave {len(left) // sizes[-1]} rows a "
             "part; at least 50 are needed"
         )
+    refuse_classical(str(choices.get("method", "auto")), "subsampling_curve")
     choices.setdefault("baselines", False)
     order = np.random.default_rng([choices.get("seed", 0), 0xC0DE]).permutation(len(left))
+    if choices.get("blocks") is not None:
+        order.sort()  # blocks are of consecutive rows: parts are, too
     points, whole = [], None
     for count in reversed(sizes):
         pieces = np.array_split(order, count)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatnce.mi.estimator import Estimate, estimate_each
-from flatnce.mi.estimator.cleaning import columns_of, numbers_of
-from flatnce.mi.estimator.result import UNITS, p_value_in_words
+from flatnce.mi.estimator.cleaning import FEWEST_ROWS, columns_of, numbers_of
+from flatnce.mi.estimator.methods import refuse_classical
+from flatnce.mi.estimator.result import p_value_in_words, unit_factor
 from flatnce.mi.studies.layout import aligned
 
 __all__ = ["Pairwise", "pairwise"]
@@ -76,7 +77,7 @@ class Pairwise:
             unit: ``nats`` or ``bits``.
             most: How many pairs to show.
         """
-        factor = UNITS[unit]
+        factor = unit_factor(unit)
         lines = [
             [
                 row["first"],
@@ -96,7 +97,7 @@ class Pairwise:
         Arguments:
             unit: ``nats`` or ``bits``.
         """
-        factor = UNITS[unit]
+        factor = unit_factor(unit)
         scaled = ("estimate", "standard_error", "lower")
         return {
             "unit": unit,
@@ -133,6 +134,8 @@ def pairwise(
     if columns is not None and len(columns) != width:
         raise ValueError(f"columns names {len(columns)} of {width} columns; name each")
     names = tuple(columns or columns_of(table, "table", width))
+    refuse_classical(str(choices.get("method", "auto")), "pairwise")
+    _refuse_idle(values, names)
     choices.setdefault("baselines", False)
     seed = choices.pop("seed", 0)
     pairs = list(combinations(range(width), 2))
@@ -142,8 +145,19 @@ def pairwise(
         tables = [(values[:, i], values[:, j]) for i, j in batch]
         each = estimate_each(tables, progress=progress, seed=seed + start, **choices)
         found |= dict(zip(batch, each, strict=True))
-    if any(np.isnan(estimate.p_value) for estimate in found.values()):
-        raise ValueError(
-            "pairwise takes methods with limits and p-values; call classical ones directly"
-        )
     return Pairwise(names, found)
+
+
+def _refuse_idle(values: NDArray[np.floating[Any]], names: Sequence[str]) -> None:
+    """Name the columns that no pair can use, before any is trained."""
+    for name, column in zip(names, values.T, strict=True):
+        known = column[~np.isnan(column)]
+        if np.isinf(known).any():
+            raise ValueError(f"table holds infinite values in {name}; drop or replace those rows")
+        if len(known) < FEWEST_ROWS:
+            raise ValueError(
+                f"table has {len(known)} values in {name}; at least {FEWEST_ROWS} are needed: "
+                "leave the column out"
+            )
+        if (known == known[0]).all():
+            raise ValueError(f"table has one value only in {name}; leave the column out")

@@ -1,0 +1,69 @@
+"""Is the lower limit below the truth as often as it says, and is the p-value uniform?
+
+    python benchmarks/mutual_information/coverage.py --out FOLDER       writes coverage.json
+    python benchmarks/mutual_information/coverage.py --table FILE       counts
+
+Full fits of the default throughout. Twenty laws with ten seeds each; then the laws on which the
+critic is nearly the true one, where a limit has the least room, a hundred seeds each; then
+independent tables.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from pieces import run_pieces
+
+from flatnce import mi
+
+HERE = Path(__file__).parent
+LAWS = (
+    "1v1-normal-0.75", "1v1-additive-0.1", "1v1-additive-0.75", "1v1-bimodal-0.75",
+    "wiggly-1v1-normal-0.75", "student-identity-1-1-1", "swissroll_x-normal_cdf-1v1-normal-0.75",
+    "multinormal-dense-3-3-0.5", "multinormal-dense-25-25-0.5", "multinormal-sparse-5-5-2-2.0",
+    "student-identity-3-3-2", "asinh-student-identity-5-5-2",
+    "spiral-multinormal-sparse-3-3-2-2.0", "half_cube-multinormal-sparse-25-25-2-2.0",
+    "staircase-2", "staircase-6", "cubic-4",
+    "mixture-cross-0.9", "mixture-concentric-5v1-5", "mixture-inliers-5v5-0.2",
+)  # fmt: skip
+TIGHT = ("1v1-normal-0.75", "multinormal-dense-2-2-0.5", "multinormal-sparse-5-5-2-2.0")
+NULLS = ("null-1v1", "null-5v5", "null-20v20")
+
+
+def one(part, task, n, seeds):
+    rows = mi.benchmark(["auto"], [task], n, seeds).plain()["rows"]
+    return [{"part": part, **row} for row in rows]
+
+
+def run(out, n, processes):
+    pieces = [("laws", task, n, range(10)) for task in LAWS]
+    # Fifty at a time: what trains side by side must fit.
+    for part, tasks, first in (("tight", TIGHT, 100), ("null", NULLS, 200)):
+        for start in (first, first + 50):
+            pieces += [(part, task, n, range(start, start + 50)) for task in tasks]
+    run_pieces(one, pieces, out / "coverage.json", processes, n=n)
+
+
+def table(path):
+    rows = json.loads(path.read_text())["rows"]
+    for part in ("laws", "tight"):
+        below = [low <= row["true"] for row in rows if row["part"] == part for low in row["lower"]]
+        print(f"{part}: {sum(below)} of {len(below)} limits lie below the truth")
+        for task in dict.fromkeys(row["task"] for row in rows if row["part"] == part):
+            own = [row for row in rows if (row["part"], row["task"]) == (part, task)]
+            limits = [low <= row["true"] for row in own for low in row["lower"]]
+            print(f"    {task}: {sum(limits)} of {len(limits)}")
+    p_values = [p for row in rows if row["part"] == "null" for p in row["p_values"]]
+    for level in (0.05, 0.1, 0.5):
+        share = sum(p <= level for p in p_values) / len(p_values)
+        print(f"independent: p <= {level} in {share:.3f} of {len(p_values)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    table(options.table) if options.table else run(options.out, options.n, options.processes)

@@ -1,0 +1,270 @@
+"""Two tables before anything is estimated: what is left out, refused, kept together and said."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from flatnce.mi.estimator.cleaning import _hashes, clean, numbers_of
+
+
+def table(rows=60, columns=2, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+class Frame:
+    """What the estimator knows of a data frame: names, and an array."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = np.asarray(values), columns
+        self.shape = self.values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values.astype(dtype) if dtype else self.values
+
+
+def changed(values, place, value):
+    values = np.array(values)
+    values[place] = value
+    return values
+
+
+# --- Rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_with_missing_values_on_either_side_are_left_out_and_counted():
+    x, y = table(), table(seed=1)
+    x[3, 0] = y[3, 1] = y[7, 0] = np.nan
+    found = clean(x, y)
+    kept = [row for row in range(60) if row not in (3, 7)]
+    assert found.rows.tolist() == kept
+    np.testing.assert_array_equal(found.x, x[kept])
+    np.testing.assert_array_equal(found.y, y[kept])
+    assert (found.report.rows_given, found.report.rows_used) == (60, 58)
+    assert found.report.notes == ("2 of 60 rows hold missing values and were left out.",)
+
+
+def test_whole_tables_are_left_as_they_are_and_nothing_is_said():
+    x, y = table(), table(seed=1)
+    found = clean(x, y)
+    np.testing.assert_array_equal(found.x, x)
+    assert found.report.notes == () and found.copies is None and found.shared == ()
+    assert found.tied == 0
+
+
+# --- Columns -------------------------------------------------------------------------------------
+
+
+def test_constant_and_duplicate_columns_go_and_are_named():
+    x = table(columns=4)
+    x[:, 1], x[:, 3] = 7.0, x[:, 0]
+    found = clean(x, table(seed=1))
+    np.testing.assert_array_equal(found.x, x[:, [0, 2]])
+    assert found.report.columns_dropped_x == (1, 3) and found.report.columns_dropped_y == ()
+    assert found.report.notes == (
+        "Left out of x (constant): column 1 of x.",
+        "Left out of x (a copy of another): column 3 of x.",
+    )
+
+
+def test_names_of_a_data_frame_are_used():
+    values = table(columns=3)
+    values[:, 1], values[:, 2] = 1, values[:, 0]
+    frame = Frame(values, ["height", "batch no", "again"])
+    notes = " ".join(clean(table(seed=1), frame).report.notes)
+    assert "Left out of y (constant): batch no." in notes
+    assert "Left out of y (a copy of another): again." in notes
+
+
+def test_many_idle_columns_are_counted_rather_than_listed():
+    x = np.concatenate([table(columns=1), np.ones((60, 8))], axis=1)
+    (note,) = clean(x, table(seed=1)).report.notes
+    assert "and 3 more" in note
+
+
+def test_a_column_that_differs_in_the_sign_of_zero_is_a_copy():
+    x = table(columns=2)
+    x[::2, 0] = 0.0
+    x[:, 1] = x[:, 0]
+    x[::2, 1] = -0.0
+    assert clean(x, table(seed=1)).report.columns_dropped_x == (1,)
+
+
+def test_a_column_constant_but_for_rows_that_were_left_out_is_constant():
+    x, y = table(), table(seed=1)
+    x[:, 1] = 2.0
+    x[5, 1], y[5, 0] = 3.0, np.nan
+    assert clean(x, y).report.columns_dropped_x == (1,)
+
+
+def test_columns_on_both_sides_are_found():
+    x, y = table(), table(seed=1)
+    y[:, 1] = x[:, 0]
+    assert clean(x, y).shared == ("column 1 of y",)
+    assert clean(x, table(seed=2)).shared == ()
+
+
+# --- What comes in -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda x: x.astype(np.float32),
+        lambda x: torch.from_numpy(x).float(),
+        lambda x: torch.from_numpy(x).to(torch.bfloat16).requires_grad_(),
+        lambda x: Frame(x.astype(np.float32), ["a", "b"]),
+        lambda x: x.astype(np.float32).tolist(),
+    ],
+    ids=["float32", "torch", "bfloat16 with a gradient", "frame", "lists"],
+)
+def test_any_real_numbers_become_float64(given):
+    x = table()
+    found = clean(given(x), table(seed=1)).x
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, x, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
+def test_whole_numbers_and_truth_values_count(kind):
+    values = (np.arange(60) % 2).astype(kind)
+    np.testing.assert_array_equal(clean(values, table()).x[:, 0], np.arange(60) % 2)
+    tensor = torch.from_numpy(values)
+    np.testing.assert_array_equal(clean(tensor, table()).x[:, 0], np.arange(60) % 2)
+
+
+def test_a_vector_is_one_column_and_the_input_is_not_changed():
+    x, y = table(columns=1)[:, 0], table(seed=1)
+    before = x.copy()
+    assert clean(x, y).x.shape == (60, 1)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_masked_values_are_missing_values():
+    x = np.ma.masked_array(table(), mask=np.zeros((60, 2), dtype=bool))
+    x[4, 0] = np.ma.masked
+    assert clean(x, table(seed=1)).report.rows_used == 59
+
+
+# --- Refusals: argument, value, remedy -----------------------------------------------------------
+
+NUMBERS = table()
+REFUSED = {
+    "infinite": (changed(NUMBERS, (9, 1), np.inf), NUMBERS, ("x ", "1 rows", "row 9", "drop")),
+    "minus infinite in y": (NUMBERS, changed(NUMBERS, (2, 0), -np.inf), ("y ", "row 2")),
+    "different lengths": (NUMBERS, table(61), ("x has 60 rows", "y 61", "same number")),
+    "too few rows": (table(49), table(49), ("49 rows", "at least 50")),
+    "too few after missing": (
+        changed(NUMBERS, slice(0, 11), np.nan),
+        NUMBERS,
+        ("49 rows after 11 with missing", "at least 50"),
+    ),
+    "text": (np.array([["a"] * 2] * 60), NUMBERS, ("x ", "<U1", "encode")),
+    "objects": (NUMBERS, np.array([["a", 1]] * 60, dtype=object), ("y ", "objects", "encode")),
+    "dates": (np.arange(60).astype("datetime64[D]"), NUMBERS, ("x ", "datetime64", "numbers")),
+    "times": (np.arange(60).astype("timedelta64[s]"), NUMBERS, ("x ", "timedelta64")),
+    "bytes": (np.array([b"ab"] * 60), NUMBERS, ("x ", "|S2")),
+    "complex": (NUMBERS * 1j, NUMBERS, ("x ", "complex", "real and imaginary")),
+    "constant": (np.full((60, 2), 3.0), NUMBERS, ("all rows of x are equal", "check")),
+    "all rows equal": (NUMBERS, np.tile([1.0, 2.0], (60, 1)), ("all rows of y are equal",)),
+    "a number": (3.0, NUMBERS, ("x has shape ()", "rows by columns")),
+    "no rows": (np.empty((0, 2)), NUMBERS, ("x has shape (0, 2)",)),
+    "no columns": (np.empty((60, 0)), NUMBERS, ("x has shape (60, 0)",)),
+    "constant images": (np.zeros((60, 1, 4, 4)), NUMBERS, ("all rows of x are equal",)),
+    "ragged": ([[1.0], [1.0, 2.0]] * 30, NUMBERS, ("x ", "same length")),
+}
+
+
+@pytest.mark.parametrize("x, y, said", REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused_by_name_with_its_value(x, y, said):
+    with pytest.raises(ValueError) as caught:
+        clean(x, y)
+    for words in said:
+        assert words in str(caught.value)
+
+
+def test_data_frames_bring_names_and_their_text_is_refused():
+    pandas = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
+    values = pandas.DataFrame({"up": NUMBERS[:, 0], "one": 1.0, "down": -NUMBERS[:, 0]})
+    found = clean(values, NUMBERS)
+    assert found.report.notes == ("Left out of x (constant): one.",)
+    np.testing.assert_array_equal(found.x, values[["up", "down"]].to_numpy())
+    frame = pandas.DataFrame({"a": ["u", "v"] * 30, "b": range(60)})
+    with pytest.raises(ValueError, match=r"x holds text, dates or mixed objects .*encode"):
+        clean(frame, NUMBERS)
+
+
+def test_samples_of_any_shape_pass():
+    images = table(60, 16).reshape(60, 1, 4, 4)
+    images[2, 0, 1, 1] = np.nan
+    found = clean(images, table(seed=1))
+    assert found.x.shape == (59, 1, 4, 4) and found.x.dtype == np.float32
+    assert found.columns[0] is None and found.report.columns_dropped_x == ()
+
+
+def test_numbers_of_names_what_it_was_given():
+    with pytest.raises(ValueError, match=r"^table holds"):
+        numbers_of(np.array(["a"]), "table")
+
+
+# --- Repeated rows -------------------------------------------------------------------------------
+
+
+def test_repeated_rows_of_continuous_data_are_found_and_said():
+    x, y = table(80), table(80, seed=1)
+    for late, early in ((70, 3), (71, 3), (75, 9)):
+        x[late], y[late] = x[early], y[early]
+    found = clean(x, y)
+    wanted = np.arange(80)
+    wanted[[70, 71, 75]] = [3, 3, 9]
+    assert found.copies.tolist() == wanted.tolist()
+    assert any(note.startswith("3 rows repeat an earlier row") for note in found.report.notes)
+
+
+def test_rows_equal_in_x_only_are_no_copies():
+    x, y = table(80), table(80, seed=1)
+    x[70] = x[3]
+    assert clean(x, y).copies is None
+
+
+def test_categories_repeat_by_chance_and_are_left_alone():
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 4, (200, 2)), random.integers(0, 3, (200, 1))
+    assert clean(x, y).copies is None
+
+
+def test_one_continuous_column_is_enough_to_tell_a_copy():
+    x, y = np.random.default_rng(0).integers(0, 4, (200, 1)).astype(float), table(200, 1)
+    x[150], y[150] = x[20], y[20]
+    assert clean(x, y).copies[150] == 20
+
+
+def test_rows_that_differ_in_the_sign_of_zero_are_copies():
+    x, y = table(80), table(80, seed=1)
+    x[3, 0], x[40] = 0.0, x[3]
+    y[40] = y[3]
+    x[40, 0] = -0.0
+    assert clean(x, y).copies[40] == 3
+
+
+def test_rows_that_differ_have_different_hashes_and_equal_ones_the_same():
+    grid = np.array(list(itertools.product(range(-60, 60), repeat=2)), dtype=float)
+    rows = np.concatenate(
+        [grid, grid / 2 + 1000, grid * 2**-40 + 7, -grid, grid[:, ::-1] * 1e-300]
+    )
+    distinct = {tuple(row) for row in rows.tolist()}
+    found = {}
+    for row, value in zip(rows.tolist(), _hashes(rows).tolist(), strict=True):
+        assert found.setdefault(tuple(row), value) == value
+    assert len(set(found.values())) == len(distinct)
+
+
+# --- Ties ----------------------------------------------------------------------------------------
+
+
+def test_the_share_of_tied_values_is_that_of_the_worst_column():
+    x = table(60)
+    x[:15, 1] = 1.0
+    x[15:21, 1] = 2.0
+    assert clean(x, table(seed=1)).tied == pytest.approx(21 / 60)

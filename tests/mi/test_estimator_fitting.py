@@ -1,0 +1,324 @@
+"""Training: side by side as alone, the best weights and no others, breakdowns, calibration."""
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from estimator_reference import infonce as slow_infonce
+from estimator_reference import running_means
+from flatnce.diagnostics import best_scale
+from flatnce.mi import SeparableCritic, critic_for, perceptron
+from flatnce.mi.bounds import infonce
+from flatnce.mi.critics_gaussian import gaussian_critic
+from flatnce.mi.estimator.fitting import calibrated, fit
+from flatnce.mi.estimator.members import FitSettings, Member
+from flatnce.mi.estimator.methods import METHODS
+
+
+def pairs(n, seed, correlation=0.8):
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 2, generator=random)
+    return x, correlation * x + (1 - correlation**2) ** 0.5 * torch.randn(n, 2, generator=random)
+
+
+def critic(kind, seed=0, dual=None):
+    torch.manual_seed(seed)
+    if kind == "gaussian":
+        tables = [tuple(side.numpy() for side in pairs(60, s)) for s in (seed + 50, seed + 60)]
+        return gaussian_critic(*tables, hidden=(8,), features=4)
+    return critic_for(kind, (2, 2), hidden=(8,), features=4, dual=dual)
+
+
+def member(seed=0, made=None, kind="dot", n=64, dual=None):
+    made = critic(kind, seed, dual) if made is None else made
+    return Member(made, *pairs(n, seed), *pairs(48, 1000 + seed), seed)
+
+
+def settings(method="infonce", **changes):
+    usual = {"batch_size": 16, "steps": 12, "every": 3, "rate": 1e-2}
+    return FitSettings(METHODS[method], **(usual | changes))
+
+
+def weights(found):
+    return {name: value.detach().clone() for name, value in found.critic.state_dict().items()}
+
+
+# --- Side by side --------------------------------------------------------------------------------
+
+CASES = [
+    ("infonce", "dot"),
+    ("flatnce", "cosine"),
+    ("infonce", "bilinear"),
+    ("auto", "gaussian"),
+    ("flo", "dot"),
+    ("tuba", "dot"),
+    ("tuba", "bilinear"),
+    ("mine", "dot"),
+    ("nwj", "dot"),
+    ("infonce", "joint"),
+]
+INDIFFERENT = ("infonce", "auto", "mine")
+
+
+@pytest.mark.parametrize("method, kind", CASES, ids=[" ".join(case) for case in CASES])
+def test_training_side_by_side_is_training_alone(method, kind):
+    dual = METHODS[method].dual
+    chosen = settings(method)
+    together = fit([member(seed, kind=kind, dual=dual) for seed in range(3)], chosen)
+    for seed, found in enumerate(together):
+        (alone,) = fit([member(seed, kind=kind, dual=dual)], chosen)
+        assert (found.step, found.diverged) == (alone.step, alone.diverged) == (alone.step, False)
+        assert found.scale == pytest.approx(alone.scale, rel=1e-3)
+        for one, other in zip(found.history, alone.history, strict=True):
+            assert one == pytest.approx(other, rel=2e-3, abs=2e-4, nan_ok=True)
+        rows = member(seed)
+        with torch.no_grad():
+            mine, theirs = (each.critic(rows.x, rows.y) for each in (found, alone))
+        if method in INDIFFERENT:  # weights that only make c(x) follow rounding: they have no pull
+            mine, theirs = (each - each.mean(dim=1, keepdim=True) for each in (mine, theirs))
+        else:
+            for name, value in weights(found).items():
+                torch.testing.assert_close(value, weights(alone)[name], rtol=1e-3, atol=2e-4)
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=2e-3)
+
+
+def test_critics_of_different_shapes_come_back_in_the_order_they_were_given():
+    kinds = ("dot", "bilinear", "dot", "joint")
+    found = fit([member(k, kind=kind) for k, kind in enumerate(kinds)], settings())
+    for number, kind in enumerate(kinds):
+        (alone,) = fit([member(number, kind=kind)], settings())
+        assert type(found[number].critic) is type(alone.critic)
+        assert found[number].validation == pytest.approx(alone.validation, abs=1e-4)
+
+
+def test_towers_of_the_same_weights_and_other_functions_are_not_mixed_up():
+    def tower(activation, seed):
+        torch.manual_seed(seed)
+        return SeparableCritic(
+            perceptron(2, 3, [8], activation), perceptron(2, 3, [8], activation)
+        )
+
+    made = [tower(nn.ReLU, 0), tower(nn.SiLU, 1)]
+    found = fit([member(k, copy.deepcopy(each)) for k, each in enumerate(made)], settings())
+    for number, each in enumerate(made):
+        (alone,) = fit([member(number, each)], settings())
+        assert found[number].validation == pytest.approx(alone.validation, abs=1e-4)
+
+
+class Normalised(nn.Sequential):
+    """A tower with what copies cannot share: randomness and running statistics."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 4)
+        )
+
+
+def test_towers_with_dropout_and_running_statistics_train_one_by_one():
+    torch.manual_seed(0)
+    made = [SeparableCritic(Normalised(), Normalised()) for _ in range(2)]
+    for found in fit([member(k, each) for k, each in enumerate(made)], settings(steps=40)):
+        assert not found.critic.training
+        assert found.validation > 0.1
+        assert int(found.critic.left[1].num_batches_tracked) == found.step
+
+
+def test_running_statistics_belong_to_the_best_weights():
+    torch.manual_seed(0)
+    rows = member(0, SeparableCritic(Normalised(), Normalised()))
+    (found,) = fit([rows], settings(steps=40))
+    with torch.no_grad():
+        scores = found.critic(rows.x_validation, rows.y_validation)
+    assert float(infonce(found.scale * scores)) == pytest.approx(found.validation, abs=1e-5)
+
+
+def test_frozen_weights_stay_as_they_are():
+    made = [critic("dot", seed) for seed in range(2)]
+    for each in made:
+        each.left[0].requires_grad_(False)
+    before = [each.left[0].weight.clone() for each in made]
+    found = fit([member(k, each) for k, each in enumerate(made)], settings())
+    for one, kept in zip(found, before, strict=True):
+        assert one.step > 0
+        torch.testing.assert_close(one.critic.left[0].weight, kept, rtol=0, atol=0)
+
+
+# --- What is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_kept_weights_are_those_of_the_best_look(count):
+    chosen = settings(steps=60, rate=5e-2)  # overfits, so that the best is not the last
+    for seed, found in enumerate(fit([member(k, n=24) for k in range(count)], chosen)):
+        values = {int(record["step"]): record["validation"] for record in found.history}
+        best = max(values, key=values.get)
+        assert found.step == best < max(values) and found.validation == values[best]
+        rows = member(seed, n=24)
+        with torch.no_grad():
+            scores = found.critic(rows.x_validation, rows.y_validation)
+        assert float(infonce(found.scale * scores)) == pytest.approx(found.validation, abs=1e-5)
+
+
+def test_the_kept_weights_are_a_copy():
+    (longer,) = fit([member(0, n=24)], settings(steps=60, rate=5e-2))
+    assert 0 < longer.step < 60
+    rows = member(0, n=24)
+    (shorter,) = fit([rows], settings(steps=longer.step, rate=5e-2))
+    with torch.no_grad():
+        for weight in rows.critic.parameters():
+            weight.fill_(math.nan)
+    for name, value in weights(shorter).items():  # as they were, whatever was trained on
+        torch.testing.assert_close(weights(longer)[name], value, rtol=0, atol=0)
+
+
+def test_it_stops_when_nothing_is_gained_and_not_before():
+    chosen = settings(steps=600, rate=5e-2, patience=4)
+    found = fit([member(k, n=24) for k in range(2)], chosen)
+    for each in found:
+        looks = [int(record["step"]) for record in each.history]
+        assert looks[-1] == each.step + 4 * chosen.every < 600
+
+
+@pytest.mark.parametrize("average", [0.6, 0.99])
+def test_the_read_weights_are_a_running_mean(average):
+    made = SeparableCritic(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    chosen = settings(steps=25, every=1, rate=3e-3, average=average)
+    seen = []
+    made.left.register_forward_pre_hook(
+        lambda module, _: (
+            seen.append(module.weight.detach().double().clone()) if module.training else None
+        )
+    )
+    (found,) = fit([member(0, made)], chosen)
+    assert found.step == 25  # so slow that every look is better
+    path = [*seen, made.left.weight.detach().double()]
+    torch.testing.assert_close(
+        found.critic.left.weight.double(), running_means(path, average), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_progress_is_told_of_the_first_that_still_trains():
+    told = []
+    fit([member(k) for k in range(2)], settings(), told.append)
+    assert [each.step for each in told] == [3, 6, 9, 12]
+    assert {(each.fold, each.folds, each.steps) for each in told} == {(0, 2, 12)}
+    assert all(math.isfinite(each.train) and math.isfinite(each.validation) for each in told)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_epoch_holds_each_row_once_and_the_next_another_order(count):
+    members = [member(k, n=20) for k in range(count)]
+    seen = [[] for _ in members]
+    members = [
+        dataclasses.replace(rows, critic=SeparableCritic(Seen(told), Seen([])))
+        for rows, told in zip(members, seen, strict=True)
+    ]
+    fit(members, settings(batch_size=5, steps=8, every=8))
+    for rows, told in zip(members, seen, strict=True):
+        epochs = torch.cat(told[:4]), torch.cat(told[4:])
+        for epoch in epochs:
+            assert sorted(epoch.tolist()) == sorted(rows.x.tolist())
+        assert not torch.equal(*epochs)
+
+
+class Seen(nn.Module):
+    """A tower that notes what it is trained on."""
+
+    def __init__(self, told):
+        super().__init__()
+        self.told, self.weight = told, nn.Parameter(torch.eye(2))
+
+    def forward(self, values):
+        if self.training:
+            self.told.append(values.detach().clone())
+        return values @ self.weight
+
+
+# --- Breakdowns ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["infonce", "nwj"])
+def test_a_critic_that_breaks_down_is_marked_and_does_not_hurt_the_others(method):
+    broken = member(1)
+    broken = dataclasses.replace(broken, x=broken.x * 1e30, y=broken.y * 1e30)
+    chosen = settings(method)
+    one, bad, two = fit([member(0), broken, member(2)], chosen)
+    assert bad.diverged and not one.diverged and not two.diverged
+    assert all(torch.isfinite(weight).all() for weight in bad.critic.parameters())
+    assert math.isfinite(bad.validation)
+    for seed, found in ((0, one), (2, two)):
+        (alone,) = fit([member(seed)], chosen)
+        assert found.validation == pytest.approx(alone.validation, abs=1e-3)
+        assert found.step == alone.step
+
+
+def test_a_huge_rate_leaves_the_weights_from_before():
+    (found,) = fit([member(0)], settings(rate=1e25, steps=30))
+    assert found.diverged and math.isfinite(found.validation)
+    assert all(torch.isfinite(weight).all() for weight in found.critic.parameters())
+    assert found.history[-1]["step"] < 30
+
+
+# --- Calibration ---------------------------------------------------------------------------------
+
+
+def scores_of(size, n=40, seed=0, dtype=torch.float64):
+    x, y = pairs(n, seed)
+    return (size * (x @ y.T)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0, 30.0, 1e3])
+def test_the_calibrated_scale_is_the_best_of_a_fine_grid(size, dtype):
+    scores = scores_of(size, dtype=dtype)
+    scale, value = calibrated(scores, 1.0, tolerance=1e-4)
+    grid = torch.logspace(-4, 4, 4001, dtype=torch.float64)
+    scaled = grid[:, None, None] * scores.double()
+    losses = scaled.logsumexp(dim=2) - scaled.diagonal(dim1=1, dim2=2)
+    values = math.log(len(scores)) - losses.mean(dim=1)
+    best = grid[values.argmax()]
+    assert scale == pytest.approx(float(best), rel=5e-3)
+    assert value == pytest.approx(float(values.max()), abs=1e-5)
+    assert value == pytest.approx(slow_infonce((scale * scores.double()).tolist()), abs=1e-4)
+
+
+def test_the_scale_does_not_depend_on_an_offset_of_the_rows():
+    scores = scores_of(3.0, dtype=torch.float32)
+    offset = 3e4 * torch.randn(len(scores), 1, generator=torch.Generator().manual_seed(3))
+    plain, shifted = (calibrated(each, 1.0, 1e-4) for each in (scores, scores + offset))
+    assert shifted == pytest.approx(plain, rel=2e-2)
+
+
+def test_scales_go_beyond_those_of_temperatures():
+    for size in (1e-3, 1e3):
+        scores = scores_of(size)
+        narrow = best_scale(scores, 1.0, limits=(0.5, 2.0), tolerance=1e-4)
+        wide = best_scale(scores, 1.0, limits=(1e-4, 1e4), tolerance=1e-4)
+        assert narrow == (2.0 if size < 1 else 0.5)
+        assert not 0.5 <= wide <= 2
+        assert infonce(wide * scores) > infonce(narrow * scores)
+
+
+def test_scores_that_say_nothing_are_shrunk_to_nothing():
+    x, _ = pairs(40, 0)
+    y = pairs(40, 9)[1]
+    scale, value = calibrated((-(x @ x.T)).double(), 1.0)
+    assert scale == 1e-4 and value == pytest.approx(0, abs=1e-2)
+    assert calibrated((x @ y.T).double(), 1.0)[1] < 0.2
+
+
+def test_scores_that_are_no_numbers_are_worth_nothing():
+    scores = scores_of(1.0)
+    scores[3, 5] = math.nan
+    assert calibrated(scores, 7.0) == (7.0, -math.inf)
+
+
+def test_calibration_from_any_start_finds_the_same():
+    scores = scores_of(5.0)
+    found = [calibrated(scores, start, 1e-5)[0] for start in (1e-3, 1.0, 100.0)]
+    np.testing.assert_allclose(found, found[0], rtol=1e-3)

@@ -1,0 +1,187 @@
+"""Warnings: each raised by numbers or data that deserve it, and by no others."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from flatnce import mi
+from flatnce.mi.estimator.cleaning import clean
+from flatnce.mi.estimator.flags import Seen, data_flags, flags_of
+from flatnce.mi.estimator.readouts import Readout
+
+
+def table(rows=200, columns=2, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+def readout(name, nats, error=0.05):
+    return Readout(name, nats, error, True, "")
+
+
+def seen(infonce=1.0, flo=1.0, **changes):
+    usual = {
+        "readouts": {
+            "infonce": readout("infonce", infonce),
+            "flo-cross-fitted": readout("flo-cross-fitted", flo),
+        },
+        "ceiling": 6.2,
+        "train": 1.2,
+        "test": 1.0,
+        "scales": [1.0, 0.9],
+        "ess": 120.0,
+        "diverged": 0,
+        "test_rows": 500,
+        "best_steps": [400, 900],
+        "steps": 1000,
+    }
+    return Seen(**(usual | changes))
+
+
+CLEAN = clean(table(), table(seed=1))
+
+NUMBERS = {
+    "nothing": (seen(), ()),
+    "near the ceiling": (seen(5.3, 5.3), ("saturated",)),
+    "a nat below it": (seen(5.1, 5.1), ()),
+    "few negatives": (seen(ess=9.9), ("low_ess",)),
+    "ten negatives": (seen(ess=10.0), ()),
+    "bounds apart": (seen(1.0, 0.7), ("disagree",)),
+    "bounds apart the other way": (seen(1.0, 1.3), ("disagree",)),
+    "bounds within three errors": (seen(1.0, 0.8), ()),
+    "overfit": (seen(train=1.6), ("overfit",)),
+    "not quite overfit": (seen(train=1.45), ()),
+    "too sharp": (seen(scales=[1.0, 0.49]), ("scale",)),
+    "too flat": (seen(scales=[2.1]), ("scale",)),
+    "scales at the edge": (seen(scales=[0.5, 2.0]), ()),
+    "broken": (seen(diverged=1), ("diverged",)),
+    "unfinished": (seen(best_steps=[400, 1000]), ("unfinished",)),
+    "stopped in time": (seen(best_steps=[950]), ()),
+    "few rows": (seen(test_rows=199), ("small",)),
+    "several": (seen(train=3.0, ess=2.0, test_rows=50), ("low_ess", "overfit", "small")),
+}
+
+
+@pytest.mark.parametrize("given, names", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_raise_what_they_deserve(given, names):
+    found = flags_of(CLEAN, given)
+    assert tuple(flag.name for flag in found) == names
+
+
+EVIDENCE = {
+    "saturated": (seen(5.5, 5.5), ("6.20", "log 500", "More rows")),
+    "low_ess": (seen(ess=3.14), ("3.1", "More rows")),
+    "disagree": (seen(1.0, 2.0), ("1.00", "2.00")),
+    "overfit": (seen(train=2.34), ("2.34", "1.00", "folds=5")),
+    "scale": (seen(scales=[0.0123]), ("0.0123", "FlatNCE")),
+    "diverged": (seen(diverged=2), ("2 critic(s)", "smaller rate")),
+    "unfinished": (seen(best_steps=[1000]), ("1000", "steps=")),
+    "small": (seen(test_rows=42), ("42", "6.20", "folds=5")),
+}
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_a_warning_says_what_was_seen_and_what_to_do(name):
+    given, words = EVIDENCE[name]
+    (flag,) = flags_of(CLEAN, given)
+    assert flag.name == name and flag.message.endswith(".")
+    for word in words:
+        assert word in flag.message
+
+
+# --- Data ----------------------------------------------------------------------------------------
+
+
+def rounded():
+    return clean(np.round(table()), table(seed=1))
+
+
+def copied():
+    x, y = table(), table(seed=1)
+    x[100:110], y[100:110] = x[:10], y[:10]
+    return clean(x, y)
+
+
+def incomplete(share):
+    x = table()
+    x[: int(200 * share), 0] = np.nan
+    return clean(x, table(seed=1))
+
+
+def common():
+    x, y = table(), table(seed=1)
+    y[:, 1] = x[:, 0]
+    return clean(x, y)
+
+
+DATA = {
+    "continuous": (lambda: CLEAN, ()),
+    "rounded": (rounded, ("ties",)),
+    "copied rows": (copied, ("duplicates",)),
+    "many missing": (lambda: incomplete(0.2), ("dropped",)),
+    "few missing": (lambda: incomplete(0.05), ()),
+    "a column on both sides": (common, ("shared",)),
+}
+
+
+@pytest.mark.parametrize("made, names", DATA.values(), ids=DATA)
+def test_data_raise_what_they_deserve(made, names):
+    cleaned = made()
+    assert tuple(flag.name for flag in data_flags(cleaned)) == names
+    assert tuple(flag.name for flag in flags_of(cleaned, seen())) == names
+
+
+def test_data_are_warned_of_under_classical_methods_too():
+    x = np.round(table()[:, 0], 1)
+    found = mi.estimate(x, x + table(seed=1)[:, 0], method="cca")
+    assert [flag.name for flag in found.flags] == ["no_limit", "ties"]
+
+
+# --- End to end ----------------------------------------------------------------------------------
+
+
+def test_flatnce_with_an_unbounded_critic_is_caught_and_repaired():
+    x, y = mi.tasks.staircase(4, size=4).sample(600, seed=0)
+    choices = {
+        "steps": 150,
+        "rate": 5e-3,
+        "baselines": False,
+        "permutations": 99,
+        "batch_size": 64,
+    }
+    loose = mi.MutualInformation("flatnce", critic="dot", **choices).fit(x, y)
+    found = loose.estimate_
+    assert found.flagged("scale")
+    (message,) = [flag.message for flag in found.flags if flag.name == "scale"]
+    assert "FlatNCE without a bounded critic runs away" in message
+    (fitted,) = [round.fitted for round in loose._work.rounds]
+    assert fitted.scale < 0.5
+    fresh = mi.tasks.staircase(4, size=4).sample(300, seed=1)
+    calibrated = loose.score(*fresh)
+    fitted.scale = 1.0  # as it was trained
+    raw = loose.score(*fresh)
+    assert raw < calibrated - 1
+    assert 1.0 < found.nats < 4 and found.lower < 4
+    assert calibrated == pytest.approx(found.nats, abs=0.6)
+
+
+def test_a_critic_that_knows_its_rows_by_heart_is_caught():
+    """Many columns, few rows: the value on training rows is far above that on others."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(240, 30))
+    y = 0.5 * x + random.normal(size=(240, 30))
+    found = mi.estimate(x, y, method="infonce", steps=60, rate=3e-3, baselines=False)
+    assert found.flagged("overfit")
+    assert not mi.estimate(x[:, 0], y[:, 0], steps=20, baselines=False).flagged("overfit")
+
+
+def test_a_broken_critic_is_reported():
+    x, y = mi.tasks.find("1v1-normal-0.75").sample(200, seed=0)
+    found = mi.estimate(x, y, method="infonce", rate=1e25, steps=30, baselines=False)
+    assert found.flagged("diverged") and np.isfinite(found.nats)
+
+
+def test_a_flag_holds_its_words():
+    flag = mi.Flag("scale", "Said.")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        flag.name = "other"

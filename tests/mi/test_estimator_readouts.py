@@ -1,0 +1,295 @@
+"""Numbers read on untouched rows: sums, read-outs and standard errors against loops."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from estimator_reference import READOUTS, jackknife, log_mean_exp, mean, others, without
+from flatnce.mi import SeparableCritic, bounds, critic_for
+from flatnce.mi.blocks import pool_log_sum, recentre, row_statistics
+from flatnce.mi.bounds_entrywise import smile
+from flatnce.mi.estimator.readouts import (
+    jackknife_size,
+    learned_dual_readout,
+    read,
+    student_quantile,
+)
+from flatnce.mi.estimator.sums import Part, sums_of
+
+N, POOL, GROUPS = 17, 11, 4
+
+
+class Product(SeparableCritic):
+    """Scores are products of the rows themselves; blocks of a few rows where asked."""
+
+    def __init__(self, entries=None):
+        super().__init__(nn.Identity(), nn.Identity())
+        self.entries = entries
+
+    def blocks(self, x, y, **choices):
+        return super().blocks(
+            x, y, **choices, **({"entries": self.entries} if self.entries else {})
+        )
+
+
+def part(size=1.0, entries=None, scale=0.7, seed=0, n=N, groups=GROUPS):
+    random = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(2, n, 3, generator=random, dtype=torch.float64)
+    y = (x + y) * size
+    pool = size * torch.randn(POOL, 3, generator=random, dtype=torch.float64)
+    return Part(Product(entries), scale, x, y, pool, torch.arange(n) * 7 % groups)
+
+
+def matrices(given):
+    scores = given.scale * given.x @ given.y.T
+    return scores.tolist(), (given.scale * given.x @ given.y_pool.T).tolist()
+
+
+# --- Sums ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [None, 1, 3 * N, N * N - 1])
+def test_every_sum_is_its_definition_in_blocks_too(entries):
+    given = part(entries=entries)
+    found, (scores, pool) = sums_of(given), matrices(given)
+    assert found.positive.dtype == torch.float64 and found.pool == POOL
+    assert found.sizes.tolist() == [5, 4, 4, 4]
+    for i, row in enumerate(scores):
+        top, shift = max(others(row, i)), log_mean_exp(pool[i])
+        assert float(found.positive[i]) == pytest.approx(row[i], rel=1e-12)
+        assert float(found.top[i]) == pytest.approx(top, rel=1e-12)
+        assert float(found.shift[i]) == pytest.approx(shift, rel=1e-12)
+        squares = math.fsum(math.exp(2 * (value - top)) for value in others(row, i))
+        assert float(found.squares[i]) == pytest.approx(squares, rel=1e-12)
+        for g in range(GROUPS):
+            there = [row[j] for j in range(N) if j != i and j * 7 % GROUPS == g]
+            negatives = math.fsum(math.exp(value - top) for value in there)
+            clipped = math.fsum(math.exp(min(max(value - shift, -5), 5)) for value in there)
+            assert float(found.negatives[i, g]) == pytest.approx(negatives, rel=1e-11)
+            assert float(found.clipped[i, g]) == pytest.approx(clipped, rel=1e-11)
+
+
+@pytest.mark.parametrize("left_out", range(GROUPS))
+def test_leaving_a_group_out_is_starting_from_the_other_rows(left_out):
+    given = part()
+    kept = given.group != left_out
+    rest = dataclasses.replace(given, x=given.x[kept], y=given.y[kept], group=given.group[kept])
+    one, clipped, rows = sums_of(given).statistics(left_out)
+    two, clipped_two, _ = sums_of(rest).statistics()
+    assert rows.tolist() == kept.tolist()
+    for name in ("positive", "negative", "count"):
+        torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(clipped, clipped_two, rtol=1e-12, atol=1e-12)
+
+
+def test_a_group_that_holds_almost_all_of_the_sum_can_be_left_out():
+    """Subtracting it would leave rounding."""
+    given = part()
+    y = given.y.clone()
+    y[0] = 100 * given.x[1]
+    given = dataclasses.replace(given, y=y)
+    scores, _ = without(*matrices(given), given.group.tolist(), 0)
+    found, _, _ = sums_of(given).statistics(0)
+    wanted = [math.log(math.fsum(map(math.exp, others(row, i)))) for i, row in enumerate(scores)]
+    assert found.negative.tolist() == pytest.approx(wanted, rel=1e-12)
+
+
+# --- Read-outs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [None, 2 * N])
+@pytest.mark.parametrize("size", [0.1, 1.0, 4.0])
+def test_every_read_out_is_its_definition(size, entries):
+    given = part(size, entries)
+    found, (scores, pool) = read([sums_of(given)]), matrices(given)
+    assert list(found) == list(READOUTS)
+    for name, slow in READOUTS.items():
+        assert found[name].name == name
+        assert found[name].nats == pytest.approx(slow(scores, pool), rel=1e-9, abs=1e-11)
+
+
+def test_read_outs_are_the_bounds_of_the_dense_matrix():
+    given = part()
+    found = read([sums_of(given)])
+    scores, pool = (torch.tensor(each, dtype=torch.float64) for each in matrices(given))
+    shift = pool_log_sum(pool) - math.log(POOL)
+    centred = recentre(row_statistics(scores), shift)
+    wanted = {
+        "infonce": bounds.infonce(scores),
+        "flo-cross-fitted": bounds.cross_fitted_flo(scores, pool),
+        "tuba": bounds.tuba(scores, shift),
+        "dv-recentred": bounds.donsker_varadhan(centred),
+        "flatnce": bounds.flatnce(scores),
+        "smile": smile(scores - shift[:, None], clip=5.0),
+    }
+    for name, value in wanted.items():
+        assert found[name].nats == pytest.approx(float(value), rel=1e-10)
+
+
+def test_what_is_called_a_bound_is_one():
+    kinds = {name: each.is_bound for name, each in read([sums_of(part())]).items()}
+    assert kinds == {
+        "infonce": True,
+        "flo-cross-fitted": True,
+        "tuba": True,
+        "dv-recentred": False,
+        "flatnce": False,
+        "smile": False,
+    }
+
+
+def test_an_offset_of_the_rows_changes_no_read_out():
+    """A critic's c(x): every read-out is indifferent to it, recentred or by itself."""
+
+    class Lifted(Product):
+        def _block(self, left, right, dtype):
+            return super()._block(left, right, dtype) + 3 * left[:, :1] + 40
+
+    given = part()
+    one = read([sums_of(given)])
+    two = read([sums_of(dataclasses.replace(given, critic=Lifted()))])
+    for name in one:
+        assert two[name].nats == pytest.approx(one[name].nats, rel=1e-9)
+        assert two[name].standard_error == pytest.approx(one[name].standard_error, rel=1e-7)
+
+
+def test_scores_far_beyond_the_exponential_still_give_numbers():
+    found = read([sums_of(part(size=1e4))])
+    for name in ("infonce", "flatnce", "smile", "dv-recentred"):
+        assert math.isfinite(found[name].nats), name
+
+
+# --- Several parts -------------------------------------------------------------------------------
+
+
+def slow_mean(parts, slow, left_out=None):
+    total, rows = 0.0, 0
+    for given in parts:
+        scores, pool = without(*matrices(given), given.group.tolist(), left_out)
+        total, rows = total + len(scores) * slow(scores, pool), rows + len(scores)
+    return total / rows
+
+
+def test_parts_weigh_by_their_rows_and_the_jackknife_is_the_explicit_loop():
+    parts = [part(), part(seed=1, n=12)]
+    found = read([sums_of(given) for given in parts])
+    for name, slow in READOUTS.items():
+        assert found[name].nats == pytest.approx(slow_mean(parts, slow), rel=1e-10)
+        left = [slow_mean(parts, slow, group) for group in range(GROUPS)]
+        assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
+
+
+def test_groups_that_a_part_does_not_hold_are_left_out_of_the_others():
+    one, two = part(), part(seed=1, n=12)
+    parts = [one, dataclasses.replace(two, group=two.group % 2 + 3)]  # 3 is shared, 4 is not
+    sums = [sums_of(given) for given in parts]
+    assert jackknife_size(sums) == 5
+    found = read(sums)
+    for name, slow in READOUTS.items():
+        left = [slow_mean(parts, slow, group) for group in range(5)]
+        assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
+
+
+@pytest.mark.parametrize("rest", [0, 1], ids=["none left", "one row left"])
+def test_a_part_of_one_group_goes_with_it(rest):
+    one, two = part(), part(seed=1, n=12)
+    group = torch.full((12,), 4)
+    group[12 - rest :] = 0
+    parts = [one, dataclasses.replace(two, group=group)]
+    found = read([sums_of(given) for given in parts])["infonce"]
+    slow = READOUTS["infonce"]
+    left = [slow_mean(parts, slow, group) for group in range(4)] + [slow_mean([one], slow)]
+    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-7)
+
+
+def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
+    parts = [part(size) for size in (0.01, 1.0, 3.0)]
+    found = read([sums_of(given) for given in parts])["infonce"]
+    values = [slow_mean([given], READOUTS["infonce"]) for given in parts]
+    spread = math.sqrt(mean((value - mean(values)) ** 2 for value in values) * 3 / 2 / 3)
+    left = [slow_mean(parts, READOUTS["infonce"], group) for group in range(GROUPS)]
+    assert spread > jackknife(left)
+    assert found.standard_error == pytest.approx(spread, rel=1e-9)
+
+
+def test_a_learned_u_is_read_as_it_was_learned():
+    torch.manual_seed(0)
+    critic = critic_for("dot", (3, 3), hidden=(8,), features=4, dual="free").eval()
+    parts = [
+        dataclasses.replace(
+            given, critic=critic, x=given.x.float(), y=given.y.float(), y_pool=given.y_pool.float()
+        )
+        for given in (part(), part(seed=1, n=12))
+    ]
+    rows = []
+    for given in parts:
+        with torch.no_grad():
+            scores, u = critic.scores_and_dual(given.x, given.y)
+        scores, u = scores.double().tolist(), u.tolist()
+        for i, row in enumerate(scores):
+            tail = mean(math.exp(value - row[i]) for value in others(row, i))
+            rows.append(1 - u[i] - math.exp(-u[i]) * tail)
+    found = learned_dual_readout(parts)
+    assert found.is_bound and found.name == "flo"
+    assert found.nats == pytest.approx(mean(rows), rel=1e-4)
+    assert found.standard_error == pytest.approx(np.std(rows, ddof=1) / len(rows) ** 0.5, rel=1e-4)
+
+
+# --- Standard errors -----------------------------------------------------------------------------
+
+
+class Side(nn.Module):
+    """Half of the log density ratio of a normal pair of correlation r."""
+
+    def __init__(self, r, leads):
+        super().__init__()
+        self.r, self.leads = r, leads
+
+    def forward(self, values):
+        q = 1 - self.r**2
+        alone = -(self.r**2) * values.square() / (2 * q)
+        ends = (alone, torch.ones_like(alone))
+        first = values * (self.r / q) if self.leads else values
+        return torch.cat((first, *(ends if self.leads else ends[::-1])), dim=1)
+
+
+def normal_part(r, n, seed, groups=20):
+    random = torch.Generator().manual_seed(seed)
+    draws = torch.randn(2, 2, n, 1, generator=random, dtype=torch.float64)
+    x, y = draws[:, 0], r * draws[:, 0] + (1 - r * r) ** 0.5 * draws[:, 1]
+    critic = SeparableCritic(Side(r, True), Side(r, False))
+    return Part(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
+
+
+@pytest.mark.parametrize("r, samples", [(0.8, 80)])
+def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
+    """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
+    found = [read([sums_of(normal_part(r, 120, seed))]) for seed in range(samples)]
+    truth = -math.log(1 - r * r) / 2
+    for name in ("infonce", "flo-cross-fitted", "dv-recentred"):
+        values = np.array([each[name].nats for each in found])
+        errors = np.array([each[name].standard_error for each in found])
+        ratio = math.sqrt((errors**2).mean()) / values.std(ddof=1)
+        assert 0.7 < ratio < 1.4, name
+        assert abs(values.mean() - truth) < 0.04  # a bound at its best is close to the truth
+    limits = [
+        each["infonce"].nats - student_quantile(19) * each["infonce"].standard_error
+        for each in found
+    ]
+    covered = np.mean(np.array(limits) <= truth)
+    assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / samples)
+
+
+@pytest.mark.parametrize("degrees", [1, 3, 19, 1000])
+def test_limits_use_students_quantile(degrees):
+    """By the integral of its density: 95 % lie below it."""
+    bound = student_quantile(degrees)
+    angle = np.linspace(-np.pi / 2, math.atan(bound / degrees**0.5), 200_001)[1:]
+    density = np.cos(angle) ** (degrees - 1)  # t = √ν tan(angle)
+    log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
+    share = np.trapezoid(density, angle) * math.exp(log_norm)
+    assert share == pytest.approx(0.95, abs=1e-4)

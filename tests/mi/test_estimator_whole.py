@@ -1,0 +1,382 @@
+"""From two tables to an answer: truth, independence, every method, folds, groups, new rows."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flatnce import mi
+
+QUICK = {"steps": 16, "baselines": False, "permutations": 99}
+NEURAL = [name for name, method in mi.METHODS.items() if not method.classical]
+CLASSICAL = [name for name, method in mi.METHODS.items() if method.classical]
+
+
+def pairs(n=300, task="1v1-normal-0.75", seed=0):
+    return mi.tasks.find(task).sample(n, seed=seed)
+
+
+def numbers(found):
+    return found.nats, found.standard_error, found.lower, found.p_value, found.ceiling
+
+
+# --- Truth ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_normal_pairs_are_estimated_and_the_limit_lies_below_the_truth(seed):
+    x, y = pairs(600, seed=seed)
+    found = mi.estimate(x, y, steps=50, seed=seed)
+    truth = mi.tasks.find("1v1-normal-0.75").mi
+    assert found.lower < truth and found.lower < found.nats < found.ceiling
+    assert abs(found.nats - truth) < 3 * found.standard_error
+    assert 0.03 < found.standard_error < 0.15
+    assert found.p_value == 1 / 2000 and found.sentence().endswith("p < 0.001")
+    assert found.ceiling == pytest.approx(math.log(found.split["test"]))
+    assert found.split == {"train": 300, "validation": 150, "test": 150, "folds": 1}
+    assert found.baselines["cca"] == pytest.approx(truth, abs=0.15)
+    assert found.baselines["ksg"] == pytest.approx(truth, abs=0.15)
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_independent_columns_are_not_found_dependent(seed):
+    random = np.random.default_rng(seed)
+    found = mi.estimate(
+        random.normal(size=(300, 2)), random.normal(size=(300, 2)), seed=seed, **QUICK
+    )
+    assert found.lower == 0 and found.p_value > 0.05 and found.nats < 0.1
+
+
+def test_what_only_a_perceptron_sees_is_learned():
+    x = np.random.default_rng(0).normal(size=600)
+    y = np.abs(x) + 0.1 * np.random.default_rng(1).normal(size=600)
+    found = mi.estimate(x, y, steps=150, rate=2e-3, baselines=False)
+    assert found.nats > 0.7 and found.p_value < 0.01
+    assert found.history[-1]["validation"] > found.history[0]["validation"]
+
+
+def test_the_lower_limit_is_the_estimate_less_students_quantile_times_the_error():
+    found = mi.estimate(*pairs(), **QUICK)
+    quantile = 1.729132811521367  # 19 degrees: 20 groups
+    assert found.lower == pytest.approx(found.nats - quantile * found.standard_error)
+    assert found.nats == found.readouts[found.readout].nats == found.readouts["infonce"].nats
+
+
+# --- Methods -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", NEURAL)
+def test_every_method_that_trains_gives_a_bound(method):
+    found = mi.estimate(*pairs(), method=method, **QUICK)
+    assert found.method == method
+    assert 0.15 < found.nats < 1.0 and 0 < found.lower < found.nats
+    assert all(math.isfinite(each.nats) for each in found.readouts.values())
+    assert ("flo" in found.readouts) == (mi.METHODS[method].dual is not None)
+    json.dumps(found.plain(), allow_nan=False)
+    for name, each in found.readouts.items():
+        assert name in found.summary() and each.note in found.summary()
+
+
+@pytest.mark.parametrize("method", CLASSICAL)
+def test_every_classical_method_gives_a_number_and_says_that_it_is_no_more(method):
+    found = mi.estimate(*pairs(), method=method)
+    assert 0.2 < found.nats < 0.8 and math.isnan(found.lower) and math.isnan(found.p_value)
+    assert found.flags[0].name == "no_limit" and found.readouts == {}
+    json.dumps(found.plain(), allow_nan=False)
+    assert found.sentence().startswith("I(X;Y) ≈ 0.")
+
+
+@pytest.mark.parametrize("critic", ["gaussian", "dot", "cosine", "bilinear", "joint"])
+def test_every_critic_by_name(critic):
+    found = mi.estimate(*pairs(100), method="infonce", critic=critic, **QUICK)
+    assert math.isfinite(found.nats) and found.settings["critic"] == critic
+
+
+# --- Splits --------------------------------------------------------------------------------------
+
+
+def test_cross_fitting_reads_every_row_once():
+    told = []
+    found = mi.estimate(*pairs(), folds=3, progress=told.append, **QUICK)
+    assert found.split == {"train": 100, "validation": 100, "test": 300, "folds": 3}
+    assert found.ceiling == pytest.approx(math.log(100))
+    assert {record["fold"] for record in found.history} == {0, 1, 2}
+    assert told[0].folds == 3 and told[-1].step <= 16
+    assert 0.03 < found.standard_error < 0.085  # of 300 rows; 75 of them give 0.1
+
+
+def test_groups_stay_together_and_their_copies_do_not_pass_for_information():
+    """Rows of a group are nearly equal and x is independent of y: apart, they would leak."""
+    random = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 10)
+    x, y = random.normal(size=(2, 40, 3))
+    noise = 0.01 * random.normal(size=(2, 400, 3))
+    x, y = x[groups] + noise[0], y[groups] + noise[1]
+    choices = {**QUICK, "steps": 60, "rate": 2e-3, "method": "infonce"}
+    honest = mi.estimate(x, y, groups=groups, **choices)
+    assert honest.lower == 0 and honest.p_value > 0.02
+    assert honest.settings["groups"] == 40
+    leaking = mi.estimate(x, y, **choices)
+    assert leaking.lower > 0.5
+
+
+def test_repeated_rows_stay_together():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 60, 4))
+    x, y = np.tile(x, (5, 1)), np.tile(y, (5, 1))
+    found = mi.estimate(x, y, **{**QUICK, "steps": 60}, rate=2e-3)
+    assert found.flagged("duplicates") and found.lower == 0 and found.p_value > 0.02
+
+
+def test_blocks_keep_neighbours_together():
+    """Two independent random walks: neighbours in training would give the answer away."""
+    walks = np.cumsum(np.random.default_rng(0).normal(size=(600, 2)), axis=0)
+    found = mi.estimate(walks[:, 0], walks[:, 1], blocks=50, transform="standard", **QUICK)
+    assert found.settings["blocks"] == 50
+    rows = sorted(found.split[name] for name in ("train", "validation", "test"))
+    assert sum(rows) == 600 and all(count % 50 == 0 for count in rows)
+
+
+def test_few_uneven_groups_still_give_a_standard_error():
+    sizes = [40, 35, 30, 25, 20, *[15] * 10]
+    groups = np.repeat(np.arange(15), sizes)
+    for folds in (1, 3):
+        found = mi.estimate(*pairs(300), groups=groups, folds=folds, **QUICK)
+        assert math.isfinite(found.standard_error) and found.standard_error > 0
+        assert math.isfinite(found.lower)
+
+
+def test_a_small_pool_cuts_the_rows_that_are_read_into_parts():
+    found = mi.estimate(*pairs(400), pool=50, **QUICK)
+    assert found.split["test"] == 100
+    assert found.ceiling == pytest.approx(math.log(50))
+    whole = mi.estimate(*pairs(400), **QUICK)
+    assert found.nats == pytest.approx(whole.nats, abs=0.2)
+    assert math.isfinite(found.standard_error) and found.p_value < 0.05
+
+
+def test_labels_without_a_number_and_rows_left_out_keep_their_groups():
+    x, y = pairs(300)
+    x[::10] = np.nan
+    groups = [f"patient {number // 10}" for number in range(300)]
+    found = mi.estimate(x, y, groups=groups, **QUICK)
+    assert found.cleaning.rows_used == 270 and found.settings["groups"] == 30
+
+
+# --- Seeds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choices", [{}, {"folds": 3}, {"method": "flo"}], ids=str)
+def test_the_same_seed_gives_the_same_numbers(choices):
+    found = []
+    for state, seed in ((1, 5), (2, 5), (2, 6)):
+        torch.manual_seed(state)
+        found.append(mi.estimate(*pairs(100), seed=seed, **choices, **{**QUICK, "steps": 4}))
+    one, two, other = found
+    assert numbers(one) == numbers(two) != numbers(other)
+    assert str(one.history) == str(two.history)  # holds NaN
+
+
+def test_estimating_leaves_the_callers_random_state_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    mi.estimate(*pairs(100), **QUICK)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_estimates_side_by_side_are_estimates_alone():
+    data = [pairs(120, seed=seed) for seed in range(3)]
+    together = mi.estimate_each(data, seed=10, **QUICK)
+    for number, (found, (x, y)) in enumerate(zip(together, data, strict=True)):
+        alone = mi.estimate(x, y, seed=10 + number, **QUICK)
+        assert found.nats == pytest.approx(alone.nats, abs=2e-3)
+        assert found.cleaning == alone.cleaning
+    assert [each.nats for each in mi.estimate_each(data, method="cca")] == [
+        mi.estimate(x, y, method="cca").nats for x, y in data
+    ]
+    assert mi.estimate_each([]) == []
+
+
+# --- Critics of one's own ------------------------------------------------------------------------
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(16, 4),
+    )
+
+
+def images(n=300):
+    """Noise with a bright corner whose height is the other side's number."""
+    random = np.random.default_rng(0)
+    height = random.normal(size=n)
+    pictures = 0.3 * random.normal(size=(n, 1, 8, 8))
+    pictures[:, :, :4, :4] += height[:, None, None, None]
+    return pictures.astype(np.float32), height[:, None] + 0.3 * random.normal(size=(n, 1))
+
+
+@pytest.mark.parametrize("given, folds", [("a critic", 3), ("a function", 1)])
+def test_images_through_modules_of_ones_own(given, folds):
+    x, y = images()
+
+    def make():
+        torch.manual_seed(0)
+        return mi.SeparableCritic(network(), mi.perceptron(1, 4, [16]))
+
+    found = mi.estimate(
+        x,
+        y,
+        critic=make() if given == "a critic" else make,
+        folds=folds,
+        **{**QUICK, "steps": 60},
+        rate=5e-3,
+    )
+    assert found.nats > 0.3 and found.p_value < 0.02
+    assert found.settings["critic"] == "given"
+    assert found.baselines == {}
+
+
+def test_a_critic_that_was_given_is_left_as_it_was():
+    critic = mi.SeparableCritic(mi.perceptron(1, 4, [8]), mi.perceptron(1, 4, [8]))
+    before = {name: value.clone() for name, value in critic.state_dict().items()}
+    mi.estimate(*pairs(200), critic=critic, **QUICK)
+    for name, value in critic.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_critic_without_weights_is_read_as_it_is():
+    critic = mi.SeparableCritic(nn.Identity(), nn.Identity())
+    found = mi.estimate(*pairs(200), critic=critic, **QUICK)
+    assert found.nats > 0.1 and len(found.history) == 1
+
+
+# --- The class -----------------------------------------------------------------------------------
+
+
+def test_parameters_can_be_read_changed_and_cloned():
+    from sklearn.base import clone
+
+    one = mi.MutualInformation("flatnce", steps=20, folds=3)
+    assert one.get_params()["method"] == "flatnce" and one.get_params()["folds"] == 3
+    again = clone(one)
+    assert again is not one and again.get_params() == one.get_params()
+    assert again.set_params(folds=1, seed=4) is again
+    assert (again.folds, again.seed, one.folds) == (1, 4, 3)
+    with pytest.raises(ValueError, match=r"foldss is no choice; there are method, critic"):
+        one.set_params(foldss=2)
+    mine = mi.MutualInformation(critic=mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2)))
+    assert isinstance(clone(mine).critic, mi.SeparableCritic)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return mi.MutualInformation(folds=3, **{**QUICK, "steps": 30}).fit(*pairs(600))
+
+
+def test_pointwise_information_of_new_rows(fitted):
+    x, y = pairs(500, seed=9)
+    found = fitted.pointwise(x, y)
+    assert found.shape == (500,) and found.dtype == np.float64
+    r = 0.75
+    true = -0.5 * math.log(1 - r * r) + (
+        (2 * r * x * y - r * r * (x**2 + y**2)) / (2 * (1 - r * r))
+    )
+    assert np.corrcoef(found, true[:, 0])[0, 1] > 0.9
+    assert found.mean() == pytest.approx(mi.tasks.find("1v1-normal-0.75").mi, abs=0.15)
+    np.testing.assert_allclose(fitted.pointwise(x[:3], y[:3]), found[:3], rtol=1e-5, atol=1e-6)
+
+
+def test_the_score_of_new_rows_is_infonce(fitted):
+    x, y = pairs(300, seed=9)
+    found = fitted.score(x, y)
+    assert found == pytest.approx(mi.tasks.find("1v1-normal-0.75").mi, abs=0.2)
+    assert fitted.score(x, y[::-1].copy()) < 0.1
+    assert fitted.score(torch.from_numpy(x), y[:, 0]) == pytest.approx(found)
+
+
+def test_columns_that_were_left_out_are_given_and_not_used():
+    x, y = pairs(200)
+    wide = np.concatenate([np.ones_like(x), x, x], axis=1)
+    one = mi.MutualInformation(**QUICK).fit(wide, y)
+    two = mi.MutualInformation(**QUICK).fit(x, y)
+    np.testing.assert_array_equal(one.pointwise(wide[:5], y[:5]), two.pointwise(x[:5], y[:5]))
+    with pytest.raises(ValueError, match=r"x has shape \(5, 2\); pass the same 3 columns"):
+        one.pointwise(wide[:5, :2], y[:5])
+
+
+X, Y = pairs(60)
+REFUSED = {
+    "before fit": (lambda fit: mi.MutualInformation().score(X, Y), r"call fit\(x, y\) first"),
+    "classical": (
+        lambda fit: mi.MutualInformation("cca").fit(X, Y).pointwise(X, Y),
+        "method='cca' trains no critic",
+    ),
+    "more columns": (lambda fit: fit.pointwise(np.hstack([X, X]), Y), r"\(60, 2\).* same 1 col"),
+    "images": (lambda fit: fit.pointwise(X, Y.reshape(60, 1, 1)), "y has shape"),
+    "missing": (lambda fit: fit.score(np.where(X > 1, np.nan, X), Y), "x holds NaN or infinite"),
+    "infinite": (lambda fit: fit.score(X, np.where(Y > 1, np.inf, Y)), "y holds NaN or infinite"),
+    "lengths": (lambda fit: fit.pointwise(X, Y[:50]), "x has 60 rows and y 50"),
+    "text": (lambda fit: fit.score(np.array(["a"] * 60), Y), "x holds"),
+    "one pair": (lambda fit: fit.score(X[:1], Y[:1]), "at least 2 pairs"),
+}
+
+
+@pytest.mark.parametrize("call, said", REFUSED.values(), ids=REFUSED)
+def test_new_rows_that_do_not_fit_are_refused(fitted, call, said):
+    with pytest.raises(ValueError, match=said):
+        call(fitted)
+
+
+# --- Choices -------------------------------------------------------------------------------------
+
+CHOICES = {
+    "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean infonce?"),
+    "critic": ({"critic": "dott"}, "critic='dott' is unknown; choose from auto, gaussian"),
+    "transform": ({"transform": "log"}, "transform='log' is unknown; choose from copula"),
+    "folds": ({"folds": 2}, "folds=2: give 1"),
+    "batch": ({"batch_size": 1}, "batch_size=1: give a whole number, at least 2"),
+    "steps": ({"steps": 0}, "steps=0: give a whole number, at least 1"),
+    "seed": ({"seed": -1}, "seed=-1: give a whole number, at least 0"),
+    "permutations": ({"permutations": 10}, "permutations=10: give a whole number, at least 19"),
+    "pool": ({"pool": 10}, "pool=10: give a whole number, at least 50"),
+    "rate": ({"rate": 0.0}, "rate=0.0: give a positive number"),
+    "scale": ({"scale": -1.0}, "scale=-1.0: give a positive number"),
+    "device": ({"device": "abacus"}, "device='abacus' is not available"),
+    "gaussian flo": ({"method": "flo", "critic": "gaussian"}, "critic='gaussian' has no u"),
+    "no critic": ({"critic": lambda: 3}, "critic gives a int; pass a flatnce.mi Critic"),
+    "no u": (
+        {"method": "flo", "critic": mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2))},
+        "the critic has no u-head; pass dual=",
+    ),
+    "both": ({"blocks": 3, "groups": list(range(60))}, "pass groups or blocks, not both"),
+}
+
+
+@pytest.mark.parametrize("choices, said", CHOICES.values(), ids=CHOICES)
+def test_choices_that_cannot_be_are_refused_by_name(choices, said):
+    with pytest.raises(ValueError) as caught:
+        mi.estimate(X, Y, **choices)
+    assert said in str(caught.value)
+
+
+def test_images_without_a_critic_are_refused_with_the_way_out():
+    x, y = images(60)
+    with pytest.raises(ValueError, match=r"\(1, 8, 8\).*mi.SeparableCritic"):
+        mi.estimate(x, y)
+    with pytest.raises(ValueError, match="method='ksg' takes tables"):
+        mi.estimate(x, y, method="ksg")
+
+
+def test_fifty_rows_are_enough():
+    found = mi.estimate(*pairs(50), **QUICK)
+    assert math.isfinite(found.nats) and found.flagged("small")
+    json.dumps(found.plain(), allow_nan=False)

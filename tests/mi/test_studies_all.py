@@ -1,0 +1,293 @@
+"""Studies: methods side by side, every two columns, growing samples, tasks of known truth."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from flatnce import mi
+from flatnce.mi.studies.curve import _line
+
+QUICK = {"steps": 8, "permutations": 99}
+
+
+def pairs(n=300, task="1v1-normal-0.75"):
+    return mi.tasks.find(task).sample(n, seed=0)
+
+
+# --- Several methods -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return mi.compare(*pairs(), methods=["auto", "flatnce", "ksg", "auto"], **QUICK)
+
+
+def test_methods_are_compared_on_one_split(comparison):
+    assert list(comparison.estimates) == ["auto", "flatnce", "ksg"]
+    assert [row["method"] for row in comparison.rows] == ["auto", "flatnce", "ksg"]
+    assert [row["is_bound"] for row in comparison.rows] == [True, True, False]
+    assert (
+        comparison.estimates["auto"].nats == mi.estimate(*pairs(), baselines=False, **QUICK).nats
+    )
+    assert comparison.estimates["auto"].baselines == {}
+
+
+def test_the_table_shows_a_dash_for_what_is_not_given(comparison):
+    lines = comparison.table().splitlines()
+    assert lines[0].split()[:2] == ["method", "nats"]
+    (ksg,) = [line for line in lines if line.startswith("ksg")]
+    assert ksg.split()[2:6] == ["–"] * 4 and "no bound" in ksg and "no_limit" not in ksg
+    auto = comparison.estimates["auto"]
+    assert lines[1].split()[1] == f"{auto.nats:.3f}" and "lower bound" in lines[1]
+    bits = comparison.table("bits").splitlines()[1]
+    assert bits.split()[1] == f"{auto.bits:.3f}"
+
+
+def test_a_comparison_is_json(comparison):
+    json.dumps(comparison.plain(), allow_nan=False)
+    assert comparison.plain("bits")["ksg"]["unit"] == "bits"
+
+
+@pytest.mark.parametrize(
+    "methods, said",
+    [
+        ("auto", "give a list of names"),
+        ([], "give a list of names"),
+        (["auto", "flatnec"], "method='flatnec' is unknown; did you mean flatnce?"),
+    ],
+)
+def test_methods_that_cannot_be_compared_are_refused_before_any_work(methods, said):
+    with pytest.raises(ValueError) as caught:
+        mi.compare(*pairs(), methods=methods)
+    assert said in str(caught.value)
+
+
+# --- Every two columns ---------------------------------------------------------------------------
+
+
+def table(n=200):
+    random = np.random.default_rng(0)
+    first = random.normal(size=n)
+    return np.stack([first, 0.8 * first + 0.6 * random.normal(size=n), random.normal(size=n)], 1)
+
+
+@pytest.fixture(scope="module")
+def found_pairs():
+    return mi.pairwise(table(), ["height", "weight", "luck"], **QUICK)
+
+
+def test_every_pair_is_estimated_and_the_matrix_is_symmetric(found_pairs):
+    assert set(found_pairs.estimates) == {(0, 1), (0, 2), (1, 2)}
+    for matrix in (found_pairs.matrix, found_pairs.lower):
+        assert np.isnan(matrix.diagonal()).all()
+        np.testing.assert_array_equal(matrix, matrix.T)
+    assert found_pairs.matrix[0, 1] == found_pairs.estimates[0, 1].nats
+    assert found_pairs.rows[0]["first"] == "height" and found_pairs.rows[0]["second"] == "weight"
+    estimates = [row["estimate"] for row in found_pairs.rows]
+    assert estimates == sorted(estimates, reverse=True)
+
+
+def test_pairs_side_by_side_are_pairs_alone(found_pairs):
+    values = table()
+    for number, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
+        alone = mi.estimate(values[:, i], values[:, j], seed=number, baselines=False, **QUICK)
+        assert found_pairs.estimates[i, j].nats == pytest.approx(alone.nats, abs=2e-3)
+
+
+def with_p_values(values):
+    found = mi.estimate(*pairs(100), baselines=False, steps=1, permutations=19)
+    estimates = {
+        pair: dataclasses.replace(found, p_value=value, nats=float(number))
+        for number, (pair, value) in enumerate(values.items())
+    }
+    return mi.Pairwise(("a", "b", "c"), estimates)
+
+
+def test_p_values_are_corrected_as_holm_does():
+    found = with_p_values({(0, 1): 0.04, (0, 2): 0.01, (1, 2): 0.03})
+    adjusted = {(row["first"], row["second"]): row["p_value_holm"] for row in found.rows}
+    # In order 0.01, 0.03, 0.04: times 3, 2, 1, never falling.
+    wanted = {("a", "c"): 0.03, ("b", "c"): 0.06, ("a", "b"): 0.06}
+    assert adjusted == pytest.approx(wanted)
+    large = with_p_values({(0, 1): 0.9, (0, 2): 0.8, (1, 2): 0.7})
+    assert {row["p_value_holm"] for row in large.rows} == {1.0}
+
+
+def test_pairs_as_text_and_json(found_pairs):
+    lines = found_pairs.table().splitlines()
+    assert len(lines) == 4 and lines[1].split()[:2] == ["height", "weight"]
+    assert len(found_pairs.table("bits", most=1).splitlines()) == 2
+    plain = json.loads(json.dumps(found_pairs.plain("bits"), allow_nan=False))
+    assert plain["columns"] == ["height", "weight", "luck"] and len(plain["pairs"]) == 3
+    top = found_pairs.rows[0]
+    assert plain["pairs"][0]["estimate"] == pytest.approx(top["estimate"] / math.log(2))
+    assert plain["pairs"][0]["p_value"] == top["p_value"]
+
+
+def test_rows_are_left_out_pair_by_pair():
+    values = table(120)
+    values[:20, 2] = np.nan
+    found = mi.pairwise(values, **QUICK)
+    assert found.columns == tuple(f"column {k} of table" for k in range(3))
+    used = {pair: each.cleaning.rows_used for pair, each in found.estimates.items()}
+    assert used == {(0, 1): 120, (0, 2): 100, (1, 2): 100}
+
+
+def changed(column, value):
+    values = table()
+    values[:, column] = value
+    return values
+
+
+REFUSED = {
+    "a vector": (lambda: mi.pairwise(table()[:, 0]), r"shape \(200, 1\).*at least two columns"),
+    "names": (lambda: mi.pairwise(table(), ["a", "b"]), "names 2 of 3 columns"),
+    "classical": (lambda: mi.pairwise(table(), method="ksg"), "method='ksg'.*pairwise"),
+    "a constant": (lambda: mi.pairwise(changed(1, 3.0), ["a", "b", "c"]), "one value only in b"),
+    "infinite": (lambda: mi.pairwise(changed(2, np.inf)), "infinite values in column 2 of table"),
+    "missing": (lambda: mi.pairwise(changed(0, np.nan)), "has 0 values in column 0"),
+    "unit": (lambda: with_p_values({(0, 1): 0.5}).table("dits"), "choose nats or bits"),
+}
+
+
+@pytest.mark.parametrize("call, said", REFUSED.values(), ids=REFUSED)
+def test_tables_that_cannot_be_paired_are_refused_by_column(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+# --- Growing samples -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def curve():
+    return mi.subsampling_curve(*pairs(400), parts=(1, 2, 4), **QUICK)
+
+
+def test_the_curve_has_a_point_for_every_size(curve):
+    assert [(rows, count) for rows, _, _, count in curve.points] == [(100, 4), (200, 2), (400, 1)]
+    assert curve.points[-1][1] == curve.whole.nats
+    assert curve.whole.cleaning.rows_given == 400
+
+
+def test_the_line_is_that_of_weighted_least_squares():
+    points = [(100, 0.5 - 2 / 100, 0.1, 4), (200, 0.5 - 2 / 200, 0.05, 2), (400, 0.495, 0.02, 1)]
+    intercept, error, slope = _line(points)
+    assert (intercept, slope) == pytest.approx((0.5, -2.0))
+    design = np.array([[1 / e, 1 / n / e] for n, _, e, _ in points])
+    assert error == pytest.approx(np.linalg.inv(design.T @ design)[0, 0] ** 0.5)
+
+
+def test_the_curve_in_words_and_plain_data(curve):
+    text = curve.table("bits")
+    assert "not a bound" in text and f"{curve.intercept / math.log(2):.3f}" in text
+    plain = json.loads(json.dumps(curve.plain(), allow_nan=False))
+    assert plain["extrapolation"]["is_bound"] is False and len(plain["points"]) == 3
+
+
+def test_parts_of_a_series_are_stretches_of_it(monkeypatch):
+    from flatnce.mi.studies import curve as module
+
+    class Enough(Exception):
+        pass
+
+    def tell(pairs, **rest):
+        seen.extend(part[:, 0] for part, _ in pairs)
+        raise Enough
+
+    monkeypatch.setattr(module, "estimate_each", tell)
+    x, y = np.arange(400.0), np.random.default_rng(0).normal(size=400)
+    for choices, consecutive in (({"blocks": 5}, True), ({}, False)):
+        seen = []
+        with pytest.raises(Enough):
+            mi.subsampling_curve(x, y, parts=(1, 2, 4), **choices)
+        assert sorted(np.concatenate(seen)) == x.tolist() and len(seen) == 4
+        assert [bool((np.diff(part) == 1).all()) for part in seen] == [consecutive] * 4
+
+
+CURVES = {
+    "few": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2)), "at least two more"),
+    "not whole": (lambda: mi.subsampling_curve(*pairs(), parts=(2, 3, 4)), "give 1 and"),
+    "small": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 7)), "leave 42 rows a part"),
+    "lengths": (lambda: mi.subsampling_curve(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
+    "classical": (
+        lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 3), method="cca"),
+        "method='cca'.*subsampling_curve",
+    ),
+}
+
+
+@pytest.mark.parametrize("call, said", CURVES.values(), ids=CURVES)
+def test_curves_that_cannot_be_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+# --- Tasks of known truth ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result():
+    told = []
+    found = mi.benchmark(
+        ["auto", "cca"],
+        ["1v1-normal-0.75", mi.tasks.null(1)],
+        n=200,
+        seeds=(3, 7),
+        progress=told.append,
+        **QUICK,
+    )
+    assert tuple(told) == found.rows
+    return found
+
+
+def test_a_benchmark_has_a_row_for_every_method_and_task(result):
+    named = [(row.task, row.method) for row in result.rows]
+    tasks = ("1v1-normal-0.75", "null-1v1")
+    assert named == [(task, method) for task in tasks for method in ("auto", "cca")]
+    first = result.rows[0]
+    assert first.true == mi.tasks.find("1v1-normal-0.75").mi and first.seeds == (3, 7)
+    assert len(first.estimates) == len(first.lower) == len(first.p_values) == 2
+    x, y = mi.tasks.find("1v1-normal-0.75").sample(200, seed=3)
+    alone = mi.estimate(x, y, seed=3, baselines=False, **QUICK)
+    assert first.estimates[0] == pytest.approx(alone.nats, abs=2e-3)
+    assert first.mean == pytest.approx(sum(first.estimates) / 2)
+    assert first.spread == pytest.approx(abs(first.estimates[0] - first.estimates[1]) / 2**0.5)
+
+
+def test_coverage_is_the_share_of_limits_below_the_truth():
+    row = mi.BenchmarkRow(
+        "t", "auto", 1.0, 50, (0, 1, 2, 3), (1.0,) * 4, (0.9, 1.1, 0.5, 1.0), (0.1,) * 4,
+        (0.1,) * 4, {"small": 2}, 8.0,
+    )  # fmt: skip
+    assert row.covered == 0.75
+    lines = mi.BenchmarkResult((row,)).table().splitlines()
+    assert lines[1].split() == "t auto 1.000 1.000 0.000 +0.000 75% 2.0 small 2".split()
+
+
+def test_a_benchmark_as_text_and_json(result):
+    lines = result.table().splitlines()
+    assert len(lines) == 5 and lines[0].split()[:3] == ["task", "method", "true"]
+    assert "no_limit" not in lines[2]
+    plain = json.loads(json.dumps(result.plain(), allow_nan=False))
+    assert plain["rows"][1]["lower"] == [None, None] and plain["rows"][1]["covered"] is None
+    assert plain["rows"][0]["mean"] == pytest.approx(result.rows[0].mean)
+
+
+@pytest.mark.parametrize(
+    "choices, said",
+    [
+        ({"methods": ["auot"]}, "method='auot' is unknown; did you mean auto?"),
+        ({"tasks": ["1v1-normal-0.7"]}, "1v1-normal-0.75"),
+        ({"methods": []}, "at least one method"),
+        ({"tasks": []}, "one task"),
+        ({"seeds": ()}, "one seed"),
+    ],
+)
+def test_names_that_are_not_known_are_refused_before_any_work(choices, said):
+    with pytest.raises(ValueError) as caught:
+        mi.benchmark(**({"n": 100} | choices))
+    assert said in str(caught.value)
