@@ -367,7 +367,7 @@ def tables(figures):
         ],
     )
     found["one_permutation"] = table(
-        ["truth", "read-out", "one permutation", "worst and best", "all pairs"],
+        ["truth", "read-out", "one permutation", "smallest to largest", "all pairs"],
         [
             [
                 str(nats),

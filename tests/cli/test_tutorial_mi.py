@@ -1,0 +1,61 @@
+"""The commands on the pages about mutual information print what the pages say they print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flatnce.cli import main
+
+pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
+
+DOCS = Path(__file__).parents[2] / "docs"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n\$ flatnce (.*?)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+TIMES = re.compile(r".*\bseconds?\b.*\n?")
+
+
+def commands(name):
+    """Each command of a page that shows what it prints."""
+    found = CONSOLE.findall((DOCS / name).read_text(encoding="utf-8"))
+    return [pytest.param(name, *each, id=f"{name}-{each[0][:60]}") for each in found if each[1]]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder in which a page's first block can write its file."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(name):
+        exec(PYTHON.search((DOCS / name).read_text(encoding="utf-8"))[1], {})
+
+    return made
+
+
+def words_and_numbers(text):
+    """What is said, with a place for each number; and the numbers."""
+    lines = "\n".join(" ".join(line.split()) for line in TIMES.sub("", text).strip().splitlines())
+    lines = re.sub(r"\bp [<=] ", "p = ", lines)
+    return NUMBER.sub("#", lines), [float(one.replace(",", "")) for one in NUMBER.findall(lines)]
+
+
+@pytest.mark.parametrize(
+    "page, typed, printed",
+    [*commands("mutual-information-tutorial.md"), *commands("mutual-information.md")],
+)
+def test_the_command_prints_what_the_page_shows(page, typed, printed, folder, capsys):
+    folder(page)
+    main(shlex.split(typed))
+    shown = capsys.readouterr()
+    words, numbers = words_and_numbers(printed)
+    found_words, found_numbers = words_and_numbers(shown.out + shown.err)
+    assert found_words == words
+    # Other processors and versions of torch round differently, and training carries that on.
+    assert found_numbers == pytest.approx(numbers, abs=0.06, rel=0.1)
+
+
+def test_the_comparison_sees_another_number_and_another_word():
+    assert words_and_numbers("I ≥ 0.38, p < 0.001")[1] == [0.38, 0.001]
+    assert words_and_numbers("a 1\nin 3 seconds\nb")[0] == "a #\nb"
