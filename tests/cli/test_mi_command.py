@@ -152,7 +152,7 @@ def test_several_methods_are_compared(calls, capsys):
 
 def test_the_curve_is_asked_for(calls, capsys):
     assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--curve", "--bits"]) == 0
-    assert calls[0][0] == "subsampling_curve" and "groups" not in calls[0][2]
+    assert calls[0][0] == "subsampling_curve" and calls[0][2]["groups"] is None
     assert capsys.readouterr().out.startswith("method  bits")
 
 
@@ -203,7 +203,7 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv", "--curve", "--pairwise"], 2, "one at a time"),
         (["data.csv", "--curve", "--report"], 2, "--report"),
         (["data.csv", "--benchmark", "spiral"], 2, "leave the files out"),
-        (["data.csv", "--curve", "--x", "mass", "--group", "site"], 2, "--group and --block"),
+        (["data.csv", "--pairwise", "--x", "mass", "--group", "site"], 2, "--group and --block"),
         (["data.csv", "--pairwise", "--block", "5"], 2, "--group and --block"),
         (["--benchmark", "spiral", "--bits"], 2, "in nats"),
         (["data.csv", "--pairwise", "--y", "mass"], 2, "--x alone"),

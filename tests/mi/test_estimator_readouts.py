@@ -236,7 +236,12 @@ def test_a_learned_u_is_read_as_it_was_learned():
     found = learned_dual_readout(parts)
     assert found.is_bound and found.name == "flo"
     assert found.nats == pytest.approx(mean(rows), rel=1e-4)
-    assert found.standard_error == pytest.approx(np.std(rows, ddof=1) / len(rows) ** 0.5, rel=1e-4)
+    group = [int(number) for given in parts for number in given.group]
+    left = [
+        mean(row for row, own in zip(rows, group, strict=True) if own != number)
+        for number in sorted(set(group))
+    ]
+    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-4)
 
 
 # --- Standard errors -----------------------------------------------------------------------------

@@ -291,3 +291,33 @@ def test_names_that_are_not_known_are_refused_before_any_work(choices, said):
     with pytest.raises(ValueError) as caught:
         mi.benchmark(**({"n": 100} | choices))
     assert said in str(caught.value)
+
+
+def test_rows_of_a_group_stay_together_in_every_study():
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(60), 8)
+    # Rows of a group are copies up to nothing: apart, they would leak and look like information.
+    x, y = (random.normal(size=(60, 3))[labels] for _ in range(2))
+    x, y = (side + 0.01 * random.normal(size=side.shape) for side in (x, y))
+    options = {"steps": 60, "permutations": 99}
+    (apart,) = mi.estimate_each([(x, y)], **options)
+    (kept,) = mi.estimate_each([(x, y)], groups=[labels], **options)
+    assert apart.nats > 0.5 > 0.2 > kept.nats
+    curve = mi.subsampling_curve(x, y, (1, 2, 3), groups=labels, **options)
+    assert max(value for _, value, _, _ in curve.points) < 0.2
+    pairs = mi.pairwise(np.column_stack([x[:, 0], y[:, 0]]), groups=labels, **options)
+    assert pairs.estimates[0, 1].nats < 0.2
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda x, y: mi.estimate_each([(x, y)], groups=[]), "label each"),
+        (lambda x, y: mi.subsampling_curve(x, y, (1, 2, 3), groups=[1, 2]), r"shape \(2,\)"),
+        (lambda x, y: mi.pairwise(np.column_stack([x, y]), groups=[1, 2]), r"shape \(2,\)"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(call, word):
+    x, y = np.random.default_rng(0).normal(size=(2, 300, 1))
+    with pytest.raises(ValueError, match=word):
+        call(x, y)

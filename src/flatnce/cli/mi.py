@@ -68,15 +68,15 @@ def _two_tables(options: MiOptions) -> int:
     )
     x, y = _named(tables.x, tables.x_names), _named(tables.y, tables.y_names)
     with showing() as progress:
-        given = {**_settings(options), "progress": progress}
-        if options.curve:  # refused with groups and blocks
+        together = {"groups": tables.group, "blocks": tables.block}
+        given = {**_settings(options), **together, "progress": progress}
+        if options.curve:
             found: Any = mi.subsampling_curve(x, y, **given)
         elif options.compare is not None:
             del given["method"]
-            kept = {"groups": tables.group, "blocks": tables.block}
-            found = mi.compare(x, y, _split(options.compare), **kept, **given)
+            found = mi.compare(x, y, _split(options.compare), **given)
         else:
-            found = mi.estimate(x, y, groups=tables.group, blocks=tables.block, **given)
+            found = mi.estimate(x, y, **given)
     data = {"x": tables.x_names, "y": tables.y_names, "notes": tables.notes}
     if options.compare is not None or options.curve:
         return _show_table(found, options, data)

@@ -165,6 +165,8 @@ def check(options: MiOptions) -> None:
         raise ValueError("--pairwise takes one file, and its columns from --x alone")
     if options.benchmark is not None and options.bits:
         raise ValueError("--benchmark compares with truths in nats; leave out --bits")
-    for mode in ("pairwise", "curve"):
-        if getattr(options, mode) and not options.group is options.block is None:
-            raise ValueError(f"--{mode} keeps no rows together; leave out --group and --block")
+    if options.pairwise and not options.group is options.block is None:
+        raise ValueError(
+            "--pairwise keeps no rows together; leave out --group and --block, or call "
+            "mi.pairwise with groups="
+        )

@@ -64,7 +64,9 @@ def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  
         for dot in dots
     ]
     table = Table(f"Readings in {unit}", ["Reading", unit, "± (95 %)", "Kind"], rows)
-    caption = "Whiskers: one standard error. A square is a lower bound in expectation, a disc is none."
+    caption = (
+        "Whiskers: one standard error. A square is a lower bound in expectation, a disc is none."
+    )
     return Figure("Readings", svg, caption, table)
 
 

@@ -34,8 +34,8 @@ class MutualInformation:
         critic: ``auto`` (the method's own), ``gaussian``, ``dot``, ``cosine``, ``bilinear``,
             ``joint``, a :class:`~flatnce.mi.Critic` of your own modules (images, text, series),
             or a function that makes one.
-        transform: Of every column, fitted on training rows: ``copula`` (ranks to normal scores;
-            information stays the same), ``standard`` or ``none``.
+        transform: Of every column, fitted on training rows: ``copula`` (ranks to normal scores:
+            adds no information and loses next to none), ``standard`` or ``none``.
         folds: 1: one split, half of the rows to train, a quarter to stop and calibrate, a quarter
             to read. 3 and more: cross-fitting, every row is read once.
         blocks: Consecutive rows are kept together in runs of this length: time series.
@@ -248,6 +248,7 @@ def estimate(
 def estimate_each(
     pairs: Sequence[tuple[Any, Any]],
     *,
+    groups: Sequence[ArrayLike] | None = None,
     progress: Callable[[Progress], None] | None = None,
     **choices: Any,  # noqa: ANN401 (those of MutualInformation)
 ) -> list[Estimate]:
@@ -257,14 +258,18 @@ def estimate_each(
 
     Arguments:
         pairs: Tables x and y of each.
+        groups: Labels of the rows of each; rows of a group are kept together.
         progress: Called now and then.
         choices: Those of :class:`MutualInformation`.
     """
+    if groups is not None and len(groups) != len(pairs):
+        raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
     works: list[Work] = []
     for number, (x, y) in enumerate(pairs):
         one = MutualInformation(**choices)
         one.seed += number
-        works.append(prepare(x, y, one._plan(), None, one.blocks))
+        labels = None if groups is None else groups[number]
+        works.append(prepare(x, y, one._plan(), labels, one.blocks))
     if works and works[0].plan.chosen.classical:
         return [
             classical_estimate(work.cleaned, work.plan.method, work.settings) for work in works

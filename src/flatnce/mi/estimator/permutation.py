@@ -23,8 +23,9 @@ def permutation_p_value(
 ) -> float:
     """The share of permutations under which partners score at least as high as the true ones.
 
-    Where rows belong together, whole units change places: units of one size keep the order of
-    their rows, units of several sizes are compared by their mean scores.
+    Where rows belong together, whole units change places and their rows meet in order, the first
+    with the first; units weigh alike. Of units of several sizes the rows that both have meet:
+    that varies more than the true order and makes the test err on the safe side.
 
     Arguments:
         parts: Rows and critics.
@@ -45,35 +46,37 @@ def _sums(
     part: Part, belongs: np.ndarray, permutations: int, random: np.random.Generator
 ) -> Tensor:
     """Total score of partners: the true ones, then under each permutation."""
-    rows, length = _chosen(belongs)
+    rows = _chosen(belongs)
     chosen = torch.from_numpy(rows).to(part.x.device)
     with torch.no_grad():
         scores = part.critic(part.x[chosen], part.y[chosen]).double().cpu() * part.scale
-    if length is None:  # units of several sizes: means over all pairs of two units
-        _, unit = np.unique(belongs[rows], return_inverse=True)
-        member = torch.nn.functional.one_hot(torch.from_numpy(unit)).double()
-        member /= member.sum(dim=0)
-        scores, length = member.T @ scores @ member, 1
-    count = len(scores) // length
+    scores = _between_units(scores, belongs[rows])
     sums = torch.empty(permutations + 1, dtype=torch.float64)
-    inside = torch.arange(length)
     row = torch.arange(len(scores))
     for number in range(permutations + 1):
-        order = np.arange(count) if number == 0 else random.permutation(count)
-        column = (torch.from_numpy(order)[:, None] * length + inside).flatten()
-        sums[number] = scores[row, column].sum()
+        order = np.arange(len(scores)) if number == 0 else random.permutation(len(scores))
+        sums[number] = scores[row, torch.from_numpy(order)].sum()
     return sums
 
 
-def _chosen(belongs: np.ndarray) -> tuple[np.ndarray, int | None]:
-    """Rows unit by unit, as many as fit, and the units' size where most share one."""
+def _between_units(scores: Tensor, belongs: np.ndarray) -> Tensor:
+    """Mean score of each unit's x's with another's y's, row by row in order; rows unit by unit."""
+    _, first, unit = np.unique(belongs, return_index=True, return_inverse=True)
+    if len(first) == len(belongs):
+        return scores
+    place = np.arange(len(belongs)) - first[unit]
+    total, met = torch.zeros(2, len(first), len(first), dtype=scores.dtype)
+    for k in range(int(place.max()) + 1):
+        rows = torch.from_numpy(np.flatnonzero(place == k))
+        units = torch.from_numpy(unit)[rows]
+        total[units[:, None], units] += scores[rows[:, None], rows]
+        met[units[:, None], units] += 1
+    return total / met
+
+
+def _chosen(belongs: np.ndarray) -> np.ndarray:
+    """Rows unit by unit, as many whole units as fit."""
     order = np.argsort(belongs, kind="stable")
-    sizes = np.bincount(belongs)[np.unique(belongs)]
-    usual = int(np.bincount(sizes).argmax())
-    if (alike := sizes == usual).mean() > 0.75:  # a few odd ones, such as the last block, stay out
-        order = order[np.repeat(alike, sizes)]
     _, start, sizes = np.unique(belongs[order], return_index=True, return_counts=True)
     keep = max(int(np.searchsorted(np.cumsum(sizes), LARGEST_MATRIX_ROWS, side="right")), 2)
-    rows = order[: start[keep]] if keep < len(start) else order
-    kept = sizes[:keep]
-    return rows, int(kept[0]) if (kept == kept[0]).all() else None
+    return order[: start[keep]] if keep < len(start) else order

@@ -108,7 +108,9 @@ class Estimate:
                 value, _ = _pair(readout.nats * factor, readout.standard_error * factor)
                 lines.append(f"  {readout.name:<17} {value:>18}  {kind:<11}  {readout.note}")
         if self.baselines:
-            lines += ["", f"Classical estimates for comparison (no bounds), in {unit}:"]
+            together = self.settings.get("groups") or self.settings.get("blocks")
+            how = "no bounds; every row taken as independent" if together else "no bounds"
+            lines += ["", f"Classical estimates for comparison ({how}), in {unit}:"]
             for name, found in self.baselines.items():
                 shown = "does not apply" if found is None else _number(found * factor)
                 lines.append(f"  {name:<17} {shown:>10}")

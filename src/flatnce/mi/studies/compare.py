@@ -62,7 +62,9 @@ class Comparison:
                 shown(row["standard_error"]),
                 shown(row["lower"]),
                 shown(row["ceiling"]),
-                "–" if math.isnan(row["p_value"]) else p_value_in_words(row["p_value"])[2:],
+                "–"
+                if math.isnan(row["p_value"])
+                else p_value_in_words(row["p_value"])[2:].removeprefix("= "),
                 "lower bound" if row["is_bound"] else "no bound",
                 f"{row['seconds']:.1f}",
                 ", ".join(name for name in row["flags"] if name != "no_limit"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from flatnce.mi.estimator import Estimate, estimate_each
 from flatnce.mi.estimator.cleaning import numbers_of
@@ -85,13 +86,14 @@ def subsampling_curve(
     y: Any,  # noqa: ANN401
     parts: Sequence[int] = (1, 2, 4, 8),
     *,
+    groups: ArrayLike | None = None,
     progress: Any = None,  # noqa: ANN401
     **choices: Any,  # noqa: ANN401 (those of MutualInformation)
 ) -> Curve:
     """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
 
     Parts of one size share no row, and their critics are trained side by side. They are drawn at
-    random; with ``blocks`` they are stretches of consecutive rows.
+    random; with ``blocks`` they are stretches of consecutive rows, with ``groups`` whole groups.
 
     References:
         Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.
@@ -100,6 +102,7 @@ def subsampling_curve(
         x: One table.
         y: Row by row the partners.
         parts: Into how many parts the rows are cut; each at least 50 rows, at least 3 numbers.
+        groups: One label a row; rows of a group are kept together.
         progress: Called while critics train.
         choices: Those of :class:`flatnce.mi.MutualInformation`.
     """
@@ -116,14 +119,20 @@ def subsampling_curve(
         )
     refuse_classical(str(choices.get("method", "auto")), "subsampling_curve")
     choices.setdefault("baselines", False)
-    order = np.random.default_rng([choices.get("seed", 0), 0xC0DE]).permutation(len(left))
+    random = np.random.default_rng([choices.get("seed", 0), 0xC0DE])
+    labels = np.arange(len(left)) if groups is None else np.asarray(groups)
+    if labels.shape != left.shape[:1]:
+        raise ValueError(f"groups has shape {labels.shape}; pass one label for each row")
+    unit = np.unique(labels, return_inverse=True)[1]
+    order = np.argsort(random.permutation(int(unit.max()) + 1)[unit], kind="stable")
     if choices.get("blocks") is not None:
         order.sort()  # blocks are of consecutive rows: parts are, too
     points, whole = [], None
     for count in reversed(sizes):
-        pieces = np.array_split(order, count)
+        pieces = _cut(order, unit[order], count)
         pairs = [(left[rows], right[rows]) for rows in pieces]
-        found = estimate_each(pairs, progress=progress, **choices)
+        own_labels = None if groups is None else [labels[rows] for rows in pieces]
+        found = estimate_each(pairs, groups=own_labels, progress=progress, **choices)
         values = np.array([each.nats for each in found])
         own = np.array([each.standard_error for each in found])
         error = (
@@ -135,6 +144,14 @@ def subsampling_curve(
         whole = found[0]
     assert whole is not None
     return Curve(tuple(points), *_line(points), whole)
+
+
+def _cut(order: NDArray[Any], unit: NDArray[Any], count: int) -> list[NDArray[Any]]:
+    """Parts of about one size, cut where a unit ends."""
+    ends = np.flatnonzero(np.append(unit[1:] != unit[:-1], True)) + 1
+    wanted = len(order) * np.arange(1, count) / count
+    cuts = [int(ends[np.abs(ends - place).argmin()]) for place in wanted]
+    return np.split(order, cuts)
 
 
 def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float, float]:

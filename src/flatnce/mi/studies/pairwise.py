@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from flatnce.mi.estimator import Estimate, estimate_each
 from flatnce.mi.estimator.cleaning import FEWEST_ROWS, columns_of, numbers_of
@@ -85,7 +85,7 @@ class Pairwise:
                 f"{row['estimate'] * factor:.3f}",
                 f"{row['standard_error'] * factor:.3f}",
                 f"{row['lower'] * factor:.3f}",
-                p_value_in_words(row["p_value_holm"])[2:],
+                p_value_in_words(row["p_value_holm"])[2:].removeprefix("= "),
             ]
             for row in self.rows[:most]
         ]
@@ -113,6 +113,7 @@ def pairwise(
     table: Any,  # noqa: ANN401 (whatever turns into an array)
     columns: Sequence[str] | None = None,
     *,
+    groups: ArrayLike | None = None,
     progress: Any = None,  # noqa: ANN401
     **choices: Any,  # noqa: ANN401 (those of MutualInformation)
 ) -> Pairwise:
@@ -124,6 +125,7 @@ def pairwise(
     Arguments:
         table: Rows by columns, at least two.
         columns: Their names; a table that has names brings its own.
+        groups: One label a row; rows of a group are kept together.
         progress: Called while critics train.
         choices: Those of :class:`flatnce.mi.MutualInformation`; every neural method.
     """
@@ -143,7 +145,10 @@ def pairwise(
     for start in range(0, len(pairs), SIDE_BY_SIDE):
         batch = pairs[start : start + SIDE_BY_SIDE]
         tables = [(values[:, i], values[:, j]) for i, j in batch]
-        each = estimate_each(tables, progress=progress, seed=seed + start, **choices)
+        labels = None if groups is None else [groups] * len(batch)
+        each = estimate_each(
+            tables, groups=labels, progress=progress, seed=seed + start, **choices
+        )
         found |= dict(zip(batch, each, strict=True))
     return Pairwise(names, found)
 
