@@ -22,7 +22,7 @@ from flatnce.recipes.reproduce.primal_dual_words import (
     words_of,
 )
 from flatnce.recipes.reproduce.readings import Values, measure
-from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting
+from flatnce.recipes.reproduce.recipe import Findings, Finished, Recipe, Setting, no_runs
 from flatnce.train import TrainConfig, preset
 
 __all__ = ["RECIPE"]
@@ -53,15 +53,6 @@ def images_of(setting: Setting) -> TrainConfig:
         small=digits.override(epochs=8),
         paper=preset("cifar10").override(epochs=100),
     )
-
-
-def plan(setting: Setting) -> list[Planned]:
-    """No run of ``flatnce train``: it has no u.
-
-    Arguments:
-        setting: Not used.
-    """
-    return []
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
@@ -158,7 +149,7 @@ RECIPE = Recipe(
     claim="Joint training of primal and dual critics with one negative works reasonably well and "
     "stays about 2 points top-1 below InfoNCE on MNIST and CIFAR; alternating updates, and u on "
     "the manifold of its optimum, destabilise training: estimators explode after a few epochs.",
-    plan=plan,
+    plan=no_runs,
     read=read,
     notes=(
         "The paper prints the manifold as u = g + s(x); its optimum is −g + log Z(x) (erratum "

@@ -18,6 +18,7 @@ __all__ = [
     "Setting",
     "each_seed",
     "grid",
+    "no_runs",
 ]
 
 Choice = TypeVar("Choice")
@@ -185,3 +186,12 @@ def each_seed(
         Planned(f"{name}-seed-{seed}", config.override(seed=seed), variables)
         for seed in setting.seeds
     ]
+
+
+def no_runs(setting: Setting) -> list[Planned]:
+    """The plan of a recipe that needs no run of ``flatnce train``.
+
+    Arguments:
+        setting: Not used.
+    """
+    return []

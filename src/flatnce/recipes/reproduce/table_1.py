@@ -19,7 +19,7 @@ from flatnce.recipes.reproduce.known_pairs import (
 from flatnce.recipes.reproduce.known_training import Course, train_critics
 from flatnce.recipes.reproduce.pictures import axis, bars, lines, reference
 from flatnce.recipes.reproduce.readings import Values, bar, measure, points
-from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting
+from flatnce.recipes.reproduce.recipe import Findings, Finished, Recipe, Setting, no_runs
 from flatnce.recipes.reproduce.table_1_words import (
     SPREAD,
     TRAINED_BIAS,
@@ -61,15 +61,6 @@ def size_of(setting: Setting) -> Size:
             (2.0, 4.0, 6.0, 8.0, 10.0), setting.seeds, 10_000, 4_000, batches=400, width=256
         ),
     )
-
-
-def plan(setting: Setting) -> list[Planned]:
-    """No run of ``flatnce train``: critics of Gaussians are trained here.
-
-    Arguments:
-        setting: Not used.
-    """
-    return []
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
@@ -246,7 +237,7 @@ RECIPE = Recipe(
     claim="DV has large bias and poor stability, NWJ and Fenchel–Legendre low bias and okay "
     "stability, InfoNCE large bias and excellent stability, FlatNCE low bias and excellent "
     "stability.",
-    plan=plan,
+    plan=no_runs,
     read=read,
     notes=(
         "Bias and sd are of one batch's value: at the true critic, and at the critic that the "

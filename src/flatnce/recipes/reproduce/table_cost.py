@@ -5,18 +5,9 @@ from collections.abc import Sequence
 from flatnce.recipes.cost import PAPER, PRICE_NOTE
 from flatnce.recipes.reproduce.pictures import axis, bars
 from flatnce.recipes.reproduce.readings import measure
-from flatnce.recipes.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting
+from flatnce.recipes.reproduce.recipe import Findings, Finished, Recipe, Setting, no_runs
 
 __all__ = ["RECIPE"]
-
-
-def plan(setting: Setting) -> list[Planned]:
-    """Nothing is trained.
-
-    Arguments:
-        setting: Not used.
-    """
-    return []
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
@@ -57,7 +48,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
 
 RECIPE = Recipe(
     claim="Training MoCo, SimCLR and CLIP cost about 23,000, 1,720 and 634,000 US dollars.",
-    plan=plan,
+    plan=no_runs,
     read=read,
     notes=(PRICE_NOTE,),
 )
