@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from flatnce.mi.estimator.cleaning import _hashes, clean, numbers_of
+from flatnce.mi.estimator.cleaning import clean, numbers_of
+from flatnce.mi.estimator.copies import _mixed, repeated_rows
 
 
 def table(rows=60, columns=2, seed=0):
@@ -240,6 +241,65 @@ def test_one_continuous_column_is_enough_to_tell_a_copy():
     assert clean(x, y).copies[150] == 20
 
 
+def rounded(decimals):
+    return [side.round(decimals) for side in (table(300, 5), table(300, 5, seed=1))]
+
+
+def likert(seed=0):
+    return np.random.default_rng(seed).integers(1, 6, (300, 6)).astype(float)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [rounded(1), rounded(9), (likert(), likert(1))],
+    ids=["one decimal", "nine decimals", "answers from 1 to 5"],
+)
+@pytest.mark.parametrize("share", [1.0, 0.2], ids=["all twice", "a fifth twice"])
+def test_a_file_that_was_joined_to_itself_is_found_whatever_its_columns(tables, share):
+    assert clean(*tables).copies is None
+    more = int(share * 300)
+    twice = [np.concatenate([side, side[:more]]) for side in tables]
+    assert (clean(*twice).copies[300:] == np.arange(more)).all()
+
+
+CODES = np.random.default_rng(0).integers(0, 500, 2000)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (CODES % 2, 1 - CODES % 2),
+        (CODES % 20, np.random.default_rng(1).permutation(20)[CODES % 20]),
+        (CODES, np.random.default_rng(1).permutation(500)[CODES]),
+        (18 + CODES % 72, (18 + CODES % 72) // 10),
+        (CODES % 100, np.random.default_rng(2).integers(0, 30, 2000)),
+    ],
+    ids=["two values", "twenty categories", "five hundred", "age and decade", "independent"],
+)
+def test_categories_that_determine_each_other_are_no_copies(x, y):
+    assert clean(x.astype(float), y.astype(float)).copies is None
+
+
+def test_images_that_repeat_are_copies():
+    images = np.random.default_rng(0).normal(size=(80, 1, 4, 4)).astype(np.float32)
+    images[70] = images[2]
+    assert repeated_rows(images, images)[70] == 2
+
+
+def test_measurements_of_one_thing_are_noticed():
+    x, y = np.repeat(table(100), 3, axis=0), table(300, seed=1)
+    assert clean(x, y).repeated == ("x",)
+    assert clean(table(300), y).repeated == ()
+
+
+def test_tables_in_another_order_are_refused():
+    pandas = pytest.importorskip("pandas")
+    x, y = pandas.DataFrame(table(80)), pandas.DataFrame(table(80, seed=1))
+    clean(x, y)
+    with pytest.raises(ValueError, match=r"different indexes.*loc\[x\.index\]"):
+        clean(x, y.sample(frac=1, random_state=0))
+
+
 def test_rows_that_differ_in_the_sign_of_zero_are_copies():
     x, y = table(80), table(80, seed=1)
     x[3, 0], x[40] = 0.0, x[3]
@@ -255,7 +315,9 @@ def test_rows_that_differ_have_different_hashes_and_equal_ones_the_same():
     )
     distinct = {tuple(row) for row in rows.tolist()}
     found = {}
-    for row, value in zip(rows.tolist(), _hashes(rows).tolist(), strict=True):
+    for row, value in zip(
+        rows.tolist(), _mixed(rows).sum(axis=1, dtype=np.uint64).tolist(), strict=True
+    ):
         assert found.setdefault(tuple(row), value) == value
     assert len(set(found.values())) == len(distinct)
 

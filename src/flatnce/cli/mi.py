@@ -92,7 +92,7 @@ def _named(values: Any, names: Sequence[str]) -> Any:  # noqa: ANN401 (an array,
 def _settings(options: MiOptions) -> dict[str, Any]:
     names = ("method", "critic", "transform", "seed", "device", "permutations")
     found = {name: getattr(options, name) for name in names}
-    given = {name: getattr(options, name) for name in ("batch_size", "steps")}
+    given = {name: getattr(options, name) for name in ("batch_size", "steps", "rate")}
     found |= {name: value for name, value in given.items() if value is not None}
     return {**found, "folds": options.cv}
 

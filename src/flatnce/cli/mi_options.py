@@ -63,6 +63,7 @@ class MiOptions:
         permutations: Shuffles behind the p-value.
         batch_size: Rows a step of training. By default chosen.
         steps: Most steps of training. By default chosen.
+        rate: Step size of training. By default chosen.
         bits: Say it in bits instead of nats.
         report: Write an offline page, mi.html or the name that follows.
         compare: Methods, separated by commas: one table of what each finds.
@@ -93,6 +94,7 @@ class MiOptions:
     permutations: int = 1999
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rate: Annotated[float | None, tyro.conf.arg(metavar="STEP")] = None
     bits: bool = False
     report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
@@ -163,6 +165,10 @@ def check(options: MiOptions) -> None:
         raise ValueError(f"--cv {options.cv}: give 1 (one split) or at least 3 folds")
     if options.pairwise and (len(options.files) != 1 or options.y is not None):
         raise ValueError("--pairwise takes one file, and its columns from --x alone")
+    if options.benchmark is not None and options.rows is not None:
+        raise ValueError("--rows is for files; a benchmark draws --n rows")
+    if options.seed < 0:
+        raise ValueError(f"--seed {options.seed}: give a whole number, at least 0")
     if options.benchmark is not None and options.bits:
         raise ValueError("--benchmark compares with truths in nats; leave out --bits")
     if options.pairwise and not options.group is options.block is None:

@@ -51,7 +51,7 @@ def best_scale(
     """
     scale, positive = start, scores.diagonal().mean()
     low, high = limits
-    for _ in range(20):
+    for _ in range(60):
         weights = torch.softmax(scale * scores, dim=1)
         weighted = weights * scores
         mean = weighted.sum(dim=1)

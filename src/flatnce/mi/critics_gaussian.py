@@ -108,14 +108,14 @@ def gaussian_critic(
     hidden: Sequence[int] = (256, 256),
     features: int = 32,
 ) -> SeparableCritic:
-    """A critic that starts from canonical directions of the training rows.
+    """A critic that starts from canonical directions.
 
-    The directions come from the training rows, their correlations from the validation rows: those
-    of a sample's best directions overstate what the directions are worth on others.
+    The directions come from some rows, their variances and correlations from others: those of a
+    sample's best directions overstate what the directions are worth.
 
     Arguments:
         train: Rows of x and of y.
-        validation: Other rows of x and of y; neither may be what the critic is read on.
+        validation: Other rows of x and of y; neither may be what stops or reads the critic.
         hidden: Widths of the perceptrons.
         features: Width of their features.
     """
@@ -127,10 +127,12 @@ def gaussian_critic(
     left, right = _directions(*whole[0])
     projected = [table @ side for table, side in zip(whole[1], (left, right), strict=True)]
     u, v = (side - side.mean(axis=0) for side in projected)
-    size = np.sqrt((u**2).sum(axis=0) * (v**2).sum(axis=0))
-    found = (u * v).sum(axis=0) / np.maximum(size, 1e-30)
-    # What two standard errors cannot tell from none only adds noise.
-    kept = np.where(found > 2 / len(u) ** 0.5, np.minimum(found, LARGEST_CORRELATION), 0.0)
+    spread_u, spread_v = (np.maximum(side.std(axis=0), 1e-12) for side in (u, v))
+    left, right = left / spread_u, right / spread_v
+    found = (u * v).mean(axis=0) / (spread_u * spread_v)
+    # What chance gives the best of so many directions only adds noise.
+    chance = max(2.0, (2 * np.log(len(found))) ** 0.5) / len(u) ** 0.5
+    kept = np.where(found > chance, np.minimum(found, LARGEST_CORRELATION), 0.0)
     product, square = np.sqrt(kept / (1 - kept**2)), np.sqrt(kept**2 / (1 - kept**2))
     towers = [
         GaussianTower(
@@ -158,7 +160,7 @@ def _standard(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 def _directions(
     x: NDArray[np.float64], y: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Canonical directions of unit variance, columns by directions."""
+    """Canonical directions, columns by directions."""
     whitened = [_whitening(table) for table in (x, y)]
     cross = (x @ whitened[0]).T @ (y @ whitened[1]) / len(x)
     left, _, right = np.linalg.svd(cross, full_matrices=False)
@@ -167,4 +169,6 @@ def _directions(
 
 def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(table.T @ table / len(table))
-    return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()))
+    # With few rows for the columns the small variances are noise, and so is what divides by them.
+    ridge = (table.shape[1] / len(table)) ** 2 * values.mean()
+    return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()) + ridge + 1e-12)

@@ -52,9 +52,12 @@ class BoundedScale(nn.Module):
 
     def forward(self) -> Float[Tensor, ""]:
         """The scale now."""
+        if isinstance(self.log_scale, nn.Parameter):
+            with torch.no_grad():  # so that it does not wander off
+                self.log_scale.clamp_(math.log(self.lowest), math.log(self.highest))
         within = self.log_scale.clamp(math.log(self.lowest), math.log(self.highest))
-        # A step may have left the bounds and must find its way back: the value is clamped, the
-        # gradient is not.
+        # Of several critics side by side it is no parameter to write to: then the value is clamped
+        # and the gradient is not, and finds its way back.
         return (self.log_scale + (within - self.log_scale).detach()).exp()
 
     def extra_repr(self) -> str:

@@ -17,12 +17,11 @@ from flatnce.mi.estimator.cleaning import Cleaning
 from flatnce.mi.estimator.flags import Seen, number_flags
 from flatnce.mi.estimator.numbers import numbers_of_parts
 from flatnce.mi.estimator.result import Estimate
-from flatnce.mi.estimator.splits import jackknife_groups
+from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
 from flatnce.mi.estimator.sums import Part
 
 __all__ = ["embedding_information"]
 
-JACKKNIFE_GROUPS = 20
 CALIBRATION_SCORES = 2**23
 SCALES = (0.05, 500.0)
 

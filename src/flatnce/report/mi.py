@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flatnce.mi.estimator.result import unit_factor
 from flatnce.report.mi_figures import readouts_figure, training_figure
 from flatnce.report.names import opened
 from flatnce.report.page import Page, Paragraph, Section, Table, write_page
 from flatnce.report.provenance import origin_of
 
-__all__ = ["UNITS", "mi_page"]
+__all__ = ["mi_page"]
 
-UNITS = {"nats": 1.0, "bits": 1.0 / math.log(2.0)}
 """What nats are multiplied by."""
 
 MOST_NAMES = 24
@@ -39,8 +39,7 @@ def mi_page(
         notes: What was done to the data before, in sentences.
         environment: Where it was computed, as :func:`flatnce.environment.environment` says it.
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit={unit!r} is none of {', '.join(UNITS)}")
+    unit_factor(unit)  # refuses an unknown one before anything is drawn
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     sections = [
@@ -62,14 +61,15 @@ def mi_page(
 
 
 def _meaning(estimate: Any, unit: str) -> list[Paragraph]:  # noqa: ANN401
-    factor = UNITS[unit]
+    factor = unit_factor(unit)
     nats = estimate.nats * factor
     bound = estimate.readouts.get(estimate.readout)
     lower = "no lower limit comes with this method"
     if estimate.lower is not None and math.isfinite(estimate.lower):
+        least = math.floor(1000 * estimate.lower * factor) / 1000  # never said larger than it is
         lower = (
-            f"x and y share at least {estimate.lower * factor:.3g} {unit}: in 95 of 100 samples "
-            "like this one, such a limit lies below the truth"
+            f"x and y share at least {least:g} {unit}: in 95 of 100 samples like this one, such a "
+            "limit lies below the truth"
         )
     said = [Paragraph(f"{opened(lower)}.", "Lower limit")]
     about = f"{nats:.3g} ± {estimate.standard_error * factor:.2g} {unit}, {_how(estimate, bound)}."
@@ -109,7 +109,7 @@ def _flags(estimate: Any) -> list[Paragraph]:  # noqa: ANN401 (an Estimate)
 
 
 def _readings(estimate: Any, unit: str) -> Section | None:  # noqa: ANN401 (an Estimate)
-    factor = UNITS[unit]
+    factor = unit_factor(unit)
     rows = [
         (
             f"{one.name} (the answer)" if key == estimate.readout else one.name,
@@ -141,7 +141,7 @@ def _readings(estimate: Any, unit: str) -> Section | None:  # noqa: ANN401 (an E
 
 
 def _training(estimate: Any, unit: str) -> Section | None:  # noqa: ANN401 (an Estimate)
-    figure = training_figure(estimate, unit, UNITS[unit])
+    figure = training_figure(estimate, unit, unit_factor(unit))
     if figure is None:
         return None
     prose = (

@@ -36,20 +36,24 @@ def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  
     ]
     if not dots:
         return None
+    # A reading with a heavy tail would squeeze the rest into a line: it is said, not drawn.
+    usual = max(abs(dot.value) for dot in dots[:1]) + 1
+    off = [dot for dot in dots if max(abs(dot.value), dot.spread or 0.0) > 10 * usual]
+    drawn = [dot for dot in dots if dot not in off]
     uprights = []
     if _finite(estimate.lower):
         uprights.append(Upright("lower limit", estimate.lower * factor))
-    largest = max(dot.value + (dot.spread or 0.0) for dot in dots)
+    largest = max(dot.value + (dot.spread or 0.0) for dot in drawn)
     # A ceiling far away would squeeze the rest into a corner.
     if _finite(estimate.ceiling) and estimate.ceiling * factor < 3 * max(largest, 1e-9):
         uprights.append(Upright("ceiling", estimate.ceiling * factor))
-    least = min(dot.value - (dot.spread or 0.0) for dot in dots)
+    least = min(dot.value - (dot.spread or 0.0) for dot in drawn)
     said = " ".join(f"{dot.name}: {dot.value:.3g}, {KINDS[dot.series]}." for dot in dots)
     svg = dot_chart(
         "chart-readings",
         "Readings",
         f"Mutual information in {unit}. {said}",
-        dots,
+        drawn,
         Axis(f"mutual information ({unit})", low=0.0 if least >= 0 else None),
         KINDS,
         uprights,
@@ -63,10 +67,12 @@ def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  
         )
         for dot in dots
     ]
-    table = Table(f"Readings in {unit}", ["Reading", unit, "± (95 %)", "Kind"], rows)
+    table = Table(f"Readings in {unit}", ["Reading", unit, "± se", "Kind"], rows)
     caption = (
         "Whiskers: one standard error. A square is a lower bound in expectation, a disc is none."
     )
+    if off:
+        caption += f" Too far off to be drawn: {', '.join(dot.name for dot in off)}."
     return Figure("Readings", svg, caption, table)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flatnce.mi.estimator.copies import repeated_rows
+
 __all__ = [
     "FEWEST_ROWS",
     "Cleaned",
@@ -15,7 +17,6 @@ __all__ = [
     "clean",
     "columns_of",
     "numbers_of",
-    "repeated_rows",
 ]
 
 FEWEST_ROWS = 50
@@ -56,7 +57,9 @@ class Cleaned:
         copies: For each row the first row equal to it in x and y, where rows are repeated that
             chance would not repeat; else None.
         tied: Share of values that are not alone in their column, at the worst column.
+        tied_column: Its name.
         shared: Names of columns that x and y both have, value for value.
+        repeated: Which sides repeat whole rows of theirs more than chance explains.
         report: What was done.
     """
 
@@ -66,7 +69,9 @@ class Cleaned:
     columns: tuple[Indices | None, Indices | None]
     copies: Indices | None
     tied: float
+    tied_column: str
     shared: tuple[str, ...]
+    repeated: tuple[str, ...]
     report: Cleaning
 
 
@@ -137,6 +142,12 @@ def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an ar
             f"x has {given} rows and y {len(tables[1])}; partners come row by row, so both need "
             "the same number"
         )
+    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
+    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
+        raise ValueError(
+            "x and y are tables with different indexes; bring them into one order "
+            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
+        )
     notes: list[str] = []
     rows = _complete_rows(tables, notes)
     tables = [table[rows] for table in tables]
@@ -153,16 +164,21 @@ def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an ar
         tables[number] = tables[number][:, columns]
         kept.append(columns)
         names.append([labels[column] for column in columns])
-    copies = None if max(table.ndim for table in tables) > 2 else repeated_rows(*tables)
+    copies = repeated_rows(*tables)
     if copies is not None:
-        count = int((copies != np.arange(len(copies))).sum())
         notes.append(
-            f"{count} rows repeat an earlier row in every column, which chance does not do with "
-            "continuous columns; copies stay together in one part of the split."
+            f"{_repeats(copies)} rows repeat an earlier row in every column, more than chance "
+            "explains; copies stay together in one part of the split."
         )
     dropped = [_dropped(source, columns) for source, columns in zip((x, y), kept, strict=True)]
     report = Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes))
-    tied = max((_tied(table) for table in tables if table.ndim == 2), default=0.0)
+    shares = [
+        (_tied(column), name)
+        for table, labels in zip(tables, names, strict=True)
+        for column, name in zip(table.T, labels, strict=False)
+        if table.ndim == 2
+    ]
+    tied, tied_column = max(shares, default=(0.0, ""))
     return Cleaned(
         tables[0],
         tables[1],
@@ -170,9 +186,20 @@ def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an ar
         (kept[0], kept[1]),
         copies,
         tied,
+        tied_column,
         _shared(tables, names),
+        tuple(name for name, side in zip("xy", tables, strict=True) if _repeats(_own(side))),
         report,
     )
+
+
+def _own(table: Table) -> Indices | None:
+    # A single column, such as an age, says too little to tell chance from repetition.
+    return None if table.ndim == 2 and table.shape[1] == 1 else repeated_rows(table)
+
+
+def _repeats(copies: Indices | None) -> int:
+    return 0 if copies is None else int((copies != np.arange(len(copies))).sum())
 
 
 def _dropped(source: Any, kept: Indices | None) -> tuple[int, ...]:  # noqa: ANN401
@@ -191,7 +218,9 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         if infinite.any():
             raise ValueError(
                 f"{name} holds infinite values ({int(infinite.sum())} rows, the first is row "
-                f"{int(infinite.argmax())}); replace them by finite numbers or drop those rows"
+                f"{int(infinite.argmax())}, counted from 0, in column "
+                f"{int(np.isinf(flat[infinite][0]).argmax())}); replace them by finite numbers or "
+                "drop those rows"
             )
         missing |= np.isnan(flat).any(axis=1)
     rows = np.flatnonzero(~missing)
@@ -233,44 +262,11 @@ def _telling_columns(table: Table, labels: list[str], name: str, notes: list[str
     return np.array(sorted(first.values()), dtype=np.int64)
 
 
-def _hashes(table: Table) -> NDArray[np.uint64]:
-    """One number a row, equal for equal rows: exact integer arithmetic, so in any order."""
-    bits = np.ascontiguousarray(table.reshape(len(table), -1).astype(np.float64) + 0.0)
-    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
-    mixed = bits.view(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) * odd
-    return (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
-
-
-def repeated_rows(x: Table, y: Table) -> Indices | None:
-    """The first row equal to each row, where rows are repeated that chance would not repeat.
-
-    Rows of categories repeat by chance and are left alone: only where some column is continuous
-    (almost every value of the distinct rows is new) does a repeated row mean a copied one.
-
-    Arguments:
-        x: One table.
-        y: The other.
-    """
-    both = np.concatenate([x, y], axis=1)
-    _, first, inverse = np.unique(_hashes(both), return_index=True, return_inverse=True)
-    if len(first) == len(both):
-        return None
-    distinct = both[first]
-    if len(distinct) < 2 or min(_tied(distinct[:, [k]]) for k in range(both.shape[1])) > 0.05:
-        return None
-    return first[inverse]
-
-
-def _tied(table: Table) -> float:
-    """Share of values that are not alone in their column, at the worst column."""
-    shares = []
-    for column in table.T:
-        ordered = np.sort(column)
-        same = ordered[1:] == ordered[:-1]
-        alone = ~np.append(same, False) & ~np.append(False, same)
-        shares.append(1 - alone.mean())
-    return float(max(shares))
+def _tied(column: Table) -> float:
+    """Share of a column's values that are not alone."""
+    ordered = np.sort(column)
+    same = ordered[1:] == ordered[:-1]
+    return float(1 - (~np.append(same, False) & ~np.append(False, same)).mean())
 
 
 def _shared(tables: Sequence[Table], names: Sequence[list[str]]) -> tuple[str, ...]:

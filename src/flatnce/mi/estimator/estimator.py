@@ -133,32 +133,35 @@ class MutualInformation:
         """Pointwise information of pairs: log p(y | x) / p(y), as the critics see it, in nats.
 
         Of rows that trained a critic it is too high. Its mean over new rows is an estimate of
-        information, and no bound.
+        information, and no bound. NaN where a value is missing.
 
         Arguments:
             x: Rows of the same columns as in ``fit``.
             y: Their partners.
         """
-        found = np.zeros(len(numbers_of(x, "x")))
-        for round, left, right in self._fresh(x, y):
+        whole, fresh = self._fresh(x, y)
+        total = np.zeros(int(whole.sum()))
+        for round, left, right in fresh:
             assert round.fitted is not None
             critic, scale = round.fitted.critic, round.fitted.scale
             pool = round.member.y_validation[: self.pool]
             with torch.no_grad():
                 own = scale * critic.paired(left, right).double()
             pooled = pool_log_sum(critic.blocks(left, pool).map(lambda block, c=scale: c * block))  # type: ignore[misc]
-            found += (own - pooled + math.log(len(pool))).cpu().numpy()
-        return found / len(self._fitted())
+            total += (own - pooled + math.log(len(pool))).cpu().numpy()
+        found = np.full(len(whole), np.nan)
+        found[whole] = total / len(fresh)
+        return found
 
     def score(self, x: Any, y: Any) -> float:  # noqa: ANN401
         """InfoNCE of new pairs at the calibrated scale, in nats: a lower bound for fresh rows.
 
         Arguments:
             x: Rows of the same columns as in ``fit``, none of them used there.
-            y: Their partners; at least 2.
+            y: Their partners; at least 2. Rows that miss a value are left out.
         """
         values = []
-        for round, left, right in self._fresh(x, y):
+        for round, left, right in self._fresh(x, y)[1]:
             assert round.fitted is not None
             scale = round.fitted.scale
             blocks = round.fitted.critic.blocks(left, right)
@@ -177,7 +180,12 @@ class MutualInformation:
             raise ValueError(f"method={self.method!r} trains no critic; use method='auto'")
         return self._work.rounds
 
-    def _fresh(self, x: Any, y: Any) -> list[tuple[Round, Tensor, Tensor]]:  # noqa: ANN401
+    def _fresh(
+        self,
+        x: Any,  # noqa: ANN401
+        y: Any,  # noqa: ANN401
+    ) -> tuple[NDArray[np.bool_], list[tuple[Round, Tensor, Tensor]]]:
+        """Which rows miss nothing, and those for each critic."""
         rounds = self._fitted()
         sides = []
         cleaned = self._work.cleaned
@@ -194,19 +202,21 @@ class MutualInformation:
                 table = table[:, columns]
             if table.shape[1:] != known.shape[1:]:
                 raise ValueError(f"{name} has shape {table.shape}; in fit it was {known.shape}")
-            if not np.isfinite(table).all():
-                raise ValueError(f"{name} holds NaN or infinite values; drop those rows first")
+            if np.isinf(table).any():
+                raise ValueError(f"{name} holds infinite values; drop those rows first")
             sides.append(table)
         if len(sides[0]) != len(sides[1]):
             raise ValueError(f"x has {len(sides[0])} rows and y {len(sides[1])}; pass partners")
+        flat = np.concatenate([side.reshape(len(side), -1) for side in sides], axis=1)
+        whole: NDArray[np.bool_] = np.isfinite(flat).all(axis=1)
         fresh = []
         for round in rounds:
             tensors = [
-                torch.from_numpy(mapped(side)).to(round.member.x.device)
+                torch.from_numpy(mapped(side[whole])).to(round.member.x.device)
                 for mapped, side in zip(round.transforms, sides, strict=True)
             ]
             fresh.append((round, tensors[0], tensors[1]))
-        return fresh
+        return whole, fresh
 
 
 def _choices() -> tuple[str, ...]:
@@ -225,7 +235,7 @@ def estimate(
 
     A critic is trained on half of the rows, stopped and calibrated on a quarter, and read on the
     last quarter, all pairs against each other. So the number is a lower bound in expectation,
-    whatever the critic: a poor critic gives a low number, never a false one.
+    whatever the critic: a poor one gives a low number.
 
     Arguments:
         x: Rows by columns, or a vector: numpy, torch, pandas. Rows with missing values are left
@@ -254,7 +264,8 @@ def estimate_each(
 ) -> list[Estimate]:
     """Estimates of several data sets under one plan, their critics trained side by side.
 
-    Data set k is seeded with ``seed`` + k; each is what :func:`estimate` gives, up to rounding.
+    Data set k is seeded with ``seed`` + k. Each is what :func:`estimate` gives, up to rounding, if
+    all have as many rows; else the smallest one's batch serves all that train side by side.
 
     Arguments:
         pairs: Tables x and y of each.

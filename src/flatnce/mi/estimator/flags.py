@@ -10,6 +10,10 @@ from flatnce.mi.estimator.readouts import Readout
 __all__ = ["Flag", "Seen", "data_flags", "flags_of", "number_flags"]
 
 
+FEW_UNITS = 20
+"""With fewer groups than a jackknife leaves out in turn, standard errors are rough."""
+
+
 @dataclass(frozen=True)
 class Flag:
     """One warning.
@@ -35,9 +39,12 @@ class Seen:
         scales: Calibrated scale of each critic.
         ess: Median number of negatives that carry a row's weight.
         diverged: Critics whose training broke down.
-        test_rows: Rows that were read.
+        test_rows: Rows that are each other's candidates; of several parts, in the smallest.
         best_steps: When each critic's weights were taken.
         steps: Most steps there could be.
+        read_rows: Rows that were read in all; None for those of one part.
+        units: Groups, blocks or single rows among them; None where rows stand for themselves.
+        folds: Of cross-fitting.
     """
 
     readouts: Mapping[str, Readout]
@@ -50,6 +57,9 @@ class Seen:
     test_rows: int
     best_steps: Sequence[int]
     steps: int
+    read_rows: int | None = None
+    units: int | None = None
+    folds: int = 1
 
 
 def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
@@ -60,12 +70,22 @@ def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
         seen: What estimation showed.
     """
     found = [*number_flags(seen), *_of_training(seen), *data_flags(cleaned)]
-    if seen.test_rows < 200:
+    rows = seen.read_rows or seen.test_rows
+    if rows < 200:
+        remedy = "Use cross-fitting (folds=5), or more rows." if seen.folds == 1 else "More help."
         found.append(
             Flag(
                 "small",
-                f"Only {seen.test_rows} rows were read: the ceiling is {seen.ceiling:.2f} nats "
-                "and standard errors are rough. Use cross-fitting (folds=5), or more rows.",
+                f"Only {rows} rows were read: the ceiling is {seen.ceiling:.2f} nats and standard "
+                f"errors are rough. {remedy}",
+            )
+        )
+    if seen.units is not None and seen.units < min(FEW_UNITS, rows):
+        found.append(
+            Flag(
+                "few_units",
+                f"The {rows} rows that were read are {seen.units} groups or blocks: the standard "
+                "error and the p-value rest on so few. Cross-fitting (folds=5) reads them all.",
             )
         )
     return tuple(found)
@@ -94,6 +114,20 @@ def number_flags(seen: Seen) -> list[Flag]:
                 "low_ess",
                 f"In the median row only {seen.ess:.1f} negatives carry the weight of the sum: "
                 "the estimate leans on few pairs and is likely too low. More rows help.",
+            )
+        )
+    wild = [
+        one.name
+        for one in seen.readouts.values()
+        if one.is_bound and one.standard_error > max(1.0, 10 * value.standard_error)
+    ]
+    if wild:
+        found.append(
+            Flag(
+                "heavy_tails",
+                f"{' and '.join(wild)} {'is' if len(wild) == 1 else 'are'} not usable here: a few "
+                "pairs decide the value, as the standard errors show. InfoNCE, which is quoted, "
+                "is not touched by it.",
             )
         )
     flo = seen.readouts["flo-cross-fitted"]
@@ -129,8 +163,8 @@ def _of_training(seen: Seen) -> list[Flag]:
             Flag(
                 "scale",
                 f"Scores had to be multiplied by {off[0]:.3g} on validation rows: the critic was "
-                "badly scaled (FlatNCE without a bounded critic runs away). The numbers "
-                "are read after that repair.",
+                "badly scaled (as FlatNCE's is without bounds). The numbers are read after that "
+                "repair.",
             )
         )
     if seen.diverged:
@@ -163,8 +197,8 @@ def data_flags(cleaned: Cleaned) -> list[Flag]:
         found.append(
             Flag(
                 "ties",
-                f"In some column {cleaned.tied:.0%} of the values are not unique (categories or "
-                "rounded numbers): nearest-neighbour baselines are unreliable. The bounds hold.",
+                f"In {cleaned.tied_column!r} {cleaned.tied:.0%} of the values are not unique "
+                "(categories, rounded numbers, an id?): nearest-neighbour baselines are rough.",
             )
         )
     if cleaned.copies is not None:
@@ -182,6 +216,15 @@ def data_flags(cleaned: Cleaned) -> list[Flag]:
                 "dropped",
                 f"{share:.0%} of the rows had missing values and were left out: if they are not "
                 "missing at random, the answer is about the others only.",
+            )
+        )
+    if cleaned.repeated and cleaned.copies is None:
+        found.append(
+            Flag(
+                "repeats",
+                f"Whole rows of {' and of '.join(cleaned.repeated)} repeat, more than chance "
+                "explains, with other partners: several measurements of one thing? If so, say "
+                "which belong together (groups=), or the answer is too high.",
             )
         )
     if cleaned.shared:

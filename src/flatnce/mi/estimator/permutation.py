@@ -1,4 +1,4 @@
-"""A p-value against independence, exact for a fixed critic.
+"""A p-value against independence: exact for a fixed critic, rows or units of one size.
 
 A row's log-sum-exp over all candidates does not change when partners are permuted, so of InfoNCE
 only the mean score of the (permuted) partners is left: one look-up a row and permutation.
@@ -75,8 +75,11 @@ def _between_units(scores: Tensor, belongs: np.ndarray) -> Tensor:
 
 
 def _chosen(belongs: np.ndarray) -> np.ndarray:
-    """Rows unit by unit, as many whole units as fit."""
+    """Rows unit by unit; where they are too many, as many of each unit as fit."""
     order = np.argsort(belongs, kind="stable")
-    _, start, sizes = np.unique(belongs[order], return_index=True, return_counts=True)
-    keep = max(int(np.searchsorted(np.cumsum(sizes), LARGEST_MATRIX_ROWS, side="right")), 2)
-    return order[: start[keep]] if keep < len(start) else order
+    _, start, unit = np.unique(belongs[order], return_index=True, return_inverse=True)
+    if len(order) <= LARGEST_MATRIX_ROWS:
+        return order
+    most = max(LARGEST_MATRIX_ROWS // len(start), 1)
+    place = np.arange(len(order)) - start[unit]
+    return order[(place < most) & (unit < LARGEST_MATRIX_ROWS)]

@@ -1,5 +1,6 @@
 """The choices of an estimation, checked before any work is done."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -119,12 +120,11 @@ class Plan:
             else FitSettings(self.chosen, batch, steps, every, rate=float(self.rate))
         )
 
-    def new_critic(self, train: Sides, validation: Sides, seed: int) -> Critic:
+    def new_critic(self, train: Sides, seed: int) -> Critic:
         """A critic to train, its weights drawn by the seed.
 
         Arguments:
             train: Rows of x and y.
-            validation: Other rows, for the Gaussian start.
             seed: Of the weights.
         """
         with torch.random.fork_rng(devices=[]):
@@ -138,7 +138,10 @@ class Plan:
                     "example mi.SeparableCritic(network_x, network_y)"
                 )
             if self.critic_kind == "gaussian":
-                return gaussian_critic(train, validation)
+                # Correlations from rows that neither gave the directions nor stop the critic.
+                x, y = train
+                most = len(x) - len(x) // 5
+                return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]))
             widths = train[0].shape[1], train[1].shape[1]
             critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=self.chosen.dual)
             if isinstance(critic, SeparableCritic) and critic.scale is not None:
@@ -148,8 +151,11 @@ class Plan:
             return critic
 
     def _given(self, critic: Critic | Callable[[], Critic]) -> Critic:
-        import copy
-
+        if isinstance(critic, torch.nn.Module) and not isinstance(critic, Critic):
+            raise ValueError(
+                f"critic is a {type(critic).__name__}; wrap your modules: "
+                "mi.SeparableCritic(network_x, network_y), one network a side"
+            )
         made: Any = copy.deepcopy(critic) if isinstance(critic, Critic) else critic()
         if not isinstance(made, Critic):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flatnce.mi.estimator.cleaning import Cleaning
@@ -14,7 +14,7 @@ __all__ = ["UNITS", "Estimate", "p_value_in_words", "unit_factor"]
 UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """Mutual information of two tables, as far as the data tell.
 
@@ -56,9 +56,13 @@ class Estimate:
     baselines: Mapping[str, float | None]
     cleaning: Cleaning
     split: Mapping[str, int]
-    history: tuple[Mapping[str, float | int], ...] = field(repr=False)
-    settings: Mapping[str, Any] = field(repr=False)
+    history: tuple[Mapping[str, float | int], ...]
+    settings: Mapping[str, Any]
     seconds: float
+
+    def __repr__(self) -> str:
+        raised = f", flags: {', '.join(flag.name for flag in self.flags)}" if self.flags else ""
+        return f"<{self.sentence()}{raised}>"
 
     @property
     def bits(self) -> float:
@@ -84,7 +88,7 @@ class Estimate:
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
         estimate, decimals = _pair(self.nats * factor, self.standard_error * factor)
         return (
-            f"I(X;Y) ≥ {_number(self.lower * factor, decimals)} {unit} (95 %), estimate "
+            f"I(X;Y) ≥ {_floor(self.lower * factor, decimals)} {unit} (95 %), estimate "
             f"{estimate}, ceiling {_number(self.ceiling * factor)}, "
             f"{p_value_in_words(self.p_value)}"
         )
@@ -191,6 +195,11 @@ def _number(value: float, decimals: int = 2) -> str:
         return f"{value:.3g}"
     shown = f"{value:.{decimals}f}"
     return shown.removeprefix("-") if float(shown) == 0 else shown
+
+
+def _floor(value: float, decimals: int) -> str:
+    """A limit, never said larger than it is."""
+    return _number(math.floor(value * 10**decimals + 1e-9) / 10**decimals, decimals)
 
 
 def _pair(value: float, error: float) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import needed
 
-__all__ = ["Split", "jackknife_groups", "splits_of", "units_of"]
+__all__ = ["JACKKNIFE_GROUPS", "Split", "jackknife_groups", "splits_of", "units_of"]
 
 Indices = NDArray[np.int64]
 
@@ -17,6 +17,8 @@ FEWEST_UNITS = 12
 """Groups or blocks that three parts need, so that each holds some."""
 
 SHARES = (0.5, 0.25, 0.25)
+
+JACKKNIFE_GROUPS = 20
 
 LEAST_OF_SHARE = 0.4
 """Part of its share of the rows that a part of the split may fall to, where groups are uneven."""

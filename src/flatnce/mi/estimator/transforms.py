@@ -10,6 +10,9 @@ from flatnce.extras import needed
 
 __all__ = ["TRANSFORMS", "Transform", "fitted_transform"]
 
+LARGEST = 1e12
+"""Squares of larger values leave the range of float32 after a product or two."""
+
 TRANSFORMS = ("copula", "standard", "none")
 
 Table = NDArray[np.floating[Any]]
@@ -39,9 +42,9 @@ class Transform:
         """
         if self.kind == "standard":
             assert self.centre is not None and self.size is not None
-            return ((table - self.centre) / self.size).astype(np.float32)
+            return _single((table - self.centre) / self.size)
         if self.kind == "none":
-            return table.astype(np.float32)
+            return _single(table)
         assert self.ordered is not None
         ranks = np.empty(table.shape)
         for number, column in enumerate(table.T):
@@ -51,6 +54,16 @@ class Transform:
         quantile = (ranks + 0.5) / (len(self.ordered) + 1)
         scores = needed("scipy.special", "normal scores", "mi").ndtri(quantile)
         return scores.astype(np.float32)
+
+
+def _single(table: Table) -> NDArray[np.float32]:
+    largest = float(np.abs(table).max())
+    if largest > LARGEST:
+        raise ValueError(
+            f"transform leaves a value of {largest:.2g}, too large for a critic; use "
+            "transform='copula', which takes ranks, or leave outliers out"
+        )
+    return table.astype(np.float32)
 
 
 def fitted_transform(kind: str, table: Table) -> Transform:

@@ -20,13 +20,18 @@ from flatnce.mi.estimator.numbers import numbers_of_parts
 from flatnce.mi.estimator.plan import Plan
 from flatnce.mi.estimator.readouts import learned_dual_readout
 from flatnce.mi.estimator.result import Estimate
-from flatnce.mi.estimator.splits import Split, jackknife_groups, splits_of, units_of
+from flatnce.mi.estimator.splits import (
+    JACKKNIFE_GROUPS,
+    Split,
+    jackknife_groups,
+    splits_of,
+    units_of,
+)
 from flatnce.mi.estimator.sums import Part
 from flatnce.mi.estimator.transforms import Transform, fitted_transform
 
 __all__ = ["Round", "Work", "finish", "prepare", "train"]
 
-JACKKNIFE_GROUPS = 20
 COMPARED_ROWS = 2048
 
 
@@ -92,7 +97,7 @@ def _round(cleaned: Cleaned, split: Split, plan: Plan, number: int) -> Round:
         (on_x(cleaned.x[rows]), on_y(cleaned.y[rows])) for rows in (split.train, split.validation)
     )
     seed = plan.seed + 1000 * number
-    critic = plan.new_critic(train, validation, seed).to(plan.place())
+    critic = plan.new_critic(train, seed).to(plan.place())
     x, y, x_validation, y_validation = (
         torch.from_numpy(side).to(plan.place()) for side in (*train, *validation)
     )
@@ -145,8 +150,10 @@ def _parts(work: Work) -> tuple[list[Part], list[NDArray[np.int64]]]:
         assert round.fitted is not None
         test = round.split.test
         pieces = -(-len(test) // work.plan.pool)
-        for piece in range(pieces):
-            rows = test[piece::pieces]
+        # Whole units to a piece: their rows may not meet as strangers, nor be permuted apart.
+        place = np.unique(work.units[test], return_inverse=True)[1] % pieces
+        for piece in range(min(pieces, int(place.max()) + 1)):
+            rows = test[place == piece]
             x, y = _rows(work, round, rows)
             parts.append(
                 Part(
@@ -207,6 +214,9 @@ def finish(work: Work) -> Estimate:
             ess=numbers.ess,
             diverged=sum(each.diverged for each in fitted),
             test_rows=min(numbers.rows),
+            read_rows=sum(numbers.rows),
+            units=len(np.unique(np.concatenate(units))),
+            folds=plan.folds,
             best_steps=[each.step for each in fitted],
             steps=work.settings["steps"],
         ),

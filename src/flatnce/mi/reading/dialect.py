@@ -153,7 +153,8 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def _names(first: list[str], path: Path) -> tuple[str, ...]:
     cells = [" ".join(cell.split()) for cell in first]
-    if all(NUMBER.fullmatch(cell) for cell in cells) and not _counting(cells):
+    numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in cells)
+    if numbers and 2 * numbers >= len(cells) and not _counting(cells):
         raise ValueError(
             f"the first line of {path} holds numbers ({', '.join(cells[:4])}) and no names; if it "
             "has no header, say --no-header and choose columns by number (--x 0:3 --y 3)"

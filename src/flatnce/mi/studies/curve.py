@@ -47,10 +47,11 @@ class Curve:
             for rows, value, error, count in self.points
         ]
         text = aligned(["rows", unit, "± se", "subsamples"], lines)
+        warned = "".join(f"\n! {flag.name}: {flag.message}" for flag in self.whole.flags)
         return (
             f"{text}\nStraight line in 1/N: {self.intercept * factor:.3f} ± "
             f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An "
-            "extrapolation, not a bound: quote the lower limit."
+            f"extrapolation, not a bound: quote the lower limit.{warned}"
         )
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Pairwise:
                 "lower": found.lower,
                 "p_value": found.p_value,
                 "p_value_holm": adjusted[pair],
+                "permutations": found.permutations,
                 "flags": [flag.name for flag in found.flags],
             }
             for pair, found in ranked
@@ -85,11 +86,13 @@ class Pairwise:
                 f"{row['estimate'] * factor:.3f}",
                 f"{row['standard_error'] * factor:.3f}",
                 f"{row['lower'] * factor:.3f}",
-                p_value_in_words(row["p_value_holm"])[2:].removeprefix("= "),
+                _holm(row),
+                ", ".join(row["flags"]),
             ]
             for row in self.rows[:most]
         ]
-        return aligned(["first", "second", unit, "± se", "95 % ≥", "p (Holm)"], lines, names=2)
+        header = ["first", "second", unit, "± se", "95 % ≥", "p (Holm)", "flags"]
+        return aligned(header, lines, names=2)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
         """Everything as plain data for JSON.
@@ -107,6 +110,13 @@ class Pairwise:
                 for row in self.rows
             ],
         }
+
+
+def _holm(row: dict[str, Any]) -> str:
+    """The corrected p-value; with the least that so many permutations can say, that it is one."""
+    said = p_value_in_words(row["p_value_holm"])[2:].removeprefix("= ")
+    least = row["p_value"] * (row["permutations"] + 1) < 1.5
+    return f"≤ {said}" if least and not said.startswith("<") else said
 
 
 def pairwise(
