@@ -52,8 +52,10 @@ def test_the_command_prints_what_the_page_shows(page, typed, printed, folder, ca
     words, numbers = words_and_numbers(printed)
     found_words, found_numbers = words_and_numbers(shown.out + shown.err)
     assert found_words == words
-    # Other processors and versions of torch round differently, and training carries that on.
-    assert found_numbers == pytest.approx(numbers, abs=0.06, rel=0.1)
+    # Other processors and versions of torch round differently, and training carries that on: by
+    # hundredths of a nat, and so by a factor in numbers below that.
+    for found, wanted in zip(found_numbers, numbers, strict=True):
+        assert found == pytest.approx(wanted, abs=0.04 if wanted >= 0.1 else 0.015, rel=0.1)
 
 
 def test_the_comparison_sees_another_number_and_another_word():

@@ -19,11 +19,12 @@ def readout(name, nats, error=0.05):
     return Readout(name, nats, error, True, "")
 
 
-def seen(infonce=1.0, flo=1.0, **changes):
+def seen(infonce=1.0, flo=1.0, tails=0.05, **changes):
     usual = {
         "readouts": {
             "infonce": readout("infonce", infonce),
             "flo-cross-fitted": readout("flo-cross-fitted", flo),
+            "tuba": readout("tuba", infonce, tails),
         },
         "ceiling": 6.2,
         "train": 1.2,
@@ -58,6 +59,12 @@ NUMBERS = {
     "unfinished": (seen(best_steps=[400, 1000]), ("unfinished",)),
     "stopped in time": (seen(best_steps=[950]), ()),
     "few rows": (seen(test_rows=199), ("small",)),
+    "few rows of several folds": (seen(test_rows=40, read_rows=200), ()),
+    "few groups": (seen(units=19), ("few_units",)),
+    "enough groups": (seen(units=20), ()),
+    "few rows that are alone": (seen(units=15, test_rows=15), ("small",)),
+    "heavy tails": (seen(tails=1.1), ("heavy_tails",)),
+    "tails no heavier than the estimate's": (seen(tails=0.9), ()),
     "several": (seen(train=3.0, ess=2.0, test_rows=50), ("low_ess", "overfit", "small")),
 }
 

@@ -140,7 +140,7 @@ class Plan:
             if self.critic_kind == "gaussian":
                 # Correlations from rows that neither gave the directions nor stop the critic.
                 x, y = train
-                most = len(x) - len(x) // 5
+                most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))
                 return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]))
             widths = train[0].shape[1], train[1].shape[1]
             critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=self.chosen.dual)
