@@ -69,7 +69,8 @@ def find(id: str) -> Task:
         return TASKS[id]
     hint = _nearest(id, TASKS)
     raise ValueError(
-        f"id={id!r} is not a task{hint}; flatnce.mi.tasks.TASKS lists all {len(TASKS)} of them"
+        f"id={id!r} is not a task{hint}; flatnce.mi.tasks.TASKS lists all {len(TASKS)} of them, "
+        f"in the suites {', '.join(SUITES)}"
     )
 
 
