@@ -41,6 +41,7 @@ def words_and_numbers(text):
     return NUMBER.sub("#", lines), [float(one.replace(",", "")) for one in NUMBER.findall(lines)]
 
 
+@pytest.mark.slow  # the pages' Python runs in every test run; this trains it all once more
 @pytest.mark.parametrize(
     "page, typed, printed",
     [*commands("mutual-information-tutorial.md"), *commands("mutual-information.md")],
