@@ -7,11 +7,10 @@
 and ``flatnce`` beside it do not. The bmi suite is run whole with ``auto``.
 """
 
-import argparse
 import json
 from pathlib import Path
 
-from pieces import run_pieces
+from pieces import options_of, run_pieces
 
 from flatnce import mi
 
@@ -74,10 +73,5 @@ def table(path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--n", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=1)
-    options = parser.parse_args()
+    options = options_of(__doc__, n=10_000).parse_args()
     table(options.table) if options.table else run(options.out, options.n, options.processes)

@@ -8,15 +8,12 @@ critic is nearly the true one, where a limit has the least room, a hundred seeds
 independent tables.
 """
 
-import argparse
 import json
-from pathlib import Path
 
-from pieces import run_pieces
+from pieces import options_of, run_pieces
 
 from flatnce import mi
 
-HERE = Path(__file__).parent
 LAWS = (
     "1v1-normal-0.75", "1v1-additive-0.1", "1v1-additive-0.75", "1v1-bimodal-0.75",
     "wiggly-1v1-normal-0.75", "student-identity-1-1-1", "swissroll_x-normal_cdf-1v1-normal-0.75",
@@ -70,11 +67,7 @@ def table(path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--n", type=int, default=2000)
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--processes", type=int, default=1)
+    parser = options_of(__doc__, n=2000)
     parser.add_argument(
         "--null-from", type=int, help="independent tables alone, from this seed on"
     )

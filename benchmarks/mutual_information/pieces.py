@@ -1,8 +1,10 @@
 """Independent pieces of a benchmark, several processes at a time, kept as they come in."""
 
+import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from pathlib import Path
 
 from flatnce.runlog import environment
 
@@ -27,3 +29,13 @@ def run_pieces(function, pieces, file, processes, **header):
             record = {"environment": environment(), **header, "rows": rows}
             file.write_text(json.dumps(record, indent=1))
             print(f"{len(found)} of {len(pieces)}: {pieces[number]}", flush=True)
+
+
+def options_of(description, n):
+    """A parser of what these benchmarks share: where to write, what to tabulate, how much."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--n", type=int, default=n)
+    parser.add_argument("--processes", type=int, default=1)
+    return parser

@@ -9,18 +9,15 @@ chosen on validation rows (mean over seeds), the number is InfoNCE on untouched 
 calibration, the same read-out for all. Best against best.
 """
 
-import argparse
 import json
 import statistics
-from pathlib import Path
 
-from pieces import run_pieces
+from pieces import options_of, run_pieces
 
 from flatnce import mi
 from flatnce.mi.estimator.plan import Plan
 from flatnce.mi.estimator.work import finish, prepare, train
 
-HERE = Path(__file__).parent
 NATS, BATCHES, SEEDS = (2, 4, 6, 8, 10), (8, 16, 32, 64, 128, 256), (0, 1, 2)
 SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
 KINDS = (("flatnce", "cosine"), ("infonce", "cosine"), ("infonce", "dot"))
@@ -108,10 +105,5 @@ def table(path):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--n", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=1)
-    options = parser.parse_args()
+    options = options_of(__doc__, n=10_000).parse_args()
     table(options.table) if options.table else run(options.out, options.n, options.processes)
