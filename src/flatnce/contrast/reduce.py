@@ -42,7 +42,8 @@ def contrast_of(
     geometric mean (uniform weights), ±∞ the hardest and the easiest negative.
 
     Computed in float32 (float64 for float64 inputs) with autocast off. Differentiable in the
-    embeddings and in a tensor temperature: once by the chunked kernel, twice by the dense one.
+    embeddings and in a tensor temperature: once by the chunked and the fused kernel, twice by the
+    dense one.
 
     References:
         Chen et al., 2021, FlatNCE, Eq. 6, Def. 3.5 and 3.6, Prop. 3.7 (its factor 1/γ restored),
@@ -52,7 +53,8 @@ def contrast_of(
         pairs: From a layout; several are concatenated row by row.
         temperature: Positive; a number or a zero-dimensional tensor.
         power: Hölder power γ, any real number or ±inf; 1 is the plain sum.
-        kernel: ``auto``, ``dense`` or ``chunked``.
+        kernel: ``auto``, ``dense``, ``chunked`` or ``fused`` (CUDA). Of embeddings of half
+            precision the fused kernel multiplies unit rows in float16.
         slope: Also compute InfoNCE's derivative in beta, for a safely learned temperature.
 
     Examples:
@@ -150,7 +152,8 @@ def _pooled_negatives(
     anchors, keys = pairs.anchors.to(precise), pairs.keys.to(precise)
     keys = anchors if pairs.keys is pairs.anchors else keys
     scale = beta.to(precise) if at_limit else beta.to(precise) * power
-    run = choose_kernel(kernel, anchors.shape[0], keys.shape[0])
+    sizes = anchors.shape[0], keys.shape[0]
+    run = choose_kernel(kernel, *sizes, anchors, operands=pairs.operands, extras=extras)
     found = run(anchors, keys, scale, pairs.negatives, extras)
     if pairs.own_negatives is not None:
         own = scale * torch.einsum("nd,nhd->nh", anchors, pairs.own_negatives.to(precise))
@@ -194,7 +197,8 @@ def _positives(
         pool = statistics_of_scores(scores, torch.zeros_like(scores, dtype=torch.bool), extras)
     else:
         assert pairs.positive_keys is not None
-        run = choose_kernel(kernel, pairs.anchors.shape[0], pairs.keys.shape[0])
+        sizes = pairs.anchors.shape[0], pairs.keys.shape[0]
+        run = choose_kernel(kernel, *sizes, pairs.anchors, operands=pairs.operands)
         pool = run(pairs.anchors, pairs.keys, beta, pairs.positive_keys, extras)
         # A row without positives gets weight 0; until then it holds harmless numbers.
         present = pool.count > 0

@@ -1,6 +1,13 @@
 """Row statistics of a score matrix, computed in several equal ways."""
 
+import os
 from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from flatnce.kernels import chunked, dense
 from flatnce.kernels.statistics import EXTRAS, RowStatistics, statistics_of_scores
@@ -10,32 +17,92 @@ __all__ = [
     "KERNELS",
     "RowStatistics",
     "choose_kernel",
+    "fused_is_better",
     "statistics_of_scores",
 ]
+
+
+def _fused(*arguments: Any, **options: Any) -> RowStatistics:  # noqa: ANN401 (as the others')
+    from flatnce.kernels import fused  # imports Triton
+
+    return fused.row_statistics(*arguments, **options)
+
 
 KERNELS: dict[str, Callable[..., RowStatistics]] = {
     "dense": dense.row_statistics,
     "chunked": chunked.row_statistics,
+    "fused": _fused,
 }
-"""Kernels by name. A new one (a fused Triton kernel, say) is one more row here, one more line in
-:func:`choose_kernel`, and the same tests."""
+"""Kernels by name. A new one is one more row here, one more line in :func:`choose_kernel`, and the
+same tests."""
 
 DENSE_LIMIT = 2**22
 """Most scores the dense kernel is chosen for: about 16 MiB of float32 a copy, of which autograd
 keeps four or five."""
 
+WIDEST = 2048
+"""Widest embeddings that the fused kernel is chosen for."""
 
-def choose_kernel(name: str, n: int, m: int) -> Callable[..., RowStatistics]:
-    """The kernel of that name; ``auto`` picks dense up to :data:`DENSE_LIMIT` scores.
+
+@cache
+def _triton_is_there() -> bool:
+    return find_spec("triton") is not None
+
+
+def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dtype) -> bool:
+    """Whether the fused kernel is asked for, or ``auto`` should take it.
 
     Arguments:
-        name: ``auto`` or a key of :data:`KERNELS`.
+        name: The kernel asked for.
         n: Number of anchors.
         m: Number of keys.
+        like: Embeddings: their device, width and precision.
+        operands: What would be multiplied.
     """
-    if name == "auto":
-        name = "dense" if n * m <= DENSE_LIMIT else "chunked"
-    if name not in KERNELS:
+    if name == "fused":
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if not _triton_is_there() or not (like.is_cuda or interpreted):
+            raise ValueError(
+                f"kernel='fused' needs Triton and a CUDA device, and the embeddings are on "
+                f"{like.device}; use kernel='auto', which takes it where it can"
+            )
+        if like.dtype == torch.float64:
+            raise ValueError(
+                "kernel='fused' computes in float32 and the embeddings are float64; use "
+                "kernel='auto' or 'chunked', or pass float32"
+            )
+        return True
+    fits = like.is_cuda and like.dtype != torch.float64 and like.shape[1] <= WIDEST
+    if name != "auto" or not fits or not _triton_is_there():
+        return False
+    # Dense float32 is exact to float32 and twice differentiable, which fused is not.
+    return operands != torch.float32 or n * m > DENSE_LIMIT
+
+
+def choose_kernel(
+    name: str,
+    n: int,
+    m: int,
+    like: Tensor,
+    *,
+    operands: torch.dtype = torch.float32,
+    extras: tuple[str, ...] = (),
+) -> Callable[..., RowStatistics]:
+    """The kernel of that name; ``auto`` takes fused on CUDA, else dense where it fits.
+
+    Arguments:
+        name: ``auto`` or one of :data:`KERNELS`.
+        n: Number of anchors.
+        m: Number of keys.
+        like: The anchors.
+        operands: What a fused kernel multiplies.
+        extras: What is asked for beside; ``extremes`` is chunked's and dense's alone.
+    """
+    if name not in ("auto", *KERNELS):
         known = ", ".join(["auto", *KERNELS])
         raise ValueError(f"kernel={name!r} is unknown; choose one of {known}")
-    return KERNELS[name]
+    if fused_is_better(name, n, m, like, operands) and "extremes" not in extras:
+        return partial(KERNELS["fused"], operands=operands)
+    if name == "auto":
+        name = "dense" if n * m <= DENSE_LIMIT else "chunked"
+    return KERNELS["chunked" if name == "fused" else name]

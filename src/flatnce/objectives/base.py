@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce import distributed, faults
-from flatnce.contrast import Contrast, contrast_of
+from flatnce.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.diagnostics import Snapshot
 from flatnce.kernels import KERNELS
 from flatnce.objectives.temperature import Temperature, TemperatureSource
@@ -124,15 +124,13 @@ class Objective(nn.Module, ABC):
             negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
         """
         views = (z1, *(() if z2 is None else (z2,)), *more)
-        pairs = self._pairs(
-            views, labels, ids, false_negatives=false_negatives, negatives=negatives
-        )
+        masks = {"false_negatives": false_negatives, "negatives": negatives}
         self.temperature_source.follow(z1.device)
         temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
-        contrast = contrast_of(pairs, used, power=self.power, kernel=self.kernel, slope=safe)
+        contrast, samples = self._contrast(views, labels, ids, masks, used, safe)
         loss = self.read(contrast)
         if contrast.slope is not None and isinstance(temperature, Tensor):
             beta = temperature.reciprocal().to(loss)
@@ -140,7 +138,7 @@ class Objective(nn.Module, ABC):
             # Detached, so every process can give its temperature the whole batch's gradient.
             slope = distributed.mean(slope) if self.gather else slope
             loss = loss + (beta - beta.detach()) * slope
-        self._finish(contrast, loss, pairs, views, ids)
+        self._finish(contrast, loss, samples, views, ids)
         return loss
 
     @property
@@ -165,6 +163,32 @@ class Objective(nn.Module, ABC):
         shown = {"layout": self.layout, "form": self.form, "gather": self.gather}
         usual = {"layout": "two_view", "form": None, "gather": False}
         return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])
+
+    def _contrast(
+        self,
+        views: tuple[Tensor, ...],
+        labels: Tensor | None,
+        ids: Tensor | None,
+        masks: dict[str, Tensor | None],
+        temperature: float | Tensor,
+        slope: bool,
+    ) -> tuple[Contrast, Tensor]:
+        """The batch's contrast, and the first view's rows; plain layouts from raw rows."""
+        options: dict[str, Any] = {"kernel": self.kernel, "slope": slope}
+        unusual = (labels, self.queue, *masks.values())
+        plain = all(part is None for part in unusual) and not self.gather and self.power == 1
+        if plain and len(views) == 2:
+            layout = "both" if self.layout == "two_tower" else "views"
+            options |= {"layout": layout, "ids": ids, "normalize": self.normalize}
+            found = contrast_of_batches(*views, temperature, **options)
+            if found is not None:
+                return found
+        pairs = self._pairs(views, labels, ids, **masks)
+        first = pairs[0] if isinstance(pairs, tuple) else pairs
+        contrast = contrast_of(
+            pairs, temperature, power=self.power, kernel=self.kernel, slope=slope
+        )
+        return contrast, first.anchors[: views[0].shape[0]]
 
     def _pairs(
         self,
@@ -215,7 +239,7 @@ class Objective(nn.Module, ABC):
         self,
         contrast: Contrast,
         loss: Tensor,
-        pairs: Pairs | tuple[Pairs, ...],
+        samples: Tensor,
         views: tuple[Tensor, ...],
         ids: Tensor | None,
     ) -> None:
@@ -226,10 +250,9 @@ class Objective(nn.Module, ABC):
             detached = replace(detached, faults=faults.combine(detached.faults, found))
             if self.queue is not None:
                 self.queue.enqueue(views[1], ids, normalize=self.normalize, gather=self.gather)
-        first = pairs[0] if isinstance(pairs, tuple) else pairs
-        samples = first.anchors.detach()[: views[0].shape[0]]
+        name = type(self).__name__
         self._last = Snapshot(
-            detached, loss.detach(), samples, type(self).__name__, unit_rows=self.normalize
+            detached, loss.detach(), samples.detach(), name, unit_rows=self.normalize
         )
 
 

@@ -7,7 +7,14 @@ from torch import Tensor
 from flatnce import distributed, faults
 from flatnce.selection import FIRST, LAST_RESERVED, NEVER, STRANGER, Selection
 
-__all__ = ["Arguments", "append_shared", "check_form", "select"]
+__all__ = [
+    "Arguments",
+    "append_shared",
+    "check_embeddings",
+    "check_form",
+    "operands_for",
+    "select",
+]
 
 
 class Arguments:
@@ -16,29 +23,21 @@ class Arguments:
     def __init__(self, normalize: bool, gather: bool) -> None:
         self.normalize, self.gather = normalize, gather
         self.faults: Bool[Tensor, " f"] | None = None
+        self.operands = torch.float32
         self._agreed = False
 
     def embeddings(
         self, name: str, z: Tensor, like: Tensor | None = None, ndim: int = 2
     ) -> Tensor:
         """Floating rows in at least float32, of unit norm if asked, without bad values."""
-        if not isinstance(z, Tensor):
-            raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
-        if not z.is_floating_point():
-            raise ValueError(
-                f"{name} has dtype {z.dtype}; pass floating-point embeddings (labels and ids "
-                "go in by keyword)"
-            )
-        if z.ndim != ndim or 0 in z.shape:
-            expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
-            raise ValueError(
-                f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty"
-            )
+        check_embeddings(name, z, ndim)
         if like is not None and (z.shape[-1] != like.shape[-1] or z.device != like.device):
             raise ValueError(
                 f"{name} has width {z.shape[-1]} on {z.device} where width {like.shape[-1]} on "
                 f"{like.device} is expected; anchors, keys, negatives and queue must agree"
             )
+        if like is None:
+            self.operands = operands_for(z.dtype, self.normalize)
         z = z.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
         bad, zero = ~torch.isfinite(norms), (norms == 0) & self.normalize
@@ -141,6 +140,38 @@ class Arguments:
                 f"group a sample: ({like.shape[0]}, negatives, width)"
             )
         return like.new_zeros((0, like.shape[1])), ready
+
+
+def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
+    """Refuse what is no batch of floating-point rows.
+
+    Arguments:
+        name: What to call it.
+        z: The embeddings.
+        ndim: Axes wanted.
+    """
+    if not isinstance(z, Tensor):
+        raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
+    if not z.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {z.dtype}; pass floating-point embeddings (labels and ids "
+            "go in by keyword)"
+        )
+    if z.ndim != ndim or 0 in z.shape:
+        expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
+        raise ValueError(f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty")
+
+
+def operands_for(dtype: torch.dtype, normalize: bool) -> torch.dtype:
+    """What a fused kernel multiplies; unit rows of half precision fit float16 best.
+
+    Arguments:
+        dtype: Of the embeddings.
+        normalize: Whether rows are divided by their norm.
+    """
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float16 if normalize else dtype
+    return torch.float32
 
 
 def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:

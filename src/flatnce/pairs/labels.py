@@ -71,4 +71,5 @@ def labelled(
         form=form,
         gathered=gather,
         faults=given.faults,
+        operands=given.operands,
     )

@@ -81,6 +81,7 @@ def multi_view(
         form=form,
         gathered=gather,
         faults=given.faults,
+        operands=given.operands,
     )
 
 
@@ -172,6 +173,7 @@ def two_tower(
         own_negatives=own,
         gathered=gather,
         faults=given.faults,
+        operands=given.operands,
     )
     if directions == "left":
         return (forward,)
@@ -185,5 +187,6 @@ def two_tower(
         ready_left[:, None],
         gathered=gather,
         faults=given.faults,
+        operands=given.operands,
     )
     return forward, back

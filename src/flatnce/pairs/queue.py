@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from flatnce.buffers import held
 from flatnce.faults import FAULTS
-from flatnce.pairs.arguments import Arguments, append_shared, select
+from flatnce.pairs.arguments import Arguments, append_shared, operands_for, select
 from flatnce.pairs.record import Pairs
 from flatnce.selection import NEVER, STRANGER
 
@@ -154,4 +154,5 @@ def with_queue(
         own_negatives=own,
         gathered=gather,
         faults=given.faults if given.faults is None else given.faults | held(queue.faults),
+        operands=operands_for(query.dtype, normalize) if normalize else torch.float32,
     )

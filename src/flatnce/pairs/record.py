@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -29,6 +30,8 @@ class Pairs:
         form: How several positives become rows.
         gathered: Whether the keys come from every process.
         faults: Value faults found so far, where they could not be raised at once.
+        operands: What a fused kernel multiplies: the precision that the embeddings came in, or
+            float16 for normalised rows of half precision.
     """
 
     anchors: Float[Tensor, "n d"]
@@ -40,3 +43,4 @@ class Pairs:
     form: Form = "each"
     gathered: bool = False
     faults: Bool[Tensor, " f"] | None = None
+    operands: torch.dtype = torch.float32

@@ -1,0 +1,226 @@
+"""Launches of the kernels: shapes in, tensors out; no host reads."""
+
+import math
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flatnce.kernels.fused.pull import pull_kernel
+from flatnce.kernels.fused.rows import bounds_kernel
+from flatnce.kernels.fused.scan import blend_kernel, merge_kernel, scan_kernel
+from flatnce.kernels.fused.sides import Masks, Side, Statistics, Weights
+from flatnce.kernels.fused.tiles import Tiles, choose_tiles, padded_width, splits_for
+from flatnce.kernels.statistics import floor_of
+
+__all__ = ["MOST_SCRATCH", "bounds_of", "pull", "scan"]
+
+MOST_SCRATCH = 2**25
+"""Numbers of a gradient held at once before they are finished: 128 MiB."""
+
+
+def precision_of(operand: Tensor) -> str:
+    """How float32 operands are multiplied: as torch's own products are asked to be."""
+    if operand.dtype != torch.float32 or not operand.is_cuda:
+        return "ieee"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def scan(
+    x: Side,
+    y: Side,
+    beta: Float[Tensor, ""],
+    masks: Masks,
+    *,
+    mean: bool = False,
+    expected: bool = False,
+    pulled: bool = False,
+    tiles: Tiles | None = None,
+) -> Statistics:
+    """Statistics of each row of ``x`` over the rows of ``y`` that count.
+
+    Arguments:
+        x: Anchors.
+        y: Keys.
+        beta: Inverse temperature.
+        masks: Who counts.
+        mean: Also the plain mean.
+        expected: Also the mean under the softmax.
+        pulled: Also the keys' mean under the softmax; of one chunk of the width alone.
+        tiles: Instead of the chosen ones.
+    """
+    n, width = x.operand.shape
+    m = len(y.operand)
+    chunk = padded_width(width, x.operand.element_size())[1]
+    size = x.operand.element_size()
+    tiles = tiles or choose_tiles(n, chunk, size, scans=True, pulls=pulled)
+    blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
+    parts = splits_for(x.operand, blocks, turns)
+    turns = triton.cdiv(turns, parts)
+    parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
+    pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.operand.device)
+    some = x.operand.new_empty((parts, n, width) if pulled else (1, 1, 1))
+    listed = masks.left_out
+    scan_kernel[(blocks, parts)](
+        TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
+        TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
+        beta,
+        x.groups,
+        y.groups,
+        x.ranges,
+        y.ranges,
+        listed,
+        x.identity,
+        y.identity,
+        *pieces,
+        some,
+        n,
+        m,
+        masks.period,
+        0 if listed is None else listed.stride(0),
+        0 if listed is None else listed.stride(1),
+        turns,
+        WIDTH=width,
+        GROUPED=x.groups is not None,
+        SAME=masks.same,
+        LISTED=listed is not None,
+        MOMENT=expected,
+        LINEAR=mean,
+        PULL=pulled,
+        PRECISION=precision_of(x.operand),
+        **tiles.options(),
+    )
+    # One by one: results of an operator may not share memory.
+    found = [torch.empty(n, device=x.operand.device) for _ in range(4 + mean + expected)]
+    unused = [found[0]] * 2
+    floor, least = floor_of(torch.float32), torch.finfo(torch.float32).tiny
+    merge_kernel[(triton.cdiv(n, 256),)](
+        *pieces,
+        *(found + unused)[:5],
+        found[-1],
+        n,
+        parts,
+        floor,
+        math.log(least),
+        BLOCK=256,
+        MOMENT=expected,
+        LINEAR=mean,
+    )
+    rows = None
+    if pulled:
+        rows = some[0]
+        if parts > 1:
+            rows = torch.empty_like(rows)
+            block = max(1, 4096 // width)
+            blend_kernel[(triton.cdiv(n, block),)](
+                pieces[0], pieces[1], some, rows, n, parts, WIDTH=width, BLOCK=block
+            )
+    lse, lse2, count, top = found[:4]
+    plain, weighted = found[4] if mean else None, found[-1] if expected else None
+    return Statistics(lse, lse2, count, top, plain, weighted, rows)
+
+
+def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
+    """Largest gradient, largest log-sum-exp and the spread of these in units of log 2."""
+    present = [w for w in weights if w is not None]
+    gradients = [g for w in present for g in (w.to_lse, w.to_lse2, w.share) if g is not None]
+    lses = [w.lse for w in present]
+    found = torch.empty(3, device=lses[0].device)
+    lists = [(values + [None] * 6)[:6] for values in (gradients, lses)]
+    sizes = [[0 if v is None else len(v) for v in values] for values in lists]
+    bounds_kernel[(1,)](
+        *lists[0],
+        lists[1][0],
+        lists[1][1],
+        *sizes[0],
+        *sizes[1][:2],
+        found,
+        BLOCK=1024,
+        num_warps=8,
+    )
+    return found
+
+
+def pull(
+    x: Side,
+    y: Side,
+    beta: Float[Tensor, ""],
+    masks: Masks,
+    by_row: Weights | None,
+    by_column: Weights | None,
+    bounds: Float[Tensor, " 3"],
+    offset: int = 0,
+    limit: int | None = None,
+    tiles: Tiles | None = None,
+) -> Float[Tensor, "parts r w"]:
+    """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
+
+    In parts that are to be added; without the factor beta.
+
+    Arguments:
+        x: Rows that are pulled.
+        y: Rows that pull.
+        beta: Inverse temperature.
+        masks: Who counts, ``x`` by ``y``.
+        by_row: Gradients of statistics of the rows.
+        by_column: Gradients of statistics of the columns.
+        bounds: From :func:`bounds_of`.
+        offset: First row wanted.
+        limit: One past the last.
+        tiles: Instead of the chosen ones.
+    """
+    n, width = x.operand.shape
+    m = len(y.operand)
+    limit = n if limit is None else limit
+    chunk = padded_width(width, x.operand.element_size())[1]
+    size = x.operand.element_size()
+    tiles = tiles or choose_tiles(limit - offset, chunk, size, scans=False, pulls=True)
+    blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
+    parts = splits_for(x.operand, blocks * (width // chunk), turns)
+    turns = triton.cdiv(turns, parts)
+    parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
+    out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
+    sides = [
+        (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
+        for w in (by_row, by_column)
+    ]
+    some = by_row or by_column
+    assert some is not None
+    listed = masks.left_out
+    pull_kernel[(blocks, parts, width // chunk)](
+        TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
+        TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
+        beta,
+        x.groups,
+        y.groups,
+        x.ranges,
+        y.ranges,
+        listed,
+        x.identity,
+        y.identity,
+        *sides[0],
+        *sides[1],
+        bounds,
+        out,
+        offset,
+        n,
+        m,
+        limit,
+        masks.period,
+        0 if listed is None else listed.stride(0),
+        0 if listed is None else listed.stride(1),
+        turns,
+        WIDTH=width,
+        GROUPED=x.groups is not None,
+        SAME=masks.same,
+        LISTED=listed is not None,
+        BY_ROW=by_row is not None,
+        BY_COLUMN=by_column is not None,
+        SECOND=some.to_lse2 is not None,
+        MEAN=some.share is not None,
+        PRECISION=precision_of(x.operand),
+        **tiles.options(),
+    )
+    return out

@@ -1,0 +1,97 @@
+"""What a launch is given and gives back: rows, who counts, statistics and their gradients."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flatnce.kernels.fused.rows import range_kernel
+from flatnce.kernels.fused.tiles import SPAN
+
+__all__ = ["Masks", "Side", "Statistics", "Weights", "ranges_of"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the scores.
+
+    Arguments:
+        operand: Rows, padded to the kernel's width.
+        groups: Group of each; None: their place, modulo the masks' period.
+        ranges: From :func:`ranges_of`.
+        identity: Row identity, where positives are selected by group.
+    """
+
+    operand: Tensor
+    groups: Int[Tensor, " n"] | None = None
+    ranges: Int[Tensor, "spans 2"] | None = None
+    identity: Int[Tensor, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which scores count, beside what the groups say.
+
+    Arguments:
+        period: Rows this far apart are of one group, where no groups are given.
+        same: Select the group's other members.
+        left_out: Left out one by one, rows by columns.
+    """
+
+    period: int = 1
+    same: bool = False
+    left_out: Tensor | None = None
+
+    def transposed(self) -> "Masks":
+        """With rows and columns in each other's place."""
+        out = None if self.left_out is None else self.left_out.T
+        return Masks(self.period, self.same, out)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a scan finds; see :class:`~flatnce.kernels.statistics.RowStatistics`.
+
+    Arguments:
+        lse: Log-sum-exp.
+        lse2: Of twice the scores.
+        count: How many count.
+        top: The largest.
+        mean: Plain mean, where asked for.
+        expected: Mean under the softmax, where asked for.
+        pulled: The keys' mean under the softmax, where asked for.
+    """
+
+    lse: Float[Tensor, " n"]
+    lse2: Float[Tensor, " n"]
+    count: Float[Tensor, " n"]
+    top: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"] | None
+    expected: Float[Tensor, " n"] | None
+    pulled: Float[Tensor, "n w"] | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Gradients of one side's statistics.
+
+    Arguments:
+        lse: Its log-sum-exps.
+        to_lse: Their gradient.
+        lse2: Log-sum-exps of twice the scores.
+        to_lse2: Their gradient, if any.
+        share: Gradient of the mean over the count, if any.
+    """
+
+    lse: Float[Tensor, " n"]
+    to_lse: Float[Tensor, " n"]
+    lse2: Float[Tensor, " n"] | None = None
+    to_lse2: Float[Tensor, " n"] | None = None
+    share: Float[Tensor, " n"] | None = None
+
+
+def ranges_of(groups: Int[Tensor, " n"]) -> Int[Tensor, "spans 2"]:
+    """Lowest and highest group of every few rows, so that most tiles need no mask."""
+    ranges = groups.new_empty((-(-len(groups) // SPAN), 2))
+    range_kernel[(len(ranges),)](groups, ranges, len(groups), SPAN=SPAN, num_warps=1)
+    return ranges

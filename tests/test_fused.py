@@ -1,0 +1,347 @@
+"""The fused kernel against the definition: in Triton's interpreter, or on a card."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce import functional as F
+from flatnce import kernels
+from flatnce.contrast import contrast_of_batches
+from flatnce.kernels import dense
+from flatnce.objectives import DCL, FlatNCE, HolderFlatNCE, InfoNCE
+from flatnce.selection import NEVER, STRANGER, Selection
+
+fused = pytest.importorskip("flatnce.kernels.fused", reason="no Triton on this platform")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter multiplies bfloat16 wrongly.
+HALVES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+OPERANDS = [torch.float32, *HALVES]
+# Largest error of a log-sum-exp at beta 1, and largest relative error of a gradient.
+VALUE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+GRADIENT = {torch.float32: 5e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+every_operand = pytest.mark.parametrize("operands", OPERANDS, ids=str)
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm().clamp_min(1e-30))
+
+
+def furthest(found: Tensor, wanted: Tensor) -> float:
+    return float((found.detach() - wanted.detach()).abs().max())
+
+
+def unit(n: int, d: int) -> Tensor:
+    return normalize(torch.randn(n, d, device=DEVICE), dim=1)
+
+
+def kinds_of_selection(kind: str, n: int, m: int) -> Selection:
+    rows = torch.randint(0, 30, (n,), device=DEVICE)
+    columns = rows if kind in ("symmetric", "same") else torch.randint(0, 30, (m,), device=DEVICE)
+    if kind == "places":
+        rows, columns = (torch.arange(size, device=DEVICE) for size in (n, m))
+    if kind == "queue":
+        columns = columns.clone()
+        columns[5:20], columns[30:40] = NEVER, STRANGER
+    mask = torch.rand(n, m, device=DEVICE) < 0.3 if kind == "left out" else None
+    own = torch.arange(n, device=DEVICE) if kind == "same" else None
+    return Selection(rows, columns, mask, own, own, kind == "same")
+
+
+def columns_of(found) -> list[Tensor]:
+    return [found.positive, found.lse, found.lse2, found.count, found.top]
+
+
+KINDS = ("symmetric", "places", "groups", "queue", "left out", "same")
+
+
+@every_operand
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_and_gradients_are_those_of_the_definition(kind, operands):
+    n, m, d = 70, (70 if kind in ("symmetric", "same") else 150), 24
+    anchors = unit(n, d).requires_grad_()
+    keys = anchors if n == m else unit(m, d).requires_grad_()
+    beta = torch.tensor(6.0, device=DEVICE, requires_grad=True)
+    selection = kinds_of_selection(kind, n, m)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean", "expected"), operands)
+    exact = [t.detach().double().requires_grad_() for t in (anchors, keys, beta)]
+    exact[1] = exact[0] if keys is anchors else exact[1]
+    wanted = dense.row_statistics(*exact, selection, ("mean", "expected"))
+    some = wanted.count > 0
+    assert some.sum() > n // 2
+    torch.testing.assert_close(found.count.double(), wanted.count)
+    for name in ("lse", "lse2", "top", "mean", "expected"):
+        pair = getattr(found, name)[some], getattr(wanted, name)[some]
+        assert furthest(*pair) < 12 * VALUE[operands], name
+    coefficients = torch.randn(3, n, device=DEVICE) * some
+    names = ("lse", "lse2", "mean")
+    leaves = [[anchors, beta], [exact[0], exact[2]]]
+    if keys is not anchors:
+        leaves = [[anchors, keys, beta], exact]
+    for used in [(1, 0, 0), (0, 1, 0), (1, 1, 1)]:
+        gradients = []
+        for record, inputs in zip((found, wanted), leaves, strict=True):
+            values = [torch.where(some, getattr(record, name), 0.0) for name in names]
+            total = sum(
+                (c * v).sum() for c, v, u in zip(coefficients, values, used, strict=True) if u
+            )
+            gradients.append(torch.autograd.grad(total, inputs, retain_graph=True))
+        *rows, (slope, wanted_slope) = zip(*gradients, strict=True)
+        for one, two in rows:
+            assert relative(one, two) < GRADIENT[operands], used
+        # Beta's gradient is a sum of terms of both signs: compare it with their size.
+        size = sum((c.abs() * v.abs()).sum() for c, v in zip(coefficients, values, strict=True))
+        assert abs(float(slope - wanted_slope)) < GRADIENT[operands] * float(size.detach()) / 6
+
+
+@pytest.mark.parametrize("kind", ["groups", "same"])
+def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(kind):
+    anchors, keys = unit(5, 8).requires_grad_(), unit(70, 8).requires_grad_()
+    rows = torch.tensor([0, 1, 0, 1, 0], device=DEVICE)
+    columns = torch.full((70,), 0 if kind == "groups" else 1, device=DEVICE)
+    own = torch.arange(70, device=DEVICE) + 100
+    selection = Selection(rows, columns, None, rows, own, kind == "same")
+    beta = torch.tensor(2.0, device=DEVICE)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean", "expected"))
+    assert found.count.tolist() == [0, 70, 0, 70, 0]
+    wanted = dense.row_statistics(anchors, keys, beta, selection, ("mean", "expected"))
+    for name in ("lse", "lse2", "top", "mean"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    total = (found.lse + found.lse2 + found.mean).sum() / torch.finfo(torch.float32).max
+    to_anchors, to_keys = torch.autograd.grad(total, (anchors, keys))
+    assert to_anchors.isfinite().all() and to_keys.isfinite().all()
+    assert not to_anchors[[0, 2, 4]].any()
+
+
+def reference(z1, z2, beta, layout, ids, unit_rows):
+    """The plain layouts in float64, by the definition: positive, lse, lse2, count."""
+    one, two = (normalize(z, dim=1) if unit_rows else z for z in (z1.double(), z2.double()))
+    ids = torch.arange(len(one), device=DEVICE) if ids is None else ids
+    if layout == "views":
+        both = torch.cat([one, two])
+        parts = [(both, both, torch.cat([two, one]), torch.cat([ids, ids]))]
+    else:
+        parts = [(one, two, two, ids), (two, one, one, ids)][: 1 + (layout == "both")]
+    columns = []
+    for anchors, keys, positives, groups in parts:
+        out = groups[:, None] == groups[None, :]
+        scores = (beta.double() * anchors @ keys.T).masked_fill(out, -torch.inf)
+        positive = beta.double() * (anchors * positives).sum(dim=1)
+        lses = scores.logsumexp(dim=1), (2 * scores).logsumexp(dim=1)
+        columns.append((positive, *lses, (~out).sum(dim=1).double()))
+    return [torch.cat(column) for column in zip(*columns, strict=True)]
+
+
+PLAIN = list(itertools.product(("views", "left", "both"), (True, False), (False, True)))
+
+
+@every_operand
+@pytest.mark.parametrize(("layout", "unit_rows", "with_ids"), PLAIN)
+def test_plain_layouts_go_from_raw_rows_to_their_gradients(layout, unit_rows, with_ids, operands):
+    b, d = 37, 20
+    z = [(torch.randn(b, d, device=DEVICE) / (1 if unit_rows else 5)) for _ in range(2)]
+    if operands != torch.float32 and not unit_rows:
+        z = [rows.to(operands).float() for rows in z]  # as they would come: already rounded
+    z = [rows.requires_grad_() for rows in z]
+    beta = torch.tensor(8.0, device=DEVICE, requires_grad=True)
+    ids = torch.randint(0, 20, (b,), device=DEVICE) if with_ids else None
+    options = {"layout": layout, "ids": ids, "normalize": unit_rows}
+    found = fused.paired_statistics(*z, beta, **options, operands=operands)
+    wanted = reference(*z, beta, layout, ids, unit_rows)
+    assert torch.equal(found.count.double(), wanted[3])
+    assert not found.faults.any()
+    rounding = operands if unit_rows else torch.float32
+    for one, two, lift in zip(columns_of(found), wanted[:3], (0.0, 1.0, 2.0), strict=False):
+        limit = 16 * (VALUE[rounding] if lift else VALUE[torch.float32])
+        assert furthest(one, two) < limit
+    coefficients = torch.randn(3, len(wanted[0]), device=DEVICE)
+    for used in [(1, 1, 0), (1, 1, 1)]:
+        gradients = []
+        for columns in (columns_of(found), wanted):
+            total = sum(
+                (c * v).sum() for c, v, u in zip(coefficients, columns, used, strict=False) if u
+            )
+            gradients.append(torch.autograd.grad(total, [*z, beta], retain_graph=True))
+        *rows, (slope, wanted_slope) = zip(*gradients, strict=True)
+        for one, two in rows:
+            assert relative(one, two) < 2 * GRADIENT[operands]
+        size = sum((c * v).abs().sum() for c, v in zip(coefficients, wanted, strict=False))
+        assert abs(float(slope - wanted_slope)) < GRADIENT[operands] * float(size.detach()) / 8
+
+
+WIDE = (7, 64, 100, 256, 768, 2048)
+
+
+@every_operand
+@pytest.mark.parametrize("d", WIDE)
+def test_every_width_up_to_2048(d, operands):
+    z = [torch.randn(9, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(10.0, device=DEVICE)
+    for layout in ("views", "left"):
+        found = fused.paired_statistics(*z, beta, layout=layout, operands=operands)
+        wanted = reference(*z, beta, layout, None, True)
+        gap, wanted_gap = found.lse - found.positive, wanted[1] - wanted[0]
+        assert furthest(gap, wanted_gap) < 20 * VALUE[operands]
+        pairs = (torch.autograd.grad(g.sum(), z) for g in (gap, wanted_gap))
+        for one, two in zip(*pairs, strict=True):
+            assert relative(one, two) < 2 * GRADIENT[operands]
+
+
+SIZES = [(2, 2), (3, 200), (64, 64), (65, 127), (129, 128), (200, 3)]
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_rows_and_columns_need_not_fill_their_tiles(n, m):
+    anchors, keys = unit(n, 16).requires_grad_(), unit(m, 16).requires_grad_()
+    groups = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE) + n - 1
+    beta = torch.tensor(5.0, device=DEVICE)
+    pairs = []
+    for run in (fused.row_statistics, dense.row_statistics):
+        found = run(anchors, keys, beta, Selection(*groups))
+        pairs.append([found.lse, *torch.autograd.grad(found.lse.square().sum(), (anchors, keys))])
+    torch.testing.assert_close(*pairs, rtol=2e-5, atol=2e-5)
+
+
+@every_operand
+@pytest.mark.parametrize("beta", [1.0, 5.0, 20.0, 50.0, 100.0])
+@pytest.mark.parametrize("rows", ["random", "saturated", "alike"])
+def test_any_temperature_and_any_state_of_the_rows(rows, beta, operands):
+    """Saturated: each positive far above its negatives. Alike: all rows nearly one row."""
+    z1 = torch.randn(40, 32, device=DEVICE)
+    z2 = torch.randn(40, 32, device=DEVICE)
+    if rows == "saturated":
+        z1 = torch.eye(40, 32, device=DEVICE) + 0.05 * z1
+        z2 = z1 + 0.02 * z2
+    if rows == "alike":
+        z1, z2 = (z1[:1] + 0.05 * z for z in (z1, z2))
+    z = [part.requires_grad_() for part in (z1, z2)]
+    scale = torch.tensor(beta, device=DEVICE)
+    for layout in ("views", "left"):
+        found = fused.paired_statistics(*z, scale, layout=layout, operands=operands)
+        wanted = reference(*z, scale, layout, None, True)
+        assert furthest(found.lse, wanted[1]) < 2 * abs(beta) * VALUE[operands]
+        ess = 2 * found.lse - found.lse2
+        wanted_ess = 2 * wanted[1] - wanted[2]
+        assert furthest(ess, wanted_ess) < 4 * abs(beta) * VALUE[operands] + 1e-4
+        # Weights are as uncertain as the scores; at beta 100 float16 scores are off by 0.05.
+        limit = GRADIENT[operands] * max(2.0, abs(beta) / 2) * (20 if rows == "alike" else 1)
+        gaps = (found.lse - found.positive, wanted[1] - wanted[0])
+        for one, two in zip(*(torch.autograd.grad(g.sum(), z) for g in gaps), strict=True):
+            assert relative(one, two) < limit
+
+
+def test_two_calls_give_the_same_bits():
+    z = [torch.randn(150, 48, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(10.0, device=DEVICE)
+
+    def once(layout: str) -> list[Tensor]:
+        found = fused.paired_statistics(*z, beta, layout=layout)
+        return [*columns_of(found), *torch.autograd.grad((found.lse - found.positive).sum(), z)]
+
+    for layout in ("views", "left", "both"):
+        assert all(map(torch.equal, once(layout), once(layout)))
+
+
+@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+@pytest.mark.parametrize("objective", [FlatNCE, InfoNCE, DCL])
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_objective_reads_the_same_from_the_fused_kernel(objective, layout, learned):
+    from flatnce.objectives import LearnedTemperature
+
+    z = [torch.randn(12, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    found = {}
+    for kernel in ("dense", "fused"):
+        temperature = LearnedTemperature(0.2) if learned else 0.2
+        loss_fn = objective(temperature, layout=layout, kernel=kernel).to(DEVICE)
+        loss = loss_fn(*z)
+        leaves = [*z, *loss_fn.parameters()]
+        last = loss_fn.last
+        numbers = [loss, last.ess, last.ess_with_positive, last.gain, last.mi, last.top1]
+        found[kernel] = [*numbers, *torch.autograd.grad(loss, leaves), last.embeddings]
+        assert len(leaves) == 2 + learned
+    torch.testing.assert_close(found["fused"], found["dense"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_power_a_queue_and_labels_go_by_the_general_kernel():
+    from flatnce import KeyQueue
+
+    z = [torch.randn(12, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    labels = torch.arange(12, device=DEVICE) // 3
+    found = {}
+    for kernel in ("dense", "fused"):
+        queue = KeyQueue(32, 16)
+        losses = [
+            HolderFlatNCE(gamma=2.0, temperature=0.2, kernel=kernel)(*z),
+            HolderFlatNCE(gamma=-1.0, temperature=0.2, kernel=kernel)(*z),
+            InfoNCE(0.2, kernel=kernel)(*z, labels=labels),
+        ]
+        loss_fn = FlatNCE(0.2, kernel=kernel, queue=queue).to(DEVICE)
+        losses += [loss_fn(*z), loss_fn(*z)]
+        found[kernel] = [[loss, *torch.autograd.grad(loss, z)] for loss in losses]
+    torch.testing.assert_close(found["fused"], found["dense"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # the interpreter's numpy
+@pytest.mark.parametrize("fault", ["nonfinite", "zero_vector", "no_negatives"])
+def test_bad_rows_are_found(fault):
+    z = [torch.randn(6, 8, device=DEVICE) for _ in range(2)]
+    ids = torch.zeros(6, dtype=torch.long, device=DEVICE) if fault == "no_negatives" else None
+    if fault == "nonfinite":
+        z[1][3, 2] = torch.nan
+    if fault == "zero_vector":
+        z[0][4] = 0.0
+    loss_fn = FlatNCE(0.1, kernel="fused")
+    with pytest.raises(ValueError, match=fault):
+        loss_fn(*z, ids=ids)
+        _ = loss_fn.last.ess
+
+
+def test_half_precision_inputs_get_gradients_of_their_own_precision():
+    z = [torch.randn(20, 16, device=DEVICE, dtype=torch.float16) for _ in range(2)]
+    z = [rows.requires_grad_() for rows in z]
+    loss = FlatNCE(0.2, kernel="fused")(*z)
+    exact = [rows.detach().double().requires_grad_() for rows in z]
+    wanted = FlatNCE(0.2, kernel="dense")(*exact)
+    assert furthest(loss, wanted) < 2e-3
+    for one, two in zip(
+        torch.autograd.grad(loss, z), torch.autograd.grad(wanted, exact), strict=True
+    ):
+        assert one.dtype == torch.float16
+        assert relative(one, two) < 1e-3
+
+
+def test_the_fused_kernel_says_what_it_needs(monkeypatch):
+    z = torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"kernel='fused'.*float64"):
+        FlatNCE(0.1, kernel="fused")(z.double(), z.double())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"kernel='fused' needs Triton and a CUDA device.*cpu"):
+        FlatNCE(0.1, kernel="fused")(z, z)
+    with pytest.raises(ValueError, match=r"kernel='fused' needs Triton and a CUDA device.*cpu"):
+        F.contrast_of(F.two_view(z, z), 0.1, kernel="fused")
+
+
+def test_auto_takes_the_fused_kernel_only_on_a_card():
+    z = torch.randn(4, 3)
+    assert not kernels.fused_is_better("auto", 10**6, 10**6, z, torch.float16)
+    assert contrast_of_batches(z, z, 0.1) is None
+
+
+def test_the_operators_keep_their_promises():
+    z = [torch.randn(5, 8, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(
+        torch.ops.flatnce.paired_statistics.default,
+        (*z, beta, None, "views", True, torch.float32, True, False),
+        test_utils=checks,
+    )
+    groups = torch.arange(5, device=DEVICE)
+    torch.library.opcheck(
+        torch.ops.flatnce.fused_statistics.default,
+        (*z, beta, groups, groups, None, None, None, False, True, True, torch.float32),
+        test_utils=checks,
+    )
