@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce import faults
-from flatnce.data.augmentation import draws
+from flatnce.data.augmentation import draws, fused
 from flatnce.data.augmentation.arguments import (
     check_crop,
     check_images,
@@ -22,6 +22,7 @@ from flatnce.data.augmentation.blur import blur, blur_radius
 from flatnce.data.augmentation.colour import Jitter, draw_jitter, grayscale, jitter, solarize
 from flatnce.data.augmentation.corruption import Squares, add_noise, cut_out, draw_squares
 from flatnce.data.augmentation.crop import Boxes, crop_and_resize, draw_boxes
+from flatnce.data.augmentation.fused_settings import Settings
 from flatnce.data.augmentation.normalise import Normalisation
 from flatnce.data.centre_crop import CentreCrop
 
@@ -80,6 +81,7 @@ class Views:
     rounds to whole levels after every operation. No host read, static shapes: a call can be
     compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a tensor).
     Compiled, or on another device, the draws have the same bits and pixels agree to rounding.
+    On a GPU views up to 64 pixels are one launch, see :mod:`flatnce.data.augmentation.fused`.
 
     References:
         Chen et al., 2020, "A simple framework for contrastive learning of visual representations",
@@ -189,18 +191,32 @@ class Views:
         return cls(size, seed=seed, crop=crop, flip=flip, mean=mean, std=std, **plain)
 
     def __call__(
-        self, images: Tensor, indices: Tensor, epoch: int | Tensor, views: int = 2
+        self,
+        images: Tensor,
+        indices: Tensor,
+        epoch: int | Tensor,
+        views: int = 2,
+        *,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
     ) -> Tensor:
-        """Views of shape (views, b, c, size, size), float32, on the images' device.
+        """Views of shape (views, b, c, size, size), on the images' device.
 
         Arguments:
             images: uint8 of shape (b, c, h, w), one or three channels.
             indices: Each image's number in its data set, shape (b,): what its draws depend on.
             epoch: Number of the epoch; a zero-dimensional int64 tensor inside a captured graph.
             views: How many of each image.
+            dtype: Of the result: float32, or bfloat16 or float16 rounded from it.
+            channels_last: In torch's memory format of that name, the first two axes taken as one.
         """
         check_images(images)
         check_request(images, indices, epoch, views)
+        fused.check_dtype(dtype)
+        if fused.takes(images, self.size):
+            return fused.render(
+                self._settings(), images, indices, epoch, views, dtype, channels_last
+            )
         b, c, h, w = images.shape
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             plan = self.plan(draws.view_keys(self.seed, epoch, indices, views), h, w)
@@ -212,7 +228,8 @@ class Views:
                 self._render(pixels[start : start + many], plan.rows(start, start + many))
                 for start in range(0, b, many)
             ]
-            return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            return fused.arrange(whole, dtype, channels_last)
 
     def plan(self, keys: draws.Keys, height: int, width: int) -> Plan:
         """What will be done to images of this size.
@@ -227,15 +244,13 @@ class Views:
         def drawn(place: int, probability: float) -> Float[Tensor, "b v"] | None:
             return (uniforms[place] < probability).to(torch.float32) if probability else None
 
-        brightness, contrast, saturation, hue = (self.jitter * full for full in JITTER_AMOUNT)
-        amount = (brightness, contrast, saturation, hue)
         blurred = drawn(draws.BLUR, self._blur_probability())
         least, most = BLUR_SIGMA
         sigma = least + (most - least) * uniforms[draws.BLUR_SIGMA]
         return Plan(
             keys,
             draw_boxes(uniforms, height, width, self.crop, self.flip),
-            draw_jitter(uniforms, amount, JITTER_PROBABILITY) if self.jitter else None,
+            draw_jitter(uniforms, self._amount(), JITTER_PROBABILITY) if self.jitter else None,
             drawn(draws.GRAYSCALE, self.grayscale),
             blurred,
             None if blurred is None else sigma.to(torch.float32),
@@ -267,6 +282,16 @@ class Views:
             planes = cut_out(planes, plan.squares)
         b, v = plan.keys.shape
         return planes.view(-1, b, v, self.size, self.size).permute(2, 1, 0, 3, 4).contiguous()
+
+    def _settings(self) -> Settings:
+        colour = (JITTER_PROBABILITY if self.jitter else 0.0, self._amount(), self.grayscale)
+        rest: tuple[Any, ...] = (self.solarize, self.cutout, self.noise, self.mean, self.std)
+        blur = (self._blur_probability(), BLUR_SIGMA)
+        return Settings(self.size, self.seed, self.crop, self.flip, *colour, *blur, *rest)
+
+    def _amount(self) -> tuple[float, float, float, float]:
+        brightness, contrast, saturation, hue = (self.jitter * full for full in JITTER_AMOUNT)
+        return brightness, contrast, saturation, hue
 
     def _blur_probability(self) -> float:
         if self.blur == "auto":
