@@ -1,0 +1,73 @@
+"""Work beside the chain: what nothing waits for soon goes to a second CUDA stream."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["SideTrack"]
+
+MOST = 16
+"""Pieces of work that may be under way beside the chain before it waits for half of them.
+
+Each wait is a dependency that the chain pays for; what is under way holds memory.
+"""
+
+
+class SideTrack:
+    """A second stream that forks from the current one and joins it again; nothing on the CPU.
+
+    Events alone order the two, so both may be recorded in a CUDA graph. Everything begun beside
+    the chain starts after what the chain was given before.
+
+    Limits:
+        The allocator gives memory of the chain's stream back to the chain without asking the other
+        stream. What is read beside it is therefore kept here until the chain has waited.
+
+    Arguments:
+        device: Where the work runs.
+        enabled: Use the second stream if the device has one.
+    """
+
+    def __init__(self, device: torch.device, enabled: bool = True) -> None:
+        on_card = enabled and device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if on_card else None
+        self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def start(self) -> None:
+        """Forget what a pass that failed left, such as events of a recording that was given up."""
+        self._under_way.clear()
+
+    @contextmanager
+    def beside(self, *read: Any) -> Iterator[None]:  # noqa: ANN401 (anything that holds tensors)
+        """Do what stands inside on the second stream.
+
+        Arguments:
+            read: What it reads, to be kept.
+        """
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        self._under_way.append((done, read))
+        if len(self._under_way) > MOST:
+            self._wait_for(MOST // 2)
+
+    def join(self) -> None:
+        """Let the chain wait for everything beside it."""
+        if self._under_way:
+            self._wait_for(len(self._under_way))
+
+    def _wait_for(self, count: int) -> None:
+        """Let the chain wait for the first pieces: for the last of them, as streams keep order."""
+        assert self.stream is not None
+        done, _ = self._under_way[count - 1]
+        torch.cuda.current_stream(self.stream.device).wait_event(done)
+        for _ in range(count):
+            self._under_way.popleft()
