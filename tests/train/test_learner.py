@@ -89,8 +89,11 @@ def test_a_sample_met_again_is_not_its_own_negative():
     assert float(learner.objective.last.contrast.count.mean()) == 5 + 5
 
 
-def test_bfloat16_is_for_the_encoder_and_embeddings_come_out_in_float32():
-    learner, (images, _) = learner_of(dtype=torch.bfloat16), views()
+def test_bfloat16_is_for_the_encoder_and_the_loss_is_computed_in_float32():
+    learner, (images, indices) = learner_of(dtype=torch.bfloat16), views()
     lower, full = learner.embed(images), learner_of().embed(images)
-    assert lower.dtype == torch.float32
+    assert lower.dtype == torch.bfloat16
     assert 0 < (lower - full).norm() / full.norm() < 0.05
+    loss = learner.loss(lower, indices)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, learner.loss(lower.float(), indices))

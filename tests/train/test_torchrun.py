@@ -74,7 +74,11 @@ def weights(directory):
     [
         {"objective": "flatnce"},
         # Slowly: so many norms in a row magnify rounding by much at every step.
-        {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
+        # In short, models/test_synchronised.py: norms find each other, and timm's are converted.
+        pytest.param(
+            {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
+            marks=pytest.mark.slow,
+        ),
         {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
         # Without batch norm, which would see other micro-batches.
         | {"backbone": "test_convnext", "view_size": 32, "head_norm": False, "rate": 0.05},

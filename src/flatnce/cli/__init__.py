@@ -21,6 +21,7 @@ COMMANDS = {
     "data": "fetch a data set, or adopt one that is already on disk",
     "train": "pretrain an encoder on unlabelled images, watch it, evaluate it",
     "resume": "go on with a run exactly where it was left",
+    "sweep": "train many runs side by side on one device: objectives, batch sizes, seeds, ...",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "export": "take the backbone away, for timm, torch or onnx",
     "mi": "how much two tables of numbers say about each other: a limit one can stand behind",

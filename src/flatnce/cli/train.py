@@ -21,7 +21,7 @@ from flatnce.train.expect import expect
 from flatnce.train.processes import choose_device, is_launched
 from flatnce.train.tune import tune
 
-__all__ = ["TrainOptions", "run"]
+__all__ = ["TrainOptions", "run", "start_of", "value_of"]
 
 MAIN_OPTIONS = (
     "objective",
@@ -109,7 +109,7 @@ def _help(arguments: list[str]) -> int:
     data = arguments[0] if asked and not arguments[0].startswith("-") else "digits"
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
     usage = "flatnce train DATA [OPTIONS]      for example: flatnce train cifar10 --batch-size 32"
-    shown = TrainOptions(config=_start(data, _value_of("--preset", arguments)))
+    shown = TrainOptions(config=start_of(data, value_of("--preset", arguments)))
     print(
         short_help(usage, shown, MAIN_OPTIONS, presets), file=sys.stdout if asked else sys.stderr
     )
@@ -123,7 +123,7 @@ def _parse(arguments: list[str]) -> TrainOptions:
         data, rest = "digits", ["--help"]
     elif data.startswith("-"):
         raise ValueError(f"{data!r} comes before the data set; say `flatnce train digits {data}`")
-    start = _start(data, _value_of("--preset", rest))
+    start = start_of(data, value_of("--preset", rest))
     return tyro.cli(
         tyro.conf.OmitArgPrefixes[TrainOptions],
         prog="flatnce train DATA",
@@ -132,7 +132,13 @@ def _parse(arguments: list[str]) -> TrainOptions:
     )
 
 
-def _start(data: str, name: str | None) -> TrainConfig:
+def start_of(data: str, name: str | None) -> TrainConfig:
+    """The settings that a command line changes.
+
+    Arguments:
+        data: A data set's name, or a folder's path.
+        name: Of a preset to lay over it; by default the one made for the data.
+    """
     if name is None:
         if data not in PRESETS:
             return preset(data if is_path(data) else find(data).name)
@@ -143,8 +149,13 @@ def _start(data: str, name: str | None) -> TrainConfig:
     return chosen.override(data=data, split=split)
 
 
-def _value_of(flag: str, arguments: list[str]) -> str | None:
-    """What follows a flag, read before the parser runs: the parser's defaults depend on it."""
+def value_of(flag: str, arguments: list[str]) -> str | None:
+    """What follows a flag, read before the parser runs: the parser's defaults depend on it.
+
+    Arguments:
+        flag: With its dashes.
+        arguments: As typed.
+    """
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
             return arguments[place + 1]

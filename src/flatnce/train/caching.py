@@ -15,7 +15,7 @@ References:
     https://arxiv.org/abs/2101.06983
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -33,6 +33,7 @@ def backward(
     views: Float[Tensor, "2 b c h w"],
     indices: Int[Tensor, " b"],
     micro_batch: int | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> Float[Tensor, ""]:
     """Add the gradients of a batch's loss to the parameters, and return the loss, detached.
 
@@ -41,9 +42,11 @@ def backward(
         views: Two views of each image.
         indices: Which samples.
         micro_batch: Images with a graph at once; None for all.
+        between: Called when the loss is known and its gradient is not.
     """
     if micro_batch is None or micro_batch >= len(indices):
         loss = learner(views, indices)
+        between()
         loss.backward()
         return loss.detach()
     parts = views.split(micro_batch, dim=1)
@@ -55,6 +58,7 @@ def backward(
             embedded.append(learner.embed(part))
     z = torch.cat(embedded, dim=1).requires_grad_()
     loss = learner.loss(z, indices)
+    between()
     loss.backward()
     assert z.grad is not None
     after = _random_state(views.device)

@@ -1,7 +1,9 @@
 """The images of a run: the set, its batches, its views, and how its pixels are normalised."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,7 +13,18 @@ from flatnce.data.catalog import IMAGENET_MEAN, IMAGENET_STD
 from flatnce.train.config import TrainConfig
 from flatnce.train.sections import DataConfig
 
-__all__ = ["Images", "load_images", "normalisation", "open_images", "view_size", "views_of"]
+__all__ = [
+    "Images",
+    "load_images",
+    "normalisation",
+    "open_images",
+    "sharing_images",
+    "view_size",
+    "views_of",
+]
+
+_Shared = dict[tuple[DataConfig, torch.device], ImageSet | FolderSet]
+_shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 
 
 @dataclass(frozen=True)
@@ -43,19 +56,41 @@ def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
     return (IMAGENET_MEAN, IMAGENET_STD) if entry is None else (entry.mean, entry.std)
 
 
-def load_images(data: DataConfig) -> ImageSet | FolderSet:
-    """The set that a config names.
+@contextmanager
+def sharing_images() -> Iterator[None]:
+    """While it lasts, a set is loaded and brought to a device once, however many runs name it.
+
+    Nothing writes to the images of a set, so runs side by side may hold the same ones.
+    """
+    before = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(before)
+
+
+def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSet | FolderSet:
+    """The set that a config names; on a device if it is held in memory.
 
     Arguments:
         data: Which.
+        device: Where its images are wanted.
     """
-    return load(
-        data.data,
-        data.split,
-        data.root,
-        size=data.decode_size,
-        skip_unreadable=data.skip_unreadable,
-    )
+    place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
+    held: _Shared = {} if shared is None else shared
+    key = replace(data, workers=None)
+    if (key, host) not in held:
+        held[key, host] = load(
+            data.data,
+            data.split,
+            data.root,
+            size=data.decode_size,
+            skip_unreadable=data.skip_unreadable,
+        )
+    if (key, place) not in held:
+        found = held[key, host]
+        held[key, place] = found.to(place) if isinstance(found, ImageSet) else found
+    return held[key, place]
 
 
 def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
@@ -100,14 +135,13 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
         config: The run's.
         device: Where the batches are wanted.
     """
-    image_set = load_images(config.data)
+    image_set = load_images(config.data, device)
     size = view_size(config, image_set)
     views = views_of(config, size)
     batch, seed = config.run.batch_size, config.run.seed
     rank, world = distributed.rank(), distributed.world_size()
     loader: Resident | Streaming
     if isinstance(image_set, ImageSet):
-        image_set = image_set.to(device)
         loader = Resident(image_set, batch, seed, rank=rank, world_size=world)
     else:
         loader = Streaming(

@@ -43,7 +43,7 @@ class Learner(nn.Module):
         objective: Embeddings to a loss.
         momentum_encoder: Makes the keys of the objective's queue; None: the encoder does.
         dtype: What the encoder computes in; float32, or bfloat16 by autocast. The objective
-            computes in float32 either way.
+            is given embeddings of that precision and computes in float32 itself.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Learner(nn.Module):
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, self.dtype, enabled=lower):
             embeddings: Tensor = encoder(images)[1]
-        return embeddings.float() if lower else embeddings
+        return embeddings
 
 
 def build_learner(

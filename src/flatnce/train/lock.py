@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["only_writer", "refuse_if_busy"]
+__all__ = ["LOCK", "only_writer", "refuse_if_busy"]
 
 LOCK = ".training"
 

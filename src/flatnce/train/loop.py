@@ -3,14 +3,16 @@
 A run is a pure function of its config: order, views and weights come from its seed, and a
 checkpoint holds the rest. So a run that was stopped, killed or moved goes on as if it had not
 been; on the CPU to the last bit.
+
+A run is a generator that gives way after each step: :func:`train` and :func:`resume` take all its
+steps in a row, :func:`flatnce.train.sweep` takes those of several runs in turn.
 """
 
 import dataclasses
 import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
@@ -18,6 +20,7 @@ from flatnce import checkpoint, distributed
 from flatnce.runlog import RunLog, read_run
 from flatnce.train.config import TrainConfig
 from flatnce.train.interrupts import Interrupts
+from flatnce.train.lines import Clock, look_at, numbers, position, results_of, say_verdict
 from flatnce.train.lock import refuse_if_busy
 from flatnce.train.processes import begun_by_this_launch, joined
 from flatnce.train.recorder import KIND, Recorder, Report
@@ -25,7 +28,7 @@ from flatnce.train.saved import CHECKPOINTS, read_saved, with_whole_paths
 from flatnce.train.training import Training
 from flatnce.train.watch import Watcher
 
-__all__ = ["Outcome", "resume", "train"]
+__all__ = ["Outcome", "Steps", "begin", "go_on", "resume", "train"]
 
 AGREE_EVERY = 10
 """Steps between questions to the other processes whether one was asked to stop."""
@@ -48,6 +51,11 @@ class Outcome:
     step: int
 
 
+Steps = Generator[bool, None, Outcome]
+"""A run under way. It gives way after each step, saying whether it reads from the device when it
+goes on, and so would wait for what it has launched; it returns how it ended."""
+
+
 def train(
     config: TrainConfig,
     directory: str | Path,
@@ -66,6 +74,39 @@ def train(
         report: Called with each line that is logged.
         replace: Remove an earlier run that is there.
     """
+    return _all_of(begin(config, directory, report=report, replace=replace))
+
+
+def resume(
+    directory: str | Path, *, step: int | None = None, report: Report | None = None
+) -> Outcome:
+    """Go on with a run from a checkpoint, exactly. A finished run stays as it is.
+
+    Arguments:
+        directory: The run's.
+        step: Go on from this checkpoint and give up later ones; by default the newest.
+        report: Called with each line that is logged.
+    """
+    return _all_of(go_on(directory, step=step, report=report))
+
+
+def begin(
+    config: TrainConfig,
+    directory: str | Path,
+    *,
+    report: Report | None = None,
+    replace: bool = False,
+    interrupts: Interrupts | None = None,
+) -> Steps:
+    """:func:`train`, step by step.
+
+    Arguments:
+        config: As there.
+        directory: As there.
+        report: As there.
+        replace: As there.
+        interrupts: Who is asked to stop, where several runs share it; by default its own.
+    """
     place, config = Path(directory), with_whole_paths(config)
     with joined(config.run.device) as device:
         begun = begun_by_this_launch(place, device)
@@ -76,7 +117,7 @@ def train(
                     f"{place} was begun by this launch with other settings; launch under another "
                     "--rdzv-id or name, or go on with it by `flatnce resume`"
                 )
-            return resume(place, report=report)
+            return (yield from go_on(place, report=report, interrupts=interrupts))
         training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
@@ -91,24 +132,29 @@ def train(
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
-            with recorder.writing():
+            with closing(recorder), recorder.writing():
                 training.save()
-                return _run(training, recorder)
+                return (yield from _run(training, recorder, interrupts))
         except (ValueError, OSError):
             if training.step == 0 and log is not None:
                 shutil.rmtree(place)  # nothing was trained, and the name is free again
             raise
 
 
-def resume(
-    directory: str | Path, *, step: int | None = None, report: Report | None = None
-) -> Outcome:
-    """Go on with a run from a checkpoint, exactly. A finished run stays as it is.
+def go_on(
+    directory: str | Path,
+    *,
+    step: int | None = None,
+    report: Report | None = None,
+    interrupts: Interrupts | None = None,
+) -> Steps:
+    """:func:`resume`, step by step.
 
     Arguments:
-        directory: The run's.
-        step: Go on from this checkpoint and give up later ones; by default the newest.
-        report: Called with each line that is logged.
+        directory: As there.
+        step: As there.
+        report: As there.
+        interrupts: As in :func:`begin`.
     """
     place = Path(directory)
     config, found = read_saved(place, step)
@@ -127,11 +173,22 @@ def resume(
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        with recorder.writing():
-            return _run(training, recorder)
+        with closing(recorder), recorder.writing():
+            return (yield from _run(training, recorder, interrupts))
 
 
-def _run(training: Training, recorder: Recorder) -> Outcome:
+def _all_of(steps: Steps) -> Outcome:
+    """Take every step of a run."""
+    with closing(steps):
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+
+def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> Steps:
     """Train from the present step to the end, or until asked to stop."""
     watch, per_epoch = training.config.watch, training.steps_per_epoch
     log_every = watch.log_every or max(LEAST_STEPS, per_epoch // LINES_PER_EPOCH)
@@ -140,120 +197,43 @@ def _run(training: Training, recorder: Recorder) -> Outcome:
     watcher = Watcher(training.config, training.images) if watch_every else None
     clock = Clock(training)
 
-    with Interrupts() as interrupts:
+    with _asked(shared) as interrupts:
         while training.step < training.steps:
             epoch, done = divmod(training.step, per_epoch)
             for batch in training.images.loader.epoch(epoch, start=done):
                 training.take_step(batch, epoch)
-                clock.stepped()
                 step, last = training.step, training.step == training.steps
                 pause = step % log_every == 0 or last
+                look = watcher and watch_every and (step % watch_every == 0 or last)
+                save = step % save_every == 0 or last
+                yield bool(pause or look or save)
+                clock.stepped()
                 while training.notes:
                     note = training.notes.pop(0)
-                    recorder.line("note", {**_position(training), "note": note})
-                look = watcher and watch_every and (step % watch_every == 0 or last)
+                    recorder.line("note", {**position(training), "note": note})
                 if pause or look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
                 if watcher and look:
-                    _look(training, watcher, recorder)
+                    look_at(training, watcher, recorder)
                 if pause:
-                    recorder.line("train", _numbers(training, clock))
-                    _say_verdict(training, recorder)
+                    recorder.line("train", numbers(training, clock))
+                    say_verdict(training, recorder)
                 # Alone, at once; together, where all come by at the same step.
                 ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)
-                if step % save_every == 0 or last or stop:
+                if save or stop:
                     training.save()
                 clock.paused()
                 if stop and not last:
                     recorder.close()
                     training.leave()
                     return Outcome(training.directory, False, step)
-    recorder.finish(_results(training))
+    recorder.finish(results_of(training))
     training.leave()
     return Outcome(training.directory, True, training.step)
 
 
-class Clock:
-    """Wall time of a run, and how much of it since the last reading went into steps.
-
-    Arguments:
-        training: Whose ``seconds`` it counts up.
-    """
-
-    def __init__(self, training: Training) -> None:
-        self.training, self.mark = training, time.perf_counter()
-        self.stepping, self.since = 0.0, training.step
-
-    def stepped(self) -> None:
-        """Count the time since the last call as training."""
-        self.stepping += self.paused()
-
-    def paused(self) -> float:
-        """Count the time since the last call as something else, and return it."""
-        now = time.perf_counter()
-        passed, self.mark = now - self.mark, now
-        self.training.seconds += passed
-        return passed
-
-    def images_per_second(self) -> float:
-        """Images trained on a second since the last reading."""
-        steps = self.training.step - self.since
-        speed = steps * self.training.config.run.batch_size / max(self.stepping, 1e-9)
-        self.stepping, self.since = 0.0, self.training.step
-        return speed
-
-
-def _numbers(training: Training, clock: Clock) -> dict[str, Any]:
-    """The means since the last line, and where the run stands."""
-    try:
-        found = training.monitor.compute(step=training.step)
-    except ValueError as error:  # on a GPU, what was flagged in a step is said here
-        raise training.sentinel.failure(training.rate.at(training.step), error) from error
-    return {
-        **_position(training),
-        **found,
-        "rate": training.rate.at(training.step - 1),
-        "images_per_second": clock.images_per_second(),
-    }
-
-
-def _position(training: Training) -> dict[str, Any]:
-    epoch = training.step / training.steps_per_epoch
-    return {"step": training.step, "epoch": epoch, "seconds": training.seconds}
-
-
-def _say_verdict(training: Training, recorder: Recorder) -> None:
-    """Log the verdict where it is another than before."""
-    verdict = training.monitor.verdict()
-    if verdict.kind != training.verdict:
-        training.verdict = verdict.kind
-        said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}
-        line = {**_position(training), **said, "remedies": list(verdict.remedies)}
-        recorder.line("verdict", line)
-
-
-def _look(training: Training, watcher: Watcher, recorder: Recorder) -> None:
-    """Measure what does not come out of a batch; the first process does, the others wait."""
-    if distributed.rank() == 0:
-        training.watched = {**_position(training), **watcher(training.learner)}
-        recorder.line("watch", training.watched)
-    if distributed.is_active():
-        dist.barrier()
-
-
-def _results(training: Training) -> Mapping[str, Any]:
-    history = training.monitor.history
-    return {
-        "step": training.step,
-        "epochs": training.config.run.epochs,
-        "images": len(training.images.image_set),
-        "labelled": bool((training.images.image_set.labels >= 0).any()),
-        "seconds": training.seconds,
-        "images_per_second": training.step * training.config.run.batch_size / training.seconds,
-        "last": history[-1] if history else {},
-        "watch": training.watched,
-        "verdict": training.monitor.verdict().message if history else "",
-        "evaluations": [],
-    }
+def _asked(shared: Interrupts | None) -> AbstractContextManager[Interrupts]:
+    """Who is asked to stop: signals are taken once, however many runs there are."""
+    return Interrupts() if shared is None else nullcontext(shared)

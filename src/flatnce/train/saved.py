@@ -10,7 +10,7 @@ from flatnce.runlog import read_run
 from flatnce.train.config import TrainConfig
 from flatnce.train.recorder import KIND
 
-__all__ = ["CHECKPOINTS", "read_config", "read_saved", "with_whole_paths"]
+__all__ = ["CHECKPOINTS", "PATHS", "read_config", "read_saved", "with_whole_paths"]
 
 CHECKPOINTS = "checkpoints"
 # config.json leaves this machine's paths out; a checkpoint has them.

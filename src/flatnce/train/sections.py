@@ -205,6 +205,8 @@ class RunConfig:
         seed: Of weights, order and views.
         precision: float32, bfloat16 (autocast), or auto: bfloat16 on CUDA.
         device: cpu, cuda, cuda:1, or auto.
+        fast: On a GPU, take each step as one recorded CUDA graph with fused layers; switch it
+            off to debug.
     """
 
     epochs: int = 100
@@ -213,6 +215,7 @@ class RunConfig:
     seed: int = 0
     precision: str = "auto"
     device: str = "auto"
+    fast: bool = True
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -5,7 +5,8 @@ the card to run. Recorded once, they are launched together. The step reads nothi
 so it can be recorded as it is: views, both passes, diagnostics, optimizer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,10 +20,39 @@ from flatnce.train.learner import Learner
 from flatnce.train.optim import set_rate
 from flatnce.train.schedule import WarmupCosine
 
-__all__ = ["Recorded", "Step"]
+__all__ = ["Aside", "Recorded", "Step"]
 
 # Steps before recording: libraries choose their kernels and make their workspace in them.
 EAGER_STEPS = 3
+
+
+class Aside:
+    """Work that the step does not wait for: on a GPU, on a stream of its own.
+
+    Its inputs must stay alive until :meth:`join`, since the allocator does not know of the stream:
+    it is given the last batch's diagnostics and the gradients, which do.
+
+    Arguments:
+        device: Where the step computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Begin when everything so far is done."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Let the step wait for what was put aside."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
 
 
 class Step:
@@ -36,6 +66,7 @@ class Step:
         monitor: Is shown every batch.
         sentinel: Is shown every loss and gradient; knows how many steps were taken.
         micro_batch: As in :func:`flatnce.train.caching.backward`.
+        dtype: Of the views.
     """
 
     def __init__(
@@ -47,10 +78,12 @@ class Step:
         monitor: Monitor,
         sentinel: Sentinel,
         micro_batch: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.learner, self.optimizer, self.views = learner, optimizer, views
         self.rate, self.monitor, self.sentinel = rate, monitor, sentinel
-        self.micro_batch = micro_batch
+        self.micro_batch, self.dtype = micro_batch, dtype
+        self.aside = Aside(sentinel.taken.device)
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
         """Take the step.
@@ -60,14 +93,23 @@ class Step:
             indices: Which samples.
             epoch: Of which epoch, a tensor.
         """
-        views = self.views(images, indices, epoch)
-        set_rate(self.optimizer, self._rate_now())
+        with self.aside.work():
+            set_rate(self.optimizer, self._rate_now())
+        on_cuda = images.is_cuda
+        views = self.views(images, indices, epoch, dtype=self.dtype, channels_last=on_cuda)
         self.optimizer.zero_grad()
-        loss = caching.backward(self.learner, views, indices, self.micro_batch)
-        self.monitor.update(self.learner.objective.last)
-        self.sentinel.look(loss)
+        loss = caching.backward(self.learner, views, indices, self.micro_batch, self._show)
+        self.aside.join()
+        with self.aside.work():
+            self.sentinel.look(loss)
         self.optimizer.step()
         self.learner.after_step()
+        self.aside.join()
+
+    def _show(self) -> None:
+        """Show the batch to the monitor while the gradients are computed."""
+        with self.aside.work():
+            self.monitor.update(self.learner.objective.last)
 
     def _rate_now(self) -> float | Tensor:
         taken = self.sentinel.taken
@@ -90,7 +132,11 @@ class Recorded:
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, Tensor, Tensor] | None = None
-        self.stream = torch.cuda.Stream()
+        # The chain of the step goes before what is put aside. A run among several has a stream of
+        # its own already, and keeps it: streams are few, and each holds a library's workspace.
+        current = torch.cuda.current_stream()
+        alone = current == torch.cuda.default_stream()
+        self.stream = torch.cuda.Stream(priority=-1) if alone else current
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
         """Take the step.

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from flatnce import checkpoint, distributed
 from flatnce.data import Batch
 from flatnce.diagnostics import Monitor
+from flatnce.models.swift import swift
 from flatnce.train.config import TrainConfig
 from flatnce.train.finite import Sentinel
 from flatnce.train.images import open_images
@@ -59,6 +60,10 @@ class Training:
             without: dict[str, Any] = {option or "broadcast_buffers": False}
             self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
         on_cuda = device.type == "cuda"
+        if on_cuda and not several and config.run.fast:
+            quick = swift(self.learner.encoder)
+            if quick is not None:
+                self.learner.call_through(quick)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         self.optimizer = build_optimizer(
             self.learner,
@@ -165,10 +170,12 @@ class Training:
             self.monitor,
             self.sentinel,
             run.micro_batch,
+            compute_dtype(run, self.device),
         )
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or not run.fast:
             return step
-        torch.backends.cudnn.benchmark = True  # every batch has the same shape
+        # The same numbers twice: algorithms not chosen by the clock, and none of random order.
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
         caching = run.micro_batch is not None and run.micro_batch < run.batch_size
         if distributed.is_active() or caching:
             what = "several processes" if distributed.is_active() else "micro_batch"
