@@ -1,0 +1,345 @@
+"""Time, memory and error of the loss, forward and backward, beside the ways others have of it.
+
+    python benchmarks/kernels/run.py --peers FOLDER      writes results.json beside this file
+    python benchmarks/kernels/run.py --quick             ours and plain torch, three rows
+    python benchmarks/kernels/run.py --cpu               a smoke run without a card
+
+All methods of a row are timed in turns, round after round, on the same inputs. README.md says
+what is counted. A method that fails, or does not fit, is a row that says so.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+import measure
+import methods
+import torch
+
+from flatnce.environment import environment
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table.
+
+    Arguments:
+        name: As the table says it.
+        layout: ``one``, ``both`` or ``simclr``.
+        n: Rows of scores.
+        d: Width.
+        products: Matrix products of 2·n²·d operations that the work takes at least.
+        goal_ms: What was aimed at; None for nothing.
+        goal_mib: Likewise.
+    """
+
+    name: str
+    layout: str
+    n: int
+    d: int
+    products: int
+    goal_ms: float | None = None
+    goal_mib: float | None = None
+
+
+# Scores, scores again for each of two gradients, two gradients: five products, for both directions
+# too, as one score serves both. With anchors = keys the matrix is symmetric and one gradient is
+# both: three.
+CASES = (
+    Case("N = 65,536, d = 256", "one", 65_536, 256, 5, 20.0, 400.0),
+    Case("SimCLR, N = 65,536, d = 128", "simclr", 65_536, 128, 3, 8.0),
+    Case("N = 16,384, d = 256", "one", 16_384, 256, 5, 1.3),
+    Case("N = 4,096, d = 256", "one", 4_096, 256, 5, 0.15),
+    Case("N = 65,536, d = 512", "one", 65_536, 512, 5),
+    Case("both directions, N = 65,536, d = 256", "both", 65_536, 256, 5),
+    Case("N = 262,144, d = 512", "one", 262_144, 512, 5, None, 2048.0),
+)
+QUICK = ("N = 65,536, d = 256", "SimCLR, N = 65,536, d = 128", "N = 4,096, d = 256")
+ERROR_ROWS = 2_048
+LARGEST_TIME = 2.0
+"""Seconds a step above which a peer is not run in the largest row, but estimated."""
+LARGE = 200_000
+
+
+def main():
+    options = parsed()
+    device = torch.device("cpu" if options.cpu else "cuda", None if options.cpu else 0)
+    if options.peers:
+        sys.path.insert(0, str(options.peers.resolve()))
+    warnings.filterwarnings("ignore")
+    began = time.perf_counter()
+    results = {
+        "environment": environment([0], device.type),
+        "packages": versions(),
+        "temperature": methods.TEMPERATURE,
+        "dtype": "bfloat16",
+        "matmul_tflops": round(measure.matmul_rate(device) / 1e12, 2),
+        "cases": [],
+        "errors": {},
+    }
+    print(f"matmul of bfloat16: {results['matmul_tflops']} TFLOP/s", flush=True)
+    times = {}  # seconds of a method by (n, d), to know what a larger row would take
+    for case in chosen_cases(options):
+        found = run_case(case, options, device, results["matmul_tflops"] * 1e12, times, began)
+        results["cases"].append(found)
+        results["seconds"] = round(time.perf_counter() - began, 1)
+        write(options.out, results)  # what was measured stays, whatever comes next
+    results["errors"] = errors(options, device, began)
+    results["seconds"] = round(time.perf_counter() - began, 1)
+    write(options.out, results)
+    print(f"\n{results['seconds']} s in all\n\n{table(results)}")
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="results.json beside this file by default")
+    parser.add_argument("--peers", type=Path, help="a folder to import others' packages from")
+    parser.add_argument("--kernels", nargs="+", help="of this package; the first is the reference")
+    parser.add_argument("--skip", nargs="+", default=[], help="methods to leave out, by name")
+    parser.add_argument("--cases", nargs="+", type=int, help="rows to run, from 0")
+    parser.add_argument("--bound", type=float, default=1.5, help="seconds a method and row, about")
+    parser.add_argument("--seconds", type=float, default=225.0, help="no peer starts after these")
+    parser.add_argument("--quick", action="store_true", help="few rows, ours and plain torch")
+    parser.add_argument("--cpu", action="store_true", help="tiny sizes, no card")
+    options = parser.parse_args()
+    if options.kernels is None:
+        options.kernels = ["dense", "chunked"] if options.cpu else ["fused", "chunked"]
+    if options.out is None:
+        small = options.cpu or options.quick
+        name = "results-smoke.json" if small else "results.json"
+        options.out = (Path("build") if small else Path(__file__).parent) / name
+    return options
+
+
+def chosen_cases(options):
+    if options.cpu:
+        tiny = {"n": 96, "d": 16, "goal_ms": None, "goal_mib": None}
+        return [replace(CASES[k], name=f"{CASES[k].layout}, N = 96", **tiny) for k in (0, 1, 5)]
+    if options.quick:
+        return [case for case in CASES if case.name in QUICK]
+    if options.cases:
+        return [CASES[number] for number in options.cases]
+    return CASES
+
+
+def chosen_methods(layout, options):
+    """Every method that can do a layout; of the second kernel on, not each variant."""
+    found = []
+    for place, kernel in enumerate(options.kernels):
+        found += methods.ours(kernel, everything=place == 0)
+    others = methods.PEERS
+    if options.quick or options.cpu:
+        others = [m for m in others if m.name in ("plain torch", "lightly NTXentLoss")]
+        others = others if options.cpu else others[:1]
+    found += others
+    return [m for m in found if layout in m.layouts and m.name not in options.skip]
+
+
+def run_case(case, options, device, rate, times, began):
+    """One row: every method measured, or why not."""
+    floor = 1e3 * case.products * 2 * case.n**2 * case.d / rate
+    print(f"\n{case.name} (floor {floor:.3g} ms)", flush=True)
+    measure.clean()
+    base = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    inputs = measure.make_inputs(case, device)
+    steps, records = [], []
+    for method in chosen_methods(case.layout, options):
+        entry = {"name": method.name, "kind": method.kind}
+        records.append(entry)
+        late = time.perf_counter() - began > options.seconds and method.kind == "peer"
+        why = refused(method, case, times, device)
+        why = "not run: the time for peers was over" if late and not why else why
+        if why:
+            entry["failed"] = why
+        else:
+            prepare(case, method, inputs, base, device, steps, entry)
+        print(f"  {method.name}: {entry.get('failed', entry.get('eager_ms'))}", flush=True)
+    for step in steps:
+        measure.record(step, device)
+    measured(steps, options, device)
+    for step in steps:
+        if step.samples:
+            step.found |= measure.summary(step.samples)
+            times[step.method.name, case.n, case.d] = step.found["ms"] / 1e3
+    compare(records, steps, floor)
+    found = {**asdict(case), "floor_ms": round(floor, 4), "methods": records}
+    found["diagnostics"] = diagnostics(steps)
+    for step in steps:
+        step.close()
+    del steps, inputs
+    measure.clean()
+    return found
+
+
+def refused(method, case, times, device):
+    """Why a method is not tried on a row: it cannot fit, or would take too long."""
+    if method.most_rows is not None and case.n > method.most_rows:
+        return f"not run beyond {method.most_rows:,} rows"
+    if device.type == "cuda" and method.quadratic:
+        room = torch.cuda.get_device_properties(device).total_memory
+        needed = method.quadratic * case.n**2
+        if needed > room:
+            one = 2 * case.n**2 / 2**30
+            return f"cannot: one matrix of scores in bfloat16 is {one:.0f} GiB"
+    if case.n > LARGE and method.kind == "peer":
+        before = times.get((method.name, 65_536, case.d))
+        expected = None if before is None else before * (case.n / 65_536) ** 2
+        if expected is None or expected > LARGEST_TIME:
+            shown = "" if expected is None else f", about {expected:.1f} s by the law N²"
+            return f"not run here{shown}"
+    return None
+
+
+def prepare(case, method, inputs, base, device, steps, entry):
+    """Build, warm up and weigh one method; a failure is its result."""
+    step, failed = None, None
+    try:
+        step = measure.Step(method, method.make(case.layout), inputs)
+        step.found = entry
+        measure.warm(step, base, device)
+        steps.append(step)
+    except Exception as error:
+        failed = measure.first_line(error)
+        if os.environ.get("VERBOSE"):
+            traceback.print_exc()
+    if failed:
+        entry["failed"] = "out of memory" if "OutOfMemory" in failed else failed
+        if step is not None:
+            step.close()
+    for z in inputs:
+        z.grad = None
+    measure.clean()
+
+
+def measured(steps, options, device):
+    """The rounds; a step that runs out of memory beside the others is left to its eager time."""
+    rounds = 4 if options.cpu else 12 if options.quick else measure.MOST_ROUNDS
+    bound = 0.2 if options.cpu else options.bound
+    try:
+        measure.in_rounds(steps, device, bound, rounds)
+    except torch.OutOfMemoryError:
+        print("  out of memory in turns: large steps one by one", flush=True)
+        for step in steps:
+            step.samples.clear()
+            step.rounds.clear()
+        measure.clean()
+        for step in sorted(steps, key=lambda step: step.found.get("memory_mib", 0)):
+            measure.in_rounds([step], device, bound, rounds)
+            step.found["in_turns"] = False
+            measure.clean()
+
+
+def compare(records, steps, floor):
+    """Share of the floor, and the ratio to this package's first kernel."""
+    reference = next((s for s in steps if s.method.kind == "ours" and s.samples), None)
+    for record in records:
+        if "ms" not in record:
+            continue
+        record["share_of_floor"] = round(floor / record["ms"], 3)
+        if reference is not None:
+            record["ratio"] = round(record["ms"] / reference.found["ms"], 3)
+            if "memory_mib" in record:
+                ratio = record["memory_mib"] / max(reference.found["memory_mib"], 1e-9)
+                record["memory_ratio"] = round(ratio, 2)
+
+
+def diagnostics(steps):
+    """Time with diagnostics over time without, within rounds."""
+    by_name = {step.method.name: step for step in steps}
+    found = {}
+    for name, step in by_name.items():
+        kernel, _, what = name.partition(": ")
+        other = by_name.get(f"{kernel}: {what.replace(', ', ', no ')}")
+        if step.method.kind == "ours" and other is not None:
+            found[name] = measure.paired_ratio(step, other)
+    return found
+
+
+def errors(options, device, began):
+    """Relative error of the gradients against float64, by layout and method."""
+    found = {}
+    rows = 64 if options.cpu else ERROR_ROWS
+    for layout, width in (("one", 256), ("simclr", 128)):
+        case = Case("", layout, rows, 16 if options.cpu else width, 0)
+        inputs = measure.make_inputs(case, device)
+        found[layout] = {}
+        for method in chosen_methods(layout, options):
+            if method.kind == "peer" and time.perf_counter() - began > options.seconds:
+                continue
+            try:
+                step = measure.Step(method, method.make(layout), inputs)
+                step.run()
+                gradients = [z.grad.double() for z in inputs]
+                exact = methods.exact_gradient(*inputs, layout, method)
+                apart = sum((a - b).square().sum() for a, b in zip(gradients, exact, strict=True))
+                size = sum(b.square().sum() for b in exact)
+                found[layout][method.name] = float(f"{float((apart / size).sqrt()):.3g}")
+            except Exception as error:
+                found[layout][method.name] = None
+                print(f"  error of {method.name}: {measure.first_line(error)}", flush=True)
+    return found
+
+
+def versions():
+    names = ("triton", "lightly", "liger-kernel", "cut-cross-entropy")
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def write(path, results):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def table(results):
+    """What README.md holds between its marks."""
+    lines = [
+        "| row | method | time (quartiles) | peak memory | ratio | share of floor | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case in results["cases"]:
+        error = results["errors"].get("simclr" if case["layout"] == "simclr" else "one", {})
+        for place, record in enumerate(case["methods"]):
+            lines.append(line(case, record, place, error.get(record["name"])))
+    lines += ["", "Diagnostics on against off, time within rounds, median (quartiles):", ""]
+    for case in results["cases"]:
+        for name, ratio in case["diagnostics"].items():
+            if ratio is not None:
+                low, high = ratio["quartiles"]
+                lines.append(f"- {case['name']}, {name}: {ratio['median']} ({low} to {high})")
+    return "\n".join(lines)
+
+
+def line(case, record, place, error):
+    goal = "" if case["goal_ms"] is None else f"; goal {case['goal_ms']:g} ms"
+    goal += "" if case["goal_mib"] is None else f", {case['goal_mib']:g} MiB"
+    row = f"{case['name']} (floor {case['floor_ms']:.3g} ms{goal})" if place == 0 else ""
+    name = f"**{record['name']}**" if record["kind"] == "ours" else record["name"]
+    if "ms" not in record:
+        return f"| {row} | {name} | {record.get('failed', 'not timed')} | | | | |"
+    low, high = record["quartiles_ms"]
+    digits = 3 if record["ms"] < 10 else 1
+    took = f"{record['ms']:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
+    took += ", eager" if record["timed"] == "eager" else ""
+    memory = f"{record['memory_mib']:,.0f} MiB" if "memory_mib" in record else ""
+    ratio, share = record.get("ratio"), record.get("share_of_floor")
+    shown = "" if error is None else f"{error:.1e}"
+    return f"| {row} | {name} | {took} | {memory} | {ratio} | {share:.0%} | {shown} |"
+
+
+if __name__ == "__main__":
+    main()

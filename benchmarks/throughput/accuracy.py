@@ -1,0 +1,232 @@
+"""Is accuracy unchanged by speed? CIFAR-10, batch 32: the recorded path against the plain one.
+
+    python benchmarks/throughput/accuracy.py --root DATA --path graph     accuracy-graph.json
+    python benchmarks/throughput/accuracy.py --root DATA --path eager     accuracy-eager.json
+    python benchmarks/throughput/accuracy.py --root DATA --path eager --probe    what it would take
+
+FlatNCE at the preset, three seeds side by side: recorded, in one process, each on a stream of its
+own; plain, in a process each, torch's own operations launched one by one. Then kNN (200
+neighbours) and a linear probe on the test set. The second path prints the differences, seed by
+seed, beside the spread of the seeds.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import trainings
+
+from flatnce.data import load
+from flatnce.environment import environment
+from flatnce.evaluate import extract, knn_scores, linear_probe, measure
+from flatnce.train.images import normalisation
+
+HERE = Path(__file__).parent
+BATCH, NEIGHBOURS = 32, 200
+PATHS = ("graph", "eager")
+MEASURES = ("knn", "linear")
+PROBE_STEPS, PROBE_WARM_UP = 150, 30
+
+
+def built(options, seed):
+    root, _ = trainings.data_root(options)
+    config = trainings.configured(
+        options, root, batch_size=BATCH, epochs=options.epochs, seed=seed
+    )
+    return trainings.build(config, recorded=options.path == "graph")
+
+
+def trained_together(options):
+    """All seeds in this process, a step of each in turn, each on its own stream."""
+    runs = [built(options, seed) for seed in options.seeds]
+    device = runs[0].device
+    on = [torch.cuda.Stream() for _ in runs] if device.type == "cuda" else [None] * len(runs)
+    trainings.settle(device)
+    for run, stream in zip(runs, on, strict=True):  # recorded on an idle card
+        with torch.cuda.stream(stream):
+            trainings.take(run, min(6, run.steps))
+        trainings.settle(device)
+    steps = PROBE_STEPS if options.probe else runs[0].steps
+    began, start = time.perf_counter(), runs[0].step
+    while runs[0].step < steps:
+        for run, stream in zip(runs, on, strict=True):
+            with torch.cuda.stream(stream):
+                trainings.take(run, 1)
+        progress(runs[0], steps, began, start)
+    trainings.settle(device)
+    seconds = time.perf_counter() - began
+    if options.probe:
+        return foreseen(seconds / (steps - start), runs[0].steps)
+    for run in runs:
+        run.check()
+    found = [evaluated(options, run) for run in runs]
+    return {"seconds": round(seconds, 1), "seeds": found}
+
+
+def trained_apart(options):
+    """A process for each seed, all at once; each writes its numbers to a file."""
+    parts = [options.out.with_suffix(f".{seed}.json") for seed in options.seeds]
+    shared = ["--path", options.path, "--epochs", str(options.epochs)]
+    shared += ["--root", str(options.root)] if options.root else []
+    shared += ["--cpu"] * options.cpu + ["--probe"] * options.probe
+    began = time.perf_counter()
+    children = []
+    for seed, part in zip(options.seeds, parts, strict=True):
+        part.unlink(missing_ok=True)
+        command = [sys.executable, __file__, *shared, "--child", str(seed), "--out", str(part)]
+        children.append(subprocess.Popen(command))
+    codes = [child.wait() for child in children]
+    if any(codes):
+        raise SystemExit(f"the processes of seeds {options.seeds} ended with {codes}")
+    found = [json.loads(part.read_text()) for part in parts]
+    for part in parts:
+        part.unlink()
+    if options.probe:
+        return max(found, key=lambda one: one["needs_s"])
+    return {"seconds": round(time.perf_counter() - began, 1), "seeds": found}
+
+
+def trained_alone(options, seed):
+    """One seed in this process."""
+    run = built(options, seed)
+    trainings.take(run, min(PROBE_WARM_UP, run.steps))
+    trainings.settle(run.device)
+    steps = min(PROBE_STEPS, run.steps) if options.probe else run.steps
+    began, start = time.perf_counter(), run.step
+    while run.step < steps:
+        trainings.take(run, 1)
+        if seed == options.seeds[0]:
+            progress(run, steps, began, start)
+    trainings.settle(run.device)
+    seconds = time.perf_counter() - began
+    if options.probe:
+        return foreseen(seconds / max(steps - start, 1), run.steps)
+    run.check()
+    return {**evaluated(options, run), "training_s": round(seconds, 1)}
+
+
+def progress(run, steps, began, start):
+    """A line for each tenth of the way."""
+    tenth = max(1, steps // 10)
+    if run.step % tenth == 0:
+        trainings.settle(run.device)
+        each = (time.perf_counter() - began) / max(run.step - start, 1)
+        left = each * (steps - run.step)
+        print(f"  step {run.step} of {steps}, {1e3 * each:.2f} ms, {left:.0f} s left", flush=True)
+
+
+def foreseen(seconds_a_step, steps):
+    return {
+        "ms_per_step": round(1e3 * seconds_a_step, 3),
+        "steps": steps,
+        "needs_s": round(seconds_a_step * steps, 1),
+    }
+
+
+def evaluated(options, run):
+    """KNN and linear probe of the backbone on the test set."""
+    data, views = run.config.data, run.images.views
+    mean, std = normalisation(data.data)
+    parts = {}
+    for split in ("train", "test"):
+        images = load(data.data, split, data.root).to(run.device)
+        parts[split] = extract(
+            run.learner.encoder.backbone, images, size=views.size, mean=mean, std=std
+        )
+    train, test = parts["train"], parts["test"]
+    k = min(NEIGHBOURS, len(train))
+    knn = measure(knn_scores(train, test.features, (k,))[k], test.labels)["top1"]
+    probe = linear_probe(train, test)
+    found = {
+        "seed": run.config.run.seed,
+        "steps": run.step,
+        "recorded": getattr(run._take_step, "graph", None) is not None,
+        "notes": list(run.notes),
+        "knn": knn,
+        "linear": measure(probe.scores, test.labels)["top1"],
+        "loss": run.monitor.compute(run.step)["loss"],
+    }
+    print(f"  {found}", flush=True)
+    return found
+
+
+def compared(paths):
+    """Differences seed by seed, and how far the seeds of one path are apart."""
+    lines = [
+        "| measure | path | seeds | mean | standard deviation of the seeds |",
+        "|---|---|---|---|---|",
+    ]
+    numbers = {}
+    for name in MEASURES:
+        for path in PATHS:
+            values = [one[name] for one in sorted(paths[path]["seeds"], key=lambda s: s["seed"])]
+            numbers[name, path] = values
+            each = ", ".join(f"{100 * value:.2f}" for value in values)
+            spread = statistics.stdev(values) if len(values) > 1 else float("nan")
+            mean = 100 * statistics.mean(values)
+            lines.append(f"| {name} | {path} | {each} | {mean:.2f} % | {100 * spread:.2f} |")
+    lines += ["", "| measure | graph − eager, by seed | mean difference |", "|---|---|---|"]
+    for name in MEASURES:
+        pairs = zip(numbers[name, "graph"], numbers[name, "eager"], strict=True)
+        apart = [100 * (a - b) for a, b in pairs]
+        each = ", ".join(f"{value:+.2f}" for value in apart)
+        lines.append(f"| {name} | {each} | {statistics.mean(apart):+.2f} points |")
+    return "\n".join(lines)
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--path", choices=PATHS, required=True)
+    parser.add_argument("--root", type=Path, help="where cifar-10-batches-bin lies")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--probe", action="store_true", help="a few steps: what would it take?")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--cpu", action="store_true", help="digits, a smoke run")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.out is None:
+        folder = Path("build") if options.cpu or options.probe else HERE
+        folder.mkdir(exist_ok=True)
+        options.out = folder / f"accuracy-{options.path}.json"
+    return options
+
+
+def main():
+    options = parsed()
+    if options.child is not None:
+        found = trained_alone(options, options.child)
+        options.out.write_text(json.dumps(found) + "\n")
+        return
+    found = trained_together(options) if options.path == "graph" else trained_apart(options)
+    if options.probe:
+        needs = found["needs_s"]
+        print(
+            f"{options.path}: {found['ms_per_step']} ms a step of {len(options.seeds)} runs; "
+            f"{options.epochs} epochs are {found['steps']} steps, {needs:.0f} s "
+            f"({needs / 60:.1f} minutes), and about 30 s of evaluation"
+        )
+        return
+    data = trainings.data_root(options)[1]
+    found = {
+        "environment": environment(options.seeds, "cpu" if options.cpu else "cuda"),
+        "data": data,
+        "path": options.path,
+        "epochs": options.epochs,
+        "batch": BATCH,
+        **found,
+    }
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{options.path}: {found['seconds']} s; wrote {options.out.name}")
+    files = {path: options.out.with_name(f"accuracy-{path}.json") for path in PATHS}
+    if all(file.exists() for file in files.values()):
+        print(compared({path: json.loads(file.read_text()) for path, file in files.items()}))
+
+
+if __name__ == "__main__":
+    main()

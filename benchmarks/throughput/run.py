@@ -1,0 +1,458 @@
+"""Images a second of the ordinary training path, beside what people use instead.
+
+    python benchmarks/throughput/run.py --root DATA      writes results.json beside this file
+    python benchmarks/throughput/run.py --only train     one part
+    python benchmarks/throughput/run.py --cpu            a smoke run on digits, without a card
+
+Parts: train, sweep, peers, evaluate, memory. One that fails prints its traceback and is noted;
+the others go on.
+"""
+
+import argparse
+import gc
+import json
+import shutil
+import statistics
+import tempfile
+import time
+import traceback
+from importlib import metadata
+from pathlib import Path
+
+import torch
+import trainings
+
+from flatnce.environment import environment
+
+BATCHES = (32, 256, 16, 64, 128, 512)
+WITHOUT = (32, 256)
+"""Batches at which the same is timed without diagnostics, window by window in turns."""
+GOALS = {
+    ("resnet18", 256): 36_000,
+    ("resnet18", 32): 20_000,
+    ("resnet18", 16): 12_000,
+    ("resnet50", 256): 9_000,
+}
+SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
+EVALUATION_GOAL_S = 3.0
+MIB = 2**20
+
+
+# ---- one run
+
+
+def part_train(options, root):
+    """The ordinary path by batch size; ResNet-50 once."""
+    wanted = [("resnet18", batch) for batch in options.batches]
+    if not options.cpu:
+        wanted.insert(3, ("resnet50", 256))
+    rows = []
+    for backbone, batch in wanted:
+        if time.perf_counter() > options.train_end:
+            rows.append({"backbone": backbone, "batch": batch, "failed": "not run: no time left"})
+            continue
+        config = trainings.configured(options, root, backbone=backbone, batch_size=batch)
+        rows.append({"backbone": backbone, "batch": batch, **one_run(options, config, batch)})
+        rows[-1]["goal"] = None if options.cpu else GOALS.get((backbone, batch))
+        print(f"  {rows[-1]}", flush=True)
+        release()
+    return rows
+
+
+def one_run(options, config, batch):
+    without = batch in WITHOUT and config.model.backbone != "resnet50"
+    began = time.perf_counter()
+    kinds = {"on": True, "off": False} if without else {"on": True}
+    runs = {name: trainings.build(config, diagnostics=on) for name, on in kinds.items()}
+    for run in runs.values():
+        trainings.take(run, options.warm_up)
+        trainings.settle(run.device)
+    found = {"build_and_warm_up_s": round(time.perf_counter() - began, 2)}
+    steps = trainings.window_steps(runs["on"], options)
+    times = {name: [] for name in runs}
+    for _ in range(options.windows):
+        for name, run in runs.items():
+            times[name].append(trainings.timed(run, steps))
+    found |= trainings.speed(times["on"], batch)
+    found["steps_a_window"] = steps
+    found["host_ms_per_step"] = round(1e3 * trainings.host_seconds(runs["on"]), 4)
+    found["recorded"] = getattr(runs["on"]._take_step, "graph", None) is not None
+    found["notes"] = list(runs["on"].notes)
+    if without:
+        found["without_diagnostics"] = trainings.speed(times["off"], batch)
+        ratios = sorted(a / b for a, b in zip(times["on"], times["off"], strict=True))
+        found["diagnostics_cost"] = {
+            "median": round(statistics.median(ratios) - 1, 4),
+            "range": [round(ratios[0] - 1, 4), round(ratios[-1] - 1, 4)],
+        }
+    if not options.cpu:
+        found["allocated_mib"] = round(torch.cuda.memory_allocated() / MIB, 1)
+    return found
+
+
+# ---- several runs
+
+
+def part_sweep(options, root):
+    """Runs side by side: flatnce.train.sweep as users call it, and lanes of our own beside it."""
+    found = {
+        "runs": options.runs,
+        "batch": SWEEP_BATCH,
+        "goal": None if options.cpu else SWEEP_GOAL,
+    }
+    for name, measure in (("sweep", by_sweep), ("streams", by_streams)):
+        try:
+            found[name] = measure(options, root)
+        except Exception:
+            found[name] = {"failed": traceback.format_exc()}
+            traceback.print_exc()
+        print(f"  {name}: {found[name]}", flush=True)
+        release()
+    return found
+
+
+def by_sweep(options, root):
+    """Images a second in sum while all runs are under way, from the lines that they log."""
+    from flatnce.train import sweep
+
+    every = 5 if options.cpu else None
+    configs = {
+        f"seed-{seed}": trainings.configured(
+            options, root, batch_size=SWEEP_BATCH, epochs=1, seed=seed, log_every=every
+        )
+        for seed in range(options.runs)
+    }
+    lines, ends = {name: [] for name in configs}, []
+
+    def report(name, line):
+        now = time.perf_counter()
+        if line["kind"] == "train":
+            lines[name].append((now, line["step"]))
+        if line["kind"] == "state" and line["state"] != "started":
+            ends.append(now)
+
+    place = Path(tempfile.mkdtemp())
+    began = time.perf_counter()
+    try:
+        runs = sweep(configs, place / "sweep", at_once=options.runs, report=report)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    wall = time.perf_counter() - began
+    start, stop = max(times[0][0] for times in lines.values()), min(ends)
+    rates = []
+    for times in lines.values():
+        inside = [(now, step) for now, step in times if start <= now <= stop]
+        if len(inside) > 1:
+            (first, low), (last, high) = inside[0], inside[-1]
+            rates.append((high - low) * SWEEP_BATCH / (last - first))
+    images = sum(run.taken for run in runs) * SWEEP_BATCH
+    return {
+        "images_per_second": round(sum(rates), 1),
+        "each": [round(rate, 1) for rate in sorted(rates)],
+        "counted_s": round(stop - start, 2),
+        "whole_s": round(wall, 2),
+        "images_per_second_whole": round(images / wall, 1),
+        "states": sorted({run.state for run in runs}),
+    }
+
+
+def by_streams(options, root):
+    """The same trainings, each on a stream, a step of each in turn; nothing else."""
+    runs = []
+    for seed in range(options.runs):
+        config = trainings.configured(options, root, batch_size=SWEEP_BATCH, seed=seed)
+        runs.append(trainings.build(config))
+    device = runs[0].device
+    on = [torch.cuda.Stream() for _ in runs] if device.type == "cuda" else [None] * len(runs)
+    trainings.settle(device)
+    for run, stream in zip(runs, on, strict=True):
+        with torch.cuda.stream(stream):
+            trainings.take(run, options.warm_up)
+        trainings.settle(device)
+
+    def go(steps):
+        trainings.settle(device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            for run, stream in zip(runs, on, strict=True):
+                with torch.cuda.stream(stream):
+                    trainings.take(run, 1)
+        trainings.settle(device)
+        return (time.perf_counter() - began) / steps
+
+    steps = max(2, round(options.window / go(options.trial)))
+    return trainings.speed([go(steps) for _ in range(options.windows)], SWEEP_BATCH * len(runs))
+
+
+# ---- what people use instead
+
+
+def part_peers(options, root):
+    """The usual script with workers, and this package's own step, plain."""
+    import script
+
+    device = torch.device("cpu") if options.cpu else torch.device("cuda", 0)
+    rows = []
+    for batch in options.peer_batches:
+        config = trainings.configured(options, root, batch_size=batch)
+        images = trainings.train_images.load_images(config.data).images
+        workers = 0 if options.cpu else None
+        seconds, workers = script.measure(
+            images,
+            batch,
+            device,
+            workers=workers,
+            seconds=options.peer_seconds,
+            warm_up=options.trial,
+        )
+        name = f"PIL in {workers} workers, eager bfloat16"
+        rows.append({"name": name, "batch": batch, **trainings.speed(seconds, batch)})
+        print(f"  {rows[-1]}", flush=True)
+        release()
+        rows.append({"name": "flatnce, plain", "batch": batch})
+        run = trainings.build(config, recorded=False)
+        trainings.take(run, options.warm_up)
+        steps = trainings.window_steps(run, options)
+        times = [trainings.timed(run, steps) for _ in range(options.windows)]
+        rows[-1] |= trainings.speed(times, batch)
+        rows[-1]["host_ms_per_step"] = round(1e3 * trainings.host_seconds(run), 4)
+        print(f"  {rows[-1]}", flush=True)
+        del run
+        release()
+    return rows
+
+
+# ---- evaluation
+
+
+def part_evaluate(options, root):
+    """kNN, linear probe and large-pool information of features that show ten classes."""
+    from flatnce.diagnostics import pool_information
+    from flatnce.evaluate import Features, knn_scores, linear_probe, measure
+
+    device = "cpu" if options.cpu else "cuda"
+    n, asked, width = (600, 200, 16) if options.cpu else (50_000, 10_000, 512)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, device=device)
+
+    centres = draw(10, width)
+    labels = torch.arange(n + asked, device=device) % 10
+    features = (0.4 * centres[labels] + draw(n + asked, width)).relu()
+    train = Features(features[:n], labels[:n])
+    test = Features(features[n:], labels[n:])
+    views = [features[:n] + 0.5 * draw(n, width) for _ in range(2)]
+    others = [features[n:] + 0.5 * draw(asked, width) for _ in range(2)]
+    numbers = {}
+
+    def knn():
+        found = measure(knn_scores(train, test.features)[200], test.labels)
+        numbers["knn"] = found["top1"]
+
+    def probe():
+        found = linear_probe(train, test)
+        numbers["linear"] = measure(found.scores, test.labels)["top1"]
+        numbers["linear_converged"] = found.protocol["converged"]
+
+    def information():
+        numbers["pool"] = pool_information(*views, 0.1, calibration=tuple(others))
+
+    rounds = []
+    for _ in range(2 if options.cpu else 4):
+        took = {}
+        for name, work in (("knn", knn), ("linear", probe), ("information", information)):
+            trainings.settle(torch.device(device))
+            began = time.perf_counter()
+            work()
+            trainings.settle(torch.device(device))
+            took[name] = round(time.perf_counter() - began, 4)
+        rounds.append({**took, "sum": round(sum(took.values()), 4)})
+        print(f"  {rounds[-1]}", flush=True)
+    warm = sorted(row["sum"] for row in rounds[1:])
+    return {
+        "features": [n, width],
+        "queries": asked,
+        "cold_s": rounds[0]["sum"],
+        "warm_s": statistics.median(warm),
+        "warm_range_s": [warm[0], warm[-1]],
+        "rounds": rounds,
+        "goal_s": None if options.cpu else EVALUATION_GOAL_S,
+        "numbers": numbers,
+    }
+
+
+# ---- memory
+
+
+def part_memory(options, root):
+    """Bytes after some steps and after a thousand more."""
+    early, late = (4, 24) if options.cpu else (100, 1_100)
+    run = trainings.build(trainings.configured(options, root, batch_size=32))
+    found = {"steps": [early, late], "allocated": [], "reserved": [], "peak": []}
+    for steps in (early, late):
+        trainings.take(run, steps - run.step)
+        trainings.settle(run.device)
+        gc.collect()
+        if run.device.type == "cuda":
+            found["allocated"].append(torch.cuda.memory_allocated())
+            found["reserved"].append(torch.cuda.memory_reserved())
+            found["peak"].append(torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+    if found["allocated"]:
+        found["grown"] = found["allocated"][1] - found["allocated"][0]
+    return found
+
+
+# ---- all of it
+
+PARTS = {
+    "train": part_train,
+    "sweep": part_sweep,
+    "peers": part_peers,
+    "evaluate": part_evaluate,
+    "memory": part_memory,
+}
+
+
+def main():
+    options = parsed()
+    began = time.perf_counter()
+    options.train_end = began + options.seconds
+    root, data = trainings.data_root(options)
+    results = {
+        "environment": environment([0], "cpu" if options.cpu else "cuda"),
+        "packages": {name: version(name) for name in ("torchvision", "pillow", "triton")},
+        "data": data,
+        "parts": {},
+    }
+    if options.out.exists() and set(options.only) != set(PARTS):
+        before = json.loads(options.out.read_text())
+        results["parts"] = before.get("parts", {})  # a part alone replaces only itself
+    for name in options.only:
+        start = time.perf_counter()
+        print(f"{name}", flush=True)
+        try:
+            found = {"rows": PARTS[name](options, root)}
+        except Exception:
+            found = {"failed": traceback.format_exc()}
+            traceback.print_exc()
+        found["seconds"] = round(time.perf_counter() - start, 1)
+        results["parts"][name] = found
+        results["seconds"] = round(time.perf_counter() - began, 1)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        release()
+    print(f"\n{results['seconds']} s in all, data: {data}\n\n{table(results)}")
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="where cifar-10-batches-bin lies")
+    parser.add_argument("--out", type=Path, help="results.json beside this file by default")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
+    parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--window", type=float, default=0.5, help="seconds")
+    parser.add_argument("--warm-up", type=int, default=30, help="steps")
+    parser.add_argument("--peer-seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
+    parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
+    options = parser.parse_args()
+    options.trial, options.runs, options.peer_batches = 20, SWEEP_RUNS, (256, 32)
+    if options.cpu:
+        options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
+        options.batches, options.runs, options.peer_batches = options.batches or [32], 2, (32,)
+        options.peer_seconds = 0.5
+    options.batches = options.batches or list(BATCHES)
+    if options.out is None:
+        small = Path("build") / "throughput-smoke.json"
+        options.out = small if options.cpu else Path(__file__).with_name("results.json")
+    return options
+
+
+def release():
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def table(results):
+    """What README.md holds between its marks."""
+    parts = results["parts"]
+    rows = {name: part.get("rows") for name, part in parts.items()}
+    lines = ["| what | goal | measured | range | peer | ratio |", "|---|---|---|---|---|---|"]
+    peers = {
+        row["batch"]: row["images_per_second"]
+        for row in rows.get("peers") or []
+        if row["name"].startswith("PIL") and "images_per_second" in row
+    }
+    for row in sorted(rows.get("train") or [], key=lambda row: (row["backbone"], row["batch"])):
+        lines.append(train_line(row, peers))
+    swept = rows.get("sweep") or {}
+    for name in ("sweep", "streams"):
+        if name in swept:
+            what = f"{swept['runs']} runs at batch {swept['batch']}, in sum, by {name}"
+            lines.append(speed_line(what, swept["goal"], swept[name], peers.get(swept["batch"])))
+    for row in rows.get("peers") or []:
+        lines.append(speed_line(f"{row['name']}, batch {row['batch']}", None, row, None))
+    found = rows.get("evaluate")
+    if found:
+        low, high = found["warm_range_s"]
+        size = " × ".join(f"{value:,}" for value in found["features"])
+        what = f"kNN, linear probe and pool information of {size} features"
+        took = f"{found['warm_s']:.2f} s (the first time {found['cold_s']:.2f} s)"
+        goal = "" if found["goal_s"] is None else f"{found['goal_s']:g} s"
+        lines.append(f"| {what} | {goal} | {took} | {low} to {high} | | |")
+    found = rows.get("memory")
+    if found and found["allocated"]:
+        first, last = (f"{value / MIB:,.1f}" for value in found["allocated"])
+        steps = " and ".join(f"{step:,}" for step in found["steps"])
+        what = f"MiB allocated after {steps} steps"
+        lines.append(f"| {what} | no growth | {first} and {last} | | | |")
+    lines += [f"\n{name} failed." for name, part in parts.items() if "failed" in part]
+    return "\n".join(lines)
+
+
+def train_line(row, peers):
+    net = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}[row["backbone"]]
+    text = speed_line(
+        f"{net}, batch {row['batch']}", row.get("goal"), row, peers.get(row["batch"])
+    )
+    if row["backbone"] == "resnet50":
+        text = speed_line(f"{net}, batch {row['batch']}", row.get("goal"), row, None)
+    if "diagnostics_cost" in row:
+        cost = row["diagnostics_cost"]
+        low, high = cost["range"]
+        what = f"{net}, batch {row['batch']}: diagnostics on against off"
+        text += f"\n| {what} | 3 % | {cost['median']:.1%} | {low:.1%} to {high:.1%} | | |"
+    return text
+
+
+def speed_line(what, goal, row, peer):
+    if "images_per_second" not in row:
+        said = row.get("failed", "").strip().splitlines() or [""]
+        return f"| {what} | {shown(goal)} | {said[-1][:100]} | | | |"
+    measured = row["images_per_second"]
+    low, high = row.get("range") or (None, None)
+    spread = "" if low is None else f"{low:,.0f} to {high:,.0f}"
+    beside = "" if peer is None else f"{peer:,.0f}"
+    ratio = "" if peer is None else f"{measured / peer:.1f}"
+    rate = f"**{measured:,.0f}** images/s"
+    return f"| {what} | {shown(goal)} | {rate} | {spread} | {beside} | {ratio} |"
+
+
+def shown(goal):
+    return "" if goal is None else f"{goal:,.0f}"
+
+
+if __name__ == "__main__":
+    main()
