@@ -54,6 +54,8 @@ NOT_CORE_TESTS = (
     "test_pages.py",
     "test_report.py",
 )
+# Long, and about numbers, which do not depend on what is installed: only with --fresh.
+LONG_TESTS = ("test_compile.py", "test_properties.py")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
@@ -198,9 +200,10 @@ def check_command(python: Path) -> None:
         fail(f"the bare `flatnce --help` should work or name flatnce[cli]; it said:\n{said}")
 
 
-def check_core_tests(python: Path) -> None:
+def check_core_tests(python: Path, fresh: bool) -> None:
     tests = sorted((ROOT / "tests").glob("test_*.py"))
-    tests = [test for test in tests if test.name not in NOT_CORE_TESTS]
+    left_out = NOT_CORE_TESTS if fresh else NOT_CORE_TESTS + LONG_TESTS
+    tests = [test for test in tests if test.name not in left_out]
     # The options of pyproject.toml, less those that need tools of the dev extra.
     options = ("-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-m", "not slow")
     workers = ("-n", "auto", "--maxprocesses=8")
@@ -224,7 +227,7 @@ def main() -> None:
         python = environment(folder / "environment", wheel, requires, fresh)
         check_environment(python, requires, extras)
         check_command(python)
-        check_core_tests(python)
+        check_core_tests(python, fresh)
     print(f"check_wheel: {wheel.name} stands on its own ({time.monotonic() - start:.0f} s)")
 
 

@@ -1,16 +1,18 @@
 """Extra memory and time of one FlatNCE step on the CPU: the chunked kernel against the dense one.
 
     python benchmarks/memory/run.py               writes results.json beside this file
+    python benchmarks/memory/run.py --speed       only the table of times, over widths and threads
 
-Every measurement is a fresh process: it makes the inputs, resets the kernel's record of its peak,
-runs forward and backward once, and reads the peak. Later steps of the same process are timed,
-on one thread.
+Every measurement of memory is a fresh process: it makes the inputs, resets the kernel's record of
+its peak, runs forward and backward once, and reads the peak. Later steps of the same process are
+timed, on one thread. The table of times is one process, the kernels in turns, step by step.
 """
 
 import argparse
 import json
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -25,6 +27,8 @@ SIZES = (2048, 8192, 16384, 32768)
 KERNELS = ("dense", "chunked")
 WIDTH, TEMPERATURE = 128, 0.1
 MIB, GIB = 2**20, 2**30
+SPEED_SIZES, SPEED_WIDTHS, SPEED_THREADS = (256, 512, 1024, 2048, 4096), (64, 128, 512), (1, 2)
+LAYOUTS = ("views", "towers")
 RESERVE = 4 * GIB
 """Memory left alone for everything else on the machine."""
 
@@ -50,17 +54,19 @@ def measure(kernel, n, steps, limit):
     return {"fits": True, "extra_mib": extra / MIB, "seconds": seconds, "loss": loss}
 
 
-def make_views(n):
-    """Two views of n / 2 samples, so n anchors with n − 2 negatives each."""
+def make_views(n, width=WIDTH, layout="views"):
+    """Two views of n / 2 samples, so n anchors with n − 2 negatives; or two towers of n each."""
     generator = torch.Generator().manual_seed(0)
-    z1 = torch.randn(n // 2, WIDTH, generator=generator)
-    z2 = z1 + torch.randn(n // 2, WIDTH, generator=generator)
+    samples = n // 2 if layout == "views" else n
+    z1 = torch.randn(samples, width, generator=generator)
+    z2 = z1 + torch.randn(samples, width, generator=generator)
     return z1.requires_grad_(), z2.requires_grad_()
 
 
-def step(kernel, z1, z2):
+def step(kernel, z1, z2, layout="views"):
     z1.grad = z2.grad = None
-    loss = F.flatnce(F.contrast_of(F.two_view(z1, z2), TEMPERATURE, kernel=kernel))
+    pairs = F.two_view(z1, z2) if layout == "views" else F.two_tower(z1, z2, directions="left")
+    loss = F.flatnce(F.contrast_of(pairs, TEMPERATURE, kernel=kernel))
     loss.backward()
     return loss.item()
 
@@ -70,6 +76,59 @@ def timed(kernel, views):
     start = time.process_time()
     step(kernel, *views)
     return time.process_time() - start
+
+
+def speed(layout, n, width, threads, least=0.8, fewest=7):
+    """Seconds of steps, the kernels in turns, and how their ratio spreads.
+
+    On one thread processor time, which a busy machine does not lengthen; else wall time.
+    """
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    views = make_views(n, width, layout)
+    found = {kernel: [] for kernel in KERNELS}
+    for kernel in KERNELS:
+        step(kernel, *views, layout)
+    end = time.perf_counter() + least
+    while time.perf_counter() < end or len(found["dense"]) < fewest:
+        for kernel in KERNELS:
+            start = clock()
+            step(kernel, *views, layout)
+            found[kernel].append(clock() - start)
+    ratios = [c / d for c, d in zip(found["chunked"], found["dense"], strict=True)]
+    record = {"layout": layout, "n": n, "width": width, "threads": threads, "steps": len(ratios)}
+    for name, values in (*found.items(), ("ratio", ratios)):
+        quarters = statistics.quantiles(values, n=4)
+        record[name] = [round(value, 6) for value in quarters]
+        record[f"{name}_least"] = round(min(values), 6)
+    return record
+
+
+def speed_row(record):
+    def of(name, scale, digits):
+        low, middle, high = (f"{scale * value:,.{digits}f}" for value in record[name])
+        return f"{middle} ({low} to {high})"
+
+    least = record["chunked_least"] / record["dense_least"]
+    return (
+        f"| {record['layout']} | {record['threads']} | {record['n']:,} | {record['width']} "
+        f"| {of('dense', 1e3, 1)} | {of('chunked', 1e3, 1)} | {of('ratio', 1, 2)} | {least:.2f} |"
+    )
+
+
+def compare_speed(several):
+    print(
+        "| layout | threads | n = m | d | dense, ms | chunked, ms | ratio | of the fastest |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    records = []
+    for layout in LAYOUTS:
+        for threads in several:
+            for n in SPEED_SIZES:
+                for width in SPEED_WIDTHS:
+                    records.append(speed(layout, n, width, threads))
+                    print(speed_row(records[-1]), flush=True)
+    return records
 
 
 def status(field):
@@ -134,11 +193,21 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--rounds", type=int, default=3, help="fresh processes a kernel and size")
     parser.add_argument("--steps", type=int, default=2, help="timed steps a process")
+    parser.add_argument("--speed", action="store_true", help="only the table of times")
+    parser.add_argument("--threads", type=int, nargs="+", default=SPEED_THREADS, help="of it")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         kernel, n, steps, limit = options.child
         print(json.dumps(measure(kernel, int(n), int(steps), int(limit))))
+        return
+    if options.speed:
+        results = json.loads(options.out.read_text()) if options.out.exists() else {}
+        former = results.get("speed", {}).get("records", [])
+        kept = [record for record in former if record["threads"] not in options.threads]
+        where = environment([0], "cpu") | {"threads": options.threads}
+        results["speed"] = {"environment": where, "records": compare_speed(options.threads) + kept}
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
         return
     per_score, records = 0.0, []
     print("| anchors | kernel | extra peak memory | forward and backward |\n|---|---|---|---|")
@@ -155,6 +224,7 @@ def main():
     about = {"width": WIDTH, "temperature": TEMPERATURE, "dtype": "float32"}
     where = environment([0], "cpu") | {"threads": 1}
     results = {"environment": where, **about, "records": records}
+    results["speed"] = {"environment": where, "records": compare_speed(options.threads)}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 

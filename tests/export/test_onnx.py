@@ -70,7 +70,7 @@ def test_any_number_of_images_gives_the_features(onnxruntime, plain, count):
     "given",
     [
         {"name": "resnet18", "size": 32, "channels": 3},
-        {"name": "convnext_atto", "size": 32, "channels": 3},
+        pytest.param({"name": "convnext_atto", "size": 32, "channels": 3}, marks=pytest.mark.slow),
     ],
     ids=["resnet18, small stem", "timm"],
 )

@@ -33,6 +33,8 @@ MOST_ITERATIONS = 5000
 # Rows at a time, in values; and up to where a float64 copy of the features is kept (2 GiB).
 BLOCK, COPIED = 2**24, 2**28
 LEAST_CURVATURE = 1e-8
+# Rows summed over at once, where features meet errors.
+SPAN = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +206,7 @@ class Regression:
             rows = part.to(torch.float64)
             lost, error = loss_of(torch.addmm(shifted, rows, raw), labels, self._share)
             loss = loss + lost
-            slope.addmm_(rows.T, error)
+            slope += _correlated(rows, error)
             total += error.sum(dim=0)
         slope = (slope - self._mean[:, None] * total) / self._std[:, None]
         return loss, slope.add_(weight, alpha=regularisation), total
@@ -220,13 +222,13 @@ class Regression:
         return max(float(total) / (self._n * len(bias)), LEAST_CURVATURE)
 
     def _moments(self) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"]]:
-        """Mean and standard deviation of each feature; 1 for one that is constant."""
+        """Mean and standard deviation of each feature; infinite (no weight) for a constant one."""
         total = sum(part.to(torch.float64).sum(dim=0) for part in self._parts)
         mean = torch.as_tensor(total) / self._n
         squares = sum((part.to(torch.float64) - mean).square().sum(0) for part in self._parts)
         std = (torch.as_tensor(squares) / self._n).sqrt()
         # Next to its mean, float32 features cannot tell less than this from nothing.
-        return mean, torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, 1.0)
+        return mean, torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, torch.inf)
 
     def _spectrum(self) -> tuple[Float64[Tensor, " d"], Float64[Tensor, "d d"]]:
         """Variances of the standardised features along their principal axes, and the axes."""
@@ -236,6 +238,21 @@ class Regression:
             total.addmm_(rows.T, rows)
         values, axes = torch.linalg.eigh(total / self._n)
         return values.clamp_min(0.0), axes
+
+
+def _correlated(
+    rows: Float64[Tensor, "b d"], error: Float64[Tensor, "b k"]
+) -> Float64[Tensor, "d k"]:
+    """``rows.T @ error`` in many short sums side by side.
+
+    One long sum for each of the few entries would leave most of a GPU idle; and on a CPU, too,
+    narrow factors are quicker this way round.
+    """
+    (b, d), k = rows.shape, error.shape[1]
+    whole = b - b % SPAN
+    shape = b // SPAN, SPAN
+    short = torch.bmm(error[:whole].reshape(*shape, k).mT, rows[:whole].reshape(*shape, d))
+    return (short.sum(dim=0) + error[whole:].T @ rows[whole:]).T
 
 
 def _cross_entropy(
