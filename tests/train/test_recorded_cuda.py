@@ -26,6 +26,7 @@ CASES = {
     },
     "learned temperature": {"learn_temperature": True, "precision": "bfloat16"},
     "scheduled temperature": {"temperature_end": 0.5},
+    "resnet18, bfloat16": {"backbone": "resnet18", "precision": "bfloat16", "batch_size": 32},
 }
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -52,7 +53,6 @@ def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path):
     assert isinstance(recorded._take_step, Recorded)
     plain._take_step = plain._take_step.step
     assert isinstance(plain._take_step, Step)
-    torch.backends.cudnn.benchmark = False
     take(recorded, 30)  # into the second epoch
     take(plain, 30)
     assert recorded._take_step.graph is not None, recorded.notes
@@ -79,6 +79,42 @@ def test_an_epoch_reads_nothing_from_the_device(case, tmp_path):
     with host_reads_forbidden():
         for batch in training.images.loader.epoch(1):
             training.take_step(batch, 1)
+
+
+@every_case
+def test_the_same_seed_gives_the_same_bits_twice(case, tmp_path):
+    runs = [training_of(case, tmp_path) for _ in range(2)]
+    for run in runs:
+        take(run, 30)
+    assert all(run._take_step.graph is not None for run in runs)
+    one, two = (run.learner.state_dict() for run in runs)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    losses = [run.monitor.compute(30)["loss"] for run in runs]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("case", ["simclr", "resnet18, bfloat16"])
+def test_memory_does_not_grow_over_a_thousand_steps(case, tmp_path):
+    training = training_of(case, tmp_path, epochs=200)
+    take(training, 100)
+    torch.cuda.synchronize()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    take(training, 1100)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == allocated
+    assert torch.cuda.memory_reserved() == reserved
+
+
+def test_a_resnet_takes_the_swift_layers_and_its_loss_the_fused_kernel(tmp_path):
+    from flatnce.models.swift import Swift
+
+    training = training_of("resnet18, bfloat16", tmp_path)
+    assert isinstance(training.learner.called, Swift)
+    take(training, 2)
+    assert training.learner.objective.last.embeddings.dtype == torch.float16
+    plain = training_of("resnet18, bfloat16", tmp_path, fast=False)
+    assert plain.learner.called is plain.learner.encoder
+    assert isinstance(plain._take_step, Step)
 
 
 def test_a_step_that_cannot_be_recorded_goes_on_and_says_why(tmp_path):
