@@ -1,13 +1,14 @@
 """Is accuracy unchanged by speed? CIFAR-10, batch 32: the recorded path against the plain one.
 
     python benchmarks/throughput/accuracy.py --root DATA --path graph     accuracy-graph.json
+    python benchmarks/throughput/accuracy.py --root DATA --path plain     accuracy-plain.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager     accuracy-eager.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager --probe    what it would take
 
 FlatNCE at the preset, three seeds side by side: recorded, in one process, each on a stream of its
-own; plain, in a process each, torch's own operations launched one by one. Then kNN (200
-neighbours) and a linear probe on the test set. The second path prints the differences, seed by
-seed, beside the spread of the seeds.
+own, fused (graph) or torch's own operations (plain); the latter launched one by one, in a process
+each (eager). Then kNN (200 neighbours) and a linear probe on the test set. The second path prints
+the differences, seed by seed, beside the spread of the seeds.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from flatnce.train.images import normalisation
 
 HERE = Path(__file__).parent
 BATCH, NEIGHBOURS = 32, 200
-PATHS = ("graph", "eager")
+PATHS = ("graph", "plain", "eager")
 MEASURES = ("knn", "linear")
 PROBE_STEPS, PROBE_WARM_UP = 150, 30
 
@@ -38,7 +39,8 @@ def built(options, seed):
     config = trainings.configured(
         options, root, batch_size=BATCH, epochs=options.epochs, seed=seed
     )
-    return trainings.build(config, recorded=options.path == "graph")
+    path = options.path
+    return trainings.build(config, recorded=path != "eager", plain=path == "plain")
 
 
 def trained_together(options):
@@ -163,16 +165,17 @@ def compared(paths):
     ]
     numbers = {}
     for name in MEASURES:
-        for path in PATHS:
+        for path in paths:
             values = [one[name] for one in sorted(paths[path]["seeds"], key=lambda s: s["seed"])]
             numbers[name, path] = values
             each = ", ".join(f"{100 * value:.2f}" for value in values)
             spread = statistics.stdev(values) if len(values) > 1 else float("nan")
             mean = 100 * statistics.mean(values)
             lines.append(f"| {name} | {path} | {each} | {mean:.2f} % | {100 * spread:.2f} |")
-    lines += ["", "| measure | graph − eager, by seed | mean difference |", "|---|---|---|"]
+    other = next(path for path in ("eager", "plain") if path in paths)
+    lines += ["", f"| measure | graph − {other}, by seed | mean difference |", "|---|---|---|"]
     for name in MEASURES:
-        pairs = zip(numbers[name, "graph"], numbers[name, "eager"], strict=True)
+        pairs = zip(numbers[name, "graph"], numbers[name, other], strict=True)
         apart = [100 * (a - b) for a, b in pairs]
         each = ", ".join(f"{value:+.2f}" for value in apart)
         lines.append(f"| {name} | {each} | {statistics.mean(apart):+.2f} points |")
@@ -203,7 +206,11 @@ def main():
         found = trained_alone(options, options.child)
         options.out.write_text(json.dumps(found) + "\n")
         return
-    found = trained_together(options) if options.path == "graph" else trained_apart(options)
+    if trainings.data_root(options)[1] == "random bytes" and not options.probe:
+        raise SystemExit(
+            f"--root {options.root} holds no CIFAR-10, and accuracy needs the real one"
+        )
+    found = trained_apart(options) if options.path == "eager" else trained_together(options)
     if options.probe:
         needs = found["needs_s"]
         print(
@@ -223,9 +230,15 @@ def main():
     }
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{options.path}: {found['seconds']} s; wrote {options.out.name}")
-    files = {path: options.out.with_name(f"accuracy-{path}.json") for path in PATHS}
-    if all(file.exists() for file in files.values()):
-        print(compared({path: json.loads(file.read_text()) for path, file in files.items()}))
+    paths = found_in(options.out.parent)
+    if "graph" in paths and len(paths) > 1:
+        print(compared(paths))
+
+
+def found_in(folder):
+    """What was measured so far, by path."""
+    files = {path: folder / f"accuracy-{path}.json" for path in PATHS}
+    return {path: json.loads(file.read_text()) for path, file in files.items() if file.exists()}
 
 
 if __name__ == "__main__":

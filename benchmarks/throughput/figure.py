@@ -114,9 +114,8 @@ def main():
     results = json.loads((HERE / "results.json").read_text())
     draw(results)
     fill(HERE / "README.md", "table", run.table(results))
-    files = {path: HERE / f"accuracy-{path}.json" for path in accuracy.PATHS}
-    if all(file.exists() for file in files.values()):
-        paths = {path: json.loads(file.read_text()) for path, file in files.items()}
+    paths = accuracy.found_in(HERE)
+    if "graph" in paths and len(paths) > 1:
         fill(HERE / "README.md", "accuracy", accuracy.compared(paths))
     print(f"wrote throughput, .png and .svg, and the tables of README.md, in {HERE}")
 

@@ -68,7 +68,7 @@ def configured(options, root, **changes):
     return preset("cifar10").override(root=root, **shared, **changes)
 
 
-def build(config, *, recorded=True, diagnostics=True):
+def build(config, *, recorded=True, diagnostics=True, plain=False):
     """A run in memory: as it is, or plain, with every operation of torch launched by the host."""
     _read_images_once()
     device = torch.device("cpu") if config.run.device == "cpu" else torch.device("cuda", 0)
@@ -79,6 +79,7 @@ def build(config, *, recorded=True, diagnostics=True):
         step.monitor = NoMonitor()
     if not recorded:
         training._take_step = step
+    if plain or not recorded:
         step.views = PlainViews(step.views)
         training.learner.call_through(training.learner.encoder)
         training.learner.objective.kernel = "dense"

@@ -10,7 +10,15 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-__all__ = ["FAULTS", "can_raise_now", "combine", "flag", "must_not_read", "raise_flagged"]
+__all__ = [
+    "FAULTS",
+    "can_raise_now",
+    "combine",
+    "flag",
+    "is_transformed",
+    "must_not_read",
+    "raise_flagged",
+]
 
 FAULTS: dict[str, str] = {
     "nonfinite": "the embeddings or logits hold NaN, infinite or overflowing values; look for a "
@@ -35,11 +43,12 @@ FAULTS: dict[str, str] = {
 
 def can_raise_now(tensor: Tensor) -> bool:
     """Whether reading ``tensor`` on the host costs nothing: CPU, eager, no transform."""
-    return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
+    return tensor.device.type == "cpu" and not is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether this is being compiled, or the tensor stands for others (vmap, torch.func.grad)."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def must_not_read(tensor: Tensor) -> bool:

@@ -153,7 +153,9 @@ def _pooled_negatives(
     keys = anchors if pairs.keys is pairs.anchors else keys
     scale = beta.to(precise) if at_limit else beta.to(precise) * power
     sizes = anchors.shape[0], keys.shape[0]
-    run = choose_kernel(kernel, *sizes, anchors, operands=pairs.operands, extras=extras)
+    # What the fused kernel cannot do, the chunked one does: a power near zero takes float64.
+    asked = "chunked" if kernel == "fused" and precise != dtype else kernel
+    run = choose_kernel(asked, *sizes, anchors, operands=pairs.operands, extras=extras)
     found = run(anchors, keys, scale, pairs.negatives, extras)
     if pairs.own_negatives is not None:
         own = scale * torch.einsum("nd,nhd->nh", anchors, pairs.own_negatives.to(precise))

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flatnce.faults import is_transformed
 from flatnce.kernels import chunked, dense
 from flatnce.kernels.statistics import EXTRAS, RowStatistics, statistics_of_scores
 
@@ -44,9 +45,12 @@ WIDEST = 2048
 """Widest embeddings that the fused kernel is chosen for."""
 
 
-@cache
-def _triton_is_there() -> bool:
-    return find_spec("triton") is not None
+TRITON_IS_THERE = find_spec("triton") is not None
+
+
+def _known_card(device: torch.device) -> bool:
+    """Whether ``auto`` may take the fused kernel there: NVIDIA, from Ampere on."""
+    return torch.version.hip is None and torch.cuda.get_device_properties(device).major >= 8
 
 
 def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dtype) -> bool:
@@ -61,7 +65,7 @@ def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dty
     """
     if name == "fused":
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-        if not _triton_is_there() or not (like.is_cuda or interpreted):
+        if not TRITON_IS_THERE or not (like.is_cuda or interpreted):
             raise ValueError(
                 f"kernel='fused' needs Triton and a CUDA device, and the embeddings are on "
                 f"{like.device}; use kernel='auto', which takes it where it can"
@@ -73,7 +77,9 @@ def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dty
             )
         return True
     fits = like.is_cuda and like.dtype != torch.float64 and like.shape[1] <= WIDEST
-    if name != "auto" or not fits or not _triton_is_there():
+    if name != "auto" or not fits or not TRITON_IS_THERE or not _known_card(like.device):
+        return False
+    if not torch.compiler.is_compiling() and is_transformed(like):  # vmap, torch.func.grad
         return False
     # Dense float32 is exact to float32 and twice differentiable, which fused is not.
     return operands != torch.float32 or n * m > DENSE_LIMIT

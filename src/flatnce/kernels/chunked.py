@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from flatnce.faults import is_transformed
 from flatnce.kernels.blocks import Exclusion, Out, RunningStatistics, blocks, fill, product
 from flatnce.kernels.statistics import RowStatistics, floor_of
 from flatnce.selection import Selection
@@ -266,7 +267,7 @@ def row_statistics(
     used = any(one.requires_grad for one in (anchors, keys, beta)) and torch.is_grad_enabled()
     few = anchors.shape[0] * keys.shape[0] <= KEPT_BLOCKS * ROWS * COLUMNS
     shared = keys is anchors and selection.left_out is None and not selection.same
-    plain = type(anchors) is Tensor and not torch.compiler.is_compiling()
+    plain = not is_transformed(anchors) and type(anchors) is Tensor
     lse, lse2, count, mean, top, expected, hardest, easiest, _ = (
         _Direct.apply if plain else _forward
     )(

@@ -189,8 +189,10 @@ def select(
     mask: Tensor | None,
 ) -> Selection:
     """A selection over keys followed by shared hard negatives, which are nobody's relatives."""
+    if not shared.shape[0]:
+        return Selection(anchor_group, key_group, mask)  # the very groups: see the fused kernel
     strangers = key_group.new_full((shared.shape[0],), STRANGER)
-    if mask is not None and shared.shape[0]:
+    if mask is not None:
         mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
     return Selection(anchor_group, torch.cat([key_group, strangers]), mask)
 

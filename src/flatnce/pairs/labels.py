@@ -59,7 +59,7 @@ def labelled(
         negative,
         left_out=None,
         anchor_self=rows,
-        key_self=torch.cat([all_rows, nobody]),
+        key_self=torch.cat([all_rows, nobody]) if gather or len(nobody) else rows,
         same=True,
     )
     return Pairs(

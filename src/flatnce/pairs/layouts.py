@@ -72,10 +72,11 @@ def multi_view(
     mask = given.left_out(false_negatives, b, total.shape[0], anchors.device)
     shared, own = given.hard_negatives(negatives, ready[0])
     mask = None if mask is None else mask.repeat(v, v)
+    groups = local.repeat(v)
     return Pairs(
         anchors,
         append_shared(keys, shared),
-        select(local.repeat(v), total.repeat(v), shared, mask),
+        select(groups, total.repeat(v) if gather else groups, shared, mask),
         positives,
         own_negatives=None if own is None else own.repeat(v, 1, 1),
         form=form,

@@ -174,8 +174,6 @@ class Training:
         )
         if self.device.type != "cuda" or not run.fast:
             return step
-        # The same numbers twice: algorithms not chosen by the clock, and none of random order.
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
         caching = run.micro_batch is not None and run.micro_batch < run.batch_size
         if distributed.is_active() or caching:
             what = "several processes" if distributed.is_active() else "micro_batch"

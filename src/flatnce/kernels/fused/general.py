@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.kernels.fused.launch import bounds_of, pull, scan
-from flatnce.kernels.fused.sides import Masks, Side, Weights, ranges_of
+from flatnce.kernels.fused.sides import Masks, Side, Weights, on_its_card, ranges_of
 from flatnce.kernels.fused.tiles import padded_width
 from flatnce.kernels.statistics import RowStatistics
 from flatnce.selection import Selection
@@ -20,7 +20,9 @@ def _operand(rows: Tensor, operands: torch.dtype) -> Tensor:
     d = rows.shape[1]
     width = padded_width(d, operands.itemsize)[0]
     if width == d:
-        return rows.to(operands).contiguous()
+        operand = rows.to(operands).contiguous()
+        # The card fetches tiles from addresses that are multiples of 16 bytes.
+        return operand if operand.data_ptr() % 16 == 0 else operand.clone()
     padded = rows.new_zeros((len(rows), width), dtype=operands)
     padded[:, :d] = rows
     return padded
@@ -41,6 +43,7 @@ def _sides(
 
 
 @torch.library.custom_op("flatnce::fused_statistics", mutates_args=())
+@on_its_card
 def _forward(
     anchors: Tensor,
     keys: Tensor | None,
@@ -96,6 +99,7 @@ def _(
 
 
 @torch.library.custom_op("flatnce::fused_gradient", mutates_args=())
+@on_its_card
 def _backward(
     anchors: Tensor,
     keys: Tensor | None,
@@ -181,14 +185,16 @@ def row_statistics(
 
     Arguments:
         anchors: As for the dense kernel.
-        keys: Likewise. The very tensor ``anchors`` where each row plays both parts (and nothing
-            is left out one by one): its gradient then takes one product less.
+        keys: Likewise. The very tensor ``anchors`` where each row plays both parts: with the very
+            same groups, and nothing left out one by one, the gradient takes one product less.
         beta: Positive, and below about 1e7.
         selection: Likewise.
         extras: ``mean`` and ``expected``.
         operands: What the products are computed from.
     """
-    symmetric = keys is anchors and selection.left_out is None
+    groups = selection.key_group is selection.anchor_group
+    groups = groups and selection.key_self is selection.anchor_self
+    symmetric = keys is anchors and groups and selection.left_out is None
     lse, lse2, mean, count, top, expected = _forward(
         anchors,
         None if symmetric else keys,

@@ -12,13 +12,13 @@ from flatnce.kernels.fused.pull import pull_kernel
 from flatnce.kernels.fused.rows import bounds_kernel
 from flatnce.kernels.fused.scan import blend_kernel, merge_kernel, scan_kernel
 from flatnce.kernels.fused.sides import Masks, Side, Statistics, Weights
-from flatnce.kernels.fused.tiles import Tiles, choose_tiles, padded_width, splits_for
+from flatnce.kernels.fused.tiles import Tiles, choose_tiles, splits_for
 from flatnce.kernels.statistics import floor_of
 
 __all__ = ["MOST_SCRATCH", "bounds_of", "pull", "scan"]
 
 MOST_SCRATCH = 2**25
-"""Numbers of a gradient held at once before they are finished: 128 MiB."""
+"""Numbers of a gradient's parts held at once: 128 MiB."""
 
 
 def precision_of(operand: Tensor) -> str:
@@ -53,9 +53,7 @@ def scan(
     """
     n, width = x.operand.shape
     m = len(y.operand)
-    chunk = padded_width(width, x.operand.element_size())[1]
-    size = x.operand.element_size()
-    tiles = tiles or choose_tiles(n, chunk, size, scans=True, pulls=pulled)
+    tiles = tiles or choose_tiles(x.operand, n, scans=True, pulls=pulled)
     blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
     parts = splits_for(x.operand, blocks, turns)
     turns = triton.cdiv(turns, parts)
@@ -174,11 +172,10 @@ def pull(
     n, width = x.operand.shape
     m = len(y.operand)
     limit = n if limit is None else limit
-    chunk = padded_width(width, x.operand.element_size())[1]
-    size = x.operand.element_size()
-    tiles = tiles or choose_tiles(limit - offset, chunk, size, scans=False, pulls=True)
+    tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, pulls=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
-    parts = splits_for(x.operand, blocks * (width // chunk), turns)
+    parts = splits_for(x.operand, blocks * (width // tiles.chunk), turns)
+    parts = min(parts, max(1, MOST_SCRATCH // (width * (limit - offset))))
     turns = triton.cdiv(turns, parts)
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
@@ -189,7 +186,7 @@ def pull(
     some = by_row or by_column
     assert some is not None
     listed = masks.left_out
-    pull_kernel[(blocks, parts, width // chunk)](
+    pull_kernel[(blocks, parts, width // tiles.chunk)](
         TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
         TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
         beta,

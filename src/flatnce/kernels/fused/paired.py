@@ -18,6 +18,7 @@ from flatnce.faults import FAULTS
 from flatnce.kernels.fused.launch import scan
 from flatnce.kernels.fused.paired_gradient import blocks_of, paired_gradient, sides_of
 from flatnce.kernels.fused.rows import fault_kernel, rows_kernel
+from flatnce.kernels.fused.sides import on_its_card
 from flatnce.kernels.fused.tiles import padded_width
 
 __all__ = ["Layout", "PairedStatistics", "paired_statistics"]
@@ -57,6 +58,7 @@ class PairedStatistics:
 
 
 @torch.library.custom_op("flatnce::paired_statistics", mutates_args=())
+@on_its_card
 def _forward(
     left: Tensor,
     right: Tensor,
@@ -115,6 +117,7 @@ def _forward(
         BLOCK=1024,
         NORMALIZE=normalize,
         FLAGS=_FLAGS,
+        PADDED=triton.next_power_of_2(_FLAGS),
         **_PLACES,
         num_warps=8,
     )
@@ -180,7 +183,7 @@ def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, 
     to_positive = torch.zeros_like(positive) if to_positive is None else to_positive.contiguous()
     to_lse = torch.zeros_like(lse) if to_lse is None else to_lse.contiguous()
     to_lse2 = None if to_lse2 is None else to_lse2.contiguous()
-    to_left, to_right = paired_gradient(
+    to_left, to_right, to_beta = paired_gradient(
         left,
         right,
         beta,
@@ -189,29 +192,16 @@ def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, 
         operand,
         inverse,
         means,
+        positive,
         lse,
         lse2,
+        expected,
         to_positive,
         to_lse,
         to_lse2,
+        ctx.needs_input_grad[2],
     )
-    to_beta = None
-    if ctx.needs_input_grad[2]:
-        # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.
-        to_beta = ((to_positive * positive).sum() + (to_lse * expected).sum()) / beta
-        if to_lse2 is not None:
-            doubled = _expected_at(2 * beta, operand, ids, ctx.options[0])
-            to_beta = to_beta + (to_lse2 * doubled).sum() / beta
-    return (to_left, to_right, to_beta, *(None,) * 6)
-
-
-def _expected_at(beta: Tensor, operand: Tensor, ids: Tensor | None, layout: str) -> Tensor:
-    """Each row's mean score under its softmax at another temperature."""
-    one, two, masks = sides_of(operand, ids, layout)
-    found = [scan(one, two, beta, masks, expected=True).expected]
-    if layout == "both":
-        found.append(scan(two, one, beta, masks, expected=True).expected)
-    return torch.cat([part for part in found if part is not None])
+    return (to_left, to_right, to_beta if ctx.needs_input_grad[2] else None, *(None,) * 6)
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

@@ -6,9 +6,9 @@ import torch
 import triton
 from torch import Tensor
 
-from flatnce.kernels.fused.launch import MOST_SCRATCH, bounds_of, pull
+from flatnce.kernels.fused.launch import MOST_SCRATCH, bounds_of, pull, scan
 from flatnce.kernels.fused.rows import finish_kernel
-from flatnce.kernels.fused.sides import Masks, Side, Weights, ranges_of
+from flatnce.kernels.fused.sides import Masks, Side, Weights, on_its_card, ranges_of
 from flatnce.kernels.fused.tiles import padded_width
 
 __all__ = ["blocks_of", "paired_gradient", "sides_of"]
@@ -33,6 +33,7 @@ def blocks_of(operand: Tensor) -> tuple[int, int]:
 
 
 @torch.library.custom_op("flatnce::paired_gradient", mutates_args=())
+@on_its_card
 def paired_gradient(
     left: Tensor,
     right: Tensor,
@@ -43,13 +44,16 @@ def paired_gradient(
     operand: Tensor,
     inverse: Tensor,
     means: Tensor,
+    positive: Tensor,
     lse: Tensor,
     lse2: Tensor,
+    expected: Tensor,
     to_positive: Tensor,
     to_lse: Tensor,
     to_lse2: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of both batches; see :mod:`flatnce.kernels.fused.paired`."""
+    with_beta: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of both batches and of beta; see :mod:`flatnce.kernels.fused.paired`."""
     b, d = left.shape
     one, two, masks = sides_of(operand, ids, layout)
     anchors = [slice(0, len(lse))] if layout != "both" else [slice(0, b), slice(b, 2 * b)]
@@ -106,9 +110,25 @@ def paired_gradient(
                 NORMALIZE=normalize,
             )
         gradients.append(gradient)
-    return gradients[0], gradients[1]
+    if not with_beta:
+        return gradients[0], gradients[1], beta.new_empty(0)
+    # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.
+    to_beta = (to_positive * positive).sum() + (to_lse * expected).sum()
+    if to_lse2 is not None:
+        to_beta += (to_lse2 * _expected_at(2 * beta, operand, ids, layout)).sum()
+    return gradients[0], gradients[1], to_beta / beta
+
+
+def _expected_at(beta: Tensor, operand: Tensor, ids: Tensor | None, layout: str) -> Tensor:
+    """Each row's mean score under its softmax at another temperature."""
+    one, two, masks = sides_of(operand, ids, layout)
+    found = [scan(one, two, beta, masks, expected=True).expected]
+    if layout == "both":
+        found.append(scan(two, one, beta, masks, expected=True).expected)
+    return torch.cat([part for part in found if part is not None])
 
 
 @paired_gradient.register_fake
-def _(left: Tensor, right: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    return torch.empty_like(left), torch.empty_like(right)
+def _(left: Tensor, right: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
+    to_beta = torch.empty_like(beta) if inputs[-1] else beta.new_empty(0)
+    return torch.empty_like(left), torch.empty_like(right), to_beta

@@ -102,6 +102,8 @@ def pull_kernel(
     scale = tl.load(beta) * LOG2E
     largest, highest, spread = tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 2)
     lift = LIFT / tl.maximum(largest, 1e-30)
+    if SECOND or MEAN:  # then a weight is up to eight times the largest gradient
+        lift = lift / 4
     mine = groups_of(rows, n, period, row_groups, GROUPED)
     low, high = span(offset + block * ROWS, ROWS, n, period, row_ranges, GROUPED)
     held = x.load([offset + block * ROWS, 0])

@@ -90,6 +90,7 @@ def fault_kernel(
     ZERO: tl.constexpr,
     ALONE: tl.constexpr,
     FLAGS: tl.constexpr,
+    PADDED: tl.constexpr,
 ):
     """Whether any norm, score or row is bad: not finite, of zero length, without negatives."""
     broken = tl.zeros((BLOCK,), tl.int32)
@@ -108,12 +109,12 @@ def fault_kernel(
         broken |= (tl.abs(2 * score) < float("inf")).to(tl.int32) ^ 1
         broken |= (tl.abs(pool) < float("inf")).to(tl.int32) ^ 1
         alone |= (tl.load(count + place, mask=inside, other=1.0) == 0).to(tl.int32)
-    place = tl.arange(0, FLAGS)
+    place = tl.arange(0, PADDED)
     found = tl.where(place == NONFINITE, tl.max(broken), 0)
     found = tl.where(place == ALONE, tl.max(alone), found)
     if NORMALIZE:
         found = tl.where(place == ZERO, tl.max(zero), found)
-    tl.store(flags + place, found.to(tl.int8))
+    tl.store(flags + place, found.to(tl.int8), mask=place < FLAGS)
 
 
 @triton.jit

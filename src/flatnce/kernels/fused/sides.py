@@ -1,14 +1,35 @@
 """What a launch is given and gives back: rows, who counts, statistics and their gradients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from flatnce.kernels.fused.rows import range_kernel
 from flatnce.kernels.fused.tiles import SPAN
 
-__all__ = ["Masks", "Side", "Statistics", "Weights", "ranges_of"]
+__all__ = ["Masks", "Side", "Statistics", "Weights", "on_its_card", "ranges_of"]
+
+Result = TypeVar("Result")
+
+
+def on_its_card(launch: Callable[..., Result]) -> Callable[..., Result]:
+    """Launch on the card of the first tensor: Triton would take the current one.
+
+    Arguments:
+        launch: What an operator does.
+    """
+
+    @wraps(launch)
+    def run(first: Tensor, *rest: Any, **options: Any) -> Result:  # noqa: ANN401 (as they come)
+        with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
+            return launch(first, *rest, **options)
+
+    return run
 
 
 @dataclass(frozen=True)

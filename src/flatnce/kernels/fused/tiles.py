@@ -2,9 +2,9 @@
 # Triton reads annotations itself: only its constants have one.
 # ruff: noqa: ANN001, ANN201, ANN202
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 import triton
@@ -14,7 +14,7 @@ from torch import Tensor
 __all__ = ["SPAN", "Tiles", "choose_tiles", "counted", "padded_width", "splits_for", "touches"]
 
 SPAN = 64
-"""Ranges of group numbers are kept for this many keys at a time; every tile is a multiple."""
+"""Ranges of group numbers are kept for this many rows at a time."""
 
 NEVER = tl.constexpr(-(2**31))
 
@@ -36,6 +36,15 @@ class Tiles:
     chunk: int
     warps: int
     stages: int
+
+    def held(self, width: int) -> int:
+        """Elements in fast memory, at most: rows that stay, rows that pass, and weights.
+
+        Arguments:
+            width: Of a row; of more than one chunk, those that stay are fetched again and again.
+        """
+        stay = self.rows if width == self.chunk else self.stages * self.rows
+        return self.chunk * (stay + self.stages * self.columns) + self.rows * self.columns + 1024
 
     def options(self) -> dict[str, Any]:
         """As keyword arguments of a launch."""
@@ -65,21 +74,32 @@ def padded_width(d: int, itemsize: int) -> tuple[int, int]:
     return -(-d // chunk) * chunk, chunk
 
 
-def choose_tiles(n: int, chunk: int, itemsize: int, *, scans: bool, pulls: bool) -> Tiles:
-    """The tile shape that measured best on an H200 for a width and element size.
+def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
+    """The tile shape that measured best on an H200; smaller where the card's fast memory is.
 
     Arguments:
+        like: An operand: its device, width and element size.
         n: Rows.
-        chunk: Chunk of the width.
-        itemsize: Bytes of an operand's element.
         scans: Whether statistics are collected.
         pulls: Whether a program also keeps a sum of rows in registers.
     """
-    if interpreted():  # tiny tiles walk more of the code on tiny sizes
+    width, size = like.shape[1], like.element_size()
+    chunk = padded_width(width, size)[1]
+    if not like.is_cuda:  # the interpreter; tiny tiles walk more of the code on tiny sizes
         return Tiles(64, 64, chunk, 4, 1)
-    if itemsize == 4:  # twice the bytes, three times the products
+    tiles = _best_tiles(n, width, chunk, size, scans, pulls)
+    limit = _card(like.device.index).memory
+    for smaller in ({"stages": 1}, {"columns": 32}, {"rows": 64}, {"rows": 32, "warps": 4}):
+        if size * tiles.held(width) < limit:
+            break
+        tiles = replace(tiles, **{key: min(getattr(tiles, key), v) for key, v in smaller.items()})
+    return tiles
+
+
+def _best_tiles(n: int, width: int, chunk: int, size: int, scans: bool, pulls: bool) -> Tiles:
+    if size == 4:  # twice the bytes, three times the products
         return Tiles(64, 32, chunk, 4, 2)
-    if chunk == 512:
+    if width >= 512:
         return Tiles(64, 64, chunk, 8, 2)
     if n <= 1024:  # few rows: more programs, each with less to keep
         return Tiles(64, 64, chunk, 4, 2)
@@ -92,16 +112,22 @@ def choose_tiles(n: int, chunk: int, itemsize: int, *, scans: bool, pulls: bool)
     return Tiles(128, 128, chunk, 4, 2)
 
 
+class _Card(NamedTuple):
+    processors: int
+    memory: int  # bytes of fast memory that a program may ask for
+
+
 @cache
-def _processors(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def _card(device: int) -> _Card:
+    found = torch.cuda.get_device_properties(device)
+    return _Card(found.multi_processor_count, found.shared_memory_per_block_optin)
 
 
 def splits_for(like: Tensor, blocks: int, turns: int) -> int:
     """Into how many parts to cut the passing rows, so that the programs fill the card evenly."""
     if not like.is_cuda:
         return min(2, turns)
-    processors = _processors(like.device.index)
+    processors = _card(like.device.index).processors
 
     def wasted(splits: int) -> float:
         programs = blocks * splits
@@ -111,11 +137,6 @@ def splits_for(like: Tensor, blocks: int, turns: int) -> int:
     return min(range(1, min(turns, 64) + 1), key=wasted)
 
 
-def interpreted() -> bool:
-    """Whether kernels run on the CPU, in Triton's interpreter."""
-    return bool(triton.knobs.runtime.interpret)
-
-
 @triton.jit
 @no_type_check
 def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
@@ -123,8 +144,10 @@ def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexp
     if GROUPED:
         low = tl.load(ranges + 2 * (start // 64))
         high = tl.load(ranges + 2 * (start // 64) + 1)
-        for part in tl.static_range(1, length // 64):
-            at = tl.minimum(start // 64 + part, (size - 1) // 64)
+        # A tile that begins between two ranges reaches into one more.
+        end = tl.minimum(start + length, size) - 1
+        for part in tl.static_range(1, length // 64 + 1):
+            at = tl.minimum(start // 64 + part, end // 64)
             low = tl.minimum(low, tl.load(ranges + 2 * at))
             high = tl.maximum(high, tl.load(ranges + 2 * at + 1))
     else:
