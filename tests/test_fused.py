@@ -450,3 +450,25 @@ def test_the_operators_keep_their_promises():
         (*z, beta, groups, groups, None, None, None, False, True, True, torch.float32),
         test_utils=checks,
     )
+
+
+COMPILED = """
+import torch
+from flatnce.objectives import FlatNCE
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+z = [torch.randn(12, 16, device=device, requires_grad=True) for _ in range(2)]
+loss_fn = FlatNCE(0.2, kernel="fused")
+compiled = torch.compile(lambda a, b: loss_fn(a, b), backend="aot_eager", fullgraph=True)
+pairs = []
+for run in (loss_fn, compiled):
+    loss = run(*z)
+    pairs.append([loss.detach(), *torch.autograd.grad(loss, z)])
+torch.testing.assert_close(*pairs, rtol=1e-6, atol=1e-7)
+print("the same")
+"""
+
+
+def test_a_compiled_loss_has_no_graph_break_and_the_same_numbers(run_python):
+    assert run_python(COMPILED) == "the same\n"
