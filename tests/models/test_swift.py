@@ -6,6 +6,7 @@ Without a card the kernels run in Triton's interpreter, which is slow: everythin
 import copy
 import gc
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -127,25 +128,20 @@ def test_in_half_precision_it_is_no_worse_than_autocast(name):
     assert sum(mine) < 1.1 * sum(theirs) + 1e-3
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [
-        ("small", "FIRST_CHANNELS", 8),
-        ("bottleneck blocks, standard stem", "POINTWISE_IS_MATRIX", 1),
-    ],
-)
-def test_other_ways_to_convolve_compute_the_same(name, option, value, monkeypatch):
-    from flatnce.models import swift_maps
-
-    encoder = prepared(ENCODERS[name]())
-    other, x = copy.deepcopy(encoder), images(6, 7 if name == "small" else 34)
-    with torch.autocast(DEVICE, torch.float16):
-        expected = gradients_of(swift(encoder), encoder, x)
-        monkeypatch.setattr(swift_maps, option, value)
-        found = gradients_of(swift(other), other, x)
-    assert [a.shape for a in found] == [a.shape for a in expected]
-    whole, part = (torch.cat([a.double().flatten() for a in b]) for b in (expected, found))
-    assert (whole - part).norm() < 0.05 * whole.norm()
+@pytest.mark.parametrize("name", ["small", "basic blocks, small stem"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_nan_in_a_weight_is_seen_in_outputs_and_gradients(name, dtype):
+    plain = prepared(ENCODERS[name]())
+    next(plain.parameters()).data[0, 0, 0, 0] = torch.nan
+    ours, x = copy.deepcopy(plain), images()
+    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+        expected = gradients_of(plain, plain, x)
+        found = gradients_of(swift(ours), ours, x)
+    assert expected[0].isnan().any() and expected[1].isnan().any()
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+    for mine, theirs in zip(ours.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
 
 
 def test_parameters_are_shared_and_not_registered_again():
@@ -154,6 +150,16 @@ def test_parameters_are_shared_and_not_registered_again():
     assert isinstance(quick, Swift) and quick.encoder is encoder
     assert not list(quick.parameters()) and not list(quick.buffers()) and not quick.state_dict()
     assert not list(quick.children())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_images_that_are_part_of_larger_ones_are_read_as_they_are(dtype):
+    encoder = prepared(small_encoder())
+    quick, whole = swift(encoder), images(6, 12).to(dtype)
+    for part in (whole[:, :, 2:9, ::2], whole[::2, :, ::3, :], whole.contiguous()[..., 1:8]):
+        with torch.autocast(DEVICE, torch.float16, enabled=dtype != torch.float32):
+            found, expected = quick(part), quick(part.clone(memory_format=torch.channels_last))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("wanted", ["features", "embeddings"])
@@ -176,6 +182,16 @@ def with_momentum_none(encoder: Encoder) -> Encoder:
 
 def with_a_hook(encoder: Encoder) -> Encoder:
     encoder.backbone.layers[0].register_forward_hook(lambda *_: None)
+    return encoder
+
+
+def with_a_hook_of_its_own(encoder: Encoder) -> Encoder:
+    encoder.register_forward_pre_hook(lambda *_: None)
+    return encoder
+
+
+def with_another_forward(encoder: Encoder) -> Encoder:
+    encoder.head.forward = lambda features: features
     return encoder
 
 
@@ -211,6 +227,8 @@ def with_a_layer_after(encoder: Encoder) -> Encoder:
         lambda encoder: synchronised(encoder, "cpu"),
         lambda encoder: encoder.double(),
         lambda encoder: encoder.backbone,
+        with_a_hook_of_its_own,
+        with_another_forward,
     ],
 )
 def test_what_it_does_not_know_it_leaves_alone(changed):
@@ -229,7 +247,7 @@ def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
     encoder = prepared(small_encoder())
     quick, x = swift(encoder), images()
     expected = object()
-    monkeypatch.setattr(encoder, "forward", lambda _: expected)
+    monkeypatch.setattr(Encoder, "forward", lambda *_: expected)
     if case == "evaluation":
         encoder.eval()
     if case == "frozen norm":
@@ -239,6 +257,97 @@ def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
     monkeypatch.setattr(Swift, "forward", unchecked)  # a sentinel has no shape
     with torch.set_grad_enabled(case != "no gradients"):
         assert quick(x) is expected
+
+
+PLACES = {
+    "the encoder": lambda encoder: encoder,
+    "the backbone": lambda encoder: encoder.backbone,
+    "a layer": lambda encoder: encoder.backbone.layers[1],
+    "every module": lambda _: nn.modules.module,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    "kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"]
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hook_that_comes_later_is_called_and_when_gone_is_forgotten(kind, place):
+    encoder = prepared(small_encoder())
+    for part in encoder.modules():
+        if isinstance(part, nn.ReLU):
+            part.inplace = False  # torch refuses it behind a backward hook
+    quick, seen = swift(encoder), []
+    where = PLACES[place](encoder)
+    register = f"register_module_{kind}" if place == "every module" else f"register_{kind}"
+    handle = getattr(where, register)(lambda module, *_: seen.append(module))
+    try:
+        loss_of(*quick(images())).backward()
+    finally:
+        handle.remove()
+    assert set(seen) - {quick}
+    seen.clear()
+    assert is_swift(quick(images())[1]) and not seen
+
+
+def is_swift(output: torch.Tensor) -> bool:
+    return type(output.grad_fn).__name__ == "PassBackward"
+
+
+def another_head(encoder: Encoder) -> None:
+    encoder.head = prepared(small_encoder(layers=3, hidden=7)).head
+
+
+def another_norm(encoder: Encoder) -> None:
+    encoder.backbone.layers[1] = nn.BatchNorm2d(7, eps=0.5).to(DEVICE)
+
+
+def another_weight(encoder: Encoder) -> None:
+    encoder.head[0].weight = nn.Parameter(torch.randn_like(encoder.head[0].weight))
+
+
+@pytest.mark.parametrize("change", [another_head, another_norm, another_weight])
+def test_what_is_exchanged_for_something_known_is_planned_anew(change):
+    ours = prepared(small_encoder())
+    quick, x = swift(ours), images()
+    quick(x)
+    change(ours)
+    plain = copy.deepcopy(ours)
+    assert is_swift(quick(x)[1])
+    found, expected = gradients_of(quick, ours, x), gradients_of(plain, plain, x)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_momentum_none,
+        with_a_bias,
+        with_another_activation,
+        with_a_parametrization,
+        with_a_layer_after,
+        with_another_forward,
+        lambda encoder: setattr(encoder.backbone.layers[0], "padding_mode", "circular"),
+    ],
+)
+def test_what_is_exchanged_for_something_unknown_is_left_to_the_encoder(change):
+    encoder = prepared(small_encoder())
+    quick, x = swift(encoder), images()
+    assert is_swift(quick(x)[1])
+    change(encoder.cpu())
+    encoder.to(DEVICE)
+    z = quick(x)[1]
+    assert not is_swift(z)
+    torch.testing.assert_close(z, encoder(x)[1])
+
+
+def test_parameters_in_another_precision_are_left_to_the_encoder():
+    encoder = prepared(small_encoder())
+    quick = swift(encoder)
+    encoder.double()
+    with pytest.raises(RuntimeError, match="type"):  # as the encoder itself does
+        quick(images())
 
 
 def test_statistics_can_be_held():
@@ -270,6 +379,31 @@ def test_what_is_kept_for_the_backward_pass_goes_with_the_outputs():
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
+    from flatnce.models import swift_pass, swift_streams
+
+    inside, seen = [], []
+
+    @contextmanager
+    def on_device(side):
+        inside.append(side.device)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(swift_streams.SideTrack, "on_device", on_device)
+    for name in ("measured", "differentiated"):
+        real = getattr(swift_pass, name)
+
+        def noted(*arguments, real=real, **options):
+            seen.append((real.__name__, *inside))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(swift_pass, name, noted)
+    x = images()
+    swift(prepared(small_encoder()))(x)[1].sum().backward()
+    assert set(seen) == {("measured", x.device), ("differentiated", x.device)}
 
 
 def test_import_of_the_models_loads_no_triton(run_python):

@@ -103,3 +103,46 @@ def test_memory_does_not_grow_from_step_to_step():
         torch.cuda.synchronize()
         seen.append(torch.cuda.memory_allocated())
     assert len(set(seen[2:])) == 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_another_device_than_the_current_one_computes_the_same():
+    start, found = encoder(), []
+    for device in ("cuda:0", "cuda:1"):
+        model = copy.deepcopy(start).to(device)
+        found.append(gradients(swift(model), model, images().to(device), torch.bfloat16))
+    assert torch.cuda.current_device() == 0
+    assert all(torch.equal(a, b.to(a.device)) for a, b in zip(*found, strict=True))
+
+
+def test_a_pass_after_one_that_failed_midway_is_right(monkeypatch):
+    from flatnce.models import swift_pass
+
+    start, x = encoder(), images()
+    model, other = copy.deepcopy(start), copy.deepcopy(start)
+    quick, real, left = swift(model), swift_pass.differentiated, [9]
+
+    def failing(*arguments, **options):
+        left[0] -= 1
+        if left[0] == 0:
+            raise ValueError("midway")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(swift_pass, "differentiated", failing)
+    with pytest.raises(ValueError, match="midway"):
+        gradients(quick, model, x, torch.bfloat16)
+    model.load_state_dict(start.state_dict())
+    found = gradients(quick, model, x, torch.bfloat16)
+    expected = gradients(swift(other), other, x, torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nan_in_a_weight_is_seen_where_the_encoder_shows_it(dtype):
+    plain, x = encoder(), images()
+    plain.backbone.layer1[0].conv1.weight.data[0, 0, 0, 0] = torch.nan
+    ours = copy.deepcopy(plain)
+    with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+        expected, found = plain(x), swift(ours)(x)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert theirs.isnan().any() and torch.equal(mine.isnan(), theirs.isnan())

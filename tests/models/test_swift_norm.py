@@ -140,6 +140,38 @@ def test_an_outlier_in_the_first_row_is_no_bad_origin(swift_norm):
     torch.testing.assert_close(norm.running_var.double(), exact, rtol=5e-5, atol=0.0)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", ["x", "added"])
+def test_what_is_not_finite_goes_where_it_goes_in_torch(swift_norm, value, place):
+    norm, shape = new_norm(7), (6, 7, 3, 2)
+    low = {name: drawn(shape, torch.float32)[0] for name in ("x", "added", "arriving")}
+    low[place][4, 2, 1, 1] = value
+    leaves = [low[name].clone().requires_grad_() for name in ("x", "added")]
+    theirs = nn.BatchNorm2d(7, momentum=0.3, eps=1e-4).to(DEVICE)
+    theirs.load_state_dict(norm.state_dict())
+    expected = (theirs(leaves[0]) + leaves[1]).relu()
+    expected.backward(low["arriving"])
+    branch = swift_norm.measured(low["x"], norm)
+    y = swift_norm.normalised(branch, low["added"])
+    found = swift_norm.differentiated((low["arriving"],), branch, None, y, behind=True)
+    pairs = [(y, expected), (found.to_x[0], leaves[0].grad), (found.behind, leaves[1].grad)]
+    pairs += [(norm.running_mean, theirs.running_mean), (norm.running_var, theirs.running_var)]
+    for mine, truth in pairs:
+        torch.testing.assert_close(mine, truth.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_a_norm_alone_lets_the_gradient_of_nan_pass(swift_norm):
+    norm, shape = new_norm(7), (6, 7, 3, 2)
+    x, arriving = (drawn(shape, torch.float32)[0] for _ in range(2))
+    x[4, 2, 1, 1] = torch.nan
+    branch = swift_norm.measured(x, norm)
+    swift_norm.normalised(branch)
+    found = swift_norm.differentiated((arriving,), branch)
+    torch.testing.assert_close(found.to_norm[0][1, 2], arriving[:, 2].sum())
+    assert found.to_x[0].isnan().flatten(2).all(2).all(0).nonzero().tolist() == [[2]]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 5000, 524288])
 @pytest.mark.parametrize("blocks", [1, 2, 16, 300])
 def test_ranges_cover_every_row_once(rows, blocks):

@@ -5,12 +5,15 @@ batch norm, ReLU, addition and casts, each of which starts late or reads memory 
 pass computes the same functions of the same parameters with few kernels; see ``swift_pass``.
 """
 
+from operator import is_
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules import module as every_module
 
 from flatnce.models.encoder import Encoder
-from flatnce.models.swift_plan import Plan, plan_of
+from flatnce.models.swift_plan import HOOKS, Plan, contents_of, plan_of
 
 __all__ = ["Swift", "swift"]
 
@@ -25,19 +28,20 @@ class Swift(nn.Module):
     Limits:
         First derivatives only, none for the images, and one backward pass per forward pass.
         Elsewhere (evaluation, no gradients wanted, norms frozen, one row in a batch, another
-        device than CUDA) the encoder itself is called.
+        device than CUDA, hooks or modules that came later and are not known) the encoder itself
+        is called.
 
     Arguments:
-        encoder: What is computed.
-        plan: Its parts, from ``plan_of``.
+        encoder: What is computed, as it is at each call.
         overlap: Use a second stream for weight gradients.
     """
 
-    def __init__(self, encoder: Encoder, plan: Plan, overlap: bool = True) -> None:
+    def __init__(self, encoder: Encoder, overlap: bool = True) -> None:
         super().__init__()
         # In a tuple: a module's attribute would be registered, and saved a second time.
         self._encoder: tuple[Encoder] = (encoder,)
-        self._plan = plan
+        self._plan = plan_of(encoder)
+        self._contents = contents_of(encoder)
         self._overlap = overlap
         self._sides: dict[torch.device, object] = {}
 
@@ -54,7 +58,8 @@ class Swift(nn.Module):
         Arguments:
             images: Floating point and normalised.
         """
-        if not self._applies(images):
+        plan = self._planned()
+        if plan is None or not _applies(plan, self.encoder, images):
             found: tuple[Tensor, Tensor] = self.encoder(images)
             return found
         # Triton is imported here at the latest, and only where it is used.
@@ -67,28 +72,40 @@ class Swift(nn.Module):
             side = self._sides[device] = SideTrack(device, self._overlap)
         lower = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if lower else torch.float32
-        update = self._plan.norms()[0].track_running_stats if self._plan.norms() else False
-        settings = Settings(self._plan, dtype, side, update)
+        norms = plan.norms()
+        update = norms[0].track_running_stats if norms else False
+        settings = Settings(plan, dtype, side, update)
         with torch.autocast(device.type, enabled=False):
-            outputs = Pass.apply(settings, images, *self._plan.parameters())
+            outputs = Pass.apply(settings, images, *plan.parameters())
         return outputs[0], outputs[-1]
 
-    def _applies(self, images: Tensor) -> bool:
-        """Whether the encoder would now do what the fused kernels do."""
-        norms = self._plan.norms()
-        return (
-            torch.is_grad_enabled()
-            and images.ndim == 4
-            and images.is_floating_point()
-            and (images.dtype == torch.float32 or torch.is_autocast_enabled(images.device.type))
-            and not images.requires_grad
-            and len(images) > 1
-            and (images.is_cuda or _interpreted())
-            and self.encoder.training
-            and all(norm.training for norm in norms)
-            and len({norm.track_running_stats for norm in norms}) < 2
-            and all(part.device == images.device for part in self._plan.parameters())
-        )
+    def _planned(self) -> Plan | None:
+        """The plan of the encoder as it now is; made anew only where something was exchanged."""
+        contents = contents_of(self.encoder)
+        same = len(contents) == len(self._contents)
+        if not (same and all(map(is_, contents, self._contents))):
+            self._plan, self._contents = plan_of(self.encoder), contents
+        return self._plan
+
+
+def _applies(plan: Plan, encoder: Encoder, images: Tensor) -> bool:
+    """Whether the encoder would now do what the fused kernels do."""
+    norms, (device, dtype) = plan.norms(), (images.device, images.dtype)
+    return (
+        torch.is_grad_enabled()
+        and images.ndim == 4
+        and images.is_floating_point()
+        and (dtype == torch.float32 or torch.is_autocast_enabled(device.type))
+        and not images.requires_grad
+        and len(images) > 1
+        and (images.is_cuda or _interpreted())
+        and encoder.training
+        and all(norm.training for norm in norms)
+        and len({norm.track_running_stats for norm in norms}) < 2
+        and all(p.device == device and p.dtype == torch.float32 for p in plan.parameters())
+        # Hooks of every module there is.
+        and not any(getattr(every_module, f"_global{kind}", None) for kind in HOOKS)
+    )
 
 
 def swift(encoder: nn.Module, *, overlap: bool = True) -> Swift | None:
@@ -105,11 +122,10 @@ def swift(encoder: nn.Module, *, overlap: bool = True) -> Swift | None:
         >>> swift(nn.Linear(2, 2)) is None
         True
     """
-    plan = plan_of(encoder)
-    if plan is None or not _has_triton():
+    if plan_of(encoder) is None or not _has_triton():
         return None
     assert isinstance(encoder, Encoder)
-    return Swift(encoder, plan, overlap)
+    return Swift(encoder, overlap)
 
 
 def _has_triton() -> bool:

@@ -13,13 +13,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from flatnce.models.swift_kernels import load
+
 __all__ = ["differentiate", "differentiate_whole", "reduce"]
-
-
-@triton.jit
-@no_type_check
-def _load(matrix, at, here):
-    return tl.load(matrix + at, mask=here, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -45,18 +41,19 @@ def _arriving(
     """The gradient behind the ReLU."""
     if POOL:
         # The pool's gradient is small: one row per image, read again for each of its pixels.
-        found = _load(gradient, (row // area)[:, None] * C + channel[None, :], here) / area
+        found = load(gradient, (row // area)[:, None] * C + channel[None, :], here) / area
     else:
-        found = _load(gradient, at, here)
+        found = load(gradient, at, here)
     if SECOND:
-        found += _load(second, at, here)
+        found += load(second, at, here)
     if FROM_OUTPUT:
-        reached = _load(y, at, here)
+        reached = load(y, at, here)
     else:
         reached = (value - mean[None, :]) * scale[None, :] + offset[None, :]
         # Rounded as the output was: what became zero there has no gradient.
         reached = reached.to(gradient.dtype.element_ty).to(tl.float32)
-    return tl.where(here & (reached > 0.0), found, 0.0)
+    # NaN is not closed, as in torch; outside the matrix nothing was found.
+    return tl.where(reached <= 0.0, 0.0, found)
 
 
 @triton.jit
@@ -105,20 +102,20 @@ def reduce(
         y += skip
     if WRITE:
         behind += skip
-    mean = _load(saved, channel, inside)
-    scale = _load(gamma, channel, inside) * _load(saved + C, channel, inside)
-    offset = _load(beta, channel, inside)
+    mean = load(saved, channel, inside)
+    scale = load(gamma, channel, inside) * load(saved + C, channel, inside)
+    offset = load(beta, channel, inside)
     row = tl.arange(0, TILE)
     total = tl.zeros([TILE, BLOCK], tl.float32)
     product = tl.zeros([TILE, BLOCK], tl.float32)
     if DUAL:
         other += skip
-        other_mean = _load(other_saved, channel, inside)
+        other_mean = load(other_saved, channel, inside)
         other_product = tl.zeros([TILE, BLOCK], tl.float32)
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
         at = (first + row)[:, None] * C + channel[None, :]
-        value = _load(x, at, here)
+        value = load(x, at, here)
         found = _arriving(
             gradient, second, y, value, mean, scale, offset, start + first + row, channel, at,
             here, area, C, SECOND, POOL, FROM_OUTPUT,
@@ -130,7 +127,7 @@ def reduce(
         total += found
         product += found * (value - mean[None, :])
         if DUAL:
-            other_product += found * (_load(other, at, here) - other_mean[None, :])
+            other_product += found * (load(other, at, here) - other_mean[None, :])
     tl.store(partial + part * C + channel, tl.sum(total, 0), mask=inside)
     tl.store(partial + (parts + part) * C + channel, tl.sum(product, 0), mask=inside)
     if DUAL:
@@ -143,7 +140,7 @@ def reduce(
 def _summed(partial, parts, channel, inside, C: tl.constexpr, PARTS: tl.constexpr):
     part = tl.arange(0, PARTS)
     here = (part < parts)[:, None] & inside[None, :]
-    return tl.sum(_load(partial, part[:, None] * C + channel[None, :], here), 0)
+    return tl.sum(load(partial, part[:, None] * C + channel[None, :], here), 0)
 
 
 @triton.jit
@@ -183,10 +180,10 @@ def differentiate(
     """Gradients of x (and other), gamma and beta from the sums; MASK: the ReLU is yet to pass."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
-    mean = _load(saved, channel, inside)
-    inverse = _load(saved + C, channel, inside)
-    scale = _load(gamma, channel, inside) * inverse
-    offset = _load(beta, channel, inside)
+    mean = load(saved, channel, inside)
+    inverse = load(saved + C, channel, inside)
+    scale = load(gamma, channel, inside) * inverse
+    offset = load(beta, channel, inside)
     total = _summed(partial, parts, channel, inside, C, PARTS)
     product = _summed(partial + parts * C, parts, channel, inside, C, PARTS)
     if tl.program_id(1) == 0:
@@ -202,9 +199,9 @@ def differentiate(
     if DUAL:
         other += skip
         to_other += skip
-        other_mean = _load(other_saved, channel, inside)
-        other_inverse = _load(other_saved + C, channel, inside)
-        other_scale = _load(other_gamma, channel, inside) * other_inverse
+        other_mean = load(other_saved, channel, inside)
+        other_inverse = load(other_saved + C, channel, inside)
+        other_scale = load(other_gamma, channel, inside) * other_inverse
         product = _summed(partial + 2 * parts * C, parts, channel, inside, C, PARTS)
         if tl.program_id(1) == 0:
             _keep(total, product, other_inverse, to_other_norm, channel, inside, C)
@@ -213,16 +210,16 @@ def differentiate(
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
         at = (first + row)[:, None] * C + channel[None, :]
-        value = _load(x, at, here) - mean[None, :]
-        found = _load(gradient, at, here)
+        value = load(x, at, here) - mean[None, :]
+        found = load(gradient, at, here)
         if MASK:
             reached = (value * scale[None, :] + offset[None, :]).to(gradient.dtype.element_ty)
-            found = tl.where(reached.to(tl.float32) > 0.0, found, 0.0)
+            found = tl.where(reached.to(tl.float32) <= 0.0, 0.0, found)
         found -= average[None, :]
         moved = scale[None, :] * (found - value * slope[None, :])
         tl.store(to_x + at, moved.to(to_x.dtype.element_ty), mask=here)
         if DUAL:
-            value = _load(other, at, here) - other_mean[None, :]
+            value = load(other, at, here) - other_mean[None, :]
             moved = other_scale[None, :] * (found - value * other_slope[None, :])
             tl.store(to_other + at, moved.to(to_x.dtype.element_ty), mask=here)
 
@@ -262,11 +259,11 @@ def differentiate_whole(
     row = tl.arange(0, TILE)
     here = (row < rows)[:, None] & inside[None, :]
     at = row[:, None] * C + channel[None, :]
-    mean = _load(saved, channel, inside)
-    inverse = _load(saved + C, channel, inside)
-    scale = _load(gamma, channel, inside) * inverse
-    offset = _load(beta, channel, inside)
-    value = _load(x, at, here)
+    mean = load(saved, channel, inside)
+    inverse = load(saved + C, channel, inside)
+    scale = load(gamma, channel, inside) * inverse
+    offset = load(beta, channel, inside)
+    value = load(x, at, here)
     found = _arriving(
         gradient, second, y, value, mean, scale, offset, row, channel, at, here, area, C, SECOND,
         POOL, FROM_OUTPUT,
@@ -282,10 +279,10 @@ def differentiate_whole(
     moved = scale[None, :] * (centred - value * slope[None, :])
     tl.store(to_x + at, moved.to(to_x.dtype.element_ty), mask=here)
     if DUAL:
-        mean = _load(other_saved, channel, inside)
-        inverse = _load(other_saved + C, channel, inside)
-        scale = _load(other_gamma, channel, inside) * inverse
-        value = _load(other, at, here) - mean[None, :]
+        mean = load(other_saved, channel, inside)
+        inverse = load(other_saved + C, channel, inside)
+        scale = load(other_gamma, channel, inside) * inverse
+        value = load(other, at, here) - mean[None, :]
         product = tl.sum(found * value, 0)
         _keep(total, product, inverse, to_other_norm, channel, inside, C)
         slope = product * inverse * inverse / rows

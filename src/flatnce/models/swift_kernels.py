@@ -17,13 +17,21 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-__all__ = ["measure", "normalise", "normalise_whole"]
+__all__ = ["load", "measure", "normalise", "normalise_whole"]
 
 
 @triton.jit
 @no_type_check
-def _load(matrix, at, here):
+def load(matrix, at, here):
+    """In float32, with zeros outside."""
     return tl.load(matrix + at, mask=here, other=0.0).to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def _relu(value):
+    # A maximum would make zero of NaN, which must be seen at the end.
+    return tl.where(value <= 0.0, 0.0, value)
 
 
 @triton.jit
@@ -39,17 +47,17 @@ def measure(
     x += (part * chunk).to(tl.int64) * C
     row = tl.arange(0, TILE)
     # Sums relative to a row of the range, so that a large mean cancels nothing.
-    origin = _load(x, channel, inside)
+    origin = load(x, channel, inside)
     total = tl.zeros([TILE, BLOCK], tl.float32)
     square = tl.zeros([TILE, BLOCK], tl.float32)
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
-        value = _load(x, (first + row)[:, None] * C + channel[None, :], here)
+        value = load(x, (first + row)[:, None] * C + channel[None, :], here)
         shifted = tl.where(here, value - origin[None, :], 0.0)
         total += shifted
         square += shifted * shifted
     shift = tl.sum(total, 0) / count
-    spread = tl.maximum(tl.sum(square, 0) - shift * shift * count, 0.0)
+    spread = _relu(tl.sum(square, 0) - shift * shift * count)
     tl.store(partial + part * C + channel, origin + shift, mask=inside)
     tl.store(partial + (parts + part) * C + channel, spread, mask=inside)
 
@@ -63,8 +71,8 @@ def _merged(
     part = tl.arange(0, PARTS)
     here = (part < parts)[:, None] & inside[None, :]
     at = part[:, None] * C + channel[None, :]
-    means = _load(partial, at, here)
-    spreads = _load(partial + parts * C, at, here)
+    means = load(partial, at, here)
+    spreads = load(partial + parts * C, at, here)
     counts = tl.minimum(tl.maximum(rows - part * part_rows, 0), part_rows).to(tl.float32)[:, None]
     mean = tl.sum(means * counts, 0) / rows
     apart = tl.where(here, means - mean[None, :], 0.0)
@@ -97,14 +105,14 @@ def _settle(
         tl.store(saved + channel, mean, mask=inside)
         tl.store(saved + C + channel, inverse, mask=inside)
         if UPDATE:
-            kept = _load(running_mean, channel, inside)
+            kept = load(running_mean, channel, inside)
             tl.store(running_mean + channel, kept + momentum * (mean - kept), mask=inside)
-            kept = _load(running_variance, channel, inside)
+            kept = load(running_variance, channel, inside)
             unbiased = spread / (rows - 1)
             tl.store(running_variance + channel, kept + momentum * (unbiased - kept), mask=inside)
             if tl.program_id(0) == 0:
                 tl.store(tracked, tl.load(tracked) + 1)
-    return _load(gamma, channel, inside) * inverse, _load(beta, channel, inside)
+    return load(gamma, channel, inside) * inverse, load(beta, channel, inside)
 
 
 @triton.jit
@@ -169,14 +177,14 @@ def normalise(
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
         at = (first + row)[:, None] * C + channel[None, :]
-        value = (_load(x, at, here) - mean[None, :]) * scale[None, :] + offset[None, :]
+        value = (load(x, at, here) - mean[None, :]) * scale[None, :] + offset[None, :]
         if RESIDUAL != 0:
-            added = _load(other, at, here)
+            added = load(other, at, here)
             if RESIDUAL == 2:
                 added = (added - other_mean[None, :]) * other_scale[None, :]
                 added += other_offset[None, :]
             value += added
-        tl.store(y + at, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=here)
+        tl.store(y + at, _relu(value).to(y.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -220,9 +228,9 @@ def normalise_whole(
     row = tl.arange(0, TILE)
     here = (row < rows)[:, None] & inside[None, :]
     at = row[:, None] * C + channel[None, :]
-    value = _load(x, at, here)
+    value = load(x, at, here)
     if RESIDUAL != 0:
-        added = _load(other, at, here)
+        added = load(other, at, here)
     mean, spread = _moments(value, here, rows)
     scale, offset = _settle(
         mean, spread, rows, eps, momentum, saved, gamma, beta, running_mean, running_variance,
@@ -239,4 +247,4 @@ def normalise_whole(
         added = (added - mean[None, :]) * scale[None, :] + offset[None, :]
     if RESIDUAL != 0:
         value += added
-    tl.store(y + at, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=here)
+    tl.store(y + at, _relu(value).to(y.dtype.element_ty), mask=here)

@@ -6,19 +6,22 @@ from torch import Tensor, nn
 from flatnce.models.swift_plan import Plan
 from flatnce.models.swift_streams import SideTrack
 
-__all__ = ["Casts", "Collected", "mapped", "taken_in", "to_input", "to_weight"]
+__all__ = ["Casts", "Collected", "mapped", "to_input", "to_weight"]
 
 AT_ONCE = 2**19
 """Elements of the first weights, which are cast before anything else; the others meanwhile."""
 
-TOGETHER = 2**21
-"""Elements of gradients that are worth one conversion to float32."""
+TOGETHER = 2**19
+"""Elements of gradients that are worth one conversion to float32: most are done early."""
 
-POINTWISE_IS_MATRIX = False
-"""Compute 1x1 convolutions of stride 1 as matrix products."""
+PIECES = 64
+"""Tensors that torch copies in one kernel; the parts of one it gives to one program each."""
 
-FIRST_CHANNELS = 0
-"""Widen the images to this many channels, of zeros, in half precision; 0 leaves them."""
+PIECE = 2**12
+"""Elements of the smallest piece."""
+
+MOST = 2**16
+"""Elements that torch gives to one program anyway: pieces would change nothing."""
 
 Map = nn.Conv2d | nn.Linear
 
@@ -44,10 +47,6 @@ class Casts:
             for parameter in (unit.map.weight, unit.map.bias)
             if parameter is not None
         ]
-        first = next(plan.units()).map
-        if _widened(first, dtype):
-            weight = parameters.pop(0)
-            self._copies[weight] = taken_in(weight, first, dtype)
         for parameter in parameters:
             self._copies[parameter] = torch.empty_like(parameter, dtype=dtype)
         seen = 0
@@ -63,7 +62,7 @@ class Casts:
         self._late = set(late)
 
     def _copy(self, parameters: list[Tensor]) -> None:
-        torch._foreach_copy_([self._copies[parameter] for parameter in parameters], parameters)
+        _copy_together([self._copies[parameter] for parameter in parameters], parameters)
 
     def of(self, parameter: Tensor) -> Tensor:
         """A parameter's copy.
@@ -103,36 +102,9 @@ class Collected:
         if not self._waiting:
             return
         full = [torch.empty_like(parameter) for parameter, _ in self._waiting]
-        torch._foreach_copy_(full, [_laid_out(part, like) for like, part in self._waiting])
+        _copy_together(full, [_laid_out(part, like) for like, part in self._waiting])
         self.found.update(zip([like for like, _ in self._waiting], full, strict=True))
         self._waiting.clear()
-
-
-def taken_in(images: Tensor, first: Map, dtype: torch.dtype) -> Tensor:
-    """Images in the dtype of the pass, channels last; or the weight that meets them.
-
-    Arguments:
-        images: Of any layout.
-        first: The map they will pass.
-        dtype: Of the pass.
-    """
-    if not _widened(first, dtype):
-        return images.to(dtype, memory_format=torch.channels_last)
-    n, c, height, width = images.shape
-    wide = torch.empty(
-        (n, FIRST_CHANNELS, height, width),
-        dtype=dtype,
-        device=images.device,
-        memory_format=torch.channels_last,
-    ).zero_()
-    wide[:, :c] = images
-    return wide
-
-
-def _widened(first: Map, dtype: torch.dtype) -> bool:
-    if not isinstance(first, nn.Conv2d) or dtype == torch.float32:
-        return False
-    return first.groups == 1 and first.in_channels < FIRST_CHANNELS
 
 
 def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
@@ -147,8 +119,6 @@ def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
     if isinstance(module, nn.Linear):
         bias = None if module.bias is None else casts.of(module.bias)
         return torch.nn.functional.linear(inputs, weight, bias)
-    if _pointwise(module):
-        return _image(_matrix(inputs) @ weight.flatten(1).T, inputs)
     found = torch.ops.aten.convolution(
         inputs, weight, None, module.stride, module.padding, module.dilation, False, (0, 0),
         module.groups,
@@ -168,8 +138,6 @@ def to_input(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Ten
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         return gradient @ weight
-    if _pointwise(module):
-        return _image(_matrix(gradient) @ weight.flatten(1), gradient)
     found = _convolution_backward(module, gradient, inputs, weight, (True, False, False))[0]
     assert found is not None
     return found.contiguous(memory_format=torch.channels_last)
@@ -187,11 +155,9 @@ def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Te
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         return gradient.T @ inputs
-    if _pointwise(module):
-        return (_matrix(gradient).T @ _matrix(inputs)).view(weight.shape)
     found = _convolution_backward(module, gradient, inputs, weight, (False, True, False))[1]
     assert found is not None
-    return found[:, : module.in_channels // module.groups]
+    return found
 
 
 def _convolution_backward(
@@ -204,19 +170,29 @@ def _convolution_backward(
     return found
 
 
-def _pointwise(module: nn.Conv2d) -> bool:
-    plain = module.stride == (1, 1) and module.padding == (0, 0) and module.groups == 1
-    return POINTWISE_IS_MATRIX and plain and module.kernel_size == (1, 1)
+def _copy_together(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors of one dtype to tensors of another, with many programs that do little each.
+
+    Torch would give whole tensors, up to :data:`MOST` elements of one, to a program each: of few
+    tensors that are not large, a handful of programs with many rounds of loads.
+    """
+    free = max(1, PIECES - len(targets))
+    size = -(-sum(target.numel() for target in targets) // (free * PIECE)) * PIECE
+    if size < MOST:
+        pairs = list(zip(targets, sources, strict=True))
+        targets = [piece for pair in pairs for piece in _pieces(pair[0], pair[1], size)]
+        sources = [piece for pair in pairs for piece in _pieces(pair[1], pair[0], size)]
+    torch._foreach_copy_(targets, sources)
 
 
-def _matrix(image: Tensor) -> Tensor:
-    """Rows of pixels of an image with the channels last; no copy."""
-    return image.permute(0, 2, 3, 1).flatten(0, 2)
-
-
-def _image(matrix: Tensor, like: Tensor) -> Tensor:
-    n, _, height, width = like.shape
-    return matrix.view(n, height, width, -1).permute(0, 3, 1, 2)
+def _pieces(tensor: Tensor, other: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Views of a tensor in the order of memory, if the other one has the same order."""
+    dense = tensor.is_contiguous() or (
+        tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+    if not dense or tensor.stride() != other.stride() or tensor.numel() <= size:
+        return (tensor,)
+    return tensor.as_strided((tensor.numel(),), (1,)).split(size)
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:

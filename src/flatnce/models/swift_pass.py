@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from flatnce.models.swift_maps import Casts, Collected, mapped, taken_in, to_input, to_weight
+from flatnce.models.swift_maps import Casts, Collected, mapped, to_input, to_weight
 from flatnce.models.swift_norm import Branch, differentiated, measured, normalised
 from flatnce.models.swift_plan import Block, Plan, Unit
 from flatnce.models.swift_streams import SideTrack
@@ -89,7 +89,8 @@ class Pass(torch.autograd.Function):
         """Run the plan."""
         ctx.set_materialize_grads(False)
         ctx.settings = settings
-        ctx.tape, outputs = _forward(settings, images)
+        with settings.side.on_device():
+            ctx.tape, outputs = _forward(settings, images)
         return outputs
 
     @staticmethod
@@ -102,15 +103,17 @@ class Pass(torch.autograd.Function):
                 "backward was called a second time, but what it needs was freed by the first; "
                 "call the encoder itself where retain_graph=True is wanted"
             )
-        found = _backward(ctx.settings, tape, gradients).found
+        with ctx.settings.side.on_device():
+            found = _backward(ctx.settings, tape, gradients).found
         return (None, None, *[found.get(part) for part in ctx.settings.plan.parameters()])
 
 
 def _forward(settings: Settings, images: Tensor) -> tuple[Tape, tuple[Tensor, ...]]:
     settings.side.start()
     tape = Tape(Casts(settings.plan, settings.dtype, settings.side))
-    first = next(settings.plan.units()).map
-    a = taken_in(images, first, settings.dtype)
+    # The second where a view only looks as if its channels were last.
+    a = images.to(settings.dtype, memory_format=torch.channels_last)
+    a = a.contiguous(memory_format=torch.channels_last)
     for part in settings.plan.trunk:
         if isinstance(part, nn.MaxPool2d):
             record, a = _pooled(part, a)
@@ -266,7 +269,9 @@ def _backward(settings: Settings, tape: Tape, gradients: tuple[Tensor | None, ..
         else:
             arriving = back.unit(record, arriving, pooled, wanted=bool(tape.trunk))
         pooled = False
-    with settings.side.beside():
-        back.collected.convert()
+        if len(tape.trunk) < 2:
+            # All but the last gradient while that is computed, which nothing else can hide.
+            with settings.side.beside():
+                back.collected.convert()
     settings.side.join()
     return back.collected

@@ -11,7 +11,21 @@ from torch.nn.modules.batchnorm import _NormBase
 from flatnce.models.backbones import SmallNet
 from flatnce.models.encoder import Encoder
 
-__all__ = ["Block", "Plan", "Unit", "plan_of"]
+__all__ = ["Block", "Plan", "Unit", "contents_of", "plan_of"]
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps what else is to happen when it is called."""
+
+SETTINGS = (
+    "padding",
+    "padding_mode",
+    "affine",
+    "momentum",
+    "eps",
+    "return_indices",
+    "output_size",
+)
+"""What :func:`plan_of` asks of a module, and the pass does not ask again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +114,23 @@ def plan_of(encoder: nn.Module) -> Plan | None:
     plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
     # All of the encoder's parameters and each once: none is shared, none is left out.
     same = {*map(id, parameters)} == {*map(id, encoder.parameters())}
-    hooked = any(_hooked(module) for module in encoder.modules() if module is not encoder)
+    hooked = any(_hooked(module) for module in encoder.modules())
     known = plain and same and len({*map(id, parameters)}) == len(parameters) and not hooked
     return plan if known else None
+
+
+def contents_of(encoder: nn.Module) -> list[object]:
+    """What a plan rests on: as long as these are the same objects, the plan holds.
+
+    Arguments:
+        encoder: Any module.
+    """
+    found: list[object] = []
+    for module in encoder.modules():
+        own = vars(module)
+        found += (module, type(module), _hooked(module), *map(own.get, SETTINGS))
+        found += (*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values())
+    return found
 
 
 def _trunk(backbone: nn.Module) -> Iterator[Unit | Block | nn.MaxPool2d]:
@@ -184,8 +212,8 @@ def _unit(map: object, norm: object, relu: object) -> Unit:
 
 def _hooked(module: nn.Module) -> bool:
     """Whether something else wants to happen when the module is called."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind, None) for kind in kinds)
+    own = vars(module)
+    return "forward" in own or any(map(own.get, HOOKS))
 
 
 def _require(known: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,12 +32,23 @@ class SideTrack:
     """
 
     def __init__(self, device: torch.device, enabled: bool = True) -> None:
+        self.device = device
         on_card = enabled and device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if on_card else None
         self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
 
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Make the device the current one: Triton launches on that, whatever it is given."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
     def start(self) -> None:
-        """Forget what a pass that failed left, such as events of a recording that was given up."""
+        """Begin a pass: wait for what one that failed left, and let go of what it reads.
+
+        A recording can wait for nothing that began before it, and takes memory of its own.
+        """
+        if self._under_way and self.stream is not None:
+            if not torch.cuda.is_current_stream_capturing():
+                torch.cuda.current_stream(self.device).wait_stream(self.stream)
         self._under_way.clear()
 
     @contextmanager
@@ -50,7 +61,7 @@ class SideTrack:
         if self.stream is None:
             yield
             return
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             yield
             done = torch.cuda.Event()
@@ -68,6 +79,6 @@ class SideTrack:
         """Let the chain wait for the first pieces: for the last of them, as streams keep order."""
         assert self.stream is not None
         done, _ = self._under_way[count - 1]
-        torch.cuda.current_stream(self.stream.device).wait_event(done)
+        torch.cuda.current_stream(self.device).wait_event(done)
         for _ in range(count):
             self._under_way.popleft()
