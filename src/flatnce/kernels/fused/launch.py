@@ -1,6 +1,7 @@
 """Launches of the kernels: shapes in, tensors out; no host reads."""
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -26,6 +27,34 @@ def precision_of(operand: Tensor) -> str:
     if operand.dtype != torch.float32 or not operand.is_cuda:
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _launch(
+    x: Side, y: Side, beta: Tensor, masks: Masks, tiles: Tiles
+) -> tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]:
+    """What both kernels are launched with: their first arguments, the mask's strides, options."""
+    listed = masks.left_out
+    inputs = (
+        TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
+        TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
+        beta,
+        x.groups,
+        y.groups,
+        x.ranges,
+        y.ranges,
+        listed,
+        x.identity,
+        y.identity,
+    )
+    options = {
+        "WIDTH": x.operand.shape[1],
+        "GROUPED": x.groups is not None,
+        "SAME": masks.same,
+        "LISTED": listed is not None,
+        "PRECISION": precision_of(x.operand),
+        **tiles.options(),
+    }
+    return inputs, (0, 0) if listed is None else listed.stride(), options
 
 
 def scan(
@@ -60,35 +89,20 @@ def scan(
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.operand.device)
     some = x.operand.new_empty((parts, n, width) if pulled else (1, 1, 1))
-    listed = masks.left_out
+    inputs, strides, options = _launch(x, y, beta, masks, tiles)
     scan_kernel[(blocks, parts)](
-        TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
-        TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
-        beta,
-        x.groups,
-        y.groups,
-        x.ranges,
-        y.ranges,
-        listed,
-        x.identity,
-        y.identity,
+        *inputs,
         *pieces,
         some,
         n,
         m,
         masks.period,
-        0 if listed is None else listed.stride(0),
-        0 if listed is None else listed.stride(1),
+        *strides,
         turns,
-        WIDTH=width,
-        GROUPED=x.groups is not None,
-        SAME=masks.same,
-        LISTED=listed is not None,
         MOMENT=expected,
         LINEAR=mean,
         PULL=pulled,
-        PRECISION=precision_of(x.operand),
-        **tiles.options(),
+        **options,
     )
     # One by one: results of an operator may not share memory.
     found = [torch.empty(n, device=x.operand.device) for _ in range(4 + mean + expected)]
@@ -185,18 +199,9 @@ def pull(
     ]
     some = by_row or by_column
     assert some is not None
-    listed = masks.left_out
+    inputs, strides, options = _launch(x, y, beta, masks, tiles)
     pull_kernel[(blocks, parts, width // tiles.chunk)](
-        TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
-        TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
-        beta,
-        x.groups,
-        y.groups,
-        x.ranges,
-        y.ranges,
-        listed,
-        x.identity,
-        y.identity,
+        *inputs,
         *sides[0],
         *sides[1],
         bounds,
@@ -206,18 +211,12 @@ def pull(
         m,
         limit,
         masks.period,
-        0 if listed is None else listed.stride(0),
-        0 if listed is None else listed.stride(1),
+        *strides,
         turns,
-        WIDTH=width,
-        GROUPED=x.groups is not None,
-        SAME=masks.same,
-        LISTED=listed is not None,
         BY_ROW=by_row is not None,
         BY_COLUMN=by_column is not None,
         SECOND=some.to_lse2 is not None,
         MEAN=some.share is not None,
-        PRECISION=precision_of(x.operand),
-        **tiles.options(),
+        **options,
     )
     return out

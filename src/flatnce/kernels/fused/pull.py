@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from flatnce.kernels.fused.scan import scores_of
-from flatnce.kernels.fused.tiles import counted, groups_of, span, touches
+from flatnce.kernels.fused.tiles import groups_of, leave_out, span
 
 __all__ = ["pull_kernel"]
 
@@ -118,6 +118,7 @@ def pull_kernel(
         if MEAN:
             own_share = tl.load(row_share + rows, mask=there, other=0.0) * lift
     sums = tl.zeros((ROWS, CHUNK), tl.float32)
+    missing = tl.zeros((ROWS,), tl.float32)
     first = part * turns * COLUMNS
     last = tl.minimum(first + turns * COLUMNS, m)
     for start in tl.range(first, last, COLUMNS):
@@ -129,26 +130,30 @@ def pull_kernel(
         scores = products * scale
         if WIDTH != CHUNK:
             passing = y.load([start, piece * CHUNK])
-        masked = touches(low, high, start, COLUMNS, m, period, column_ranges, GROUPED)
-        if masked | SAME | LISTED:
-            inside = counted(
-                rows,
-                columns,
-                mine,
-                column_groups,
-                n,
-                m,
-                period,
-                left_out,
-                row_self,
-                column_self,
-                row_stride,
-                column_stride,
-                GROUPED,
-                SAME,
-                LISTED,
-            )
-            scores = tl.where(inside, scores, -float("inf"))
+        scores, missing = leave_out(
+            scores,
+            missing,
+            rows,
+            columns,
+            mine,
+            low,
+            high,
+            start,
+            column_groups,
+            column_ranges,
+            left_out,
+            row_self,
+            column_self,
+            n,
+            m,
+            period,
+            row_stride,
+            column_stride,
+            COLUMNS,
+            GROUPED,
+            SAME,
+            LISTED,
+        )
         if BY_COLUMN:
             here = columns < m
             their_lse = unless_empty(tl.load(column_lse + columns, mask=here, other=0.0))

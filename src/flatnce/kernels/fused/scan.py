@@ -7,7 +7,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from flatnce.kernels.fused.tiles import counted, groups_of, span, touches
+from flatnce.kernels.fused.tiles import groups_of, leave_out, span
 
 __all__ = ["blend_kernel", "merge_kernel", "scan_kernel"]
 
@@ -105,27 +105,30 @@ def scan_kernel(
         products, passing = scores_of(
             held, x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
         )
-        masked = touches(low, high, start, COLUMNS, m, period, column_ranges, GROUPED)
-        if masked | SAME | LISTED:
-            inside = counted(
-                rows,
-                columns,
-                mine,
-                column_groups,
-                n,
-                m,
-                period,
-                left_out,
-                row_self,
-                column_self,
-                row_stride,
-                column_stride,
-                GROUPED,
-                SAME,
-                LISTED,
-            )
-            products = tl.where(inside, products, -float("inf"))
-            missing += tl.sum(tl.where(products > FLOOR, 0.0, 1.0), 1)
+        products, missing = leave_out(
+            products,
+            missing,
+            rows,
+            columns,
+            mine,
+            low,
+            high,
+            start,
+            column_groups,
+            column_ranges,
+            left_out,
+            row_self,
+            column_self,
+            n,
+            m,
+            period,
+            row_stride,
+            column_stride,
+            COLUMNS,
+            GROUPED,
+            SAME,
+            LISTED,
+        )
         raised = tl.maximum(top, tl.max(products, 1))
         shrink = tl.exp2((top - raised) * scale)
         weights = tl.exp2(products * scale - (raised * scale - LIFT)[:, None])

@@ -11,7 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["SPAN", "Tiles", "choose_tiles", "counted", "padded_width", "splits_for", "touches"]
+__all__ = [
+    "SPAN",
+    "Tiles",
+    "choose_tiles",
+    "groups_of",
+    "leave_out",
+    "padded_width",
+    "span",
+    "splits_for",
+]
 
 SPAN = 64
 """Ranges of group numbers are kept for this many rows at a time."""
@@ -216,3 +225,54 @@ def counted(
         both = (rows < n)[:, None] & inside
         found = found & (tl.load(left_out + place, mask=both, other=1) == 0)
     return found
+
+
+@triton.jit
+@no_type_check
+def leave_out(
+    scores,
+    missing,
+    rows,
+    columns,
+    mine,
+    low,
+    high,
+    start,
+    column_groups,
+    column_ranges,
+    left_out,
+    row_self,
+    column_self,
+    n,
+    m,
+    period,
+    row_stride,
+    column_stride,
+    COLUMNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    SAME: tl.constexpr,
+    LISTED: tl.constexpr,
+):
+    """Scores with those that do not count at minus infinity, and how many a row those are."""
+    masked = touches(low, high, start, COLUMNS, m, period, column_ranges, GROUPED)
+    if masked | SAME | LISTED:
+        inside = counted(
+            rows,
+            columns,
+            mine,
+            column_groups,
+            n,
+            m,
+            period,
+            left_out,
+            row_self,
+            column_self,
+            row_stride,
+            column_stride,
+            GROUPED,
+            SAME,
+            LISTED,
+        )
+        scores = tl.where(inside, scores, -float("inf"))
+        missing += tl.sum(tl.where(scores > -1e30, 0.0, 1.0), 1)
+    return scores, missing
