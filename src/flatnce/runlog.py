@@ -23,10 +23,21 @@ from typing import Any
 
 from flatnce.environment import environment, plain
 
-__all__ = ["FORMAT_VERSION", "Run", "RunLog", "add_evaluation", "environment", "read_run"]
+__all__ = [
+    "FAILURE",
+    "FORMAT_VERSION",
+    "Run",
+    "RunLog",
+    "add_evaluation",
+    "environment",
+    "read_run",
+]
 
 FORMAT_VERSION = 1
 """Raised when a reader of the former layout would misread the new one."""
+
+FAILURE = "failure"
+"""Kind of the line that says why a run ended before its end; gone once it goes on."""
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
@@ -87,8 +98,8 @@ class RunLog:
     def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
         """Go on writing a run from a step: what belongs to later steps is taken out.
 
-        Lines, results and evaluations of later steps go; evaluations of earlier ones stay. Where
-        and how the run goes on is added to ``resumed`` in its environment.
+        Lines, results and evaluations of later steps go, and why it ended; evaluations of earlier
+        ones stay. Where and how the run goes on is added to ``resumed`` in its environment.
 
         Arguments:
             directory: The run's folder.
@@ -99,7 +110,11 @@ class RunLog:
         found = read_run(place)
         if found.kind != kind:
             raise ValueError(f"{place} holds a {found.kind} run, not a {kind} run; name another")
-        kept = [line for line in found.metrics if line.get("step", 0) <= step]
+        kept = [
+            line
+            for line in found.metrics
+            if line.get("step", 0) <= step and line.get("kind") != FAILURE
+        ]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         _replace_text(place / METRICS, lines)
         done = (found.results or {}).get("evaluations", ())

@@ -13,11 +13,20 @@ import pytest
 from rich.console import Console
 
 from flatnce.cli import main
-from flatnce.cli.sweep_grid import MOST_RUNS, configs_of, name_of, spans_of, with_values
+from flatnce.cli import sweep as sweep_command
+from flatnce.cli.sweep_grid import (
+    MOST_RUNS,
+    configs_of,
+    extended,
+    name_of,
+    spans_of,
+    with_values,
+)
 from flatnce.cli.sweep_progress import Board
+from flatnce.cli.sweep_table import Column, fitted, show_tables
 from flatnce.runlog import read_run
 from flatnce.train import SweptRun, TrainConfig, preset
-from flatnce.train.sweep_summary import over_seeds, row_of
+from flatnce.train.sweep_summary import over_seeds, rows_of
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
 SETTINGS = TrainConfig().flat()
@@ -53,9 +62,12 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
     ]
     for name in names:
         assert sum(line.startswith(name) for line in shown.splitlines()) == 2  # epoch, table
+        assert f"{name}  " in shown
         assert read_run(f"runs/s/{name}").results["step"] == 4
-    for words in ("ESS", "gain", "kNN", "MI", "images/s", "done", "mean over seeds", "±"):
-        assert words in shown, words
+    header = next(line for line in shown.splitlines() if line.startswith("run "))
+    columns = "run objective seed epochs loss ESS gain kNN MI ceiling pool MI images/s state"
+    assert header.split() == columns.split()  # what is varied, and not the batch
+    assert "mean over seeds ±" in shown and "images/s over all, everything included" in shown
     assert "next: flatnce evaluate s/flatnce-b300-s0" in shown
     written = json.loads(Path("runs/s/sweep.json").read_text())
     assert list(written["runs"]) == names
@@ -65,6 +77,15 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
     assert main([*grid, *QUICK, "--resume", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["run"] for row in found["runs"]] == names and found["images"] == 0
+    assert [row["settings"] for row in found["runs"]] == [
+        {"objective": objective, "seed": seed}
+        for objective in ("flatnce", "infonce")
+        for seed in (0, 1)
+    ]
+    for row in found["runs"]:
+        assert row["temperature"] == 0.1 and row["verdict"]  # as asked for, not in float32
+        assert 0 < row["pool_mi"] < row["pool_ceiling"] and row["mi"] < row["mi_ceiling"]
+    assert {"pool_mi", "pool_mi_spread", "mi_ceiling"} < set(found["over_seeds"][0])
     assert found["runs"][0]["epoch"] == 1.0 and 0 < found["runs"][0]["knn"] <= 1
     assert [mean["runs"] for mean in found["over_seeds"]] == ["flatnce-b300", "infonce-b300"]
     assert main([*grid, *QUICK, "--resume", "--rate", "0.3"]) == 2
@@ -79,11 +100,66 @@ def test_a_run_that_fails_is_named_and_the_exit_code_is_one(capsys):
     assert main([*typed, *QUICK, "--watch-every", "0"]) == 1
     shown = capsys.readouterr().out
     assert "! flatnce-b300-rate1e+30-s0 failed: training stopped" in shown
-    assert "to try again what failed" in shown
+    # Said at once in brief, below the table in full; the same steps would end there again.
+    assert shown.count("training stopped") == 2 and shown.count("Lower the learning rate") == 1
+    assert "--resume" not in shown and "would again" in shown
     assert read_run("runs/nan/flatnce-b300-rate0.4-s0").results["step"] == 4
-    assert main(["sweep", "--resume", "nan", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["runs"]
-    assert [row["state"] for row in found] == ["done", "failed"]
+    for more, code in (["--dry-run"], 0), ([], 1):  # as it stands, from the disk; and tried again
+        assert main(["sweep", "--resume", "nan", "--json", *more]) == code
+        found = json.loads(capsys.readouterr().out)["runs"]
+        assert [row["state"] for row in found] == ["done", "failed"]
+        assert found[1]["failure"].startswith("training stopped")
+        assert [row["settings"] for row in found] == [{"rate": 0.4}, {"rate": 1e30}]
+    failed = "nan/flatnce-b300-rate1e+30-s0"
+    assert main(["evaluate", failed, "--protocol", "knn"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("untrained: the run failed (training stopped: the weights")
+    assert first.endswith("; this is its step 0 of 4")
+    assert main(["evaluate", failed, "--protocol", "knn", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["finished"], said["step"], said["steps"]) == (False, 0, 4)
+
+
+def test_a_sweep_is_added_to_and_pointed_at(capsys):
+    grid = "sweep digits --batch-size 300 700 --seed 0 --name s --watch-every 0".split()
+    assert main([*grid, *QUICK]) == 0
+    capsys.readouterr()
+    more = ["sweep", "--resume", "s", "--seed", "0", "1"]
+    assert main([*more, "--dry-run"]) == 0
+    assert "4 runs, 12 steps in all" in capsys.readouterr().out
+    assert main(more) == 0
+    shown = capsys.readouterr().out
+    assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown
+    assert list(json.loads(Path("runs/s/sweep.json").read_text())["runs"]) == [
+        f"flatnce-b{batch}-s{seed}" for batch in (300, 700) for seed in (0, 1)
+    ]
+    assert main(more) == 0
+    assert "nothing to do: all 4 runs are done" in capsys.readouterr().out
+
+    again = "go on with it: `flatnce sweep --resume s`"
+    for typed, words in (
+        (["evaluate", "s"], "is a sweep of 4 runs; name one of them, for example s/flatnce-b300"),
+        (["resume", "s"], again),
+        (["evaluate", "s/flatnce-b300-s9"], "did you mean 's/flatnce-b300-s"),
+        (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
+        (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
+        (["sweep", "s", "--resume"], "say `flatnce sweep --resume s`"),
+        (grid, "or give this one another --name"),
+    ):
+        assert main(typed) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+    assert main([*grid, "--dry-run", "--device", "cpu"]) == 0  # looking is never refused
+    assert "but runs/s already holds a sweep" in capsys.readouterr().out
+
+
+def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep_command, "sweep", interrupted)
+    assert main("sweep digits --seed 0 1 --name s".split()) == 130
+    assert "flatnce sweep --resume s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -97,6 +173,12 @@ def test_a_run_that_fails_is_named_and_the_exit_code_is_one(capsys):
         (["digits", "--seed", *map(str, range(MOST_RUNS + 1))], 2, "1,001 runs, more than 1,000"),
         (["digits", "--batch-size", "32", "9999"], 2, "run flatnce-b9999-s0: batch_size=9999"),
         (["digits", "--learn-temperature", "yes", "no"], 2, "is a switch and takes no values"),
+        (["digits", "--seed", "0,1"], 2, "separate values by spaces: --seed 0 1"),
+        (["digits", "--gamma", "1", "2"], 2, "--gamma changes nothing here"),
+        (["digits", "--ess-rate", "0.1", "0.2"], 2, "as it is for --ess"),
+        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is no option of a sweep"),
+        (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),
+        (["--resume"], 2, "`flatnce sweep --resume NAME`"),
         (["digits", "--seed", "0", "1", "--at-once", "0"], 2, "at_once=0 must lie between"),
         (["digits", "--backbone", "small", "resnet81"], 2, "did you mean resnet18"),
         (["--resume", "nothing"], 2, "resume='nothing' is no sweep"),
@@ -133,7 +215,8 @@ def test_a_dry_run_names_the_runs_and_does_nothing(capsys, tmp_path):
     assert main(typed) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["flatnce-b64-ess-None-s0", "flatnce-b64-ess-None-s1"]
-    assert shown[-1].startswith("4 runs, 440 steps in all, 4 at once on cpu")
+    assert shown[-2] == "4 runs, 440 steps in all, 4 at once on cpu"
+    assert "beside the images: 1.5 times the " in shown[-1] and "64.0 MiB for lib" in shown[-1]
     assert main([*typed, "--json"]) == 0
     assert (
         json.loads(capsys.readouterr().out)["runs"]["flatnce-b64-ess0.3-s1"]["loss"]["ess"] == 0.3
@@ -248,7 +331,7 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
         assert board.take(name, {"kind": "state", "state": "started"}) == []
     board.take("a", LINE)
     board.take("a", {"kind": "watch", "knn": 0.5})
-    assert board.take("c", {"kind": "state", "state": "failed", "failure": "why"}) == [
+    assert board.take("c", {"kind": "state", "state": "failed", "failure": "why; and more"}) == [
         "! c failed: why"
     ]
     verdict = {"kind": "verdict", "verdict": "saturated", "evidence": "E", "remedies": ["x", "y"]}
@@ -279,13 +362,84 @@ def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_pa
     runs = [run("a-s0"), run("a-s1", seed=1), run("a-s2", "failed", seed=2)]
     runs += [run("b-s0", batch_size=32)]
     rows = [dict.fromkeys(("loss", "ess", "gain", "mi"), value) for value in (1.0, 3.0, 50.0, 7.0)]
-    rows = [{**row, "knn": None} for row in rows]
+    rest = {"knn": None, "pool_mi": None, "mi_ceiling": 4.8, "pool_ceiling": None}
+    settings = {"seed": 0, "batch_size": 256}
+    rows = [{**row, **rest, "settings": settings} for row in rows]
     (found,) = over_seeds(runs, rows)
     assert found["runs"] == "a" and found["seeds"] == [0, 1]
     assert found["loss"] == 2.0 and found["loss_spread"] == pytest.approx(2**0.5)
     assert found["knn"] is found["knn_spread"] is None
+    assert found["settings"] == {"batch_size": 256} and found["mi_ceiling"] == 4.8
 
 
 def test_a_run_that_has_not_begun_has_a_row_without_numbers(tmp_path):
-    row = row_of(SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0))
+    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0)])
     assert row["loss"] is None and row["epoch"] == 0.0 and row["state"] == "waiting"
+
+
+def test_a_board_without_numbers_says_no_speed():
+    board = Board({"a": preset("digits")})
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board.table())
+    assert console.export_text().strip() == "1 waiting"
+
+
+def swept(name, **changes):
+    """A row as a finished run has it."""
+    numbers = {"loss": 1.23456, "ess": 0.5, "gain": 0.25, "knn": 0.9876, "mi": 2.5, "epoch": 5.0}
+    numbers |= {"mi_ceiling": 4.84, "pool_mi": 3.5, "images_per_second": 12345.6, "epochs": 5}
+    settings = {"objective": "flatnce", "learn_temperature": False, "rate": 0.123456789}
+    plain = {"run": name, "settings": settings, "verdict": "healthy", "state": "done"}
+    return {**plain, **numbers, **changes}
+
+
+def test_a_table_in_a_file_has_everything_on_one_line(capsys):
+    name = "flatnce-b256-" + "rate0.123456789-" * 8 + "s0"
+    show_tables([swept(name), swept("b", verdict="saturated"), swept("c", knn=None)], [])
+    _, header, long, ill, bare = capsys.readouterr().out.splitlines()
+    assert header.startswith("run ") and header.endswith("state")
+    for text in (name, "0.123456789", "5.0/5", "1.235", "98.8%", "4.84", "12,346"):
+        assert text in long
+    assert ill.endswith("done, saturated") and long.endswith("done") and "98.8%" not in bare
+
+
+@pytest.mark.parametrize("room", [60, 80, 120])
+def test_a_narrow_terminal_loses_columns_and_no_digit(room, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(room))
+    show_tables([swept("flatnce-b64-s0"), swept("flatnce-b64-s1")], [])
+    _, header, row, _, _, gone = capsys.readouterr().out.splitlines()
+    assert max(map(len, (header, row))) <= room
+    for text in ("1.235", "98.8%", "2.50", "4.84", "3.50", "done"):
+        assert text in row
+    assert gone.startswith("no room for images/s") and "images/s" not in header
+
+
+def test_columns_go_in_order_of_their_importance_and_the_first_stays():
+    columns = [Column(name, ("12345678",)) for name in ("run", "rate", "ESS", "gain", "images/s")]
+    for room, gone in (
+        (None, []),
+        (48, []),
+        (47, ["images/s"]),
+        (28, ["images/s", "gain"]),
+        (1, ["images/s", "gain", "ESS", "rate"]),
+    ):
+        kept, left_out = fitted(columns, room, ["rate"])
+        assert left_out == gone and kept[0].heading == "run"
+        assert len(kept) + len(gone) == len(columns)
+
+
+def test_an_extended_grid_keeps_what_is_there_under_its_name():
+    there = {"mine": TrainConfig(), "b": TrainConfig().override(batch_size=32)}
+    found = extended(there, {"seed": ["1", "0"], "rate": ["0.5"]}, parse)
+    assert {name: found[name] for name in there} == there
+    assert list(found) == [
+        *("mine", "flatnce-b256-rate0.5-s1", "flatnce-b256-rate0.5-s0"),
+        *("b", "flatnce-b32-rate0.5-s1", "flatnce-b32-rate0.5-s0"),
+    ]
+    assert extended(found, {"seed": ["1"]}, parse).keys() >= found.keys()
+    with pytest.raises(ValueError, match="two runs would be called flatnce-b256-s1"):
+        extended({"flatnce-b256-s1": TrainConfig()}, {"seed": ["1"]}, parse)
+    with pytest.raises(ValueError, match="--gamma changes nothing here"):
+        extended(there, {"gamma": ["1.5"]}, parse)
+    assert len(extended(there, {"objective": ['"holder"']}, parse)) == 4

@@ -9,8 +9,10 @@ import torch
 from flatnce import checkpoint
 from flatnce.checkpoint import CheckpointError, DamagedCheckpoint, NewerCheckpoint
 from flatnce.data import MissingData
-from flatnce.runlog import read_run
+from flatnce.report import run_page
+from flatnce.runlog import RunLog, read_run
 from flatnce.train import TrainingFailed, preset, resume, train, trained
+from flatnce.train.saved import Standing, standing_of
 from flatnce.train.training import Training
 
 SHORT = {
@@ -79,6 +81,88 @@ def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
 def test_a_rate_far_too_large_ends_in_words_and_not_in_a_trace(tmp_path):
     with pytest.raises(TrainingFailed, match="Lower the learning rate"):
         train(config_of(rate=1e30, scaling="none"), tmp_path / "run")
+
+
+def failing(monkeypatch, error, at):
+    take = Training.take_step
+
+    def raising(self, batch, epoch):
+        if self.step == at:
+            raise error
+        take(self, batch, epoch)
+
+    monkeypatch.setattr(Training, "take_step", raising)
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (TrainingFailed("training stopped: why"), "training stopped: why"),
+        (RuntimeError("a fault\nof many lines"), "RuntimeError: a fault"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
+    error, message, finished, tmp_path, monkeypatch
+):
+    # At 8, a step that is saved, so that the line is not of a later step than that.
+    for go in (lambda: train(config_of(), tmp_path / "run"), lambda: resume(tmp_path / "run")):
+        failing(monkeypatch, error, at=8)
+        with pytest.raises(type(error)):
+            go()
+        monkeypatch.undo()
+        (line,) = (x for x in read_run(tmp_path / "run").metrics if x["kind"] == "failure")
+        assert line["step"] == 8 and line["message"] == message
+    found = standing_of(tmp_path / "run")
+    diverged = isinstance(error, TrainingFailed)
+    assert found == Standing(False, 8, 14, failure=message, diverged=diverged)
+    assert "failure" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    run_page(tmp_path / "run")  # readers take it in their stride
+    resume(tmp_path / "run")
+    assert standing_of(tmp_path / "run") == Standing(True, 14, 14)
+
+    def lasting(directory):
+        times = ("seconds", "images_per_second")
+        return [
+            {k: v for k, v in line.items() if k not in times}
+            for line in read_run(directory).metrics
+        ]
+
+    assert lasting(tmp_path / "run") == lasting(finished)
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    failing(monkeypatch, TrainingFailed("the reason"), at=1)
+
+    def full(self, record):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunLog, "log", full)
+    with pytest.raises(TrainingFailed, match="the reason"):
+        train(config_of(), tmp_path / "run")
+
+
+@pytest.mark.parametrize("log_every, steps", [(4, [2, 6, 10, 14]), (7, [7, 14]), (99, [14])])
+def test_lines_are_counted_from_the_end_so_that_the_last_is_of_a_full_interval(
+    log_every, steps, tmp_path
+):
+    train(config_of().override(log_every=log_every), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    lines = [line for line in run.metrics if line["kind"] == "train"]
+    assert [line["step"] for line in lines] == steps
+    assert lines[-1]["steps"] == min(log_every, 14)  # means over as many
+    # A first line of fewer steps gives no verdict.
+    full = [step for step in steps if step >= min(log_every, 14)]
+    assert next(line for line in run.metrics if line["kind"] == "verdict")["step"] == full[0]
+
+
+@pytest.mark.parametrize("data, steps", [("digits", 220), ("./photos", None)])
+def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps, tmp_path):
+    config = preset("digits").override(data=data, epochs=10)
+    log = RunLog(tmp_path / "run", kind="train", config=config)
+    assert standing_of(tmp_path / "run") == Standing(False, 0, steps)
+    log.log({"kind": "train", "step": 11, "epoch": 0.5})
+    assert standing_of(tmp_path / "run").steps == 220
 
 
 def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
@@ -184,8 +268,6 @@ def test_a_checkpoint_of_another_model_is_refused(use, run):
 
 
 def test_a_run_of_another_kind_is_refused(tmp_path):
-    from flatnce.runlog import RunLog
-
     RunLog(tmp_path / "demo", kind="demo", config={})
     with pytest.raises(ValueError, match="holds a demo run"):
         trained(tmp_path / "demo")

@@ -19,6 +19,7 @@ from flatnce.train.expect import Expectation
 from flatnce.train.images import load_images, open_images, sharing_images
 from flatnce.train.interrupts import Interrupts
 from flatnce.train.loop import Outcome, begin
+from flatnce.train.sweep import states_of
 from flatnce.train.sweep_file import find_sweep, read_sweep
 from flatnce.train.sweep_lanes import AHEAD, Generators, Lane
 from flatnce.train.sweep_room import MOST_AT_ONCE, _fitting, _need, plan
@@ -166,16 +167,16 @@ def poison(monkeypatch, seed, error=None, at=2):
 
 
 @pytest.mark.parametrize(
-    "error, words, trace",
+    "error, words, on_disk, trace",
     [
-        (None, "training stopped", False),
-        (OSError("no space left on device"), "no space left", False),
-        (RuntimeError("a fault\nof many lines"), "RuntimeError: a fault (the trace", True),
-        (torch.OutOfMemoryError("much text"), "out of memory with 3 runs at once", True),
+        (None, "training stopped", "training stopped", False),
+        (OSError("no space left on device"), "no space left", "no space left", False),
+        (RuntimeError("a fault\nof"), "RuntimeError: a fault (the trace", "RuntimeError", True),
+        (torch.OutOfMemoryError("much"), "out of memory with 3 runs at once", "OutOfMem", True),
     ],
 )
 def test_a_run_that_fails_leaves_the_others_alone(
-    error, words, trace, third_seed, monkeypatch, tmp_path
+    error, words, on_disk, trace, third_seed, monkeypatch, tmp_path
 ):
     configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}
     heard = []
@@ -190,6 +191,11 @@ def test_a_run_that_fails_leaves_the_others_alone(
     said = [line for name, line in heard if name == "s1" and line["kind"] == "state"]
     assert [line["state"] for line in said] == ["started", "failed"]
     assert words in said[-1]["failure"]
+    # What the terminal knew is kept.
+    kept = states_of(configs, tmp_path / "sweep")
+    assert states(kept) == states(runs)
+    assert kept[1].diverged == runs[1].diverged == (error is None)
+    assert kept[1].failure.startswith(on_disk)
     # What it had stays, and from there it goes on once the cause is gone.
     assert runs[1].step == checkpoint.steps(tmp_path / "sweep" / "s1" / "checkpoints")[-1] == 2
     assert_same_run(tmp_path / "sweep" / "s2", third_seed)
@@ -210,7 +216,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_directory(monkeypatch,
 
 def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp_path):
     def interrupt(name, line):
-        if name == "flat-b192-s1" and line["kind"] == "train" and line["step"] == 4:
+        if name == "flat-b192-s1" and line["kind"] == "train" and line["step"] == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
     handler = signal.getsignal(signal.SIGTERM)
@@ -219,7 +225,8 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp
     found = states(runs)
     assert found["flat-b192-s0"] in ("stopped", "done") and found["flat-b192-s1"] == "stopped"
     assert found["info-b160-s0"] == found["queue"] == "waiting"
-    assert runs[1].step == 4 and runs[3].step == 0
+    assert runs[1].step == 3 and runs[3].step == 0
+    assert states(states_of(VARIED, tmp_path / "sweep")) == found
     again = sweep(VARIED, tmp_path / "sweep", at_once=2)
     assert states(again) == dict.fromkeys(VARIED, "done")
     for name in VARIED:
@@ -306,13 +313,25 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(configs, options,
     "other, words",
     [
         ({"s0": TINY}, "which has the run s1"),
-        ({**PAIR, "s2": TINY}, "which lacks the run s2"),
         ({**PAIR, "s1": PAIR["s1"].override(rate=0.3)}, "rate of the run s1 is 0.4 there and 0.3"),
     ],
 )
 def test_another_sweep_in_the_same_place_is_refused(other, words, swept):
     with pytest.raises(ValueError, match=words):
         sweep(other, swept)
+
+
+def test_runs_are_added_to_a_sweep_and_only_they_are_trained(swept):
+    more = {"s2": TINY.override(seed=2), **PAIR}
+    runs = sweep(more, swept)
+    assert [(run.name, run.state, run.taken) for run in runs] == [
+        ("s2", "done", 2),
+        ("s0", "done", 0),
+        ("s1", "done", 0),
+    ]
+    assert read_sweep(swept) == more
+    with pytest.raises(ValueError, match=r"which has the run s2; .*runs may be added"):
+        sweep(PAIR, swept)
 
 
 def test_a_sweep_is_no_launch_of_several_processes(monkeypatch, tmp_path):
@@ -355,7 +374,7 @@ def test_images_are_loaded_once_for_all_runs():
 
 def test_a_run_gives_way_after_each_step_and_says_when_it_reads(tmp_path):
     steps = begin(QUIET.override(log_every=3, checkpoint_every=9.0), tmp_path / "run")
-    assert list(steps) == [False, False, True, False, False, True, True]
+    assert list(steps) == [True, False, False, True, False, False, True]
 
 
 def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):

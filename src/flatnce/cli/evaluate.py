@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flatnce.cli.short_help import short_help
+from flatnce.cli.standing import stand_of
 from flatnce.evaluate import Options, expand
 from flatnce.recipes.evaluation import evaluate_run
 from flatnce.report import run_page
@@ -115,9 +116,13 @@ def run(arguments: list[str]) -> int:
             report=report,
         )
     page = run_page(directory)
+    stands, said = stand_of(directory, found[0]["step"])
     if options.json:
-        print(json.dumps({"run": str(directory), "step": found[0]["step"], "results": found}))
+        whole = {"run": str(directory), "step": found[0]["step"], **stands, "results": found}
+        print(json.dumps(whole))
         return 0
+    if said:
+        print(said)
     results_table(found)
     print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0

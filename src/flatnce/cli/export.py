@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.cli.standing import stand_of
 from flatnce.export import export
 from flatnce.export.exporting import check_form
 from flatnce.export.layout import MARK, Check, read_config
+from flatnce.train import find_run
 
 __all__ = ["ExportOptions", "run"]
 
@@ -61,12 +63,13 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         # Which extra is missing only the export knows; its message says so.
         raise OSError(str(error)) from error
-    return _show(folder, options.json)
+    return _show(folder, find_run(options.run), options.json)
 
 
-def _show(folder: Path, as_json: bool) -> int:
+def _show(folder: Path, directory: Path, as_json: bool) -> int:
     config = read_config(folder)
     ours = config[MARK]
+    stands, said = stand_of(directory, ours["step"])
     files = sorted(path.name for path in folder.iterdir())
     found: dict[str, Any] = {
         "folder": str(folder),
@@ -74,6 +77,7 @@ def _show(folder: Path, as_json: bool) -> int:
         "architecture": config["architecture"],
         "features": ours["features"],
         "step": ours["step"],
+        **stands,
         "input": ours["input"],
         "files": files,
         "check": ours["check"],
@@ -81,6 +85,8 @@ def _show(folder: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found))
         return 0
+    if said:
+        print(said)
     print(
         f"{config['architecture']} of step {ours['step']:,}, features of width "
         f"{ours['features']:,}: {folder} ({', '.join(files)})"

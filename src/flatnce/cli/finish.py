@@ -4,13 +4,12 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from flatnce.cli.evaluate import check_protocols, evaluate_run, results_table
+from flatnce.cli.standing import run_name
 from flatnce.report import run_page
 from flatnce.runlog import read_run
 from flatnce.train import Outcome, read_config
-from flatnce.train.encoders import RUNS
 from flatnce.train.processes import is_launched
 
 __all__ = ["check_protocols", "finish", "run_name"]
@@ -56,16 +55,6 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
         what = "--protocol linear --data NAME (a set with labels; these images have none)"
     print(f"next: flatnce evaluate {name} {what}    flatnce export {name} --to torch")
     return 1 if failure else 0
-
-
-def run_name(directory: Path) -> str:
-    """How a run is named on the command line: within runs/ without that folder.
-
-    Arguments:
-        directory: The run's.
-    """
-    inside = directory.parts[:1] == (RUNS,)
-    return str(Path(*directory.parts[1:])) if inside else str(directory)
 
 
 def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:

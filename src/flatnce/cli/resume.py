@@ -1,6 +1,7 @@
 """``flatnce resume``: go on with a run exactly where it was left."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,6 +11,7 @@ from flatnce.cli.launch import launch
 from flatnce.cli.progress import showing
 from flatnce.runlog import read_run
 from flatnce.train import find_run, read_config, resume
+from flatnce.train.encoders import RUNS, SWEEP
 from flatnce.train.processes import is_launched
 
 __all__ = ["ResumeOptions", "run"]
@@ -41,6 +43,11 @@ def run(arguments: list[str]) -> int:
         arguments: As typed after ``flatnce resume``.
     """
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
+    if any((place / SWEEP).is_file() for place in (Path(options.run), Path(RUNS) / options.run)):
+        raise ValueError(
+            f"RUN={options.run!r} is a sweep; go on with it: `flatnce sweep --resume "
+            f"{options.run}`"
+        )
     directory = find_run(options.run)
     config = read_config(directory)
     check_protocols(options.evaluate)

@@ -6,23 +6,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
-from flatnce.cli.finish import run_name
 from flatnce.cli.short_help import short_help
-from flatnce.cli.sweep_grid import configs_of, spans_of
+from flatnce.cli.standing import run_name
+from flatnce.cli.sweep_grid import configs_of, extended, spans_of
+from flatnce.cli.sweep_plan import show_plan, show_standing
 from flatnce.cli.sweep_progress import showing_sweep
+from flatnce.cli.sweep_table import show_tables
 from flatnce.cli.train import start_of, value_of
+from flatnce.data import CATALOG
 from flatnce.train import PRESETS, SweptRun, TrainConfig, sweep
 from flatnce.train.encoders import RUNS
-from flatnce.train.images import sharing_images
 from flatnce.train.sweep_file import SWEEP, find_sweep, read_sweep, varied
-from flatnce.train.sweep_room import plan
-from flatnce.train.sweep_summary import MEASURED, over_seeds, row_of
+from flatnce.train.sweep_summary import over_seeds, rows_of
 
 __all__ = ["SweepOptions", "run"]
 
@@ -43,9 +42,14 @@ MAIN_OPTIONS = (
     "json",
 )
 EXAMPLE = "flatnce sweep DATA [OPTIONS]      for example: flatnce sweep digits --seed 0 1 2"
-FILE_WIDTH = 118
-FORMATS = {"loss": ".3f", "ess": ".2f", "gain": ".2f", "knn": ".1%", "mi": ".2f"}
-HEADINGS = {"loss": "loss", "ess": "ESS", "gain": "gain", "knn": "kNN", "mi": "MI"}
+ELSEWHERE = {
+    "--devices": "a sweep is one process on one device; share a batch by `flatnce train`",
+    "--evaluate": "evaluate its runs afterwards: `flatnce evaluate NAME/RUN`",
+    "--tune": "give several rates instead: --rate 0.1 0.3",
+    "--tune-epochs": "give several rates instead: --rate 0.1 0.3",
+    "--replace": "give another --name, or delete the folder of the earlier sweep yourself",
+}
+"""Options of ``flatnce train`` that are no settings of a run."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class SweepOptions:
         config: What to run.
         name: Of the sweep: its runs are kept in runs/NAME/RUN.
         preset: Settings to start from; by default those made for the data set.
-        at_once: Runs side by side; by default as many as fit in memory, up to 16.
-        resume: Go on with the sweep of that name if it is there.
+        at_once: Side by side, up to 16; by default as many as fit in memory.
+        resume: Go on with the sweep of that name if it is there; runs may be added.
         dry_run: Say which runs there would be, and do nothing.
         json: Print the results as JSON and nothing else.
     """
@@ -75,14 +79,18 @@ class SweepOptions:
 class ResumeOptions:
     """Go on with a sweep: what is done stays, what was begun goes on exactly, the rest begins.
 
+    Any training option with values (--seed 0 1 2) adds runs: each that is there, with each value.
+
     Arguments:
         resume: The sweep's name in runs/, or its path.
-        at_once: Runs side by side; by default as many as fit in memory, up to 16.
+        at_once: Side by side, up to 16; by default as many as fit in memory.
+        dry_run: Say how its runs stand, and do nothing.
         json: Print the results as JSON and nothing else.
     """
 
     resume: Annotated[str, tyro.conf.arg(metavar="NAME")]
     at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 
@@ -95,18 +103,36 @@ def run(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         return _help(arguments)
     if arguments[0].partition("=")[0] == "--resume":
-        again = tyro.cli(ResumeOptions, prog="flatnce sweep", args=arguments)
-        directory = find_sweep(again.resume)
-        return _sweep(read_sweep(directory), directory, again.at_once, again.json)
+        return _go_on(arguments)
     options, configs = _parse(arguments)
     directory = Path(RUNS) / (options.name or _usual_name(configs))
+    taken = ""
     if (directory / SWEEP).is_file() and not options.resume:
-        raise ValueError(
+        taken = (
             f"{directory} already holds a sweep; go on with it "
-            f"(`flatnce sweep --resume {run_name(directory)}`), or give another --name"
+            f"(`flatnce sweep --resume {run_name(directory)}`), or give this one another --name"
         )
     if options.dry_run:
-        return _dry_run(configs, options)
+        return show_plan(configs, options.at_once, as_json=options.json, taken=taken)
+    if taken:
+        raise ValueError(taken)
+    return _sweep(configs, directory, options.at_once, options.json)
+
+
+def _go_on(arguments: list[str]) -> int:
+    """Go on with a sweep, with more runs where values are given."""
+    name = value_of("--resume", arguments)
+    if name is None:
+        raise ValueError("--resume wants the name of a sweep: `flatnce sweep --resume NAME`")
+    directory = find_sweep(name)
+    configs = read_sweep(directory)
+    first = next(iter(configs.values()))
+    rest, spans = spans_of(arguments, first.flat())
+    options = tyro.cli(ResumeOptions, prog="flatnce sweep", args=rest)
+    if spans:
+        configs = extended(configs, spans, lambda line: _parsed(line, first).config)
+    if options.dry_run:
+        return show_standing(configs, directory, options.at_once, as_json=options.json)
     return _sweep(configs, directory, options.at_once, options.json)
 
 
@@ -116,7 +142,10 @@ def _help(arguments: list[str]) -> int:
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
     shown = SweepOptions(config=start_of(data, value_of("--preset", arguments)))
     text = short_help(EXAMPLE, shown, MAIN_OPTIONS, presets)
-    text += "\nflatnce sweep --resume NAME    go on with a sweep that was stopped or killed"
+    text += (
+        "\nflatnce sweep --resume NAME                 go on with one that was stopped or killed"
+        "\nflatnce sweep --resume NAME --seed 0 1 2    and add what is new"
+    )
     print(text, file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
 
@@ -127,19 +156,28 @@ def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
         data, typed = "digits", ["--help"]
     elif data.startswith("-"):
         raise ValueError(f"{data!r} comes before the data set; say `flatnce sweep digits {data}`")
-    start = start_of(data, value_of("--preset", typed))
-
-    def parsed(line: list[str]) -> SweepOptions:
-        return tyro.cli(
-            tyro.conf.OmitArgPrefixes[SweepOptions],
-            prog="flatnce sweep DATA",
-            args=[argument if argument != "--help-all" else "--help" for argument in line],
-            default=SweepOptions(config=start),
+    places = (Path(data) / SWEEP, Path(RUNS) / data / SWEEP)
+    if data not in CATALOG and any(place.is_file() for place in places):
+        raise ValueError(
+            f"{data!r} is a sweep, not a data set; say `flatnce sweep --resume {data}`"
         )
-
+    for argument in typed:
+        if argument.partition("=")[0] in ELSEWHERE:
+            flag = argument.partition("=")[0]
+            raise ValueError(f"{flag} is no option of a sweep: {ELSEWHERE[flag]}")
+    start = start_of(data, value_of("--preset", typed))
     rest, spans = spans_of(typed, start.flat())
-    configs = configs_of(rest, spans, lambda line: parsed(line).config)
-    return parsed(rest), configs
+    configs = configs_of(rest, spans, lambda line: _parsed(line, start).config)
+    return _parsed(rest, start), configs
+
+
+def _parsed(line: list[str], start: TrainConfig) -> SweepOptions:
+    return tyro.cli(
+        tyro.conf.OmitArgPrefixes[SweepOptions],
+        prog="flatnce sweep DATA",
+        args=[argument if argument != "--help-all" else "--help" for argument in line],
+        default=SweepOptions(config=start),
+    )
 
 
 def _usual_name(configs: Mapping[str, TrainConfig]) -> str:
@@ -151,22 +189,26 @@ def _sweep(
     configs: Mapping[str, TrainConfig], directory: Path, at_once: int | None, as_json: bool
 ) -> int:
     start = time.perf_counter()
-    with showing_sweep(configs, quiet=as_json) as report:
-        runs = sweep(configs, directory, at_once=at_once, report=report)
+    try:
+        with showing_sweep(configs, quiet=as_json) as report:
+            runs = sweep(configs, directory, at_once=at_once, report=report)
+    except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
+        again = f"go on from the checkpoints: flatnce sweep --resume {run_name(directory)}"
+        print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)
+        return 130
     seconds = time.perf_counter() - start
     trained = sum(run.taken * run.config.run.batch_size for run in runs)
-    rows = [row_of(run) for run in runs]
+    rows = rows_of(runs)
     means = over_seeds(runs, rows)
     if as_json:
         found = {"directory": str(directory), "runs": rows, "over_seeds": means}
         print(json.dumps({**found, "seconds": seconds, "images": trained}))
     else:
-        _show(rows, means)
-        for row in rows:
-            if row["state"] == "failed":
-                print(f"\n{row['run']} failed: {row['failure']}")
-        speed = f", {trained / seconds:,.0f} images/s, everything included" if trained else ""
-        print(f"\n{len(runs)} runs in {seconds:.0f} s{speed}; they are in {directory}")
+        show_tables(rows, means)
+        for run in runs:
+            if run.state == "failed":
+                print(f"\n{run.name} failed: {run.failure}")
+        print(f"\n{_took(runs, trained, seconds)}; they are in {directory}")
         print(_next(runs, directory))
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:
@@ -174,68 +216,34 @@ def _sweep(
     return 1 if "failed" in states else 0
 
 
+def _took(runs: Sequence[SweptRun], trained: int, seconds: float) -> str:
+    if not trained:
+        done = sum(run.state == "done" for run in runs)
+        if done == len(runs):
+            return f"nothing to do: all {done} runs are done"
+        return f"no step was taken; {done} of {len(runs)} runs are done"
+    count = sum(run.taken > 0 for run in runs)
+    some = f"{count} runs" if count == len(runs) else f"{count} of {len(runs)} runs"
+    speed = f"{trained / seconds:,.0f} images/s over all, everything included"
+    return f"trained {some} in {seconds:.0f} s, {speed}"
+
+
 def _next(runs: Sequence[SweptRun], directory: Path) -> str:
     name = run_name(directory)
     if any(run.state in ("stopped", "waiting") for run in runs):
         return f"stopped; go on with: flatnce sweep --resume {name}"
-    done = [run for run in runs if run.state == "done"]
-    if len(done) < len(runs):
-        return f"to try again what failed, from its checkpoints: flatnce sweep --resume {name}"
-    return f"next: flatnce evaluate {name}/{done[0].name} --protocol linear"
-
-
-def _show(rows: Sequence[Mapping[str, Any]], means: Sequence[Mapping[str, Any]]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
-    names = ("objective", "batch", "T", "seed", "epochs", "loss", "ESS", "gain", "kNN", "MI")
-    table = _table("run", *names, "images/s", "state")
-    for row in rows:
-        ceiling = "" if row["mi"] is None else f" of {row['mi_ceiling']:.2f}"
-        speed = row["images_per_second"]
-        table.add_row(
-            *(row["run"], row["objective"], str(row["batch_size"]), f"{row['temperature']:.3g}"),
-            *(str(row["seed"]), f"{row['epoch']:.1f}/{row['epochs']}"),
-            *(_number(row, name) + (ceiling if name == "mi" else "") for name in MEASURED),
-            *("" if speed is None else f"{speed:,.0f}", row["state"]),
+    lines = []
+    failed = [run for run in runs if run.state == "failed"]
+    if any(run.diverged for run in failed):
+        lines.append(
+            "what ceased to be finite would again: give those runs other settings, in a sweep of "
+            "another --name (a lower --rate, more --warmup-epochs)"
         )
-    console.print()
-    console.print(table)
-    if means:
-        console.print("\nmean over seeds ± standard deviation")
-        table = _table("runs", "seeds", *HEADINGS.values())
-        for mean in means:
-            cells = [_number(mean, name, f"{name}_spread") for name in MEASURED]
-            table.add_row(mean["runs"], str(len(mean["seeds"])), *cells)
-        console.print(table)
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="left" if name in ("objective", "state") else "right")
-    return table
-
-
-def _number(row: Mapping[str, Any], name: str, spread: str | None = None) -> str:
-    value = row[name]
-    if value is None:
-        return ""
-    shown = format(value, FORMATS[name])
-    return shown if spread is None else f"{shown} ± {format(row[spread], FORMATS[name])}"
-
-
-def _dry_run(configs: Mapping[str, TrainConfig], options: SweepOptions) -> int:
-    with sharing_images():
-        decided = plan(configs, options.at_once)
-    if options.json:
-        runs = {name: config.plain() for name, config in configs.items()}
-        print(json.dumps({"runs": runs, "at_once": decided.at_once, "bytes": decided.bytes}))
-        return 0
-    for name in configs:
-        print(name)
-    print(
-        f"\n{len(configs)} runs, {decided.steps:,} steps in all, {decided.at_once} at once on "
-        f"{decided.device}; the largest is expected to take {decided.bytes / 2**20:,.0f} MiB, "
-        "beside the images"
-    )
-    return 0
+    if not all(run.diverged for run in failed):
+        lines.append(
+            f"to try again what failed, from its checkpoints: flatnce sweep --resume {name}"
+        )
+    done = next((run for run in runs if run.state == "done"), None)
+    if done is not None:
+        lines.append(f"next: flatnce evaluate {name}/{done.name} --protocol linear")
+    return "\n".join(lines)

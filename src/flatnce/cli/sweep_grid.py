@@ -3,17 +3,25 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from flatnce.train import TrainConfig
+from flatnce.train.saved import PATHS
+from flatnce.train.sweep_file import varied
 
-__all__ = ["MOST_RUNS", "configs_of", "name_of", "spans_of", "with_values"]
+__all__ = ["MOST_RUNS", "configs_of", "extended", "name_of", "spans_of", "with_values"]
 
 MOST_RUNS = 1_000
 """A larger grid is more likely a slip than a study."""
 SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
 """What a value is called by in the name of a run; others by their option."""
+USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
+    "gamma": (lambda config: config.loss.objective == "holder", "--objective holder"),
+    "ess_rate": (lambda config: config.loss.ess is not None, "--ess"),
+    "base_batch": (lambda config: config.optimizer.scaling != "none", "a --scaling"),
+}
+"""Settings that only some runs use: which, and by what option."""
 
 
 def spans_of(
@@ -44,6 +52,10 @@ def spans_of(
                 f"{flag} {' '.join(values)}: {flag} is a switch and takes no values; make two "
                 f"sweeps, one with {flag} and one with --no-{flag.removeprefix('--')}"
             )
+        joined = next((value for value in values if "," in value), None)
+        if joined is not None and leaf not in PATHS:
+            apart = joined.replace(",", " ")
+            raise ValueError(f"{flag} {joined}: separate values by spaces: {flag} {apart}")
         spans.setdefault(leaf, []).extend(values)
     for leaf, values in spans.items():
         twice = next((value for value in values if values.count(value) > 1), None)
@@ -92,19 +104,72 @@ def configs_of(
         for leaf, values in several.items()
     }
     found: dict[str, TrainConfig] = {}
-    for combination in itertools.product(*typed.values()):
-        changes = dict(zip(typed, combination, strict=True))
-        try:
-            config = base.override(**changes)
-        except ValueError as error:
-            said = " ".join(f"{_flag(leaf)} {value}" for leaf, value in changes.items())
-            raise ValueError(f"{said}: {error}") from error
+    for config in _combined(base, typed):
         name = name_of(config, list(typed))
         if name in found:
             said = " and ".join(_flag(leaf) for leaf in typed)
             raise ValueError(f"two runs would be called {name}; give {said} values that differ")
         found[name] = config
+    _refuse_unused(found, typed)
     return found
+
+
+def extended(
+    configs: Mapping[str, TrainConfig],
+    spans: Mapping[str, list[str]],
+    parse: Callable[[list[str]], TrainConfig],
+) -> dict[str, TrainConfig]:
+    """The runs of a sweep, and each of them with the values given; those there keep their names.
+
+    Arguments:
+        configs: The runs by name.
+        spans: Values of each training option that is given.
+        parse: A command line of one run to its config.
+    """
+    typed = {
+        leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
+        for leaf, values in spans.items()
+    }
+    names = {config: name for name, config in configs.items()}
+    axes = list(dict.fromkeys([*varied(configs), *typed]))
+    # Runs that differ in nothing but what is given stay together.
+    families: dict[TrainConfig, list[TrainConfig]] = {}
+    firsts = {leaf: values[:1] for leaf, values in typed.items()}
+    for config in configs.values():
+        families.setdefault(next(_combined(config, firsts)), []).append(config)
+    found: dict[str, TrainConfig] = {}
+    for family in families.values():
+        for config in dict.fromkeys([*family, *_combined(family[0], typed)]):
+            name = names.get(config) or name_of(config, axes)
+            if name in found or (name in configs and config not in names):
+                raise ValueError(f"two runs would be called {name}; begin another sweep")
+            found[name] = config
+    if len(found) > MOST_RUNS:
+        raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
+    _refuse_unused(found, [leaf for leaf, values in typed.items() if leaf not in varied(configs)])
+    return found
+
+
+def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[TrainConfig]:
+    """A config with every combination of some values."""
+    for combination in itertools.product(*typed.values()):
+        changes = dict(zip(typed, combination, strict=True))
+        try:
+            yield base.override(**changes)
+        except ValueError as error:
+            said = " ".join(f"{_flag(leaf)} {value}" for leaf, value in changes.items())
+            raise ValueError(f"{said}: {error}") from error
+
+
+def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
+    """Refuse to train runs that would differ in nothing but their names."""
+    for leaf in axes:
+        uses, by = USED.get(leaf, (lambda _: True, ""))
+        if not any(map(uses, configs.values())):
+            raise ValueError(
+                f"{_flag(leaf)} changes nothing here, as it is for {by}: its runs would be the "
+                f"same; give that too, or leave {_flag(leaf)} out"
+            )
 
 
 def name_of(config: TrainConfig, varied: list[str]) -> str:

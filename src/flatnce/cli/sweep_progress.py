@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flatnce.cli.progress import EARLY, progress_line
+from flatnce.cli.standing import in_brief
 from flatnce.train import TrainConfig
 from flatnce.train.sweep import SweepReport
 
@@ -83,7 +84,7 @@ class Board:
         elif kind == "state":
             self.states[name] = "running" if line["state"] == "started" else line["state"]
             if line["state"] == "failed":
-                return [f"! {name} failed: {line['failure']}"]
+                return [f"! {name} failed: {in_brief(line['failure'])}"]
         elif kind == "verdict":
             early = line["epoch"] < 1 and line["verdict"] in EARLY
             if line["verdict"] != "healthy" and not early:
@@ -114,10 +115,12 @@ class Board:
         )
         order = ("done", "running", "waiting", "failed", "stopped")
         parts = [f"{counts[state]} {state}" for state in order if counts[state]]
+        # Steps alone, as each run's own line says; over all, everything included, is less.
+        total = f"; {speed:,.0f} images/s in sum" if speed else ""
         rows = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for name in running:
             rows.add_row(Text(name), Text(self._said(name) if name in self.lines else "begins"))
-        return Group(Text(f"{', '.join(parts)}; {speed:,.0f} images/s in sum"), rows)
+        return Group(Text(", ".join(parts) + total), rows)
 
     def _said(self, name: str) -> str:
         epochs = self.configs[name].run.epochs

@@ -16,7 +16,7 @@ from flatnce.cli.progress import showing
 from flatnce.cli.short_help import short_help
 from flatnce.data.catalog import find, is_path
 from flatnce.train import PRESETS, TrainConfig, preset, train
-from flatnce.train.encoders import RUNS
+from flatnce.train.encoders import RUNS, SWEEP
 from flatnce.train.expect import expect
 from flatnce.train.processes import choose_device, is_launched
 from flatnce.train.tune import tune
@@ -86,12 +86,7 @@ def run(arguments: list[str]) -> int:
     directory = Path(RUNS) / (options.name or _usual_name(options.config))
     check_protocols(options.evaluate)
     if not is_launched():
-        if directory.exists() and not options.replace:
-            resume = f"`flatnce resume {run_name(directory)}`"
-            raise ValueError(
-                f"{directory} already exists; go on with it ({resume}), give another --name, or "
-                "--replace it"
-            )
+        _refuse_taken(directory, options.replace)
         if options.dry_run:
             return _dry_run(options)
         if options.devices > 1:
@@ -102,6 +97,17 @@ def run(arguments: list[str]) -> int:
     with showing(config, quiet=options.json) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
     return finish(outcome, options.evaluate, as_json=options.json)
+
+
+def _refuse_taken(directory: Path, replace: bool) -> None:
+    if (directory / SWEEP).is_file():
+        again = f"`flatnce sweep --resume {run_name(directory)}`"
+        raise ValueError(f"{directory} holds a sweep ({again}); give another --name")
+    if directory.exists() and not replace:
+        raise ValueError(
+            f"{directory} already exists; go on with it (`flatnce resume {run_name(directory)}`), "
+            "give another --name, or --replace it"
+        )
 
 
 def _help(arguments: list[str]) -> int:

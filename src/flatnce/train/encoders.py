@@ -13,9 +13,12 @@ from flatnce.train.images import normalisation
 from flatnce.train.learner import build_encoder
 from flatnce.train.saved import read_saved
 
-__all__ = ["Trained", "find_run", "trained"]
+__all__ = ["RUNS", "SWEEP", "Trained", "find_run", "runs_in", "trained"]
 
 RUNS = "runs"
+SWEEP = "sweep.json"
+"""What a folder of many runs has, and no run."""
+MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,27 @@ def find_run(name: str | Path) -> Path:
     for place in (given, Path(RUNS) / given):
         if (place / "config.json").is_file():
             return place
-    there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.json"))
-    near = difflib.get_close_matches(str(name), there, n=1)
-    known = f"there are {', '.join(there[:8])}" if there else f"there are none in {RUNS}/"
-    known += ", ..." if len(there) > 8 else ""
+        if (place / SWEEP).is_file():
+            inside = runs_in(place)
+            one = f", for example {name}/{inside[0]}" if inside else "; none has begun"
+            raise ValueError(
+                f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
+            )
+    there = runs_in(Path(RUNS))
+    sweeps = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
+    for sweep in sweeps:
+        there += [f"{sweep}/{inside}" for inside in runs_in(Path(RUNS) / sweep)]
+    near = difflib.get_close_matches(str(name), [*there, *sweeps], n=1)
+    known = f"there are {', '.join(there[:MOST_NAMED])}" if there else f"none is in {RUNS}/"
+    known += ", ..." if len(there) > MOST_NAMED else ""
     known = f"did you mean {near[0]!r}?" if near else known
     raise ValueError(f"RUN={str(name)!r} is no run directory and no name of one; {known}")
+
+
+def runs_in(directory: Path) -> list[str]:
+    """Names of the runs in a folder, sorted; those that have begun.
+
+    Arguments:
+        directory: Of runs, such as a sweep's.
+    """
+    return sorted(path.parent.name for path in directory.glob("*/config.json"))

@@ -1,17 +1,28 @@
 """What a run says of itself: its speed, its lines, its verdict, its final numbers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 
 from flatnce import distributed
+from flatnce.train.finite import TrainingFailed
 from flatnce.train.recorder import Recorder
 from flatnce.train.training import Training
 from flatnce.train.watch import Watcher
 
-__all__ = ["Clock", "look_at", "numbers", "position", "results_of", "say_verdict"]
+__all__ = [
+    "Clock",
+    "keeping_failure",
+    "look_at",
+    "numbers",
+    "position",
+    "results_of",
+    "said_of",
+    "say_verdict",
+]
 
 
 class Clock:
@@ -62,6 +73,35 @@ def position(training: Training) -> dict[str, Any]:
     """Where the run stands."""
     epoch = training.step / training.steps_per_epoch
     return {"step": training.step, "epoch": epoch, "seconds": training.seconds}
+
+
+@contextmanager
+def keeping_failure(training: Training, recorder: Recorder) -> Iterator[None]:
+    """Let whatever ends a run be kept in its log, so that not only a terminal knew.
+
+    Arguments:
+        training: The run.
+        recorder: Of its lines.
+    """
+    try:
+        yield
+    except Exception as error:
+        diverged = isinstance(error, TrainingFailed)
+        said = {"message": said_of(error), "diverged": diverged, "of_steps": training.steps}
+        recorder.failure({**position(training), **said})
+        raise
+
+
+def said_of(error: Exception) -> str:
+    """What went wrong, on one line; what is no message for users begins with its kind.
+
+    Arguments:
+        error: What was raised.
+    """
+    said = str(error).strip()
+    if isinstance(error, ValueError | OSError | TrainingFailed) and said:
+        return " ".join(said.split())
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
 
 
 def say_verdict(training: Training, recorder: Recorder) -> None:

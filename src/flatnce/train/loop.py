@@ -20,7 +20,15 @@ from flatnce import checkpoint, distributed
 from flatnce.runlog import RunLog, read_run
 from flatnce.train.config import TrainConfig
 from flatnce.train.interrupts import Interrupts
-from flatnce.train.lines import Clock, look_at, numbers, position, results_of, say_verdict
+from flatnce.train.lines import (
+    Clock,
+    keeping_failure,
+    look_at,
+    numbers,
+    position,
+    results_of,
+    say_verdict,
+)
 from flatnce.train.lock import refuse_if_busy
 from flatnce.train.processes import begun_by_this_launch, joined
 from flatnce.train.recorder import KIND, Recorder, Report
@@ -132,7 +140,7 @@ def begin(
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
-            with closing(recorder), recorder.writing():
+            with closing(recorder), recorder.writing(), keeping_failure(training, recorder):
                 training.save()
                 return (yield from _run(training, recorder, interrupts))
         except (ValueError, OSError):
@@ -173,7 +181,7 @@ def go_on(
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        with closing(recorder), recorder.writing():
+        with closing(recorder), recorder.writing(), keeping_failure(training, recorder):
             return (yield from _run(training, recorder, interrupts))
 
 
@@ -203,7 +211,8 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
             for batch in training.images.loader.epoch(epoch, start=done):
                 training.take_step(batch, epoch)
                 step, last = training.step, training.step == training.steps
-                pause = step % log_every == 0 or last
+                # From the end: the last line, which is what is told of a run, has its full share.
+                pause = (training.steps - step) % log_every == 0
                 look = watcher and watch_every and (step % watch_every == 0 or last)
                 save = step % save_every == 0 or last
                 yield bool(pause or look or save)
@@ -218,7 +227,8 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                     look_at(training, watcher, recorder)
                 if pause:
                     recorder.line("train", numbers(training, clock))
-                    say_verdict(training, recorder)
+                    if step >= log_every or last:  # the first line may be of a step or two
+                        say_verdict(training, recorder)
                 # Alone, at once; together, where all come by at the same step.
                 ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)

@@ -1,13 +1,13 @@
 """Where a run's numbers go: its log, TensorBoard where installed, and whoever looks on."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from flatnce import distributed
-from flatnce.runlog import RunLog
+from flatnce.runlog import FAILURE, RunLog
 from flatnce.train.lock import only_writer
 
 __all__ = ["KIND", "Recorder", "Report"]
@@ -57,7 +57,7 @@ class Recorder:
         """Log one line.
 
         Arguments:
-            kind: ``train``, ``watch`` or ``verdict``.
+            kind: ``train``, ``watch``, ``verdict`` or ``note``.
             numbers: What was measured, with its ``step``.
         """
         record = {"kind": kind, **numbers}
@@ -70,6 +70,16 @@ class Recorder:
             self.board.flush()
         if self.report is not None:
             self.report(record)
+
+    def failure(self, said: Mapping[str, Any]) -> None:
+        """Keep why a run ended in its log. Who called it hears of it by what was raised.
+
+        Arguments:
+            said: The ``message``, with its ``step``.
+        """
+        if self.log is not None:
+            with suppress(OSError):  # a full disk, say, is what is being raised already
+                self.log.log({"kind": FAILURE, **said})
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Write the final numbers."""

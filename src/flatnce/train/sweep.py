@@ -10,7 +10,7 @@ import shutil
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,15 +22,22 @@ from flatnce.train.config import TrainConfig
 from flatnce.train.finite import TrainingFailed
 from flatnce.train.images import sharing_images
 from flatnce.train.interrupts import Interrupts
+from flatnce.train.lines import said_of
 from flatnce.train.lock import LOCK, only_writer
 from flatnce.train.loop import Outcome, Steps, begin, go_on
 from flatnce.train.processes import is_launched
-from flatnce.train.saved import CHECKPOINTS, PATHS, read_saved, with_whole_paths
+from flatnce.train.saved import (
+    CHECKPOINTS,
+    PATHS,
+    read_saved,
+    standing_of,
+    with_whole_paths,
+)
 from flatnce.train.sweep_file import check_names, check_place, write_sweep
 from flatnce.train.sweep_lanes import Lane
 from flatnce.train.sweep_room import Plan, plan
 
-__all__ = ["SweepReport", "SweptRun", "sweep"]
+__all__ = ["SweepReport", "SweptRun", "states_of", "sweep"]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
@@ -56,6 +63,7 @@ class SweptRun:
         step: Steps done and saved.
         taken: Steps of them that this call has taken.
         failure: Why it failed.
+        diverged: Whether it failed for numbers that ceased to be finite, and would again.
     """
 
     name: str
@@ -65,6 +73,7 @@ class SweptRun:
     step: int
     taken: int = 0
     failure: str = ""
+    diverged: bool = False
 
 
 def sweep(
@@ -78,12 +87,12 @@ def sweep(
 
     A run that fails leaves the others alone. Called again with the same configs, after a stop, a
     failure or a kill, it goes on: finished runs stay as they are, those begun go on from their
-    newest checkpoint, exactly, and the rest begin. The first Ctrl-C (or SIGTERM) lets every run
-    save and stop.
+    newest checkpoint, exactly, and the rest begin. Further configs may be added then. The first
+    Ctrl-C (or SIGTERM) lets every run save and stop.
 
     Arguments:
         configs: The runs by name; the name is that of the run's folder.
-        directory: The sweep's folder; new, or one that holds this very sweep.
+        directory: The sweep's folder; new, or one that holds this sweep, or some of its runs.
         at_once: Runs side by side; by default as many as fit in memory by an estimate, up to 16.
         report: Called with each line of each run.
     """
@@ -99,6 +108,30 @@ def sweep(
         with only_writer(place), Interrupts() as interrupts:
             write_sweep(place, configs)
             return _Driver(whole, place, decided, interrupts, report).drive()
+
+
+def states_of(configs: Mapping[str, TrainConfig], directory: str | Path) -> list[SweptRun]:
+    """How the runs of a sweep stand, from their folders; nothing is trained.
+
+    Arguments:
+        configs: The runs by name.
+        directory: The sweep's folder.
+    """
+    return [_stands(name, config, Path(directory) / name) for name, config in configs.items()]
+
+
+def _stands(name: str, config: TrainConfig, directory: Path) -> SweptRun:
+    if not (directory / "config.json").is_file():
+        return SweptRun(name, directory, config, "waiting", 0)
+    found = standing_of(directory)
+    state: State = "done" if found.finished else "failed" if found.failure else "stopped"
+    if state == "stopped" and not checkpoint.steps(directory / CHECKPOINTS):
+        state = "waiting"
+    return SweptRun(
+        *(name, directory, config, state, found.step),
+        failure=found.failure,
+        diverged=found.diverged,
+    )
 
 
 class _Driver:
@@ -131,7 +164,8 @@ class _Driver:
             gc.unfreeze()
             for lane in self.lanes:
                 lane.close()
-        return [self.ended.get(name) or self._run(name, "waiting") for name in self.configs]
+        stand = {run.name: run for run in states_of(self.configs, self.place)}
+        return [self.ended.get(name) or stand[name] for name in self.configs]
 
     def _busy(self) -> list[Lane]:
         return [lane for lane in self.lanes if not lane.is_free]
@@ -166,7 +200,8 @@ class _Driver:
             state: State = "done" if outcome.finished else "stopped"
             self._end(self._run(name, state, taken=lane.taken))
         except Exception as error:  # whatever it is, the other runs go on
-            self._end(self._run(name, "failed", taken=lane.taken, failure=self._say(name, error)))
+            run = self._run(name, "failed", taken=lane.taken, failure=self._say(name, error))
+            self._end(replace(run, diverged=isinstance(error, TrainingFailed)))
         gc.collect()  # a run refers to itself, and the next one needs its memory
 
     def _end(self, run: SweptRun) -> None:
@@ -196,9 +231,7 @@ class _Driver:
         if isinstance(error, ValueError | OSError | TrainingFailed):
             return str(error)
         directory = self.place / name
-        said = (
-            f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-        )
+        said = said_of(error)
         if isinstance(error, torch.OutOfMemoryError):
             said = f"out of memory with {len(self.lanes)} runs at once; go on with fewer"
         if directory.is_dir():

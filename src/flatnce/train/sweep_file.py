@@ -1,6 +1,6 @@
 """``sweep.json``: which runs a sweep has, so that it can go on after anything.
 
-Written before the first run starts, all or nothing, and never changed::
+Written before the first run starts, all or nothing; it changes only where runs are added::
 
     format_version, kind
     base     the settings of the first run, by section
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.train.config import TrainConfig
-from flatnce.train.encoders import RUNS
+from flatnce.train.encoders import RUNS, SWEEP
 from flatnce.train.lock import LOCK
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "write_sweep",
 ]
 
-SWEEP, FORMAT_VERSION = "sweep.json", 1
+FORMAT_VERSION = 1
 PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 LONGEST_NAME = 200
@@ -51,6 +51,11 @@ def check_names(configs: Mapping[str, TrainConfig]) -> None:
     Arguments:
         configs: The runs by name.
     """
+    if not isinstance(configs, Mapping):
+        raise ValueError(
+            f"configs is a {type(configs).__name__}; give the runs by name: "
+            '{"first": config, "second": config.override(seed=1)}'
+        )
     if not configs:
         raise ValueError("configs is empty; give at least one run")
     for name in configs:
@@ -63,6 +68,8 @@ def check_names(configs: Mapping[str, TrainConfig]) -> None:
 
 def check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     """Refuse a directory that holds another sweep, or anything else.
+
+    One whose runs are all among these, as they were, is this sweep with fewer runs.
 
     Arguments:
         directory: The sweep's; need not exist.
@@ -82,13 +89,13 @@ def check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
 
 
 def write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
-    """Write the file, unless it is there.
+    """Write the file, unless it is there and says the same.
 
     Arguments:
         directory: The sweep's, which exists.
         configs: The runs by name.
     """
-    if (directory / SWEEP).is_file():
+    if (directory / SWEEP).is_file() and read_sweep(directory) == dict(configs):
         return
     names = varied(configs)
     base = next(iter(configs.values()))
@@ -142,15 +149,13 @@ def find_sweep(name: str | Path) -> Path:
 
 def _refuse_others(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     there = read_sweep(directory)
-    if there == dict(configs):
+    remedy = "name another directory, or go on with that sweep: runs may be added, none changed"
+    missing = next((name for name in there if name not in configs), None)
+    if missing is not None:
+        raise ValueError(f"{directory} holds another sweep, which has the run {missing}; {remedy}")
+    name = next((name for name in there if there[name] != configs[name]), None)
+    if name is None:
         return
-    remedy = "name another directory, or go on with that sweep as it was begun"
-    missing = [name for name in there if name not in configs]
-    new = [name for name in configs if name not in there]
-    if missing or new:
-        word, name = ("has", missing[0]) if missing else ("lacks", new[0])
-        raise ValueError(f"{directory} holds another sweep, which {word} the run {name}; {remedy}")
-    name = next(name for name in there if there[name] != configs[name])
     one, two = there[name].flat(), configs[name].flat()
     leaf = next(leaf for leaf in one if one[leaf] != two[leaf])
     raise ValueError(

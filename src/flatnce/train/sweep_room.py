@@ -15,7 +15,7 @@ from flatnce.train.processes import choose_device
 from flatnce.train.sections import LossConfig
 from flatnce.train.training import check_ess
 
-__all__ = ["MOST_AT_ONCE", "Plan", "plan"]
+__all__ = ["MOST_AT_ONCE", "SLACK", "Plan", "plan", "workspace"]
 
 MOST_AT_ONCE = 16
 """A card is full long before, and each run holds files, and on a GPU streams, of its own."""
@@ -102,7 +102,16 @@ def _need(
     """Bytes that a run takes beside its images, from those of a larger batch."""
     share = _held(config) / _held(traced)
     own = found.model_bytes + share * found.activation_bytes + found.loss_bytes
-    return round(SLACK * own) + WORKSPACE[device.type if device.type == "cuda" else "cpu"]
+    return round(SLACK * own) + workspace(device)
+
+
+def workspace(device: torch.device) -> int:
+    """Bytes for libraries, and for kNN and the pool on the way, of each run.
+
+    Arguments:
+        device: Where it computes.
+    """
+    return WORKSPACE["cuda" if device.type == "cuda" else "cpu"]
 
 
 def _held(config: TrainConfig) -> int:

@@ -1,0 +1,77 @@
+"""``flatnce sweep --dry-run``: which runs there would be, how they stand, what they would take."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from flatnce.cli.sweep_table import show_tables
+from flatnce.train import TrainConfig
+from flatnce.train.images import sharing_images
+from flatnce.train.sweep import states_of
+from flatnce.train.sweep_room import SLACK, Plan, plan, workspace
+from flatnce.train.sweep_summary import over_seeds, rows_of
+
+__all__ = ["show_plan", "show_standing"]
+
+
+def show_plan(
+    configs: Mapping[str, TrainConfig], at_once: int | None, *, as_json: bool, taken: str
+) -> int:
+    """Name the runs of a sweep that is not begun, and return the exit code.
+
+    Arguments:
+        configs: The runs by name.
+        at_once: As asked for.
+        as_json: Print JSON and nothing else.
+        taken: Why they could not begin under the sweep's name; empty where they could.
+    """
+    with sharing_images():
+        decided = plan(configs, at_once)
+    if as_json:
+        runs = {name: config.plain() for name, config in configs.items()}
+        print(json.dumps({"runs": runs, "at_once": decided.at_once, "bytes": decided.bytes}))
+        return 0
+    for name in configs:
+        print(name)
+    print(f"\n{_said(configs, decided)}")
+    if taken:
+        print(f"but {taken}")
+    return 0
+
+
+def show_standing(
+    configs: Mapping[str, TrainConfig], directory: Path, at_once: int | None, *, as_json: bool
+) -> int:
+    """Show the table of a sweep as it stands, and return the exit code.
+
+    Arguments:
+        configs: The runs by name, those to be added too.
+        directory: The sweep's.
+        at_once: As asked for.
+        as_json: Print JSON and nothing else.
+    """
+    with sharing_images():
+        decided = plan(configs, at_once)
+    runs = states_of(configs, directory)
+    rows = rows_of(runs)
+    if as_json:
+        print(json.dumps({"runs": rows, "at_once": decided.at_once, "bytes": decided.bytes}))
+        return 0
+    show_tables(rows, over_seeds(runs, rows))
+    print(f"\n{_said(configs, decided)}")
+    return 0
+
+
+def _said(configs: Mapping[str, TrainConfig], decided: Plan) -> str:
+    extra = workspace(decided.device)
+    own = round((decided.bytes - extra) / SLACK)
+    return (
+        f"{len(configs)} runs, {decided.steps:,} steps in all, {decided.at_once} at once on "
+        f"{decided.device}\nthe largest is expected to take {_size(decided.bytes)} beside the "
+        f"images: {SLACK:g} times the {_size(own)} of its network, activations and scores, and "
+        f"{_size(extra)} for libraries, kNN and the pool"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
