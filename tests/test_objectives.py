@@ -800,6 +800,15 @@ def test_the_temperature_can_be_read_and_replaced() -> None:
     assert torch.equal(loss_fn(*views), FlatNCE(temperature=0.25)(*views))
 
 
+def test_a_temperature_that_is_a_module_replaces_the_former_one() -> None:
+    loss_fn = FlatNCE(temperature=0.5)
+    loss_fn.temperature = LearnedTemperature(0.125)
+    assert float(loss_fn.temperature.detach()) == pytest.approx(0.125)
+    assert len(list(loss_fn.parameters())) == 1
+    loss_fn.temperature = 0.25
+    assert loss_fn.temperature == 0.25 and not list(loss_fn.parameters())
+
+
 def test_a_temperature_of_one_entry_gives_a_scalar_loss() -> None:
     temperature = torch.tensor([0.2], requires_grad=True)
     loss = FlatNCE(temperature=temperature)(torch.randn(4, 3), torch.randn(4, 3))

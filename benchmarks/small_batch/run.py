@@ -55,7 +55,7 @@ def main():
         pass
 
     def report(line):
-        if line["kind"] == "watch" or line["step"] % 1000 == 0:
+        if line["kind"] == "watch":
             shown = {k: round(v, 4) for k, v in line.items() if isinstance(v, int | float)}
             keys = ("step", "epoch", "loss", "gain", "ess", "knn", "pool_mi", "images_per_second")
             print(name, {k: shown[k] for k in keys if k in shown}, flush=True)

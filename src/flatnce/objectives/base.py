@@ -158,6 +158,13 @@ class Objective(nn.Module, ABC):
     def temperature(self, temperature: Temperature) -> None:
         self.temperature_source = TemperatureSource(temperature)
 
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 (torch's signature)
+        """Let the setter see a temperature that is a module, which torch would register itself."""
+        if name == "temperature":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def extra_repr(self) -> str:
         """Options that differ from the usual, for print."""
         shown = {"layout": self.layout, "form": self.form, "gather": self.gather}

@@ -228,6 +228,8 @@ class RunConfig:
                 f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
                 f"{self.batch_size}"
             )
+        if not isinstance(self.fast, bool):
+            raise ValueError(f"fast={self.fast!r} must be True or False")
         if self.precision not in PRECISIONS:
             raise ValueError(_unknown("precision", self.precision, PRECISIONS))
 

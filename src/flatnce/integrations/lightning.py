@@ -1,0 +1,140 @@
+"""The diagnostics in Lightning, as a callback of ``lightning.pytorch`` and ``pytorch_lightning``.
+
+The two refuse each other's modules but run each other's callbacks, so one class serves both.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from flatnce.extras import needed
+from flatnce.integrations.trainers import Ess, Recorder
+from flatnce.objectives import Objective
+
+__all__ = ["DiagnosticsCallback"]
+
+_PURPOSE = "flatnce.integrations.lightning"
+
+
+def _namespace() -> ModuleType:
+    """The namespace that is in use already, else the one that is installed."""
+    old = "pytorch_lightning"
+    if old in sys.modules and "lightning.pytorch" not in sys.modules:
+        return sys.modules[old]
+    try:
+        return needed("lightning.pytorch", _PURPOSE, "lightning")
+    except ModuleNotFoundError as missing:
+        try:
+            return needed(old, _PURPOSE, "lightning")
+        except ModuleNotFoundError:
+            raise missing from None
+
+
+_base: Any = _namespace().Callback
+
+
+class DiagnosticsCallback(_base):  # type: ignore[misc]
+    """Logs ESS, gain, MI with its ceiling and the rest, and the verdict; may drive temperatures.
+
+    The numbers go to every logger of the trainer and to ``trainer.callback_metrics`` (so that
+    early stopping and checkpoints can go by them), as means over the steps since the last time.
+    The verdict goes as text to loggers that take text (TensorBoard), to Python's logger
+    ``flatnce`` when it changes, and is in :attr:`verdict`.
+
+    Arguments:
+        loss_fn: The objective, where the LightningModule does not hold it.
+        every_n_steps: Optimizer steps between two readings; None is the trainer's
+            ``log_every_n_steps``.
+        ess: Hold this ESS by moving the temperature; a number, a schedule of numbers, or an
+            :class:`~flatnce.EssController`. None leaves the temperature alone.
+        rows: Samples a step for uniformity and effective rank; 0 for neither.
+    """
+
+    def __init__(
+        self,
+        loss_fn: Objective | None = None,
+        *,
+        every_n_steps: int | None = None,
+        ess: Ess | None = None,
+        rows: int = 256,
+    ) -> None:
+        """Check the interval."""
+        super().__init__()
+        if every_n_steps is not None and every_n_steps < 1:
+            raise ValueError(f"every_n_steps={every_n_steps} must be at least 1, or None")
+        self.loss_fn, self.every_n_steps = loss_fn, every_n_steps
+        self.diagnostics = Recorder(ess=ess, rows=rows)
+        self._read_at = 0
+
+    @property
+    def verdict(self) -> str:
+        """The verdict now, one sentence an objective; empty before the first reading."""
+        return "\n".join(str(found) for found in self.diagnostics.verdicts().values())
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401 (the host's)
+        """Find the objectives, before a checkpoint is loaded into them.
+
+        Arguments:
+            trainer: The trainer.
+            pl_module: Its module.
+            stage: ``fit``, ``validate``, ``test`` or ``predict``.
+        """
+        if stage == "fit":
+            self.diagnostics.watch(self.loss_fn, pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,  # noqa: ANN401 (the host's)
+        pl_module: Any,  # noqa: ANN401
+        *batch: Any,  # noqa: ANN401
+    ) -> None:
+        """Take the batch, and read when it is time.
+
+        Arguments:
+            trainer: The trainer.
+            pl_module: Its module.
+            *batch: Outputs, batch and its number.
+        """
+        self.diagnostics.take()
+        step = trainer.global_step
+        every = self.every_n_steps or trainer.log_every_n_steps
+        if every and step != self._read_at and step % every == 0:
+            self._read(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+        """Read what is left of the last interval.
+
+        Arguments:
+            trainer: The trainer.
+            pl_module: Its module.
+        """
+        self._read(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Totals and history, for a checkpoint."""
+        return {"diagnostics": self.diagnostics.state_dict(), "read_at": self._read_at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Arguments:
+            state_dict: From :meth:`state_dict`.
+        """
+        self.diagnostics.load_state_dict(state_dict["diagnostics"])
+        self._read_at = state_dict["read_at"]
+
+    def _read(self, trainer: Any) -> None:  # noqa: ANN401
+        step = trainer.global_step
+        found = self.diagnostics.read(step)
+        self._read_at = step
+        numbers = {k: float(v) for k, v in found.items() if not isinstance(v, str)}
+        if not numbers:
+            return
+        trainer.callback_metrics.update({k: torch.tensor(v) for k, v in numbers.items()})
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step=step)
+            add_text = getattr(getattr(logger, "experiment", None), "add_text", None)
+            if callable(add_text):
+                add_text(f"{self.diagnostics.prefix}verdict", self.verdict, step)

@@ -1,0 +1,168 @@
+"""FlatNCE as a pair loss of pytorch-metric-learning, and its wrappers that admit losses by name.
+
+Reducers, distances, miners, regularizers and ``DistributedLossWrapper`` are the library's own.
+``SelfSupervisedLoss`` and ``CrossBatchMemory`` there keep a list of admitted class names; those
+here are subclasses whose list has one name more.
+"""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from flatnce.contrast import Contrast
+from flatnce.contrast.record import report
+from flatnce.diagnostics import Snapshot
+from flatnce.extras import needed
+from flatnce.kernels import RowStatistics, statistics_of_scores
+from flatnce.objectives.functional import flatnce
+
+needed("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
+from pytorch_metric_learning import losses  # noqa: E402 (after the message that names the extra)
+from pytorch_metric_learning.distances import CosineSimilarity  # noqa: E402
+
+__all__ = ["CrossBatchMemory", "FlatNCELoss", "SelfSupervisedLoss"]
+
+Losses = dict[str, dict[str, Any]]
+
+
+class FlatNCELoss(losses.GenericPairLoss):
+    """Called and built as ``losses.NTXentLoss``: its value, FlatNCE's gradient.
+
+    One loss for each positive pair: that pair against all negatives of its anchor. Other
+    positives of the anchor are left out of the pool. Needs memory for one matrix of scores,
+    whatever the number of pairs; a pair that a miner lists twice counts once. A positive pair
+    whose anchor has no negative counts as 0, as in ``NTXentLoss``.
+
+    Every other pair's loss is above 0, so that reducers which drop zeros (``AvgNonZeroReducer``,
+    ``ThresholdReducer(low=0)``) keep it. Diagnostics are in :attr:`last`; where the library
+    collects statistics (``collect_stats=True``) they are also the recordable attributes ``ess``,
+    ``gain`` and ``mi``.
+
+    References:
+        Chen et al., 2021, FlatNCE, https://arxiv.org/abs/2107.01152; pytorch-metric-learning,
+        https://github.com/KevinMusgrave/pytorch-metric-learning
+
+    Arguments:
+        temperature: A positive number; the default is that of ``NTXentLoss``.
+        **options: The library's: ``distance``, ``reducer``, ``embedding_regularizer``,
+            ``embedding_reg_weight``, ``collect_stats``.
+
+    Examples:
+        >>> loss_fn = FlatNCELoss(temperature=0.5)
+        >>> loss_fn(torch.eye(4).repeat(2, 1), torch.arange(4).repeat(2))
+        tensor(0.5944)
+    """
+
+    temperature: float
+
+    def __init__(self, temperature: float = 0.07, **options: Any) -> None:  # noqa: ANN401
+        """Check the temperature."""
+        super().__init__(mat_based_loss=True, **options)
+        if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf):
+            raise ValueError(f"temperature={temperature!r} must be a positive finite number")
+        self.temperature = float(temperature)
+        self._last: Snapshot | None = None
+        self.add_to_recordable_attributes(list_of_names=["temperature"], is_stat=False)
+        self.add_to_recordable_attributes(list_of_names=["ess", "gain", "mi"], is_stat=True)
+
+    def _compute_loss(
+        self,
+        mat: Float[Tensor, "n m"],
+        pos_mask: Shaped[Tensor, "n m"],
+        neg_mask: Shaped[Tensor, "n m"],
+    ) -> Losses:
+        """The library's hook: similarities or distances, and who is whose positive."""
+        anchor, positive = pos_mask.nonzero(as_tuple=True)
+        counted = neg_mask != 0
+        self._last = None
+        if len(anchor) == 0 or not bool(counted.any()):
+            empty: Losses = self.zero_losses()
+            return empty
+        similarity = mat if self.distance.is_inverted else -mat
+        precise = torch.float64 if mat.dtype == torch.float64 else torch.float32
+        scores = similarity.to(precise) / self.temperature
+        contrast = self._contrast(scores, ~counted, anchor, positive)
+        values = flatnce(contrast, reduction="none")
+        # Far below any rounding, but above 0: a loss of exactly 0 is dropped by some reducers.
+        shown = values.detach().clamp_min(torch.finfo(precise).tiny)
+        values = torch.where(contrast.count > 0, values + (shown - values.detach()), 0.0)
+        self._keep(contrast, values.detach())
+        pairs = {"losses": values, "indices": (anchor, positive), "reduction_type": "pos_pair"}
+        return {"loss": pairs}
+
+    def get_default_distance(self) -> CosineSimilarity:
+        """Cosines, which normalise the rows."""
+        return CosineSimilarity()
+
+    @property
+    def last(self) -> Snapshot:
+        """Diagnostics of the last batch; a row is a positive pair."""
+        if self._last is None:
+            raise ValueError(
+                "there is no last batch with a positive pair and a negative; call the loss first, "
+                "with labels of which some occur twice and not all are the same"
+            )
+        return self._last
+
+    def _contrast(
+        self,
+        scores: Float[Tensor, "n m"],
+        out: Shaped[Tensor, "n m"],
+        anchor: Shaped[Tensor, " r"],
+        positive: Shaped[Tensor, " r"],
+    ) -> Contrast:
+        """One row for each positive pair."""
+        score = scores[anchor, positive]
+        negatives: RowStatistics = statistics_of_scores(scores, out).map(lambda v: v[anchor])
+        found = report(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
+        present = (negatives.count > 0).to(score.dtype)
+        weight = present / present.mean().clamp_min(torch.finfo(score.dtype).tiny)
+        beta = torch.full_like(score[0], 1 / self.temperature)
+        return Contrast(
+            score,
+            negatives.lse,
+            negatives.lse2,
+            negatives.count,
+            negatives.top,
+            beta,
+            weight=weight,
+            faults=found,
+        )
+
+    def _keep(self, contrast: Contrast, values: Float[Tensor, " r"]) -> None:
+        """Leave the diagnostics behind, and as numbers if the library collects them."""
+        detached = contrast.detach()
+        cosines = type(self.distance) is CosineSimilarity
+        loss = detached.reduce(values)
+        self._last = Snapshot(detached, loss, objective="FlatNCE", unit_rows=cosines)
+        if self.collect_stats:
+            self.ess, self.gain = self.last.ess.item(), self.last.gain.item()
+            self.mi = self.last.mi.item()
+
+
+class SelfSupervisedLoss(losses.SelfSupervisedLoss):
+    """The library's wrapper for two views, which also takes :class:`FlatNCELoss`.
+
+    Examples:
+        >>> loss_fn = SelfSupervisedLoss(FlatNCELoss(temperature=0.5))
+        >>> loss_fn(torch.eye(4), torch.eye(4))
+        tensor(0.5944)
+    """
+
+    @staticmethod
+    def supported_losses() -> list[str]:
+        """The library's list and ours."""
+        return [*losses.SelfSupervisedLoss.supported_losses(), FlatNCELoss.__name__]
+
+
+class CrossBatchMemory(losses.CrossBatchMemory):
+    """The library's memory of past batches, which also takes :class:`FlatNCELoss`."""
+
+    @staticmethod
+    def supported_losses() -> list[str]:
+        """The library's list and ours."""
+        return [*losses.CrossBatchMemory.supported_losses(), FlatNCELoss.__name__]

@@ -1,0 +1,158 @@
+"""The diagnostics as a ``torchmetrics.Metric``: sums of rows, which add up over processes."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce import faults
+from flatnce.contrast import Contrast, contrast_of
+from flatnce.diagnostics import (
+    Snapshot,
+    Verdict,
+    effective_sample_size,
+    gradient_gain,
+    mutual_information,
+    mutual_information_ceiling,
+    retrieval_top1,
+    saturated_share,
+    verdict_on,
+)
+from flatnce.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.extras import needed
+from flatnce.pairs import two_tower, two_view
+
+needed("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
+from torchmetrics import Metric  # noqa: E402 (after the message that names the extra)
+
+__all__ = ["ContrastiveDiagnostics"]
+
+_LAYOUTS: dict[str, Callable[..., Any]] = {"two_view": two_view, "two_tower": two_tower}
+_MEANS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1", "negatives")
+
+
+class ContrastiveDiagnostics(Metric):
+    """Is the contrastive task solved, collapsed, noisy? Means over all rows of all batches.
+
+    :meth:`compute` returns a dict of scalars: ``loss`` (InfoNCE's value), ``mi`` and
+    ``mi_ceiling`` (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1`` and
+    ``negatives``; with ``width`` also ``uniformity`` and ``effective_rank``. Every state is a sum,
+    so several processes, and batches of several sizes, count by their rows.
+
+    Arguments:
+        temperature: For embeddings; a loss's snapshot brings its own.
+        layout: For embeddings: ``two_view`` (SimCLR) or ``two_tower`` (CLIP).
+        width: Width of the embeddings, for the geometry; None for none.
+        **options: Of ``torchmetrics.Metric``.
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+
+    totals: Tensor
+    rows: Tensor
+    flags: Tensor
+    potential: Tensor
+    batches: Tensor
+    gram: Tensor
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        layout: str = "two_view",
+        width: int | None = None,
+        **options: Any,  # noqa: ANN401 (the host's)
+    ) -> None:
+        """Check the options and register the sums."""
+        super().__init__(**options)
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature={temperature} must be a positive finite number")
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
+        if width is not None and width < 1:
+            raise ValueError(f"width={width} must be at least 1, or None for no geometry")
+        self.temperature, self.layout, self.width = temperature, layout, width
+        sums = {
+            "totals": torch.zeros(len(_MEANS), dtype=torch.float64),
+            "rows": torch.zeros((), dtype=torch.float64),
+            "flags": torch.zeros(len(faults.FAULTS), dtype=torch.float64),
+            "potential": torch.zeros((), dtype=torch.float64),
+            "batches": torch.zeros((), dtype=torch.float64),
+            "gram": torch.zeros((width or 0, width or 0), dtype=torch.float64),
+        }
+        for name, zeros in sums.items():
+            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+
+    @torch.no_grad()
+    def update(self, z1: Tensor | Snapshot | Contrast, z2: Tensor | None = None) -> None:
+        """Add a batch.
+
+        Arguments:
+            z1: (b, d) embeddings; or ``loss_fn.last``, or a contrast, which need no second.
+            z2: (b, d) embeddings, row i the positive of row i of ``z1``.
+        """
+        samples = None
+        if isinstance(z1, Snapshot | Contrast):
+            if z2 is not None:
+                raise ValueError("z2 goes with embeddings alone; a snapshot is a whole batch")
+            contrast = z1 if isinstance(z1, Contrast) else z1.contrast
+            samples = None if isinstance(z1, Contrast) else z1.embeddings
+        elif z2 is None:
+            raise ValueError("z2 is missing; pass both views, or loss_fn.last")
+        else:
+            found = _LAYOUTS[self.layout](z1, z2)
+            pairs = found if isinstance(found, tuple) else (found,)
+            contrast, samples = contrast_of(pairs, self.temperature), pairs[0].anchors[: len(z1)]
+        self._add(contrast, samples)
+
+    def compute(self) -> dict[str, Tensor]:
+        """The means so far, as scalars; raises what was found wrong with a batch."""
+        faults.raise_flagged(self.flags > 0)
+        means = (self.totals / self.rows).float()
+        numbers = dict(zip(_MEANS, means.unbind(), strict=True))
+        numbers = {"loss": numbers["mi_ceiling"] - numbers["mi"], **numbers}
+        if self.width is not None and bool(self.batches):
+            numbers["uniformity"] = (self.potential / self.batches).log().float()
+            numbers["effective_rank"] = rank_of_gram(self.gram).float()
+        return numbers
+
+    def verdict(self, objective: str = "") -> Verdict:
+        """Plain words about :meth:`compute`.
+
+        Arguments:
+            objective: Name of the loss, for example ``InfoNCE``; the remedies depend on it.
+        """
+        numbers = {name: float(value) for name, value in self.compute().items()}
+        return verdict_on([{**numbers, "step": int(self.update_count)}], objective)
+
+    def _add(self, contrast: Contrast, samples: Tensor | None) -> None:
+        readings = (
+            mutual_information(contrast),
+            mutual_information_ceiling(contrast),
+            effective_sample_size(contrast),
+            effective_sample_size(contrast, with_positive=True),
+            gradient_gain(contrast),
+            saturated_share(contrast),
+            retrieval_top1(contrast),
+            contrast.count.mean(),
+        )
+        n = contrast.positive.shape[0]
+        self.totals += n * torch.stack([value.detach().double() for value in readings])
+        self.rows += n
+        if contrast.faults is not None:
+            self.flags += contrast.faults.to(self.flags)
+        if self.width is None or samples is None or len(samples) < 2:
+            return
+        if samples.shape[1] != self.width:
+            raise ValueError(
+                f"width={self.width}, but the embeddings have {samples.shape[1]} columns; build "
+                "the metric with that width"
+            )
+        unit = normalize(samples.double(), dim=1)
+        self.potential += mean_potential(unit)
+        self.batches += 1
+        self.gram += unit.T @ unit

@@ -1,0 +1,159 @@
+"""What the trainers' integrations share: find the objectives, feed monitors, read, drive."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from flatnce import distributed
+from flatnce.control import EssController, Schedule
+from flatnce.diagnostics import Monitor, Snapshot, Verdict
+from flatnce.objectives import Objective
+
+__all__ = ["Ess", "Recorder", "objectives_in"]
+
+Ess: TypeAlias = float | Schedule | EssController
+"""A wanted ESS: a number, a schedule of numbers, or a controller of one's own."""
+
+LOG = logging.getLogger("flatnce")
+_UNSAID = ("step", "steps")
+_LOUD = ("collapsed", "saturated")  # the others come and go, above all early on
+
+
+def objectives_in(*roots: object) -> dict[str, Objective]:
+    """Every objective inside modules, or inside mappings of modules, by its name there.
+
+    Arguments:
+        *roots: Modules, mappings of names to modules, or anything else, which is passed over.
+
+    Examples:
+        >>> from flatnce.objectives import FlatNCE
+        >>> list(objectives_in({"text": FlatNCE()}, None))
+        ['text']
+    """
+    found: dict[str, Objective] = {}
+    for root in roots:
+        parts: Iterable[tuple[str, object]] = [("", root)]
+        if isinstance(root, Mapping):
+            parts = [(str(name), part) for name, part in root.items()]
+        for start, part in parts:
+            if not isinstance(part, nn.Module):
+                continue
+            for name, module in part.named_modules():
+                if isinstance(module, Objective) and all(module is not o for o in found.values()):
+                    whole = ".".join(filter(None, (start, name)))
+                    found[whole if whole not in found else f"{whole}.{len(found)}"] = module
+    return found
+
+
+class Recorder:
+    """Watches the objectives of a training that belongs to another library.
+
+    :meth:`take` after every training step adds to totals on the device; :meth:`read` once an
+    interval returns numbers to log. A verdict that changes is also said to Python's logger
+    ``flatnce``, as a warning if it is collapse or saturation. Over several processes ``read`` is
+    collective.
+
+    Arguments:
+        ess: Let every objective's temperature hold this ESS, from where it stands now on.
+        prefix: Put before every key.
+        rows: Samples a step for the geometry, see :class:`~flatnce.Monitor`; 0 for none.
+
+    Examples:
+        >>> import torch
+        >>> from flatnce.objectives import FlatNCE
+        >>> loss_fn, recorder = FlatNCE(), Recorder()
+        >>> recorder.watch(loss_fn)
+        >>> loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))
+        >>> recorder.take()
+        >>> sorted(recorder.read(step=1))[:3]
+        ['flatnce/alignment', 'flatnce/effective_rank', 'flatnce/ess']
+    """
+
+    def __init__(
+        self, *, ess: Ess | None = None, prefix: str = "flatnce/", rows: int = 256
+    ) -> None:
+        """Know nothing yet."""
+        self.ess, self.prefix, self.rows = ess, prefix, rows
+        self.objectives: dict[str, Objective] = {}
+        self.monitors: dict[str, Monitor] = {}
+        self._seen: dict[str, Snapshot | None] = {}
+        self._said: dict[str, str] = {}
+
+    def watch(self, *roots: object) -> None:
+        """Find the objectives, and put the temperatures of new ones under control.
+
+        Arguments:
+            *roots: As in :func:`objectives_in`.
+        """
+        found = objectives_in(*roots)
+        if not found:
+            raise ValueError(
+                "no flatnce objective was found to watch; keep the loss (a flatnce.FlatNCE, say) "
+                "as an attribute of the model, or pass it as loss_fn"
+            )
+        known = list(self.objectives.values())
+        for name, objective in found.items():
+            if self.ess is not None and all(objective is not one for one in known):
+                objective.temperature = _controller(self.ess, objective)
+            self.monitors.setdefault(name, Monitor(self.rows))
+            self._seen[name] = objective._last
+        self.objectives = found
+
+    def take(self) -> None:
+        """Add what every objective was called with since the last time."""
+        for name, objective in self.objectives.items():
+            last = objective._last
+            if last is not None and last is not self._seen[name]:
+                self.monitors[name].update(last)
+                self._seen[name] = last
+
+    def read(self, step: int) -> dict[str, float | int | str]:
+        """Means since the last reading, and the verdict's kind; nothing where no step was taken.
+
+        Arguments:
+            step: The training step, for the verdict.
+        """
+        logged: dict[str, float | int | str] = {}
+        for name, monitor in self.monitors.items():
+            if not int(monitor.steps):
+                continue
+            middle = f"{name}/" if len(self.monitors) > 1 else ""
+            numbers = monitor.compute(step=step)
+            verdict = monitor.verdict()
+            logged |= {
+                f"{self.prefix}{middle}{key}": value
+                for key, value in numbers.items()
+                if key not in _UNSAID
+            }
+            logged[f"{self.prefix}{middle}verdict"] = verdict.kind
+            if self._said.get(name) != verdict.kind and distributed.rank() == 0:
+                LOG.log(logging.WARNING if verdict.kind in _LOUD else logging.INFO, "%s", verdict)
+            self._said[name] = verdict.kind
+        return logged
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """The present verdict of every objective that has been read."""
+        return {name: m.verdict() for name, m in self.monitors.items() if m.history}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Totals and history, for a checkpoint."""
+        return {name: monitor.state_dict() for name, monitor in self.monitors.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Arguments:
+            state: From :meth:`state_dict`.
+        """
+        for name, saved in state.items():
+            self.monitors.setdefault(name, Monitor(self.rows)).load_state_dict(saved)
+
+
+def _controller(ess: Ess, objective: Objective) -> EssController:
+    """The controller to use: one's own as it is, else one that starts where the objective is."""
+    if isinstance(ess, EssController):
+        return replace(ess)
+    return EssController(ess, temperature_at_start=float(objective.temperature))

@@ -1,0 +1,245 @@
+"""FlatNCE in lightly's place: its call, its value, its bank; the gradient of its DCLLoss."""
+
+import copy
+import inspect
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+import integration_processes
+from flatnce import EssController
+from flatnce.integrations.lightly import FlatNCELoss
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "from_lightly.py"
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture(scope="module")
+def lightly_loss():
+    reason = "lightly is not installed: pip install 'flatnce[lightly]'"
+    return pytest.importorskip("lightly.loss", reason=reason)
+
+
+def projections(b=8, d=5, scale=3.0, dtype=torch.float64):
+    """Two batches that are not normalised, and agree in part."""
+    first = torch.randn(b, d, dtype=dtype)
+    second = first + 0.7 * torch.randn(b, d, dtype=dtype)
+    return [(scale * z).requires_grad_() for z in (first, second)]
+
+
+# --- In place of NTXentLoss ----------------------------------------------------------------------
+
+
+def test_it_is_built_as_ntxentloss(lightly_loss):
+    theirs = inspect.signature(lightly_loss.NTXentLoss).parameters
+    ours = inspect.signature(FlatNCELoss).parameters
+    assert list(ours) == list(theirs)
+    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+
+
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_value_is_ntxents_and_gradient_is_dcls(lightly_loss, temperature):
+    z = projections()
+    losses = {
+        "ours": FlatNCELoss(temperature),
+        "ntxent": lightly_loss.NTXentLoss(temperature),
+        "dcl": lightly_loss.DCLLoss(temperature),
+    }
+    values = {name: loss_fn(*z) for name, loss_fn in losses.items()}
+    gradients = {name: torch.autograd.grad(value, z) for name, value in values.items()}
+    torch.testing.assert_close(values["ours"], values["ntxent"], **EXACT)
+    torch.testing.assert_close(gradients["ours"], gradients["dcl"], **EXACT)
+    assert float((gradients["ours"][0] - gradients["ntxent"][0]).norm()) > 1e-3
+
+
+def test_value_of_a_won_batch_is_not_negative_where_dcls_is(lightly_loss):
+    z = 4 * torch.eye(6)
+    assert float(lightly_loss.DCLLoss(0.1)(z, z)) < -5
+    assert 0 <= float(FlatNCELoss(0.1)(z, z)) < 1e-3
+
+
+# --- Memory bank ---------------------------------------------------------------------------------
+
+
+def test_with_a_bank_every_step_has_ntxents_value_and_bank(lightly_loss):
+    torch.manual_seed(3)
+    theirs = lightly_loss.NTXentLoss(0.2, memory_bank_size=(24, 5))
+    torch.manual_seed(3)
+    ours = FlatNCELoss(0.2, memory_bank_size=(24, 5))
+    for _ in range(5):  # of 8 keys each: past the end of the bank
+        query, key = projections(dtype=torch.float32)
+        torch.testing.assert_close(ours(query, key.detach()), theirs(query, key.detach()))
+        torch.testing.assert_close(ours.queue.keys, theirs.memory_bank.bank)
+
+
+def test_with_a_bank_the_gradient_is_that_of_the_gap():
+    criterion = FlatNCELoss(0.2, memory_bank_size=(24, 5)).double()
+    bank = criterion.queue.keys.clone()
+    query, key = projections()
+    (found,) = torch.autograd.grad(criterion(query, key.detach()), query)
+    unit, positive = (torch.nn.functional.normalize(z, dim=1) for z in (query, key.detach()))
+    gap = (unit @ bank.T / 0.2).logsumexp(1) - (unit * positive).sum(1) / 0.2
+    torch.testing.assert_close(found, torch.autograd.grad(gap.mean(), query)[0], **EXACT)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_the_bank_takes_in_keys_when_the_query_needs_a_gradient(training, needs_gradient):
+    criterion = FlatNCELoss(memory_bank_size=(24, 5)).train(training)
+    before = criterion.queue.keys.clone()
+    query = torch.randn(8, 5, requires_grad=needs_gradient)
+    criterion(query, torch.randn(8, 5))
+    assert torch.equal(criterion.queue.keys, before) is not needs_gradient
+    assert criterion.training is training
+
+
+def test_the_bank_is_saved_and_restored():
+    criterion = FlatNCELoss(memory_bank_size=(24, 5))
+    criterion(torch.randn(8, 5, requires_grad=True), torch.randn(8, 5))
+    other = FlatNCELoss(memory_bank_size=(24, 5))
+    other.load_state_dict(criterion.state_dict())
+    z = torch.randn(8, 5), torch.randn(8, 5)
+    assert torch.equal(other(*z), criterion(*z))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_bank_left_on_the_host_follows_the_batch():
+    criterion = FlatNCELoss(memory_bank_size=(24, 5))
+    z = torch.randn(8, 5, device="cuda", requires_grad=True)
+    criterion(z, torch.randn(8, 5, device="cuda"))
+    assert criterion.queue.keys.is_cuda
+    assert 0 < float(criterion.last.ess) <= 1
+
+
+@pytest.mark.parametrize("size", [0, (0, 128), (0,)])
+def test_a_size_of_nothing_is_no_bank(size):
+    assert FlatNCELoss(memory_bank_size=size).queue is None
+
+
+@pytest.mark.parametrize("size", [4096, (4096,), (-1, 8), (8, 0), (8, 8, 8)])
+def test_a_bank_of_unknown_width_is_refused(size):
+    with pytest.raises(ValueError, match=r"memory_bank_size=.* pass \(keys, width\)"):
+        FlatNCELoss(memory_bank_size=size)
+
+
+# --- Temperature and diagnostics -----------------------------------------------------------------
+
+
+def test_a_controlled_temperature_moves_only_with_a_gradient():
+    criterion = FlatNCELoss(temperature=EssController(target=0.9))
+    z = projections()
+    criterion(*(view.detach() for view in z))
+    still = float(criterion.temperature)
+    criterion(*z)
+    assert float(criterion.temperature) != still
+    assert still == float(criterion.last.temperature)
+
+
+def test_diagnostics_are_in_last():
+    criterion = FlatNCELoss(0.2)
+    loss = criterion(*projections())
+    assert torch.equal(criterion.last.loss, loss.detach())
+    assert 1 / 14 <= float(criterion.last.ess) <= 1
+    assert float(criterion.last.mi) <= float(criterion.last.mi_ceiling)
+
+
+# --- In lightly's methods ------------------------------------------------------------------------
+
+
+def test_moco_of_lightlys_parts_trains(lightly_loss):
+    from lightly.models.modules import MoCoProjectionHead
+    from lightly.models.utils import deactivate_requires_grad, update_momentum
+
+    backbone = torch.nn.Linear(12, 16)
+    model = torch.nn.Sequential(backbone, MoCoProjectionHead(16, 16, 8))
+    momentum = copy.deepcopy(model)
+    deactivate_requires_grad(momentum)
+    criterion = FlatNCELoss(temperature=0.2, memory_bank_size=(64, 8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    images, losses = torch.randn(64, 12), []
+    for step in range(40):
+        update_momentum(model, momentum, m=0.9)
+        batch = images[16 * (step % 4) :][:16]
+        query, key = model(batch), momentum(batch + 0.1 * torch.randn_like(batch)).detach()
+        loss = criterion(query, key)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert min(losses) >= 0
+    assert sum(losses[-8:]) < 0.8 * sum(losses[4:12])
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+@pytest.mark.filterwarnings("ignore:The number of training batches.*")
+@pytest.mark.filterwarnings("ignore:.*litlogger.*")
+def test_in_a_lightning_module_the_diagnostics_reach_the_logger(lightly_loss, tmp_path):
+    pl = pytest.importorskip("pytorch_lightning", reason="lightly 1.6 brings pytorch_lightning")
+    from lightly.models.modules import SimCLRProjectionHead
+    from pytorch_lightning.loggers import CSVLogger
+
+    from flatnce.integrations.lightning import DiagnosticsCallback
+
+    class SimCLR(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.head = SimCLRProjectionHead(6, 6, 4)
+            self.criterion = FlatNCELoss(temperature=0.2)
+
+        def training_step(self, batch, batch_index):
+            return self.criterion(*(self.head(batch + torch.rand_like(batch)) for _ in range(2)))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.06)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    logger, callback = CSVLogger(tmp_path), DiagnosticsCallback(every_n_steps=2)
+    options = {"max_epochs": 1, "accelerator": "cpu", "enable_checkpointing": False, **quiet}
+    trainer = pl.Trainer(logger=logger, callbacks=[callback], **options)
+    trainer.fit(SimCLR(), torch.utils.data.DataLoader(torch.randn(24, 6), batch_size=6))
+    written = (Path(logger.log_dir) / "metrics.csv").read_text()
+    assert "flatnce/ess" in written.splitlines()[0]
+    assert 0 < float(trainer.callback_metrics["flatnce/ess"]) <= 1
+
+
+def test_the_example_runs_and_learns(lightly_loss, capsys):
+    pytest.importorskip("timm", reason="timm is not installed: pip install 'flatnce[train]'")
+    history = runpy.run_path(str(EXAMPLE))["main"]()
+    assert history[-1]["loss"] < 0.8 * history[0]["loss"]
+    assert all(0 < line["ess"] <= 1 for line in history)
+    assert capsys.readouterr().out.count("ESS") == len(history)
+    assert len(EXAMPLE.read_text().splitlines()) < 60
+
+
+# --- Several processes ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return integration_processes.results_of(tmp_path_factory)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("case", ["lightly", "lightly, bank"])
+def test_two_processes_have_the_gradient_of_one(case, rank, results):
+    found, alone = dict(results[rank][case]), dict(results[2][case])
+    found.pop("here", None), alone.pop("here", None)
+    assert float(alone["weight"].norm()) > 0.01
+    torch.testing.assert_close(found, alone, **EXACT)
+
+
+# --- Light ---------------------------------------------------------------------------------------
+
+
+def test_the_modules_import_nothing_of_their_hosts(run_python):
+    modules = "flatnce.integrations.lightly, flatnce.integrations.open_clip"
+    loaded = run_python(f"import sys, {modules}; print(*sys.modules)").split()
+    assert not {"lightly", "pytorch_lightning", "open_clip", "torchvision", "timm"} & set(loaded)
+
+
+def test_the_package_of_integrations_imports_nothing(run_python):
+    code = "import sys, flatnce.integrations; print(*sys.modules)"
+    assert not {"torch", "lightly", "open_clip"} & set(run_python(code).split())

@@ -1,0 +1,234 @@
+"""FlatNCE as a pair loss of pytorch-metric-learning, inside everything that wraps one there."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+import integration_processes
+from flatnce import FlatNCE, Monitor
+
+REASON = "pytorch-metric-learning is not installed: pip install 'flatnce[metric-learning]'"
+losses = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)
+
+from pytorch_metric_learning import distances, miners, reducers, regularizers  # noqa: E402
+
+from flatnce.integrations.metric_learning import (  # noqa: E402
+    CrossBatchMemory,
+    FlatNCELoss,
+    SelfSupervisedLoss,
+)
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "from_metric_learning.py"
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+LABELS = torch.tensor([0, 0, 1, 1, 1, 2, 2, 0])
+
+
+def embeddings(b=8, d=5, dtype=torch.float64):
+    return (3 * torch.randn(b, d, dtype=dtype)).requires_grad_()
+
+
+def gradient(loss, z):
+    return torch.autograd.grad(loss, z, retain_graph=True)[0]
+
+
+# --- In place of NTXentLoss ----------------------------------------------------------------------
+
+REDUCERS = {
+    "mean": reducers.MeanReducer,
+    "sum": reducers.SumReducer,
+    "non-zero": reducers.AvgNonZeroReducer,
+    "threshold": lambda: reducers.ThresholdReducer(low=0.5),
+    "by anchor": reducers.PerAnchorReducer,
+    "by class": lambda: reducers.ClassWeightedReducer(torch.tensor([1.0, 2.0, 3.0]).double()),
+}
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize("distance", [distances.CosineSimilarity, distances.LpDistance])
+def test_value_is_ntxents_through_every_reducer(reducer, distance):
+    z = embeddings()
+    ours, theirs = (
+        kind(temperature=0.3, distance=distance(), reducer=REDUCERS[reducer]())
+        for kind in (FlatNCELoss, losses.NTXentLoss)
+    )
+    found, expected = ours(z, LABELS), theirs(z, LABELS)
+    torch.testing.assert_close(found, expected, **EXACT)
+    assert float((gradient(found, z) - gradient(expected, z)).norm()) > 1e-4
+
+
+def test_every_loss_can_be_asked_for_one_by_one():
+    loss_fn = FlatNCELoss(reducer=reducers.DoNothingReducer())
+    found = loss_fn(embeddings(), LABELS)["loss"]
+    pairs = int((LABELS[:, None] == LABELS).sum()) - len(LABELS)
+    assert found["losses"].shape == found["indices"][0].shape == (pairs,)
+
+
+def test_by_anchor_the_gradient_is_flatnces_with_labels():
+    z = embeddings()
+    loss_fn = FlatNCELoss(temperature=0.3, reducer=reducers.PerAnchorReducer())
+    expected = FlatNCE(0.3)(z, labels=LABELS)
+    torch.testing.assert_close(gradient(loss_fn(z, LABELS), z), gradient(expected, z), **EXACT)
+
+
+@pytest.mark.parametrize("low", [0, None])
+def test_reducers_that_drop_zeros_keep_saturated_pairs(low):
+    z = torch.eye(4).repeat(2, 1).requires_grad_()
+    labels = torch.arange(4).repeat(2)
+    reducer = reducers.AvgNonZeroReducer() if low is None else reducers.ThresholdReducer(low=low)
+    z.data += 0.1 * torch.randn_like(z)
+    kept, all_of_them = (
+        gradient(FlatNCELoss(temperature=0.002, reducer=r)(z, labels), z)
+        for r in (reducer, reducers.MeanReducer())
+    )
+    assert float(all_of_them.norm()) > 1
+    torch.testing.assert_close(kept, all_of_them)
+
+
+# --- Wrappers ------------------------------------------------------------------------------------
+
+
+def test_self_supervised_has_flatnces_gradient_and_value():
+    z1, z2 = embeddings(), embeddings()
+    found = SelfSupervisedLoss(FlatNCELoss(temperature=0.3))(z1, z2)
+    expected = FlatNCE(0.3)(z1, z2)
+    torch.testing.assert_close(found, expected, **EXACT)
+    torch.testing.assert_close(gradient(found, z1), gradient(expected, z1), **EXACT)
+
+
+def test_self_supervised_one_way_is_the_left_direction():
+    z1, z2 = embeddings(), embeddings()
+    one_way = SelfSupervisedLoss(FlatNCELoss(0.3), symmetric=False)(z1, z2)
+    theirs = losses.SelfSupervisedLoss(losses.NTXentLoss(0.3), symmetric=False)(z1, z2)
+    torch.testing.assert_close(one_way, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("miner", [None, miners.MultiSimilarityMiner(epsilon=0.2)])
+def test_cross_batch_memory_has_its_own_value_over_several_batches(miner):
+    ours = CrossBatchMemory(FlatNCELoss(0.3), 5, memory_size=20, miner=miner)
+    theirs = losses.CrossBatchMemory(losses.NTXentLoss(0.3), 5, memory_size=20, miner=miner)
+    for _ in range(4):
+        z = embeddings()
+        found, expected = ours(z, LABELS), theirs(z, LABELS)
+        torch.testing.assert_close(found, expected, **EXACT)
+        assert float(gradient(found, z).norm()) > 1e-3
+
+
+def test_wrappers_still_take_the_librarys_own_losses():
+    z = embeddings()
+    assert float(SelfSupervisedLoss(losses.NTXentLoss())(z, z.detach()).detach()) >= 0
+    assert CrossBatchMemory(losses.SupConLoss(), 5).memory_size == 1024
+
+
+def test_an_embedding_regularizer_adds_its_part():
+    z = embeddings()
+    plain = FlatNCELoss(0.3)(z, LABELS)
+    options = {"embedding_regularizer": regularizers.LpRegularizer(), "embedding_reg_weight": 0.5}
+    regular = FlatNCELoss(0.3, **options)(z, LABELS)
+    expected = plain + 0.5 * z.norm(dim=1).mean()
+    torch.testing.assert_close(regular, expected, **EXACT)
+
+
+# --- Pairs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("miner", [miners.TripletMarginMiner(margin=2.0), miners.BatchHardMiner()])
+def test_triplets_serve_as_pairs_and_count_once(miner):
+    z = embeddings()
+    anchor, positive, negative = miner(z, LABELS)
+    assert len(anchor) > 0
+    triplets = FlatNCELoss(0.3)(z, LABELS, (anchor, positive, negative))
+    ap = torch.stack([anchor, positive]).unique(dim=1)
+    an = torch.stack([anchor, negative]).unique(dim=1)
+    pairs = FlatNCELoss(0.3)(z, LABELS, (*ap, *an))
+    torch.testing.assert_close(triplets, pairs, **EXACT)
+
+
+def test_a_positive_pair_without_negatives_counts_as_zero_and_pulls_nothing():
+    z = embeddings()
+    a, p, b, n = (torch.tensor(i) for i in ([0, 2], [1, 3], [0, 0], [4, 5]))
+    loss_fn = FlatNCELoss(0.3, reducer=reducers.SumReducer())
+    both = loss_fn(z, indices_tuple=(a, p, b, n))
+    assert float(loss_fn.last.contrast.count[1]) == 0
+    one = loss_fn(z, indices_tuple=(a[:1], p[:1], b, n))
+    torch.testing.assert_close(both, one, **EXACT)
+    torch.testing.assert_close(gradient(both, z), gradient(one, z), **EXACT)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(8), torch.arange(8)])
+def test_a_batch_without_pairs_is_zero_with_a_gradient_of_zero(labels):
+    z, loss_fn = embeddings(), FlatNCELoss()
+    loss = loss_fn(z, labels.long())
+    assert float(loss.detach()) == 0
+    assert float(gradient(loss, z).norm()) == 0
+    with pytest.raises(ValueError, match="no last batch with a positive pair and a negative"):
+        _ = loss_fn.last
+
+
+# --- Diagnostics and arguments -------------------------------------------------------------------
+
+
+def test_diagnostics_are_in_last_and_fit_a_monitor():
+    loss_fn, monitor = FlatNCELoss(0.3), Monitor()
+    loss = loss_fn(embeddings(), LABELS)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["loss"] == pytest.approx(loss.item())
+    assert float(loss_fn.last.temperature) == pytest.approx(0.3)
+
+
+def test_diagnostics_are_recordable_where_the_library_collects():
+    loss_fn = FlatNCELoss(0.3, collect_stats=True)
+    loss_fn(embeddings(), LABELS)
+    assert "temperature" in loss_fn._record_these
+    assert {"ess", "gain", "mi"} <= set(loss_fn._record_these_stats)
+    assert loss_fn.ess == pytest.approx(loss_fn.last.ess.item())
+    assert not hasattr(FlatNCELoss(collect_stats=False), "ess")
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_that_is_none_is_refused(temperature):
+    with pytest.raises(ValueError, match=r"temperature=.* must be a positive finite number"):
+        FlatNCELoss(temperature)
+
+
+def test_embeddings_of_half_precision_are_scored_in_float32():
+    z = embeddings(dtype=torch.bfloat16)
+    loss = FlatNCELoss(0.3)(z, LABELS)
+    assert loss.dtype == torch.float32
+    assert bool(torch.isfinite(gradient(loss, z)).all())
+
+
+def test_embeddings_that_are_not_numbers_are_refused():
+    z = embeddings().detach()
+    z[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="nonfinite"):
+        FlatNCELoss()(z, LABELS)
+
+
+# --- Several processes, and the example ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return integration_processes.results_of(tmp_path_factory)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("case", ["metric learning", "metric learning, memory"])
+def test_in_the_distributed_wrapper_two_processes_have_the_gradient_of_one(case, rank, results):
+    found, alone = results[rank][case], results[2][case]
+    assert float(alone["weight"].norm()) > 0.01
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(found[name], alone[name], **EXACT)
+    # The wrapper multiplies by the number of processes, which the mean of gradients divides by.
+    torch.testing.assert_close(found["loss"], 2 * alone["loss"], **EXACT)
+
+
+def test_the_example_runs_and_learns(capsys):
+    history, right = runpy.run_path(str(EXAMPLE))["main"]()
+    assert min(history) >= 0
+    assert sum(history[-10:]) < 0.5 * sum(history[:10])
+    assert right > 0.8
+    assert "unseen digits" in capsys.readouterr().out
+    assert len(EXAMPLE.read_text().splitlines()) < 60

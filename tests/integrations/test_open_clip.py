@@ -1,0 +1,240 @@
+"""FlatNCE in ClipLoss's place: its call, its value, the scale's gradient; FlatNCE for features."""
+
+import argparse
+import inspect
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import integration_processes
+from flatnce import FlatNCE, Monitor
+from flatnce.integrations.open_clip import LOGGED, FlatClipLoss, create_loss
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "from_open_clip.py"
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.fixture(scope="module")
+def clip_loss():
+    reason = "open_clip is not installed: pip install 'flatnce[open-clip]'"
+    return pytest.importorskip("open_clip.loss", reason=reason).ClipLoss
+
+
+def features(b=8, d=5, dtype=torch.float64):
+    """Unit rows, as open_clip's models return them, that agree in part."""
+    images = torch.randn(b, d, dtype=dtype)
+    texts = images + 0.7 * torch.randn(b, d, dtype=dtype)
+    return [normalize(z, dim=1).requires_grad_() for z in (images, texts)]
+
+
+def scale_of(value=10.0, dtype=torch.float64):
+    return torch.tensor(value, dtype=dtype, requires_grad=True)
+
+
+# --- In place of ClipLoss ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["__init__", "forward"])
+def test_it_takes_what_cliploss_takes(clip_loss, method):
+    theirs = inspect.signature(getattr(clip_loss, method)).parameters
+    ours = inspect.signature(getattr(FlatClipLoss, method)).parameters
+    assert {name: p.default for name, p in theirs.items()}.items() <= {
+        name: p.default for name, p in ours.items()
+    }.items()
+
+
+def test_value_and_scales_gradient_are_cliplosss(clip_loss):
+    z, scale = features(), scale_of()
+    ours, theirs = FlatClipLoss()(*z, scale), clip_loss()(*z, scale)
+    torch.testing.assert_close(ours, theirs, **EXACT)
+    found, expected = (torch.autograd.grad(loss, [*z, scale]) for loss in (ours, theirs))
+    torch.testing.assert_close(found[2], expected[2], **EXACT)
+    assert float((found[0] - expected[0]).norm()) > 1e-3  # the features' is another
+
+
+@pytest.mark.parametrize("scale", [2.0, 30.0])
+def test_features_get_flatnces_gradient(scale):
+    z = features()
+    reference = FlatNCE(1 / scale, layout="two_tower", normalize=False)
+    expected = torch.autograd.grad(reference(*z), z)
+    found = torch.autograd.grad(FlatClipLoss()(*z, scale_of(scale)), z)
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+def test_a_scale_that_is_a_number_serves():
+    z = features()
+    torch.testing.assert_close(FlatClipLoss()(*z, 10.0), FlatClipLoss()(*z, scale_of()))
+
+
+def test_a_won_batch_moves_the_features_but_hardly_the_scale():
+    z = [torch.eye(6).requires_grad_() for _ in range(2)]
+    scale = scale_of(20.0, torch.float32)
+    loss = FlatClipLoss()(*z, scale)
+    images, _, of_scale = torch.autograd.grad(loss, [*z, scale])
+    assert 0 <= float(loss.detach()) < 1e-6
+    assert float(of_scale.abs()) < 1e-6
+    assert float(images.norm()) > 1
+
+
+def test_the_dict_holds_the_loss_alone_because_open_clip_sums_it():
+    z, scale = features(), scale_of()
+    found = FlatClipLoss()(*z, logit_scale=scale, output_dict=True)
+    assert list(found) == ["contrastive_loss"]
+    torch.testing.assert_close(found["contrastive_loss"], FlatClipLoss()(*z, scale))
+
+
+def test_what_is_logged_is_in_the_dict_but_not_among_what_is_summed():
+    found = FlatClipLoss(logged=["ess", "gain"])(*features(), scale_of(), output_dict=True)
+    assert list(found) == ["contrastive_loss", "ess", "gain"]
+    assert torch.equal(sum(found.values()), found["contrastive_loss"])
+    with pytest.raises(ValueError, match=r"logged=\['speed'\] is unknown"):
+        FlatClipLoss(logged=["speed"])
+
+
+def test_a_logit_bias_changes_nothing_and_gets_a_gradient_of_zero():
+    z, scale, bias = features(), scale_of(), scale_of(-10.0)
+    loss = FlatClipLoss()(*z, scale, logit_bias=bias)
+    torch.testing.assert_close(loss, FlatClipLoss()(*z, scale), **EXACT)
+    assert float(torch.autograd.grad(loss, bias)[0]) == 0
+
+
+def test_under_autocast_scores_stay_in_float32():
+    z = features(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = FlatClipLoss()(*z, scale_of(100.0, torch.float32))
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, FlatClipLoss()(*z, scale_of(100.0, torch.float32)))
+
+
+def test_accumulating_over_cached_features_gives_the_whole_batchs_gradient():
+    z, scale = features(), scale_of()
+    whole = torch.autograd.grad(FlatClipLoss()(*z, scale), z)
+    for half in (slice(0, 4), slice(4, 8)):
+        mine = [rows.detach()[half].clone().requires_grad_() for rows in z]
+        mixed = []
+        for rows, own in zip(z, mine, strict=True):
+            parts = list(rows.detach().split(4))
+            parts[half.start // 4] = own
+            mixed.append(torch.cat(parts))
+        found = torch.autograd.grad(FlatClipLoss()(*mixed, scale), mine)
+        torch.testing.assert_close(found, tuple(gradient[half] for gradient in whole), **EXACT)
+
+
+def test_diagnostics_are_in_last_and_fit_a_monitor():
+    loss_fn, monitor = FlatClipLoss(), Monitor()
+    with pytest.raises(ValueError, match="has not been called yet"):
+        _ = loss_fn.last
+    loss = loss_fn(*features(), scale_of())
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["loss"] == pytest.approx(loss.item())
+    assert float(loss_fn.last.temperature) == pytest.approx(0.1)
+
+
+# --- Arguments -----------------------------------------------------------------------------------
+
+
+def arguments(**changed):
+    usual = {"local_loss": True, "gather_with_grad": True, "rank": 0, "world_size": 1}
+    names = {"model": "ViT-B-32", "distill": False, "siglip": False, "horovod": False}
+    return argparse.Namespace(**usual | names | changed)
+
+
+def test_create_loss_reads_the_training_scripts_arguments():
+    loss_fn = create_loss(arguments(rank=1, world_size=2))
+    assert (loss_fn.local_loss, loss_fn.rank, loss_fn.world_size) == (True, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"siglip": True}, "siglip"),
+        ({"distill": True}, "distill"),
+        ({"model": "coca_ViT-B-32"}, "CoCa"),
+        ({"horovod": True}, "use_horovod"),
+        ({"rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_create_loss_refuses_what_is_not_cliploss(changed, said):
+    with pytest.raises(ValueError, match=said):
+        create_loss(arguments(**changed))
+
+
+def test_processes_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match=r"world_size=2 was given, but torch\.distributed"):
+        FlatClipLoss(world_size=2)(*features(), scale_of())
+
+
+# --- In open_clip --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def towers(clip_loss):
+    return runpy.run_path(str(EXAMPLE))["towers"]
+
+
+class Loader(list):
+    """What the training loop asks of a loader."""
+
+    num_samples, num_batches = 32, 4
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_released_training_loop_runs_with_it(towers, accumulate):
+    reason = "open_clip's training loop is not installed: pip install 'open_clip_torch[training]'"
+    train = pytest.importorskip("open_clip_train.train", reason=reason)
+    args = argparse.Namespace(
+        device="cpu", precision="fp32", accum_freq=accumulate, distill=False, horovod=False,
+        skip_scheduler=True, grad_clip_norm=1.0, log_every_n_steps=1, rank=0, local_rank=0,
+        world_size=1, log_local=False, batch_size=8, wandb=False, save_logs=False,
+        local_loss=False, gather_with_grad=False, model="tiny", siglip=False,
+    )  # fmt: skip
+    batches = Loader((torch.randn(8, 3, 8, 8), torch.randint(1, 99, (8, 12))) for _ in range(4))
+    data = {"train": argparse.Namespace(dataloader=batches, set_epoch=lambda epoch: None)}
+    model, logged = towers(), []
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    writer = argparse.Namespace(add_scalar=lambda *line: logged.append(line))
+    args.save_logs = True
+    loss = create_loss(args)
+    train.train_one_epoch(
+        model, data, loss, 0, optimizer, None, None, None, args, tb_writer=writer
+    )
+    values = [value for name, value, _ in logged if name == "train/contrastive_loss"]
+    assert len(values) == 4 // accumulate
+    assert min(values) > 0
+    assert values == [value for name, value, _ in logged if name == "train/loss"]
+    for name in LOGGED:
+        assert sum(line[0] == f"train/{name}" for line in logged) == 4 // accumulate
+    assert loss.last.contrast.count[0] == 8 * accumulate - 1
+    moved = zip(before, model.parameters(), strict=True)
+    assert any(not torch.equal(old, new) for old, new in moved)
+
+
+def test_the_example_runs_and_learns(clip_loss, capsys):
+    history, accuracy = runpy.run_path(str(EXAMPLE))["main"]()
+    assert accuracy > 0.3  # of ten digits
+    assert min(line["loss"] for line in history) >= 0
+    assert "zero-shot accuracy" in capsys.readouterr().out
+    assert len(EXAMPLE.read_text().splitlines()) < 60
+
+
+# --- Several processes ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return integration_processes.results_of(tmp_path_factory)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("flags", integration_processes.FLAGS)
+def test_two_processes_have_the_gradient_of_one_whatever_the_flags(flags, rank, results):
+    found, alone = (dict(results[place][f"open_clip {flags}"]) for place in (rank, 2))
+    assert float(alone["weight"].norm()) > 0.01
+    local, _ = flags
+    if local:
+        assert float(found.pop("here")) != float(alone.pop("here"))
+    torch.testing.assert_close(found, alone, **EXACT)

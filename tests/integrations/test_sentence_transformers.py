@@ -1,0 +1,317 @@
+"""sentence-transformers, the released one: same value, FlatNCE's gradient, diagnostics logged."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+reason = "sentence-transformers is not installed: pip install 'flatnce[sentence-transformers]'"
+pytest.importorskip("sentence_transformers", reason=reason)
+pytest.importorskip("datasets", reason="its trainer needs datasets: pip install datasets")
+
+from sentence_transformers.sentence_transformer import losses  # noqa: E402
+from sentence_transformers.util import cos_sim, dot_score, euclidean_sim  # noqa: E402
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+
+from flatnce import EssController, LearnedTemperature  # noqa: E402
+from flatnce.integrations.sentence_transformers import (  # noqa: E402
+    CachedFlatNCERankingLoss,
+    FlatNCERankingLoss,
+    FlatNCESymmetricRankingLoss,
+    FlatNCETrainer,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BOTH = ("query_to_doc", "doc_to_query")
+ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
+
+
+def columns(count: int = 2, rows: int = 5, spread: float = 1.0) -> list[Tensor]:
+    """A batch's embeddings: positives near their anchors, negatives anywhere."""
+    anchors = torch.randn(rows, 6, dtype=torch.float64)
+    positives = anchors + spread * torch.randn_like(anchors)
+    more = [torch.randn_like(anchors) for _ in range(count - 2)]
+    return [z.requires_grad_() for z in (anchors, positives.detach(), *more)]
+
+
+def gradients(loss: Tensor, embeddings: list[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, embeddings))
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    path = EXAMPLES / "from_sentence_transformers.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model(example):
+    return example.small_model(["a cat sleeps at home", "a dog runs outside"])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 5.0},
+        {"scale": 1.0, "similarity_fct": dot_score},
+        {"directions": BOTH, "partition_mode": "per_direction"},
+        {"directions": ("query_to_doc", "query_to_query")},
+        {"directions": ("query_to_doc", "doc_to_doc")},
+    ],
+)
+def test_as_infonce_it_is_the_librarys_own_loss_in_value_and_gradient(options, count):
+    embeddings = columns(count)
+    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
+    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
+    expected = theirs.compute_loss_from_embeddings(embeddings, None)
+    found = ours.compute_loss_from_embeddings(embeddings, None)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
+
+
+def gaps(embeddings: list[Tensor], scale: float, directions: tuple[str, ...]) -> Tensor:
+    """Row by row, from the definition: log-sum-exp of all negatives, less the positive."""
+    queries, *documents = embeddings
+    found = []
+    for i in range(len(queries)):
+        negatives = [
+            cos_sim(queries[i], column[j])
+            for place, column in enumerate(documents)
+            for j in range(len(queries))
+            if place > 0 or j != i
+        ]
+        others = [j for j in range(len(queries)) if j != i]
+        own = documents[0][i]
+        if "query_to_query" in directions:
+            negatives += [cos_sim(queries[i], queries[j]) for j in others]
+        if "doc_to_query" in directions:
+            negatives += [cos_sim(own, queries[j]) for j in others]
+        if "doc_to_doc" in directions:
+            negatives += [cos_sim(own, column[j]) for column in documents for j in others]
+        pool = scale * torch.cat([s.reshape(1) for s in negatives])
+        found.append(pool.logsumexp(0) - scale * cos_sim(queries[i], own).squeeze())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("directions", [("query_to_doc",), ALL], ids=["one", "all"])
+def test_the_gradient_is_flatnces_and_the_value_infonces(directions, count):
+    embeddings = columns(count, rows=4)
+    loss = FlatNCERankingLoss(nn.Identity(), directions=directions)
+    found = loss.compute_loss_from_embeddings(embeddings)
+    rows = gaps(embeddings, 20.0, directions)
+    torch.testing.assert_close(found, nn.functional.softplus(rows, threshold=50).mean())
+    torch.testing.assert_close(gradients(found, embeddings), gradients(rows.mean(), embeddings))
+
+
+def test_the_symmetric_loss_has_the_librarys_symmetric_value():
+    embeddings = columns()
+    options = {"directions": BOTH, "partition_mode": "per_direction"}
+    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
+    ours = FlatNCESymmetricRankingLoss(nn.Identity())
+    expected = theirs.compute_loss_from_embeddings(embeddings, None)
+    torch.testing.assert_close(ours.compute_loss_from_embeddings(embeddings), expected)
+
+
+def test_where_every_positive_wins_the_value_stays_above_zero_and_the_gradient_alive():
+    embeddings = columns(spread=0.05)
+    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), scale=50.0)
+    ours = FlatNCERankingLoss(nn.Identity(), scale=50.0)
+    loss = ours.compute_loss_from_embeddings(embeddings)
+    dead = gradients(theirs.compute_loss_from_embeddings(embeddings, None), embeddings)[0]
+    alive = gradients(loss, embeddings)[0]
+    assert 0 <= loss.item() < 1e-3
+    assert float(alive.norm()) > 100 * float(dead.norm())
+    assert float(ours.last.gain) < 0.01
+
+
+@pytest.mark.parametrize("options", [{}, {"directions": BOTH, "partition_mode": "per_direction"}])
+def test_gradient_caching_gives_the_same_gradient(model, options):
+    texts = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
+    model.eval()  # without dropout; the loss itself does not mind
+    found = []
+    for loss in (
+        FlatNCERankingLoss(model, **options),
+        CachedFlatNCERankingLoss(model, mini_batch_size=2, **options),
+    ):
+        model.zero_grad()
+        value = loss([model.preprocess(column) for column in texts], None)
+        value.backward()
+        found.append(
+            (value.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None])
+        )
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
+def test_matryoshka_takes_it(model, kind):
+    loss = losses.MatryoshkaLoss(model, kind(model), [64, 16])
+    texts = [["a cat sleeps", "a dog runs"], ["the cat", "dogs run outside"]]
+    model.train().zero_grad()
+    loss([model.preprocess(column) for column in texts], None).backward()
+    assert any(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def trained(example, tmp_path_factory) -> FlatNCETrainer:
+    torch.manual_seed(0)
+    return example.main(str(tmp_path_factory.mktemp("example")), steps=20)
+
+
+def test_the_example_trains_and_its_loss_is_never_negative(trained):
+    values = [line["loss"] for line in trained.state.log_history if "loss" in line]
+    assert values[-1] < values[0]
+    assert min(values) >= 0
+
+
+@pytest.mark.parametrize("key", LOGGED)
+def test_the_diagnostics_reach_history_and_tensorboard(trained, key):
+    logged = [line for line in trained.state.log_history if "loss" in line]
+    assert all(f"flatnce/{key}" in line for line in logged)
+    folder = next(Path(trained.args.output_dir).rglob("*tfevents*")).parent
+    events = EventAccumulator(str(folder)).Reload()
+    shown = [event.value for event in events.Scalars(f"train/flatnce/{key}")]
+    assert shown == pytest.approx([line[f"flatnce/{key}"] for line in logged])
+
+
+def test_the_verdict_is_logged_as_a_word(trained):
+    words = [line["flatnce/verdict"] for line in trained.state.log_history if "loss" in line]
+    assert words[-1] == trained.diagnostics.verdicts()["objective"].kind
+
+
+def test_the_model_card_names_the_loss_its_settings_and_the_paper(trained):
+    trained.create_model_card()
+    card = (Path(trained.args.output_dir) / "README.md").read_text(encoding="utf-8")
+    assert "FlatNCERankingLoss" in card
+    assert '"objective": "flatnce"' in card
+    assert "2107.01152" in card
+
+
+def test_a_controlled_temperature_is_settings_that_json_can_hold():
+    loss = FlatNCERankingLoss(nn.Identity(), temperature=EssController(0.3))
+    settings = json.loads(json.dumps(loss.get_config_dict()))
+    assert settings["scale"] is None
+    assert "target=0.3" in settings["temperature"]
+
+
+@pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
+def test_a_number_as_temperature_is_a_scale(model, kind):
+    loss = kind(model, temperature=0.1)
+    assert loss.get_config_dict()["scale"] == pytest.approx(10.0)
+    assert loss.temperature == pytest.approx(0.1)
+
+
+def test_the_cached_loss_also_cites_gradient_caching(model):
+    assert "2107.01152" in CachedFlatNCERankingLoss(model).citation
+    assert "2101.06983" in CachedFlatNCERankingLoss(model).citation
+
+
+def test_a_scale_assigned_later_counts():
+    embeddings, loss = columns(), FlatNCERankingLoss(nn.Identity())
+    loss.scale = 5.0
+    expected = FlatNCERankingLoss(nn.Identity(), scale=5.0)
+    torch.testing.assert_close(
+        loss.compute_loss_from_embeddings(embeddings),
+        expected.compute_loss_from_embeddings(embeddings),
+    )
+
+
+def test_only_training_moves_a_controlled_temperature():
+    body = nn.Identity()
+    loss = FlatNCERankingLoss(body, temperature=EssController(0.5))
+    start = float(loss.temperature)
+    body.eval()
+    loss.compute_loss_from_embeddings(columns())
+    assert float(loss.temperature) == start
+    body.train()
+    loss.compute_loss_from_embeddings(columns())
+    assert float(loss.temperature) != start
+
+
+def test_the_trainer_can_hold_an_ess(example, model, tmp_path):
+    arguments = example.SentenceTransformerTrainingArguments(
+        str(tmp_path), max_steps=3, report_to="none", save_strategy="no", use_cpu=True
+    )
+    loss = FlatNCERankingLoss(model)
+    trainer = FlatNCETrainer(model, arguments, example.paraphrases(), loss=loss, ess=0.3)
+    trainer.train()
+    # An untrained model's negatives all look alike, so every step asks for a colder one.
+    assert float(loss.temperature) == pytest.approx(0.05 / 1.01**3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hardness_mode": "hard_negatives"}, "hardness_mode='hard_negatives'.*leave it out"),
+        ({"similarity_fct": euclidean_sim}, "similarity_fct='euclidean_sim'.*cos_sim"),
+        ({"objective": "dcl"}, "objective='dcl'.*'flatnce' or 'infonce'"),
+    ],
+    ids=["hardness", "similarity", "objective"],
+)
+def test_what_it_cannot_do_is_refused_with_a_remedy(options, message):
+    with pytest.raises(ValueError, match=message):
+        FlatNCERankingLoss(nn.Identity(), **options)
+
+
+def test_a_learned_temperature_in_a_joint_pool_is_refused():
+    loss = FlatNCERankingLoss(nn.Identity(), directions=ALL, temperature=LearnedTemperature(0.05))
+    with pytest.raises(ValueError, match="per_direction"):
+        loss.compute_loss_from_embeddings(columns())
+
+
+def test_one_column_is_refused():
+    with pytest.raises(ValueError, match=r"1 column.*pairs"):
+        FlatNCERankingLoss(nn.Identity()).compute_loss_from_embeddings(columns()[:1])
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch import nn
+from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
+
+torch.set_num_threads(1)
+folder = sys.argv[1]
+ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+whole = [torch.randn(6, 4, generator=torch.Generator().manual_seed(i)).double() for i in range(3)]
+
+def gradients(columns, directions):
+    columns = [z.clone().requires_grad_() for z in columns]
+    options = {"directions": directions, "gather_across_devices": True}
+    loss = FlatNCERankingLoss(nn.Identity(), **options).compute_loss_from_embeddings(columns)
+    loss.backward()
+    return loss.detach(), [z.grad for z in columns]
+
+def run(rank):
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    share = [z.chunk(2)[rank] for z in whole]
+    torch.save([gradients(share, d) for d in (ALL[:1], ALL)], f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+alone = [gradients(whole, d) for d in (ALL[:1], ALL)]
+processes.start_processes(run, nprocs=2, start_method="fork")
+found = [torch.load(f"{folder}/{rank}.pt") for rank in (0, 1)]
+for (loss, expected), first, second in zip(alone, *found, strict=True):
+    torch.testing.assert_close((first[0] + second[0]) / 2, loss)
+    for z, one, two in zip(expected, first[1], second[1], strict=True):
+        torch.testing.assert_close(torch.cat([one, two]) / 2, z)
+print("equal")
+"""
+
+
+def test_two_processes_that_gather_have_the_gradient_of_one(run_python, tmp_path):
+    assert run_python(TWO_PROCESSES, str(tmp_path)).strip() == "equal"
