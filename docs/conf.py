@@ -19,6 +19,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
 html_show_copyright = False
 html_title = f"flatnce {release}"
 

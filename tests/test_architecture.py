@@ -29,7 +29,7 @@ BLOCKS: tuple[tuple[str, ...], ...] = (
     ("evaluate",),
     ("functional",),
     ("train",),
-    ("recipes", "report", "export", "doctor", "integrations"),
+    ("recipes", "report", "export", "diagnosis", "integrations"),
     ("cli",),
     ("__main__",),
 )
@@ -49,6 +49,7 @@ PUBLIC = [
     "EssController",
     "KeyQueue",
     "LearnedTemperature",
+    "doctor",
     "functional",
     "__version__",
 ]

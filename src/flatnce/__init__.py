@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import flatnce.functional as functional
     from flatnce.control import EssController
+    from flatnce.diagnosis import doctor
     from flatnce.diagnostics import Monitor
     from flatnce.objectives import (
         DCL,
@@ -32,6 +33,7 @@ __all__ = [
     "EssController",
     "KeyQueue",
     "LearnedTemperature",
+    "doctor",
     "functional",
     "__version__",
 ]
@@ -49,6 +51,7 @@ _HOMES: dict[str, str | None] = {
     "EssController": "flatnce.control",
     "KeyQueue": "flatnce.pairs",
     "LearnedTemperature": "flatnce.objectives",
+    "doctor": "flatnce.diagnosis",
     "functional": None,
 }
 

@@ -23,9 +23,12 @@ COMMANDS = {
     "resume": "go on with a run exactly where it was left",
     "sweep": "train many runs side by side on one device: objectives, batch sizes, seeds, ...",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
+    "report": "one offline page about a run: verdict, curves, similarities, neighbours",
+    "compare": "runs side by side: seeds pooled, differences paired by seed",
     "export": "take the backbone away, for timm, torch or onnx",
     "mi": "how much two tables of numbers say about each other: a limit one can stand behind",
     "reproduce": "the paper's figures and tables, at three scales",
+    "doctor": "what is wrong with a run, embeddings or this installation, and what to do about it",
     "cost": "devices x hours x price: the paper's table and your own run",
 }
 
@@ -33,7 +36,7 @@ COMMANDS = {
 LAUNCHED = "FLATNCE_LAUNCH"
 
 # Packages that the command line needs and the core does not.
-EXTRAS = ("tyro", "rich", "jinja2", "markupsafe")
+EXTRAS = ("tyro", "rich", "jinja2", "markupsafe", "matplotlib")
 TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy")
 TABLE_EXTRAS = ("pandas", "pyarrow")
 

@@ -34,6 +34,7 @@ class Line:
         spread: Half the height of the band around the line, for example the standard deviation
             over seeds.
         series: Which colour, dash and marker; lines of one kind share it across charts.
+        filled: Fill the area under it and mark no points, as of a histogram.
     """
 
     label: str
@@ -41,6 +42,7 @@ class Line:
     y: Sequence[float | None]
     spread: Sequence[float | None] | None = None
     series: int = 0
+    filled: bool = False
 
 
 def line_chart(
@@ -70,7 +72,7 @@ def line_chart(
     ends = [y + sign * s for _, points in drawn for _, y, s in points for sign in (-1, 1)]
     said = [*(line.label for line, _ in drawn), *(r.label for r in references)]
     frame, axes = open_frame(xs, [*ends, *(r.y for r in references)], x, y, said)
-    named = [(points[-1][1], line.label, line.series) for line, points in drawn]
+    named = [(_height(line, points), line.label, line.series) for line, points in drawn]
     parts = [
         *axes,
         *frame.references(references),
@@ -90,6 +92,11 @@ def _points(line: Line) -> list[tuple[float, float, float]]:
     return [(x, y, s or 0.0) for x, y, s in together if y is not None]
 
 
+def _height(line: Line, points: list[tuple[float, float, float]]) -> float:
+    """Where the name of a line stands: at its end, of an area at its top."""
+    return max(y for _, y, _ in points) if line.filled else points[-1][1]
+
+
 def _curve(line: Line, points: list[tuple[float, float, float]], frame: Frame) -> list[str]:
     across, up = frame.across, frame.up
     kind, parts = f"series-{line.series % SERIES}", []
@@ -98,9 +105,15 @@ def _curve(line: Line, points: list[tuple[float, float, float]], frame: Frame) -
         under = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(points)]
         parts.append(f'<polygon class="band {kind}" points="{" ".join([*over, *under])}"/>')
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _ in points)
+    if line.filled:
+        first, last, floor = across(points[0][0]), across(points[-1][0]), HEIGHT - BOTTOM
+        corners = f"{first:.1f},{floor:.1f} {path} {last:.1f},{floor:.1f}"
+        parts.append(f'<polygon class="band {kind}" points="{corners}"/>')
     dash = DASHES[line.series % len(DASHES)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     parts.append(f'<polyline class="line {kind}"{dashed} points="{path}"/>')
+    if line.filled:
+        return parts
     every = -(-len(points) // MOST_MARKERS)
     # Counted from the end, so that the last point always has one.
     parts += [marker(line.series, across(x), up(y)) for x, y, _ in points[::-every]]

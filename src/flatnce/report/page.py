@@ -1,5 +1,7 @@
 """One offline HTML file: sections of prose, charts, and the numbers under every chart."""
 
+import base64
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +9,21 @@ from importlib import resources
 from pathlib import Path
 
 from flatnce.report.frame import SERIES
+from flatnce.report.gallery import Gallery
 
-__all__ = ["Figure", "Page", "Paragraph", "Section", "Table", "render_page", "write_page"]
+__all__ = [
+    "Figure",
+    "Page",
+    "Paragraph",
+    "Section",
+    "Table",
+    "check_place",
+    "render_page",
+    "write_page",
+]
+
+GENERATOR = '<meta name="generator" content="flatnce">'
+"""By which a page of ours is known."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,7 @@ class Section:
         table: A table, shown at once unless folded.
         figures: Charts.
         folded: Show the table only on request.
+        gallery: Pictures.
     """
 
     heading: str
@@ -78,6 +94,7 @@ class Section:
     table: Table | None = None
     figures: Sequence[Figure] = ()
     folded: bool = False
+    gallery: Gallery | None = None
 
 
 @dataclass(frozen=True)
@@ -97,11 +114,13 @@ class Page:
     facts: Mapping[str, str]
 
 
-def render_page(page: Page) -> str:
+def render_page(page: Page, live: str = "") -> str:
     """The page as HTML that refers to nothing outside itself.
 
     Arguments:
         page: What to show. Text is escaped; only charts are taken as markup.
+        live: Which state of the run this is, where the page is served and follows the run: it
+            then has a script that asks its own server for newer states.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -110,22 +129,58 @@ def render_page(page: Page) -> str:
         raise ImportError(
             "the page needs jinja2, which is not installed: pip install 'flatnce[report]'"
         ) from error
-    source = resources.files("flatnce.report").joinpath("templates/page.html").read_text("utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["drawing"] = Markup  # our own charts, which escape their own text
-    return environment.from_string(source).render(page=page, series=SERIES)
+    script = _template("live.js") if live else ""
+    # The browser runs the one script whose digest the page names, and no other.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.from_string(_template("page.html")).render(
+        page=page,
+        series=SERIES,
+        live=live,
+        script=Markup(script),
+        digest=Markup(digest),
+        generator=Markup(GENERATOR),
+    )
 
 
 def write_page(page: Page, path: Path) -> Path:
     """Write the page, all or nothing, and return where it is.
 
+    A file that is there and is no page of ours is never replaced.
+
     Arguments:
         page: What to show.
         path: The file.
     """
+    check_place(path)
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_text(render_page(page), encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where a page cannot be written, before any work is done.
+
+    Arguments:
+        path: The file.
+    """
+    if path.is_dir():
+        raise ValueError(f"out={str(path)!r} is a folder; name a file in it, such as report.html")
+    if not path.parent.is_dir():
+        raise ValueError(f"out={str(path)!r}: its folder does not exist; make it first")
+    if path.is_file() and path.stat().st_size:
+        head = path.read_bytes()[:4096].decode("utf-8", "replace")
+        ours = GENERATOR in head or ("<!DOCTYPE html>" in head and "--series-0" in head)
+        if not ours:
+            raise ValueError(
+                f"out={str(path)!r} is a file that flatnce did not write, which is never "
+                "replaced; name another"
+            )
+
+
+def _template(name: str) -> str:
+    return resources.files("flatnce.report").joinpath("templates", name).read_text("utf-8")

@@ -6,18 +6,32 @@ from typing import Any
 
 from flatnce.report.names import OBJECTIVES, opened
 from flatnce.report.page import Page, Paragraph, Section, Table, write_page
+from flatnce.report.pictured import Curves, Scattered
 from flatnce.report.provenance import origin_of
-from flatnce.report.run_figures import CHARTS, ceiling_label, figure_of
+from flatnce.report.run_figures import CHARTS, ceiling_label, curves_of
+from flatnce.report.run_portrait import portrait_of, portrait_pictures, portrait_sections
+from flatnce.report.settings import flat
 from flatnce.runlog import Run, read_run
 from flatnce.scores import score_cells
 
-__all__ = ["run_page"]
+__all__ = ["page_of_run", "pictures_of_run", "run_page"]
 
 
-def run_page(directory: str | Path) -> Path:
-    """Write ``report.html`` into a training run's directory and return its path.
+def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
+    """Write the page of a training run and return its path.
 
     An unfinished run gets a page of what it has measured so far, which says so.
+
+    Arguments:
+        directory: Written by ``flatnce train``.
+        out: The file; by default ``report.html`` in the directory.
+    """
+    page = page_of_run(directory)
+    return write_page(page, Path(directory) / "report.html" if out is None else Path(out))
+
+
+def page_of_run(directory: str | Path) -> Page:
+    """The page of a training run.
 
     Arguments:
         directory: Written by ``flatnce train``.
@@ -28,27 +42,40 @@ def run_page(directory: str | Path) -> Path:
             f"directory={str(directory)!r} is a run of kind {run.kind!r}; this page is for runs "
             "of `flatnce train`"
         )
-    return write_page(_page(run), run.directory / "report.html")
-
-
-def _page(run: Run) -> Page:
-    settings = _flat(run.config)
-    train, watch = _last(run, "train"), _last(run, "watch")
-    figures = [
-        figure
-        for chart in CHARTS
-        if (figure := figure_of(chart, run.metrics, ceiling_label({**watch, **train}, chart)))
+    settings, portrait = flat(run.config), portrait_of(run.directory)
+    sections = [
+        Section("Verdict", _verdict(run)),
+        Section("Key numbers", table=_key(run, (portrait or {}).get("memory"))),
     ]
-    sections = [Section("Verdict", _verdict(run)), Section("Key numbers", table=_key(run))]
-    if figures:
-        sections.append(Section("During training", figures=figures))
     evaluations = (run.results or {}).get("evaluations") or []
     if evaluations:
         sections.append(Section("Evaluations", [Paragraph(_TOWARDS_TEST)], _scores(evaluations)))
+    curves = _curves(run)
+    if curves:
+        figures = [chart.figure() for chart in curves]
+        sections.append(Section("During training", figures=figures))
+    sections += portrait_sections(portrait, run.directory.name)
     rows = [(name, _shown(value)) for name, value in settings.items()]
     config = Table("Every setting of this run", ["Setting", "Value"], rows)
     sections.append(Section("Configuration", table=config, folded=True))
     return Page(f"Training run {run.directory.name}", _lead(run, settings), sections, _facts(run))
+
+
+def pictures_of_run(directory: str | Path) -> list[Curves | Scattered]:
+    """Every chart of a training run's page, before it is drawn.
+
+    Arguments:
+        directory: Written by ``flatnce train``.
+    """
+    run = read_run(directory)
+    portrait = portrait_of(run.directory)
+    return [*_curves(run), *(portrait_pictures(portrait) if portrait else [])]
+
+
+def _curves(run: Run) -> list[Curves]:
+    last = {**_last(run, "watch"), **_last(run, "train")}
+    every = (curves_of(chart, run.metrics, ceiling_label(last, chart)) for chart in CHARTS)
+    return [chart for chart in every if chart is not None]
 
 
 _TOWARDS_TEST = (
@@ -100,7 +127,7 @@ def _finding(record: Mapping[str, Any], topic: str) -> Paragraph:
     return Paragraph(opened(text), topic)
 
 
-def _key(run: Run) -> Table:
+def _key(run: Run, memory: Mapping[str, int] | None) -> Table:
     """The last numbers, each beside what it can reach at most; only what was measured."""
     train, watch, results = _last(run, "train"), _last(run, "watch"), run.results or {}
     speed = results.get("images_per_second") or train.get("images_per_second")
@@ -136,6 +163,7 @@ def _key(run: Run) -> Table:
         ("Temperature", _share(train.get("temperature")), ""),
         ("Images a second", f"{speed:,.0f}" if speed else "", ""),
         ("Time", _time(seconds), ""),
+        ("Memory of training, estimated", _bytes(sum(memory.values())) if memory else "", ""),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"
     return Table(
@@ -165,7 +193,7 @@ def _score(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    seeds = run.environment.get("seeds") or [_flat(run.config).get("seed")]
+    seeds = run.environment.get("seeds") or [flat(run.config).get("seed")]
     return {
         **origin_of(run.environment),
         "Seed": ", ".join(str(seed) for seed in seeds),
@@ -182,14 +210,6 @@ def _last(run: Run, kind: str) -> dict[str, Any]:
     return next((r for r in reversed(run.metrics) if r.get("kind") == kind), {})
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every leaf by its own name; they are unique over the sections."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
-    return found
-
-
 def _shown(value: Any) -> str:  # noqa: ANN401 (a setting)
     return "not set" if value is None else str(value)
 
@@ -204,6 +224,10 @@ def _share(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f} %"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
 
 
 def _time(seconds: float | None) -> str:

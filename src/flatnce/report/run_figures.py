@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.report.chart import Axis, Line, Reference, line_chart
-from flatnce.report.page import Figure, Table
+from flatnce.report.chart import Axis, Line, Reference
+from flatnce.report.page import Table
+from flatnce.report.pictured import Curves
 
-__all__ = ["CHARTS", "Chart", "ceiling_label", "figure_of"]
+__all__ = ["CHARTS", "Chart", "ceiling_label", "curves_of", "measured", "thinned"]
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -134,7 +135,7 @@ CHARTS = (
 """In reading order."""
 
 
-def figure_of(chart: Chart, records: Records, ceiling: str = "log K") -> Figure | None:
+def curves_of(chart: Chart, records: Records, ceiling: str = "log K") -> Curves | None:
     """A chart of what was measured, or None where nothing was.
 
     Arguments:
@@ -142,36 +143,47 @@ def figure_of(chart: Chart, records: Records, ceiling: str = "log K") -> Figure 
         records: All measurements of the run.
         ceiling: What to call the ceiling.
     """
-    measured = [
+    found = measured(chart, records)
+    if not found:
+        return None
+    kept = thinned(found)
+    epochs = [record["epoch"] for record in kept]
+    every = ([record.get(key) for record in kept] for key in chart.keys)
+    lines = [
+        Line(label, epochs, values, None, series)
+        for series, (label, values) in enumerate(zip(chart.keys.values(), every, strict=True))
+        if any(value is not None for value in values)
+    ]
+    references, more = _ceiling(chart, kept, ceiling)
+    left_out = len(found) - len(kept)
+    note = f" {len(kept)} of {len(found)} measurements are drawn." if left_out else ""
+    return Curves(
+        chart.name,
+        chart.title,
+        chart.caption + note,
+        f"{chart.axis} by epoch. {_in_words(lines, chart.factor)}",
+        [*lines, *more],
+        Axis("epoch"),
+        Axis(chart.axis, low=chart.low, factor=chart.factor),
+        _numbers(chart, lines, kept),
+        references,
+    )
+
+
+def measured(chart: Chart, records: Records) -> list[Mapping[str, Any]]:
+    """The lines of a run that hold something of a chart.
+
+    Arguments:
+        chart: Which.
+        records: All measurements of the run.
+    """
+    return [
         record
         for record in records
         if record.get("kind") == chart.kind
         and record.get("epoch") is not None
         and any(record.get(key) is not None for key in chart.keys)
     ]
-    if not measured:
-        return None
-    kept = _thinned(measured)
-    epochs = [record["epoch"] for record in kept]
-    found = ([record.get(key) for record in kept] for key in chart.keys)
-    lines = [
-        Line(label, epochs, values, None, series)
-        for series, (label, values) in enumerate(zip(chart.keys.values(), found, strict=True))
-        if any(value is not None for value in values)
-    ]
-    references, more = _ceiling(chart, kept, ceiling)
-    svg = line_chart(
-        f"chart-{chart.name}",
-        chart.title,
-        f"{chart.axis} by epoch. {_in_words(lines, chart.factor)}",
-        [*lines, *more],
-        Axis("epoch"),
-        Axis(chart.axis, low=chart.low, factor=chart.factor),
-        references,
-    )
-    left_out = len(measured) - len(kept)
-    thinned = f" {len(kept)} of {len(measured)} measurements are drawn." if left_out else ""
-    return Figure(chart.title, svg, chart.caption + thinned, _numbers(chart, lines, kept))
 
 
 def ceiling_label(record: Mapping[str, Any], chart: Chart) -> str:
@@ -186,12 +198,17 @@ def ceiling_label(record: Mapping[str, Any], chart: Chart) -> str:
     return f"log {record['negatives'] + 1:,.0f}" if record.get("negatives") else "log K"
 
 
-def _thinned(records: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Every so many of them, the first and the last included."""
-    if len(records) <= MOST_POINTS:
+def thinned(records: list[Mapping[str, Any]], most: int = MOST_POINTS) -> list[Mapping[str, Any]]:
+    """Every so many of them, the first and the last included.
+
+    Arguments:
+        records: In order.
+        most: How many at most.
+    """
+    if len(records) <= most:
         return records
     last = len(records) - 1
-    return [records[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return [records[round(i * last / (most - 1))] for i in range(most)]
 
 
 def _ceiling(chart: Chart, records: Records, label: str) -> tuple[list[Reference], list[Line]]:

@@ -1,0 +1,90 @@
+"""What the commands that write pages share: where to, figures beside it, and serving it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatnce.report.page import Page
+from flatnce.report.paper import FORMATS
+from flatnce.report.serve import loopback_of, serve
+
+__all__ = ["PageOptions", "say", "until_stopped"]
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Where a page goes, and what goes with it.
+
+    Arguments:
+        out: The file; by default report.html in the run's directory, of several runs
+            comparison.html here.
+        watch: Serve the page on this machine and follow the run while it goes on.
+        host: Where to serve: 127.0.0.1 or another loopback address.
+        port: Where to serve; any free port by default.
+        figures: Also write every chart for a paper into this folder.
+        formats: Of these figures.
+        json: Print what was found as JSON and nothing else.
+    """
+
+    out: Path | None = None
+    watch: bool = False
+    host: str = "127.0.0.1"
+    port: int = 0
+    figures: Path | None = None
+    formats: tuple[str, ...] = FORMATS
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        loopback_of(self.host)
+
+
+def say(
+    page: Path,
+    figures: Sequence[Path],
+    *,
+    as_json: bool,
+    left_out: str = "",
+    **more: object,
+) -> None:
+    """Print what was written.
+
+    Arguments:
+        page: The page.
+        figures: For papers.
+        as_json: As one JSON object.
+        left_out: What could not be done, and why.
+        **more: Said in JSON only.
+    """
+    if as_json:
+        plain = {"page": str(page), "figures": list(map(str, figures)), "left_out": left_out}
+        print(json.dumps({**plain, **more}), flush=True)
+        return
+    if left_out:
+        print(left_out)
+    print(f"the page: {page}", flush=True)
+    if figures:
+        print(f"{len(figures)} figures in {figures[0].parent}", flush=True)
+
+
+def until_stopped(
+    directories: Sequence[Path], page: Callable[[], Page], options: PageOptions
+) -> int:
+    """Serve a page until Ctrl-C, and return the exit code.
+
+    Arguments:
+        directories: The runs it follows.
+        page: Makes it anew.
+        options: Where.
+    """
+    with serve(directories, page, host=options.host, port=options.port) as server:
+        address = f"http://{options.host}:{server.server_address[1]}/"
+        if options.json:
+            print(json.dumps({"address": address}), flush=True)
+        else:
+            print(f"{address} follows the run; stop with Ctrl-C", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0

@@ -1,0 +1,69 @@
+"""Arguments of the doctor, checked before any work: one message, with a remedy."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from flatnce.diagnosis.precision import PRECISIONS
+
+__all__ = ["LAYOUTS", "check"]
+
+LAYOUTS = ("two_view", "two_tower")
+
+
+def check(
+    z1: Tensor,
+    z2: Tensor,
+    temperature: float | None,
+    labels: Tensor | None,
+    ids: Tensor | None,
+    batch_size: int | None,
+    precision: str | None,
+    loss_scale: float | None,
+    layout: str,
+) -> None:
+    """Refuse what the doctor cannot look at; see :func:`flatnce.doctor` for the arguments."""
+    for name, z in (("z1", z1), ("z2", z2)):
+        if not isinstance(z, Tensor):
+            raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
+        if z.ndim != 2 or not z.is_floating_point() or z.shape[0] < 2 or z.shape[1] < 1:
+            raise ValueError(
+                f"{name} has shape {tuple(z.shape)} and dtype {z.dtype}; pass floating "
+                "embeddings, (samples, width), at least 2 samples"
+            )
+    if z1.shape != z2.shape or z1.dtype != z2.dtype or z1.device != z2.device:
+        raise ValueError(
+            f"z1 is {tuple(z1.shape)}, {z1.dtype} on {z1.device} and z2 {tuple(z2.shape)}, "
+            f"{z2.dtype} on {z2.device}; row i of one is the positive of row i of the other, so "
+            "they must agree"
+        )
+    for name, values in (("labels", labels), ("ids", ids)):
+        _check_integers(name, values, z1.shape[0])
+    for name, number in (("temperature", temperature), ("loss_scale", loss_scale)):
+        if number is not None and not (math.isfinite(number) and number > 1e-30):
+            raise ValueError(f"{name}={number} must be a positive finite number")
+    if batch_size is not None and not 2 <= batch_size <= z1.shape[0]:
+        raise ValueError(
+            f"batch_size={batch_size} must lie between 2 and the {z1.shape[0]} samples given; "
+            "pass more samples, or leave it out"
+        )
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is unknown; choose one of {[*PRECISIONS]}")
+    if precision is None and str(z1.dtype).removeprefix("torch.") not in PRECISIONS:
+        raise ValueError(f"z1 has dtype {z1.dtype}; pass one of {[*PRECISIONS]}")
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+
+
+def _check_integers(name: str, values: Tensor | None, n: int) -> None:
+    if values is None:
+        return
+    if not isinstance(values, Tensor):
+        raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
+    plain = not values.is_floating_point() and values.dtype != torch.bool
+    if values.shape != (n,) or not plain or values.is_complex():
+        raise ValueError(
+            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one integer a "
+            f"sample, shape ({n},)"
+        )

@@ -1,0 +1,276 @@
+"""``flatnce.doctor(z1, z2)``: two views' embeddings, looked at from every side."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce.contrast import contrast_of
+from flatnce.diagnosis.arguments import check
+from flatnce.diagnosis.findings import Diagnosis, Finding, in_order
+from flatnce.diagnosis.neighbours import SEPARATION, look_around, neighbour_findings
+from flatnce.diagnosis.precision import ALIVE, LOSS_SCALE, PRECISIONS, dead_in, survival
+from flatnce.diagnosis.records import findings_on, verdicts_on
+from flatnce.diagnostics import Monitor, Snapshot, temperature_for_ess
+from flatnce.diagnostics.ess import least_effective_sample_size
+from flatnce.pairs import Pairs, two_tower, two_view
+
+__all__ = ["DEFAULT_TEMPERATURE", "GOOD_ESS", "MOST_ROWS", "doctor"]
+
+DEFAULT_TEMPERATURE = 0.1
+"""What the losses of this package use where nothing else is said."""
+
+GOOD_ESS = 0.3
+"""In the middle of the range that the paper found good, 0.15 to 0.4."""
+
+MOST_ROWS = 4096
+"""Samples of which all pairs are looked at; of more, so many, evenly spread."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The arguments of the doctor, checked; bad rows taken out."""
+
+    z1: Tensor
+    z2: Tensor
+    ids: Tensor | None
+    labels: Tensor | None
+    temperature: float
+    batch_size: int
+    layout: str
+    objective: str
+
+    def batches(self) -> list[slice]:
+        """Whole batches; the rest, which has another number of negatives, is left out."""
+        size = self.batch_size
+        return [slice(start, start + size) for start in range(0, len(self.z1) - size + 1, size)]
+
+    def pairs(self, part: slice) -> Pairs | tuple[Pairs, ...]:
+        """The layout of a batch."""
+        ids = None if self.ids is None else self.ids[part]
+        layout: Any = two_tower if self.layout == "two_tower" else two_view
+        found: Pairs | tuple[Pairs, ...] = layout(self.z1[part], self.z2[part], ids=ids)
+        return found
+
+
+@torch.no_grad()
+def doctor(
+    z1: Tensor,
+    z2: Tensor,
+    *,
+    temperature: float | None = None,
+    labels: Tensor | None = None,
+    ids: Tensor | None = None,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    loss_scale: float | None = None,
+    layout: str = "two_view",
+    objective: str = "",
+    subject: str = "embeddings",
+) -> Diagnosis:
+    """Say what is wrong with the embeddings of two views, and what to do about it.
+
+    Looks for: broken rows, collapse (whole and of dimensions), a gradient that dies in a
+    precision, identical views, a loss that does not learn, duplicates, false negatives,
+    saturation, too few negatives, a temperature out of range. See :data:`KINDS` for the order.
+
+    Arguments:
+        z1: First views, (n, d), as the loss gets them; rows are normalised here.
+        z2: Second views; row i is the positive of row i of ``z1``.
+        temperature: Of the loss; unknown, 0.1 is taken and no temperature called wrong.
+        labels: One class a sample, for counting false negatives; negative ones are unknown.
+        ids: One integer a sample: equal ones are known to be the same sample.
+        batch_size: Samples of a training batch; by default all rows are one.
+        precision: In which the loss is computed: ``float16``, ``bfloat16`` or ``float32``; by
+            default that of ``z1``.
+        loss_scale: Of a gradient scaler; by default 65536 in float16, as torch's begins, and 1
+            elsewhere. 1 means that there is none.
+        layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
+        objective: The loss's name, for example ``InfoNCE``; remedies depend on it.
+        subject: What to call it in the answer.
+
+    Examples:
+        >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+        <torch...>
+        >>> z = torch.randn(256, 64)
+        >>> doctor(z, z + 0.9 * torch.randn(256, 64), temperature=0.2).verdict
+        'healthy'
+        >>> doctor(z, z.clone(), temperature=0.05).kinds
+        ('identical views', 'saturated')
+    """
+    check(z1, z2, temperature, labels, ids, batch_size, precision, loss_scale, layout)
+    whole = _whole_rows(z1, z2)
+    broken = _broken(z1, z2, whole)
+    n = int(whole.sum())
+    if n < 2:
+        return Diagnosis(subject, (broken,) if broken else (), {"samples": n}, judged=False)
+    kept = _Case(
+        z1[whole],
+        z2[whole],
+        None if ids is None else ids[whole].to(z1.device),
+        None if labels is None else labels[whole].to(z1.device),
+        temperature or DEFAULT_TEMPERATURE,
+        min(batch_size or n, n),
+        layout,
+        objective,
+    )
+    numbers: dict[str, Any] = {"samples": n, "width": z1.shape[1]}
+    found = [broken] if broken else []
+    found += _judged(kept, numbers)
+    found += _looked_around(kept, numbers, {finding.kind for finding in found})
+    named = precision or str(z1.dtype).removeprefix("torch.")
+    found += _survived(kept, numbers, named, loss_scale, {finding.kind for finding in found})
+    if temperature is None:
+        found = [finding for finding in found if not finding.kind.startswith("temperature")]
+    return Diagnosis(subject, in_order(found), numbers, _unknown(numbers, temperature, n, found))
+
+
+def _whole_rows(z1: Tensor, z2: Tensor) -> Tensor:
+    """Samples of which both rows are finite and none is zero, in the loss's own float32."""
+    norms = [torch.linalg.vector_norm(z.to(_working(z)), dim=1) for z in (z1, z2)]
+    return (norms[0] * norms[1] > 0) & norms[0].isfinite() & norms[1].isfinite()
+
+
+def _working(z: Tensor) -> torch.dtype:
+    return torch.promote_types(z.dtype, torch.float32)
+
+
+def _broken(z1: Tensor, z2: Tensor, whole: Tensor) -> Finding | None:
+    count = int((~whole).sum())
+    if not count:
+        return None
+    finite = z1.isfinite().all(dim=1) & z2.isfinite().all(dim=1)
+    return Finding(
+        "broken rows",
+        f"{count} of {len(whole)} samples cannot be normalised: {int((~finite).sum())} hold NaN "
+        f"or infinite values, {int((finite & ~whole).sum())} are zero or overflow; the rest was "
+        "judged without them",
+        (
+            "look for the first step with a NaN: a learning rate too large, a division by zero",
+            "in float16, look for overflow before the head's end; bfloat16 has the range",
+            "zero rows are dead units: lower the learning rate, or end the head without a ReLU",
+        ),
+    )
+
+
+def _judged(case: _Case, numbers: dict[str, Any]) -> list[Finding]:
+    """Findings on the row statistics, as a Monitor takes them."""
+    record, half = _record(case, case.temperature)
+    numbers |= record
+    numbers["negatives_for_half_gain"] = half
+    numbers["temperature_for_good_ess"] = better = _better_temperature(case)
+    idle = None
+    if better is not None:
+        # A wrong temperature hides whether anything was learnt; at a better one it shows.
+        there, _ = _record(case, better)
+        idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
+    available = min(len(case.z1), case.z1.shape[1])
+    found = findings_on([record], case.objective, available=available, idle=idle)
+    return [_with_more(finding, numbers) for finding in found]
+
+
+def _with_more(finding: Finding, numbers: dict[str, Any]) -> Finding:
+    """The finding without steps, which embeddings do not have, and with what they do tell."""
+    more, better = "", numbers["temperature_for_good_ess"]
+    if finding.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
+        more = f"; for a gain of 0.5 it would take about {half:,.0f} negatives a row"
+    if finding.kind.startswith("temperature") and better is not None:
+        more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
+        more += f", not {numbers['temperature']:.2g}"
+    return Finding(finding.kind, finding.evidence + more, finding.remedies)
+
+
+def _record(case: _Case, temperature: float) -> tuple[dict[str, Any], float]:
+    """A Monitor's numbers over the batches; and the negatives at which half the gain is left."""
+    monitor, gaps = Monitor(rows=min(case.batch_size, MOST_ROWS)), []
+    for part in case.batches():
+        contrast = contrast_of(case.pairs(part), temperature)
+        rows = case.z1[part]
+        monitor.update(Snapshot(contrast, contrast.margin.mean(), rows, case.objective))
+        gaps.append(contrast.margin.double().mean())
+    found: dict[str, Any] = monitor.compute(step=0)
+    del found["step"], found["steps"]
+    gap = float(torch.stack(gaps).mean())
+    return {**found, "step": 0}, found["negatives"] * math.exp(min(-gap, 700.0))
+
+
+def _better_temperature(case: _Case) -> float | None:
+    """The temperature of a good ESS on the first batch; None where negatives are too few."""
+    pairs = case.pairs(case.batches()[0])
+    if float(least_effective_sample_size(contrast_of(pairs, 1.0))) >= GOOD_ESS:
+        return None
+    return float(temperature_for_ess(pairs, GOOD_ESS))
+
+
+def _looked_around(case: _Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
+    n = len(case.z1)
+    rows = torch.linspace(0, n - 1, min(n, MOST_ROWS), device=case.z1.device).round().long()
+    first, second = (normalize(z[rows].double(), dim=1) for z in (case.z1, case.z2))
+    seen = look_around(
+        first,
+        second,
+        rows if case.ids is None else case.ids[rows].long(),
+        case.temperature,
+        labels=None if case.labels is None else case.labels[rows].long(),
+        batch_size=case.batch_size,
+    )
+    numbers |= {
+        "twins_a_row": seen.twins,
+        "copied_views": seen.copied,
+        "separation": seen.separation,
+        "false_negative_rate": seen.rate,
+    }
+    if seen.rate_by_label is not None:
+        numbers["false_negative_rate_by_label"] = seen.rate_by_label
+        numbers["false_negative_weight_by_label"] = seen.weight_by_label
+    if "collapsed" in kinds:  # then everything is a copy of everything
+        return []
+    found = neighbour_findings(seen, numbers["negatives"])
+    if "dimensional collapse" in kinds:  # in few dimensions neighbours are near by necessity
+        found = [finding for finding in found if finding.kind != "false negatives"]
+    return found
+
+
+def _survived(
+    case: _Case, numbers: dict[str, Any], precision: str, scale: float | None, kinds: set[str]
+) -> list[Finding]:
+    if scale is None:
+        scale = LOSS_SCALE if precision == "float16" else 1.0
+    part = case.batches()[0]
+    views = case.z1[part], case.z2[part]
+    for name in PRECISIONS:
+        if name == precision or name in ("float16", "bfloat16"):
+            used = scale if name == precision else LOSS_SCALE if name == "float16" else 1.0
+            numbers[f"survival_{name}"] = survival(
+                *views, case.temperature, name, layout=case.layout, loss_scale=used
+            )
+    cosine = numbers[f"survival_{precision}"]
+    # Where all rows are one, rounding has nothing left to spoil: that is the collapse's fault.
+    if cosine is None or cosine >= ALIVE or (precision == "float32" and "collapsed" in kinds):
+        return []
+    bare = None
+    if scale != 1:
+        bare = survival(*views, case.temperature, precision, layout=case.layout)
+    return [dead_in(precision, cosine, bare)]
+
+
+def _unknown(
+    numbers: dict[str, Any], temperature: float | None, n: int, found: list[Finding]
+) -> tuple[str, ...]:
+    said = []
+    if temperature is None:
+        said.append(
+            f"the temperature was not given: gain and ESS are those at {DEFAULT_TEMPERATURE}, and "
+            "no temperature is called too high or too low; pass temperature="
+        )
+    if numbers["false_negative_rate"] is None:
+        said.append(
+            "the rate of false negatives: positives stand only "
+            f"{numbers['separation']:.1f} spreads above the negatives, {SEPARATION:g} are needed"
+        )
+    if n > MOST_ROWS:
+        said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were looked at")
+    return tuple(said)

@@ -1,0 +1,87 @@
+"""Whatever a path names: embeddings, a run or a TensorBoard folder."""
+
+from pathlib import Path
+from typing import Any
+
+from flatnce.diagnosis.archive import read_embeddings
+from flatnce.diagnosis.arguments import LAYOUTS
+from flatnce.diagnosis.board import event_folders, examine_board
+from flatnce.diagnosis.embeddings import doctor
+from flatnce.diagnosis.findings import Diagnosis
+
+__all__ = ["examine"]
+
+
+def examine(
+    target: str | Path,
+    *,
+    temperature: float | None = None,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    loss_scale: float | None = None,
+    layout: str = "two_view",
+    objective: str = "",
+    embeddings: bool = True,
+    device: str = "auto",
+) -> Diagnosis:
+    """Look at a run, a file of embeddings or a TensorBoard folder.
+
+    A file is read as embeddings; a folder with ``config.json``, or a name in ``runs/``, as a run;
+    a folder with event files as TensorBoard's.
+
+    Arguments:
+        target: Its path; of a run, its name will do.
+        temperature: Of the loss; before what the file says.
+        batch_size: Samples of a training batch; before what the file says.
+        precision: In which the loss is computed, for embeddings.
+        loss_scale: Of a gradient scaler, for embeddings.
+        layout: ``two_view`` or ``two_tower``.
+        objective: The loss's name; a run knows its own.
+        embeddings: Of a run, embed some of its images, too.
+        device: Of a run, where to embed.
+    """
+    place = Path(target)
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+    if place.is_file() or place.suffix in (".npz", ".npy"):
+        given: dict[str, Any] = read_embeddings(place)
+        typed = {"temperature": temperature, "batch_size": batch_size, "precision": precision}
+        given |= {name: value for name, value in typed.items() if value is not None}
+        given |= {"loss_scale": loss_scale, "layout": layout, "objective": objective}
+        return doctor(**given, subject=str(place))
+    if place.is_dir() and not (place / "config.json").is_file() and event_folders(place):
+        return examine_board(
+            place, candidates=_candidates(batch_size, layout), objective=objective
+        )
+    _refuse_what_a_run_knows(temperature, batch_size, precision, loss_scale, objective)
+    from flatnce.diagnosis.runs import examine_run  # brings torchvision and the data sets
+
+    return examine_run(target, embeddings=embeddings, device=device)
+
+
+def _candidates(batch_size: int | None, layout: str) -> int | None:
+    """Positive and negatives a row, K, in one process without a queue."""
+    if batch_size is None:
+        return None
+    if batch_size < 2:
+        raise ValueError(f"batch_size={batch_size} must be at least 2")
+    return batch_size if layout == "two_tower" else 2 * batch_size - 1
+
+
+def _refuse_what_a_run_knows(
+    temperature: float | None,
+    batch_size: int | None,
+    precision: str | None,
+    loss_scale: float | None,
+    objective: str,
+) -> None:
+    given = {
+        "temperature": temperature,
+        "batch_size": batch_size,
+        "precision": precision,
+        "loss_scale": loss_scale,
+        "objective": objective or None,
+    }
+    named = [f"{name}={value}" for name, value in given.items() if value is not None]
+    if named:
+        raise ValueError(f"{named[0]} is for embeddings; a run knows its own, so leave it out")

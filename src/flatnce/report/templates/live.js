@@ -1,0 +1,56 @@
+
+// Asks its own server whether the run has moved on, and takes over what changed. What the reader
+// has opened, where the focus is and how far the page is scrolled stay as they are.
+(() => {
+  const every = 2000;
+  const said = document.getElementById("live-said");
+  const when = document.getElementById("live-when");
+  let state = document.documentElement.dataset.state;
+
+  // A screen reader announces this, so it changes only when there is news.
+  const say = (words) => { if (said.textContent !== words) said.textContent = words; };
+
+  // Which element this is, so that it is found again in a newer page.
+  const nameOf = (element) => {
+    const section = element.closest("section");
+    const heading = section ? section.querySelector("h2").textContent : "";
+    const alike = [...(section || document).querySelectorAll(element.tagName)];
+    return [heading, element.tagName, alike.indexOf(element)].join("/");
+  };
+
+  const take = (newer) => {
+    const main = document.querySelector("main");
+    const open = new Set([...main.querySelectorAll("details[open]")].map(nameOf));
+    const held = main.contains(document.activeElement) ? nameOf(document.activeElement) : "";
+    for (const place of ["#lead", "main", "footer"]) {
+      const fresh = document.adoptNode(newer.querySelector(place));
+      document.querySelector(place).replaceWith(fresh);
+    }
+    for (const element of document.querySelectorAll("main details, main summary, main div")) {
+      const name = nameOf(element);
+      if (open.has(name)) element.open = true;
+      if (held === name) element.focus({ preventScroll: true });
+    }
+  };
+
+  const look = async () => {
+    try {
+      const answer = await fetch("state", { cache: "no-store" });
+      const newest = answer.ok ? await answer.text() : state;
+      if (newest !== state) {
+        const page = await fetch("./", { cache: "no-store" });
+        if (page.ok) {
+          const newer = new DOMParser().parseFromString(await page.text(), "text/html");
+          state = newer.documentElement.dataset.state;
+          take(newer);
+          when.textContent = `Newest numbers taken over at ${new Date().toLocaleTimeString()}.`;
+        }
+      }
+      say("This page follows the run.");
+    } catch {
+      say("The server has stopped: this is the last state.");
+    }
+    setTimeout(look, every);
+  };
+  setTimeout(look, every);
+})();

@@ -1,0 +1,75 @@
+"""``flatnce compare`` as a user meets it."""
+
+import json
+
+import pytest
+
+from flatnce.cli import main
+from made_runs import write_pairs, write_run
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def names(tmp_path):
+    return [run.name for run in write_pairs(tmp_path / "runs", [0.02, 0.03, 0.01])]
+
+
+def test_runs_are_compared_by_a_setting(names, tmp_path, capsys):
+    assert main(["compare", *names, "--by", "objective"]) == 0
+    assert capsys.readouterr().out.strip() == "the page: comparison.html"
+    html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert "6 runs in 2 groups by objective" in html and len(html) < 1_000_000
+
+
+def test_json_holds_the_differences(names, capsys):
+    assert main(["compare", *names, "--against", "flatnce", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    linear = next(one for one in said["differences"] if "linear" in one["measure"])
+    assert (linear["group"], linear["against"], linear["pairs"]) == ("InfoNCE", "FlatNCE", 3)
+    assert linear["mean"] == pytest.approx(-0.02)
+
+
+def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
+    write_pairs(tmp_path / "runs" / "mine", [0.02, 0.03])
+    (tmp_path / "runs" / "mine" / "sweep.json").write_text("{}")
+    assert main(["compare", "mine", "mine/infonce-0", "--out", "a.html"]) == 0
+    assert "4 runs in 2 groups" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_figures_are_written_on_request(names, tmp_path, capsys):
+    assert main(["compare", *names, "--figures", "f", "--formats", "svg"]) == 0
+    drawn = (tmp_path / "f" / "knn-knn.svg").read_text(encoding="utf-8")
+    assert "FlatNCE" in drawn and "InfoNCE" in drawn
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        (["--by", "objectiv"], "did you mean 'objective'"),
+        (["--against", "dcl"], "there are infonce, flatnce"),
+        (["--host", "10.0.0.1"], "served on 127.0.0.1 only"),
+        (["--out", "runs"], "is a folder"),
+    ],
+)
+def test_misuse_is_one_line_with_the_remedy(names, capsys, more, words):
+    assert main(["compare", *names, *more]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+
+
+def test_one_run_is_too_few(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "alone")
+    assert main(["compare", "alone"]) == 2
+    assert "at least two" in capsys.readouterr().err
+
+
+def test_help_names_the_main_options(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--by", "--against", "--watch", "--figures"))

@@ -1,0 +1,342 @@
+"""Rules on histories and curves, TensorBoard folders, runs, and the installation."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flatnce.diagnosis import Diagnosis, examine, examine_installation, installation, runs
+from flatnce.diagnosis.board import examine_board
+from flatnce.diagnosis.curves import curve_findings
+from flatnce.diagnosis.records import FEW_NEGATIVES, findings_on, verdicts_on
+from flatnce.diagnosis.runs import examine_run
+from flatnce.diagnostics import verdict_on
+from flatnce.runlog import RunLog
+from flatnce.train import preset, train
+
+GOOD = {
+    "mi": 3.0,
+    "mi_ceiling": 4.84,
+    "gain": 0.4,
+    "ess": 0.3,
+    "negatives": 126.0,
+    "uniformity": -3.5,
+    "effective_rank": 60.0,
+    "temperature": 0.1,
+}
+
+
+def kinds_of(*changes, **options):
+    history = [{"step": 10 * i, **GOOD, **change} for i, change in enumerate(changes)]
+    return [finding.kind for finding in findings_on(history, **options)]
+
+
+@pytest.mark.parametrize(
+    "change, kinds",
+    [
+        ({}, []),
+        ({"gain": 0.01}, ["saturated"]),
+        ({"gain": 0.01, "ess": 0.001}, ["saturated", "temperature too low"]),
+        ({"uniformity": -0.01, "ess": 0.99, "mi": 0.0}, ["collapsed"]),
+        ({"ess": 0.99}, ["temperature too high"]),
+        ({"ess": 0.99, "mi": 0.0}, ["temperature too high"]),
+        ({"ess": 0.99, "mi": 0.0, "uniformity": -0.3}, ["not learning"]),
+        ({"mi": 0.0}, ["not learning"]),
+        ({"negatives": 6.0, "mi_ceiling": 1.95, "mi": 1.0, "ess": 0.3}, ["too few negatives"]),
+        ({"temperature": 0.001}, ["temperature too low"]),
+        ({"temperature": 5.0}, ["temperature too high"]),
+        ({"temperature": 0.01}, []),
+        ({"temperature": float(torch.tensor(1.0))}, []),
+        ({"effective_rank": 5.0}, ["dimensional collapse"]),
+    ],
+)
+def test_a_record_has_the_findings_that_hold_and_not_their_consequences(change, kinds):
+    assert kinds_of(change, available=128) == kinds
+
+
+@pytest.mark.parametrize("idle, kinds", [(True, ["not learning"]), (False, [])])
+def test_a_wrong_temperature_hides_idleness_unless_somebody_tried_a_better_one(idle, kinds):
+    found = kinds_of({"ess": 0.99, "mi": 0.0}, idle=idle)
+    assert found == [*kinds, "temperature too high"]
+
+
+def test_a_wide_head_need_not_be_filled():
+    assert kinds_of({"effective_rank": 60.0}, available=2048) == []
+    assert kinds_of({"effective_rank": 5.0}) == []  # its width is not known
+
+
+@pytest.mark.parametrize("count, few", [(FEW_NEGATIVES - 1, True), (FEW_NEGATIVES, False)])
+def test_negatives_are_counted_by_the_ceiling_where_nobody_says(count, few):
+    record = {"step": 0, **GOOD, "mi_ceiling": math.log1p(count), "mi": 1.0}
+    del record["negatives"]
+    found = [finding.kind for finding in findings_on([record])]
+    assert ("too few negatives" in found) is few
+
+
+def test_the_first_of_all_verdicts_is_the_verdict_and_keeps_its_step():
+    history = [{"step": step, **GOOD, "gain": gain} for step, gain in ((1, 0.4), (2, 0.01))]
+    history[1]["ess"] = 0.001
+    found = verdicts_on(history, "InfoNCE")
+    assert found[0] == verdict_on(history, "InfoNCE")
+    assert [(one.kind, one.since) for one in found] == [("saturated", 2), ("peaked", 2)]
+
+
+def falling(start, end, count=40):
+    return [(i, start + (end - start) * i / (count - 1)) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "points, candidates, kinds",
+    [
+        (falling(6.0, 2.0), 511, []),
+        ([(i, 6 * 0.7**i) for i in range(40)], 511, ["saturated"]),
+        (falling(6.23, 6.2), 511, ["not learning", "flat loss"]),
+        (falling(3.0, 3.0), 511, ["flat loss"]),
+        (falling(6.0, 6.2), None, []),
+        ([*falling(6.0, 2.0), (99, math.nan)], 511, ["failed"]),
+        (falling(6.0, -2.0), 511, []),
+        ([(i, 1.0) for i in range(40)], 511, []),
+        (falling(6.0, 2.0, 4), 511, []),
+    ],
+)
+def test_a_loss_curve_says_what_it_can(points, candidates, kinds):
+    found, _ = curve_findings("loss", points, candidates)
+    assert [finding.kind for finding in found] == kinds
+
+
+@pytest.mark.parametrize(
+    "points, words",
+    [
+        (falling(6.0, 5.0), "log K is not known"),
+        (falling(6.0, -2.0), "below 0"),
+        ([(i, 1.0) for i in range(40)], "raw FlatNCE"),
+        (falling(6.0, 2.0, 4), "needs 8"),
+    ],
+)
+def test_what_a_curve_cannot_say_is_said(points, words):
+    found, unknown = curve_findings("loss", points, None)
+    assert not found and words in unknown[0]
+
+
+def write_board(folder, scalars):
+    summary = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard")
+    with summary.SummaryWriter(str(folder)) as writer:
+        for tag, points in scalars.items():
+            for step, value in points:
+                writer.add_scalar(tag, value, step)
+
+
+def test_our_scalars_are_judged_as_a_run_under_any_prefix(tmp_path):
+    history = {key: [(1, value), (2, value)] for key, value in GOOD.items()}
+    history["gain"] = [(1, 0.4), (2, 0.01)]
+    write_board(tmp_path / "logs", {f"train/flatnce/{k}": v for k, v in history.items()})
+    found = examine(tmp_path, objective="InfoNCE")
+    assert found.kinds == ("saturated",) and found.findings[0].since == 2
+
+
+def test_others_losses_are_judged_as_far_as_they_go(tmp_path):
+    write_board(tmp_path, {"train/nce_loss": falling(6.23, 6.2), "lr": falling(1, 0)})
+    assert examine(tmp_path, batch_size=256).kinds == ("not learning", "flat loss")
+    found = examine(tmp_path)
+    assert found.kinds == ("flat loss",)
+    assert any("--batch-size" in reason for reason in found.unknown)
+
+
+def test_a_good_loss_curve_is_not_called_healthy(tmp_path):
+    write_board(tmp_path, {"loss": falling(6.0, 2.0)})
+    assert examine(tmp_path, batch_size=256).verdict == "unknown"
+
+
+def test_a_folder_without_losses_names_its_tags(tmp_path):
+    write_board(tmp_path, {"accuracy": falling(0, 1)})
+    found = examine(tmp_path)
+    assert found.verdict == "unknown" and "accuracy" in found.unknown[0]
+
+
+def test_several_writers_are_named(tmp_path):
+    for name in ("a", "b"):
+        write_board(tmp_path / name, {"loss": falling(6.0, 2.0)})
+    with pytest.raises(ValueError, match=r"2 runs \(a, b\)"):
+        examine_board(tmp_path)
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """A run with a log and no checkpoint."""
+
+    def write(*lines):
+        config = preset("digits").override(objective="infonce", batch_size=64)
+        log = RunLog(tmp_path / "first", kind="train", config=config)
+        for line in lines:
+            log.log(line)
+        return log.directory
+
+    return write
+
+
+def test_a_run_is_judged_by_its_log_and_lacking_embeddings_are_said(logged):
+    line = {"kind": "train", "step": 100, "steps": 100, **GOOD, "gain": 0.01}
+    watch = {"kind": "watch", "step": 100, "knn": 0.9}
+    found = examine_run(logged({**line, "step": 50, "gain": 0.4}, line, watch))
+    assert found.kinds == ("saturated",) and found.findings[0].since == 100
+    assert "InfoNCE scales" in found.findings[0].evidence and found.numbers["knn"] == 0.9
+    assert any("checkpoint" in reason for reason in found.unknown)
+
+
+def test_a_failed_run_says_why_first(logged):
+    failure = {"kind": "failure", "step": 7, "message": "the loss is nan", "diverged": True}
+    found = examine_run(logged(failure), embeddings=False)
+    assert found.kinds == ("failed",) and "nan" in found.findings[0].evidence
+
+
+def test_a_run_that_has_not_begun_is_unknown(logged):
+    assert examine_run(logged(), embeddings=False).verdict == "unknown"
+
+
+def test_a_line_that_was_not_finite_is_left_out(logged):
+    good = {"kind": "train", "step": 1, "steps": 1, **GOOD}
+    found = examine_run(logged(good, {**good, "step": 2, "gain": math.nan}), embeddings=False)
+    assert found.verdict == "healthy" and found.numbers["step"] == 1
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path):
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    with pytest.raises(ValueError, match="holds a demo run"):
+        examine_run(tmp_path / "demo")
+
+
+def test_options_of_embeddings_are_refused_for_a_run(logged):
+    with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
+        examine(logged(), temperature=0.5)
+
+
+def test_a_trained_run_is_embedded_too(tmp_path):
+    config = preset("digits").override(
+        epochs=1, watch_every=0.0, tensorboard=False, device="cpu", log_every=5
+    )
+    outcome = train(config, tmp_path / "run")
+    found = examine_run(outcome.directory, device="cpu", images=64)
+    seen = found.numbers["embeddings"]
+    assert seen["samples"] == 64 and seen["copied_views"] == 0
+    assert set(found.kinds) & {"duplicates", "identical views"} == set()
+
+
+def test_what_an_encoder_sorts_by_class_is_no_fault_of_a_run(tmp_path, monkeypatch):
+    """Labels of a run are for evaluation; only those that a caller gives mean sameness."""
+    given = {}
+
+    def listening(z1, z2, **options):
+        given.update(options)
+        return Diagnosis("embeddings")
+
+    monkeypatch.setattr(runs, "doctor", listening)
+    monkeypatch.setattr(runs, "_views", lambda run, images: (torch.ones(8, 2), torch.ones(8, 2)))
+    monkeypatch.setattr(
+        runs, "trained", lambda place, device: SimpleNamespace(config=preset("digits"))
+    )
+    runs._embedded(tmp_path, "cpu", 8, {"temperature": 0.3}, "FlatNCE")
+    assert "labels" not in given and given["temperature"] == 0.3 and given["batch_size"] == 8
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """An installation in which nothing is wrong, to be broken one way at a time."""
+    versions = {"torch": "2.15.0", "torchvision": "0.30.0", "numpy": "2.4"}
+    monkeypatch.setattr(installation, "_version", versions.get)
+    monkeypatch.setattr(installation.metadata, "requires", lambda name: ["numpy", "torch==2.15.0"])
+    monkeypatch.setattr(installation.shutil, "which", lambda name: f"/usr/bin/{name}")
+    card = SimpleNamespace(
+        is_available=lambda: False,
+        get_device_capability=lambda: (9, 0),
+        get_arch_list=lambda: ["sm_80", "sm_90"],
+    )
+    fake = SimpleNamespace(
+        version=SimpleNamespace(cuda=None), cuda=card, zeros=torch.zeros, __version__="2.15.0"
+    )
+    monkeypatch.setattr(installation, "import_module", lambda name: fake)
+    monkeypatch.delenv("CXX", raising=False)
+    return SimpleNamespace(versions=versions, torch=fake, card=card)
+
+
+def test_a_whole_installation_is_healthy(whole):
+    assert examine_installation().verdict == "healthy"
+
+
+@pytest.mark.parametrize("version", ["2.6.2", "2.6.3"])
+def test_malicious_lightning_comes_first(whole, version):
+    whole.versions["lightning"] = version
+    whole.versions["torch"] = "2.0"
+    found = examine_installation()
+    assert found.verdict == f"lightning {version} is malicious"
+    assert "stolen" in found.findings[0].remedies[0]
+
+
+@pytest.mark.parametrize("version", ["2.6.1", "2.6.4"])
+def test_other_lightnings_are_well(whole, version):
+    whole.versions["lightning"] = version
+    assert examine_installation().verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    "change, kind",
+    [
+        ({"torch": None}, "torch is missing"),
+        ({"torch": "2.9.1"}, "torch is too old"),
+        ({"torch": "2.14.0"}, "torchvision does not fit torch"),
+        ({"tensorboard": "2.19.0"}, "tensorboard is too old"),
+        ({"lightly": "1.5.20"}, "lightly's DCLLoss is another loss"),
+    ],
+)
+def test_a_version_that_does_not_fit_is_named(whole, change, kind):
+    whole.versions.update(change)
+    assert kind in examine_installation().kinds
+
+
+def test_a_local_build_of_the_same_torch_fits(whole):
+    whole.versions["torch"] = "2.15.0+cu130"
+    assert examine_installation().verdict == "healthy"
+
+
+def test_a_cuda_build_without_a_driver_is_named(whole):
+    whole.torch.version.cuda = "13.0"
+    assert examine_installation().kinds == ("no GPU for this torch",)
+
+
+def test_a_card_without_triton_or_code_is_named(whole):
+    whole.torch.version.cuda = "13.0"
+    whole.card.is_available = lambda: True
+    assert examine_installation().kinds == ("Triton is missing",)
+    whole.versions["triton"] = "3.9"
+    assert examine_installation().verdict == "healthy"
+    whole.card.get_device_capability = lambda: (12, 0)
+    assert examine_installation().kinds == ("torch has no code for this GPU",)
+    whole.card.get_arch_list = lambda: ["sm_90", "compute_90"]
+    assert examine_installation().verdict == "healthy"
+
+
+def test_a_missing_compiler_is_named(whole, monkeypatch):
+    monkeypatch.setattr(installation.shutil, "which", lambda name: None)
+    assert examine_installation().kinds == ("no C++ compiler",)
+
+
+def test_a_torch_that_cannot_be_imported_is_told_and_not_raised(whole, monkeypatch):
+    def broken(name):
+        raise OSError("libcudart.so: cannot open shared object file")
+
+    monkeypatch.setattr(installation, "import_module", broken)
+    assert examine_installation().verdict == "torch is broken"
+
+
+def test_a_numpy_that_does_not_fit_is_named(whole):
+    def broken(n):
+        raise RuntimeError("Numpy is not available")
+
+    whole.torch.zeros = broken
+    assert examine_installation().verdict == "numpy does not fit torch"
+
+
+def test_this_installation_is_looked_at_for_real():
+    found = examine_installation()
+    assert found.numbers["torch"] == torch.__version__
+    assert not {"torch is missing", "torch is broken"} & set(found.kinds)

@@ -1,0 +1,67 @@
+"""Training runs written by hand, for what reads run directories."""
+
+import math
+
+from flatnce.runlog import RunLog, add_evaluation
+
+CEILING, POOL_CEILING = math.log(63), math.log(10_000)
+STEPS = 400
+
+
+def config_of(objective="infonce", seed=0, batch_size=32):
+    return {
+        "data": {"data": "digits", "root": None},
+        "model": {"backbone": "small"},
+        "loss": {"objective": objective, "temperature": 0.1},
+        "run": {"epochs": 4, "batch_size": batch_size, "seed": seed},
+    }
+
+
+def lines_of(shift=0.0, steps=range(20, STEPS + 1, 20)):
+    """What training logs; the shift moves accuracy and information up."""
+    for step in steps:
+        epoch = step / 100
+        loss = CEILING * math.exp(-epoch) - 0.1 * shift
+        place = {"step": step, "epoch": epoch, "seconds": 30 * epoch}
+        yield {
+            "kind": "train",
+            **place,
+            "loss": loss,
+            "mi": CEILING - loss,
+            "mi_ceiling": CEILING,
+            "ess": 0.2 + 0.05 * epoch,
+            "ess_with_positive": 0.05,
+            "gain": math.exp(-epoch),
+            "negatives": 62.0,
+            "temperature": 0.1,
+            "images_per_second": 1000.0,
+        }
+        if step % 100 == 0:
+            watched = {"knn": 0.5 + 0.1 * epoch + shift, "pool_mi": 2 + epoch + shift}
+            yield {"kind": "watch", **place, **watched, "pool": 10_000} | {
+                "pool_mi_at_temperature": 1 + epoch,
+                "pool_ceiling": POOL_CEILING,
+            }
+
+
+def write_run(folder, objective="infonce", seed=0, shift=0.0, finished=True, batch_size=32):
+    """A run whose accuracy is moved by the shift; with a linear probe where it is finished."""
+    log = RunLog(folder, kind="train", config=config_of(objective, seed, batch_size), seeds=[seed])
+    for line in lines_of(shift):
+        log.log(line)
+    if finished:
+        log.finish({"step": STEPS, "seconds": 120.0, "verdict": "healthy since step 20: fine"})
+        protocol = {"name": "linear", "data": "digits"}
+        found = {"name": "linear", "data": "digits", "protocol": protocol, "step": STEPS}
+        add_evaluation(folder, {**found, "top1": 0.7 + shift, "test_images": 359})
+    return folder
+
+
+def write_pairs(folder, differences, spread=0.01):
+    """InfoNCE and FlatNCE at a seed each; FlatNCE is ahead by so much."""
+    runs = []
+    for seed, difference in enumerate(differences):
+        base = spread * seed
+        runs.append(write_run(folder / f"infonce-{seed}", "infonce", seed, base))
+        runs.append(write_run(folder / f"flatnce-{seed}", "flatnce", seed, base + difference))
+    return runs
