@@ -1,0 +1,366 @@
+"""FlatNCE against sentence-transformers' own ranking loss: MiniLM on STS pairs, batch 16.
+
+    python benchmarks/sentence_pairs/run.py --model MODEL --data STS
+    python benchmarks/sentence_pairs/run.py --model MODEL --data STS --cpu --tiny
+    python benchmarks/sentence_pairs/run.py --show benchmarks/sentence_pairs/results.json
+
+MODEL holds all-MiniLM-L6-v2, STS a folder per year (2012 to 2016) of SemEval's files. The batches,
+the first weights and the dropout of a seed are the same for every objective.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flatnce.runlog import environment
+
+BATCH, DEFAULT_SCALE, HIGH_SCORE = 16, 20.0, 4.0
+YEARS = {"train": ("2012", "2013"), "validation": ("2014",), "test": ("2015", "2016")}
+RATES = {"as it is": (3e-6, 1e-5, 3e-5, 1e-4), "re-initialised": (3e-5, 1e-4, 3e-4, 1e-3)}
+SCALES = (5.0, 10.0, 20.0, 40.0, 80.0)
+TARGETS = (0.15, 0.3, 0.5, 0.7)
+FIRST_TARGET = 0.3
+EPOCHS = {"as it is": 2, "re-initialised": 3}
+TUNING_SEED = 100
+FAMILIES = {"library": SCALES, "flatnce": SCALES, "flatnce-ess": TARGETS}
+WORKER = {}
+
+
+def read_pairs(folder, years):
+    """Scored pairs by file: {"2015/images": [(score, first, second), ...]}; unscored are left."""
+    found = {}
+    for path in sorted(path for year in years for path in (folder / year).glob("*.tsv")):
+        rows = [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")]
+        scored = [(float(score), a.strip(), b.strip()) for score, a, b in rows if score]
+        found[f"{path.parent.name}/{path.name.removesuffix('.tsv')}"] = scored
+    if not found:
+        raise FileNotFoundError(f"no .tsv file under {folder} for {', '.join(years)}")
+    return found
+
+
+def read_data(folder, tiny):
+    """Training pairs that share no sentence with what is evaluated, and the evaluated sets."""
+    splits = {name: read_pairs(folder, years) for name, years in YEARS.items()}
+    evaluated = {
+        text.lower()
+        for name in ("validation", "test")
+        for rows in splits[name].values()
+        for _, *texts in rows
+        for text in texts
+    }
+    pairs = {
+        (a, b)
+        for rows in splits["train"].values()
+        for score, a, b in rows
+        if score >= HIGH_SCORE and a.lower() != b.lower()
+        if not {a.lower(), b.lower()} & evaluated
+    }
+    if tiny:
+        splits = {n: {k: v[:4] for k, v in of.items()} for n, of in splits.items()}
+    return {**splits, "train": sorted(pairs)}
+
+
+def batches(pairs, seed, epochs):
+    """Shuffled full batches in which no sentence stands twice, as the library's NO_DUPLICATES."""
+    generator = random.Random(seed)
+    for _ in range(epochs):
+        waiting = generator.sample(pairs, len(pairs))
+        while len(waiting) >= BATCH:
+            batch, seen, later = [], set(), []
+            for place, pair in enumerate(waiting):
+                if len(batch) == BATCH:
+                    later += waiting[place:]
+                    break
+                texts = {text.lower() for text in pair}
+                if texts & seen:
+                    later.append(pair)
+                else:
+                    batch.append(pair)
+                    seen |= texts
+            if len(batch) < BATCH:
+                break
+            yield batch
+            waiting = later
+
+
+def spearman(x, y):
+    """Correlation of the ranks, ties at their mean."""
+
+    def ranks(values):
+        _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+        return (count.cumsum() - (count - 1) / 2)[place]
+
+    return float(np.corrcoef(ranks(np.asarray(x)), ranks(np.asarray(y)))[0, 1])
+
+
+def evaluate(model, sets):
+    """Spearman's correlation of cosine and gold score, in per cent, by file."""
+    texts = sorted({text for rows in sets.values() for _, *pair in rows for text in pair})
+    found = model.encode(texts, batch_size=256, show_progress_bar=False, convert_to_tensor=True)
+    place = {text: number for number, text in enumerate(texts)}
+    z = torch.nn.functional.normalize(found.double(), dim=1).cpu()
+    scores = {}
+    for name, rows in sets.items():
+        gold, first, second = zip(*rows, strict=True)
+        cosine = (z[[place[a] for a in first]] * z[[place[b] for b in second]]).sum(dim=1)
+        scores[name] = 100 * spearman(cosine.numpy().round(9), gold)
+    return scores
+
+
+def start_worker(options):
+    """Only this: a pool starts a worker that fails here again and again, without a word."""
+    WORKER["options"] = options
+
+
+def load(options):
+    """Once a process, at its first run: the library, the model and the data."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel
+
+    torch.set_num_threads(1)
+    model = SentenceTransformer(str(options.model), device=options.device).float()
+    if options.tiny:
+        inner = next(part for part in model.modules() if isinstance(part, PreTrainedModel))
+        inner.encoder.layer, inner.config.num_hidden_layers = inner.encoder.layer[:1], 1
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    WORKER.update(model=model, weights=weights)
+    WORKER["data"] = read_data(options.data, options.tiny)
+
+
+def prepare(start, seed):
+    """The model with its first weights: the carried ones, or the architecture's own drawing."""
+    from transformers import AutoModel, PreTrainedModel
+
+    model = WORKER["model"]
+    model.load_state_dict(WORKER["weights"])
+    torch.manual_seed(seed)
+    if start == "re-initialised":
+        inner = next(part for part in model.modules() if isinstance(part, PreTrainedModel))
+        inner.load_state_dict(AutoModel.from_config(inner.config).state_dict())
+    torch.manual_seed(seed)  # the dropout's, whatever the start has drawn
+    return model
+
+
+def loss_of(model, family, value):
+    from sentence_transformers.sentence_transformer import losses
+
+    from flatnce import EssController
+    from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
+
+    if family == "library":
+        return losses.MultipleNegativesRankingLoss(model, scale=value)
+    if family == "flatnce":
+        return FlatNCERankingLoss(model, scale=value)
+    controller = EssController(target=value, temperature_at_start=1 / DEFAULT_SCALE)
+    return FlatNCERankingLoss(model, temperature=controller)
+
+
+def train(job):
+    """One run; what it was, and the scores on validation (and, if final, on the test sets)."""
+    options = WORKER["options"]
+    if "model" not in WORKER:
+        load(options)
+    data, device = WORKER["data"], options.device
+    model = prepare(job["start"], job["seed"])
+    record = dict(job)
+    if job["family"] != "untrained":
+        started = time.perf_counter()
+        epochs = 1 if options.tiny else options.epochs or EPOCHS[job["start"]]
+        order = list(batches(data["train"], job["seed"], epochs))[: 2 if options.tiny else None]
+        columns = [
+            [as_features(model, texts, device) for texts in zip(*batch, strict=True)]
+            for batch in order
+        ]
+        loss_fn = loss_of(model, job["family"], job["value"]).to(device)
+        fit(model, loss_fn, columns, job["rate"])
+        record |= {"steps": len(columns), **diagnose(model, loss_fn, columns[-20:])}
+        record["seconds"] = round(time.perf_counter() - started, 1)
+    model.eval()
+    for split in ("validation", "test") if job["final"] else ("validation",):
+        by_file = evaluate(model, data[split])
+        record[split] = statistics.fmean(by_file.values())
+        record[f"{split}_by_file"] = by_file
+    return record
+
+
+def as_features(model, texts, device):
+    found = model.preprocess(list(texts))
+    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+
+
+def fit(model, loss_fn, columns, rate):
+    """AdamW, a tenth of warm-up, a straight fall, and clipping at 1 as the library's trainer."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    total, warm = len(columns), max(1, len(columns) // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm, (total - step) / (total - warm + 1))
+    )
+    model.train()
+    for features in columns:
+        optimizer.zero_grad()
+        loss_fn([dict(column) for column in features], None).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def diagnose(model, loss_fn, columns):
+    """ESS and gain of the trained model on its last batches, without dropout, for both losses."""
+    from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
+
+    temperature = float(getattr(loss_fn, "temperature", 0.0)) or 1 / loss_fn.scale
+    reader = FlatNCERankingLoss(model, temperature=temperature)
+    model.eval()
+    found = []
+    for features in columns:
+        reader([dict(column) for column in features], None)
+        found.append([float(reader.last.ess), float(reader.last.gain)])
+    ess, gain = (statistics.fmean(values) for values in zip(*found, strict=True))
+    return {"ess": ess, "gain": gain, "scale_at_end": 1 / temperature}
+
+
+def best(records, **wanted):
+    """The tuning record with the best validation score."""
+    fitting = [r for r in records if all(r[k] == v for k, v in wanted.items())]
+    return max(fitting, key=lambda record: record["validation"])
+
+
+def compare(options, run_all):
+    """Each family's rate, then its scale or target, then the seeds with their test scores."""
+    tiny, starts = options.tiny, options.starts
+    tune = {"seed": TUNING_SEED, "final": False}
+
+    def first_value(family):
+        return FIRST_TARGET if family == "flatnce-ess" else DEFAULT_SCALE
+
+    rates = {start: RATES[start][1:2] if tiny else RATES[start] for start in starts}
+    tuning = run_all(
+        {"start": start, "family": family, "value": first_value(family), "rate": rate, **tune}
+        for start in starts for family in FAMILIES for rate in rates[start]
+    )  # fmt: skip
+    tuning += run_all(
+        {"start": start, "family": family, "value": value, **tune,
+         "rate": best(tuning, start=start, family=family)["rate"]}
+        for start in starts for family, values in FAMILIES.items()
+        for value in values[: 1 if tiny else None] if value != first_value(family)
+    )  # fmt: skip
+    jobs = []
+    for start in starts:
+        jobs.append({"start": start, "family": "untrained", "value": None, "rate": None})
+        for family in FAMILIES:
+            chosen = [("best", best(tuning, start=start, family=family))]
+            if family != "flatnce-ess":
+                at = best(tuning, start=start, family=family, value=DEFAULT_SCALE)
+                chosen.append(("default", at))
+            jobs += [
+                {**{k: of[k] for k in ("start", "family", "value", "rate")}, "choice": choice}
+                for choice, of in chosen
+            ]
+    seeds = range(options.seeds)
+    return tuning, run_all({**job, "seed": s, "final": True} for job in jobs for s in seeds)
+
+
+def table(results):
+    """Markdown: the scores, and the differences within a seed."""
+    runs, lines = results["runs"], []
+    lines.append("| start | objective | rate | STS 2015 | 2016 | mean | seeds | ESS | gain |")
+    lines.append("|---|---|---|---|---|---|---|---|---|")
+    groups = {}
+    for run in runs:
+        groups.setdefault((run["start"], name_of(run)), []).append(run)
+    for (start, name), group in groups.items():
+        years = [f"{statistics.fmean(year(r, y) for r in group):.2f}" for y in YEARS["test"]]
+        scores = [run["test"] for run in group]
+        spread = f"{statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
+        each = ", ".join(f"{score:.2f}" for score in scores)
+        trained = [f"{statistics.fmean(r[k] for r in group):.3f}" if k in group[0] else "-"
+                   for k in ("ess", "gain")]  # fmt: skip
+        rate = "-" if group[0]["rate"] is None else f"{group[0]['rate']:g}"
+        mean = f"{statistics.fmean(scores):.2f} ± {spread}"
+        lines.append("| " + " | ".join([start, name, rate, *years, mean, each, *trained]) + " |")
+    lines += ["", "| start | difference within a seed | mean | seeds |", "|---|---|---|---|"]
+    for (start, name), group in groups.items():
+        for other, reference in groups.items():
+            if other[0] == start and "library" in other[1] and "flatnce" in name:
+                pairs = zip(group, reference, strict=True)
+                apart = [a["test"] - b["test"] for a, b in pairs]
+                each = ", ".join(f"{value:+.2f}" for value in apart)
+                mean = f"{statistics.fmean(apart):+.2f}"
+                lines.append(f"| {start} | {name} less {other[1]} | {mean} | {each} |")
+    return "\n".join(lines)
+
+
+def name_of(run):
+    if run["family"] == "untrained":
+        return "no training"
+    kind = "target" if run["family"] == "flatnce-ess" else "scale"
+    return f"{run['family']}, {kind} {run['value']:g} ({run['choice']})"
+
+
+def year(run, wanted):
+    scores = [v for name, v in run["test_by_file"].items() if name.startswith(wanted)]
+    return statistics.fmean(scores) if scores else float("nan")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--data", type=Path, help="folder of SemEval STS, a folder a year")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="in place of two, and three from new weights")
+    parser.add_argument("--workers", type=int, default=12, help="processes side by side")
+    parser.add_argument("--starts", nargs="+", default=list(RATES), choices=list(RATES))
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="one layer, two steps: does it work")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    if options.show:
+        print(table(json.loads(options.show.read_text())))
+        return
+    if not options.model or not options.data:
+        raise SystemExit("--model and --data are needed; README.md says where they come from")
+    options.device = "cpu" if options.cpu else "cuda"
+    if options.tiny:
+        options.seeds, options.workers = 1, 1
+    started = time.perf_counter()
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(options.workers, start_worker, (options,)) as pool:
+
+        def run_all(jobs):
+            records = []
+            for record in pool.imap(train, list(jobs), chunksize=1):
+                shown = {k: record.get(k) for k in ("start", "family", "value", "rate", "seed")}
+                print(shown, f"validation {record['validation']:.2f}", flush=True)
+                records.append(record)
+            return records
+
+        tuning, runs = compare(options, run_all)
+    data = read_data(options.data, options.tiny)
+    results = {
+        "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
+        "tiny": options.tiny,
+        "seconds": round(time.perf_counter() - started, 1),
+        "training_pairs": len(data["train"]),
+        "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
+        "tuning": tuning,
+        "runs": runs,
+    }
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
+
+
+if __name__ == "__main__":
+    main()

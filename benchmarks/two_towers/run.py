@@ -1,0 +1,324 @@
+"""FlatNCE against open_clip's ``ClipLoss``: two small towers, learned scale, batch 32.
+
+    python benchmarks/two_towers/run.py --root CIFAR
+    python benchmarks/two_towers/run.py --cpu --tiny
+    python benchmarks/two_towers/run.py --show benchmarks/two_towers/results.json
+
+CIFAR holds CIFAR-10's binary files: data_batch_*.bin and test_batch.bin. One tower sees the left
+of an image, the other, of another kind, the right; eight columns between are seen by neither.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import multiprocessing
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from flatnce.diagnostics import Snapshot
+from flatnce.integrations.open_clip import FlatClipLoss
+from flatnce.runlog import environment
+
+BATCH, POOL, SIDE, SEEN, WIDTH = 32, 1000, 32, 12, 128
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+SCALE_AT_START, SCALE_BOUND = 1 / 0.07, 100.0  # CLIP's
+TUNING_SEED, LAST_STEPS = 100, 100
+OBJECTIVES = ("ClipLoss", "FlatClipLoss")
+WORKER = {}
+
+
+def clip_loss():
+    """open_clip's loss from its own file: the package would also want its image libraries."""
+    found = importlib.util.find_spec("open_clip")
+    if found is None:
+        raise SystemExit("open_clip is not to be found: pip install open_clip_torch")
+    path = Path(found.submodule_search_locations[0]) / "loss.py"
+    spec = importlib.util.spec_from_file_location("open_clip_loss", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ClipLoss()
+
+
+def read_images(root, tiny):
+    """Training, validation and test images, bytes; noise of the same shape with ``--tiny``."""
+    if tiny:
+        generator = torch.Generator().manual_seed(0)
+        made = torch.randint(0, 256, (384, 3, SIDE, SIDE), generator=generator).byte()
+        return {"train": made[:128], "validation": made[128:256], "test": made[256:]}
+
+    def read(path):
+        rows = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+        return rows.reshape(-1, 1 + 3 * SIDE * SIDE)[:, 1:].reshape(-1, 3, SIDE, SIDE)
+
+    paths = sorted(root.glob("data_batch_*.bin"))
+    if not paths:
+        raise FileNotFoundError(f"no data_batch_*.bin in {root}; unpack CIFAR-10's binary version")
+    images = torch.cat([read(path) for path in paths])
+    return {
+        "train": images[:-POOL],
+        "validation": images[-POOL:],
+        "test": read(root / "test_batch.bin"),
+        "files": [path.name for path in paths],
+    }
+
+
+def halves(images):
+    """Left and right of images, standardised roughly."""
+    images = images.float() / 127.5 - 1
+    return images[..., :SEEN], images[..., -SEEN:]
+
+
+def augment(images, generator):
+    """The whole image mirrored or not and moved by up to four pixels, then cut."""
+    n, padded = len(images), nn.functional.pad(images, (4, 4, 4, 4))
+    moved = torch.randint(0, 9, (2, n, 1), generator=generator).to(images.device)
+    mirrored = (torch.rand(n, 1, generator=generator) < 0.5).to(images.device)
+    along = torch.arange(SIDE, device=images.device)
+    columns = torch.where(mirrored, along.flip(0), along) + moved[0]
+    rows = along + moved[1]
+    each = torch.arange(n, device=images.device)[:, None, None]
+    cut = padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
+    return halves(cut.permute(0, 3, 1, 2))
+
+
+class Plain(nn.Sequential):
+    """Six convolutions with batch normalisation."""
+
+    def __init__(self):
+        layers, before = [], 3
+        for width, stride in ((48, 1), (48, 2), (96, 1), (96, 2), (192, 1), (192, 2)):
+            layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU()]
+            before = width
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(768, WIDTH))
+
+
+class Separable(nn.Sequential):
+    """A patch stem and four residual blocks of depthwise convolutions, group normalisation."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 128, 2, 2), *(Block(128) for _ in range(4)),
+            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(512), nn.Linear(512, WIDTH),
+        )  # fmt: skip
+
+
+class Block(nn.Module):
+    """Depthwise, then two pointwise convolutions, around which the input goes."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Conv2d(width, width, 5, padding=2, groups=width), nn.GroupNorm(1, width),
+            nn.Conv2d(width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, width, 1),
+        )  # fmt: skip
+
+    def forward(self, x):
+        """The input and its change."""
+        return x + self.inner(x)
+
+
+class Towers(nn.Module):
+    """Both towers and the logarithm of the learned scale, as CLIP has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = Plain(), Separable()
+        self.log_scale = nn.Parameter(torch.tensor(math.log(SCALE_AT_START)))
+
+    def forward(self, left, right):
+        """Unit rows of both."""
+        rows = (self.left(left), self.right(right))
+        return tuple(nn.functional.normalize(row, dim=1) for row in rows)
+
+
+def start_worker(options):
+    """Only this: a pool starts a worker that fails here again and again, without a word."""
+    WORKER["options"] = options
+
+
+def load(options):
+    """Once a process, at its first run: the images."""
+    torch.set_num_threads(1)
+    data = read_images(options.root, options.tiny)
+    data.pop("files", None)
+    WORKER["data"] = {name: images.to(options.device) for name, images in data.items()}
+
+
+def train(job):
+    """One run: recall on validation (and, if final, on the test pools), and the last steps."""
+    options = WORKER["options"]
+    if "data" not in WORKER:
+        load(options)
+    images = WORKER["data"]["train"]
+    torch.manual_seed(job["seed"])
+    model = Towers().to(options.device)
+    loss_fn = clip_loss() if job["objective"] == "ClipLoss" else FlatClipLoss()
+    generator = torch.Generator().manual_seed(job["seed"])
+    started = time.perf_counter()
+    last = fit(model, loss_fn, images, options.epochs, job["rate"], generator)
+    record = {**job, **last, "seconds": round(time.perf_counter() - started, 1)}
+    model.eval()
+    for split in ("validation", "test") if job["final"] else ("validation",):
+        record[split] = recall(model, WORKER["data"][split])
+    return record
+
+
+def fit(model, loss_fn, images, epochs, rate, generator):
+    """AdamW with a tenth of warm-up and a cosine; means of the last steps' diagnostics."""
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]  # CLIP decays neither gains nor scale
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
+        lr=rate,
+    )
+    steps = len(images) // BATCH
+    total, watched = epochs * steps, []
+    warm = max(1, total // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / total))),
+    )
+    reader = FlatClipLoss()
+    for step in range(total):
+        if step % steps == 0:
+            order = torch.randperm(len(images), generator=generator).to(images.device)
+        start = step % steps * BATCH
+        batch = images[order[start : start + BATCH]]
+        left, right = model(*augment(batch, generator))
+        scale = model.log_scale.exp()
+        optimizer.zero_grad()
+        loss_fn(left, right, scale).backward()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            model.log_scale.clamp_(0, math.log(SCALE_BOUND))
+            if total - step <= LAST_STEPS:  # read alike for both losses, from the same rows
+                reader(left.detach(), right.detach(), scale.detach())
+                watched.append(shown(reader.last))
+    found = {name: statistics.fmean(line[name] for line in watched) for name in watched[0]}
+    return {"steps": total, **found, "scale_at_end": model.log_scale.exp().item()}
+
+
+def shown(last: Snapshot):
+    return {name: float(getattr(last, name)) for name in ("loss", "ess", "gain", "top1")}
+
+
+@torch.no_grad()
+def recall(model, images):
+    """Per cent of rows whose partner is first among 1,000: both ways, mean over the pools."""
+    ways = []
+    for pool in images.split(POOL):
+        left, right = model(*halves(pool))
+        scores, own = left @ right.T, torch.arange(len(pool), device=left.device)
+        ways.append([100 * float((s.argmax(dim=1) == own).double().mean())
+                     for s in (scores, scores.T)])  # fmt: skip
+    to_right, to_left = (statistics.fmean(way) for way in zip(*ways, strict=True))
+    return {"to_right": to_right, "to_left": to_left, "mean": (to_right + to_left) / 2}
+
+
+def compare(options, run_all):
+    """Each objective's rate on validation, then the seeds; the test pools are read at the end."""
+    rates = RATES[2:3] if options.tiny else RATES
+    tuning = run_all(
+        {"objective": objective, "rate": rate, "seed": TUNING_SEED, "final": False}
+        for objective in OBJECTIVES for rate in rates
+    )  # fmt: skip
+    chosen = {}
+    for objective in OBJECTIVES:
+        own = [record for record in tuning if record["objective"] == objective]
+        chosen[objective] = max(own, key=lambda record: record["validation"]["mean"])["rate"]
+    return tuning, run_all(
+        {"objective": objective, "rate": rate, "seed": seed, "final": True}
+        for objective, rate in chosen.items() for seed in range(options.seeds)
+    )  # fmt: skip
+
+
+def table(results):
+    """Markdown: the rates tried, the scores, and the differences within a seed."""
+    rates = sorted({record["rate"] for record in results["tuning"]})
+    lines = ["| validation R@1 at rate | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
+    lines.append("|---" * (1 + len(rates)) + "|")
+    for objective in OBJECTIVES:
+        by = {r["rate"]: r for r in results["tuning"] if r["objective"] == objective}
+        cells = [f"{by[rate]['validation']['mean']:.1f}" for rate in rates]
+        lines.append(f"| {objective} | " + " | ".join(cells) + " |")
+    lines += ["", "| objective | rate | left to right | right to left | mean | seeds | ESS | gain "
+              "| scale |", "|---" * 9 + "|"]  # fmt: skip
+    groups = {o: [r for r in results["runs"] if r["objective"] == o] for o in OBJECTIVES}
+    for objective, group in groups.items():
+        scores = [run["test"]["mean"] for run in group]
+        spread = f"{statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
+        ways = [f"{statistics.fmean(r['test'][w] for r in group):.2f}"
+                for w in ("to_right", "to_left")]  # fmt: skip
+        ends = [statistics.fmean(r[k] for r in group) for k in ("ess", "gain", "scale_at_end")]
+        cells = [objective, f"{group[0]['rate']:g}", *ways]
+        cells += [f"{statistics.fmean(scores):.2f} ± {spread}"]
+        cells += [", ".join(f"{score:.2f}" for score in scores)]
+        lines.append("| " + " | ".join([*cells, *(f"{end:.3g}" for end in ends)]) + " |")
+    pairs = zip(groups["FlatClipLoss"], groups["ClipLoss"], strict=True)
+    apart = [ours["test"]["mean"] - theirs["test"]["mean"] for ours, theirs in pairs]
+    each = ", ".join(f"{value:+.2f}" for value in apart)
+    mean = statistics.fmean(apart)
+    lines += ["", f"FlatClipLoss less ClipLoss within a seed: {each}; mean {mean:+.2f}"]
+    return "\n".join(lines)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=8, help="processes side by side")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="noise, four steps: does it work")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    if options.show:
+        print(table(json.loads(options.show.read_text())))
+        return
+    if not options.root and not options.tiny:
+        raise SystemExit("--root is needed: the folder of CIFAR-10's binary files")
+    options.device = "cpu" if options.cpu else "cuda"
+    if options.tiny:
+        options.seeds, options.epochs, options.workers = 2, 1, 1
+    started = time.perf_counter()
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(options.workers, start_worker, (options,)) as pool:
+
+        def run_all(jobs):
+            records = []
+            for record in pool.imap(train, list(jobs), chunksize=1):
+                said = {k: record[k] for k in ("objective", "rate", "seed", "seconds")}
+                print(said, f"validation {record['validation']['mean']:.2f}", flush=True)
+                records.append(record)
+            return records
+
+        tuning, runs = compare(options, run_all)
+    data = read_images(options.root, options.tiny)
+    results = {
+        "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
+        "tiny": options.tiny,
+        "seconds": round(time.perf_counter() - started, 1),
+        "epochs": options.epochs,
+        "training_files": data.pop("files", []),
+        "images": {name: len(images) for name, images in data.items()},
+        "tuning": tuning,
+        "runs": runs,
+    }
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
+
+
+if __name__ == "__main__":
+    main()
