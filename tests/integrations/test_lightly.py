@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import runpy
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 import integration_processes
 from flatnce import EssController
+from flatnce import functional as F
 from flatnce.integrations.lightly import FlatNCELoss
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "from_lightly.py"
@@ -139,10 +141,14 @@ def test_a_controlled_temperature_moves_only_with_a_gradient():
 
 def test_diagnostics_are_in_last():
     criterion = FlatNCELoss(0.2)
-    loss = criterion(*projections())
+    z = projections()
+    loss = criterion(*z)
     assert torch.equal(criterion.last.loss, loss.detach())
-    assert 1 / 14 <= float(criterion.last.ess) <= 1
-    assert float(criterion.last.mi) <= float(criterion.last.mi_ceiling)
+    contrast = F.contrast_of(F.two_view(*z), 0.2)
+    torch.testing.assert_close(criterion.last.ess, F.effective_sample_size(contrast).detach())
+    # The value is InfoNCE's: what the information lacks to its ceiling, log 15 of 8 pairs.
+    assert float(criterion.last.mi_ceiling) == pytest.approx(math.log(15))
+    torch.testing.assert_close(loss.detach(), criterion.last.mi_ceiling - criterion.last.mi)
 
 
 # --- In lightly's methods ------------------------------------------------------------------------

@@ -18,8 +18,8 @@ __all__ = ["Generators", "Lane"]
 AHEAD = 16
 """Steps of a run that may be launched and not done: what the card has while the host is busy."""
 ALONE = 6
-"""First turns of a run that it takes in a row on an idle card. Libraries time their kernels in
-them to choose among them, and the step is recorded: neither should see other runs."""
+"""First turns of a run that it takes in a row on an idle card: kernels are compiled in them and
+the step is recorded, which should not wait for other runs, nor they for it."""
 
 
 class Generators:
