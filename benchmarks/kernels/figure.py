@@ -91,9 +91,11 @@ def draw(results):
         panels[2].set_title(case["name"], fontsize=10)
     for panel in panels:
         dress(panel)
+    drawn = {m["name"] for case in towers for m in case["methods"] if "ms" in m}
     handles = [
         plt.Line2D([], [], color=color, marker=marker, linewidth=wide, label=label)
-        for color, marker, wide, label in STYLES.values()
+        for name, (color, marker, wide, label) in STYLES.items()
+        if name in drawn
     ]
     figure.legend(handles=handles, loc="lower center", ncol=8, frameon=False, fontsize=8)
     device = results["environment"]["device"]

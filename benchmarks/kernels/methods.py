@@ -152,9 +152,10 @@ def flex(layout):
         q, k = left[None, None], right[None, None]
         v = k[..., :NARROWEST].detach()
         asked = AuxRequest(lse=True)
-        _, aux = flex_attention(q, k, v, score_mod=modify, scale=BETA, return_aux=asked)
+        out, aux = flex_attention(q, k, v, score_mod=modify, scale=BETA, return_aux=asked)
         positive = BETA * (left.float() * positive_of.float()).sum(1)
-        return (aux.lse[0, 0] - positive).mean()
+        # torch 2.11 cannot compile the gradient where the output itself is used for nothing.
+        return (aux.lse[0, 0] - positive).mean() + 0.0 * out.float().sum()
 
     def one(z1, z2):
         return rows(z1, z2, z2)

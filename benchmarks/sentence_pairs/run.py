@@ -169,7 +169,7 @@ def train(job):
         load(options)
     data, device = WORKER["data"], options.device
     model = prepare(job["start"], job["seed"])
-    record = dict(job)
+    record = {**job, "device": device}
     if job["family"] != "untrained":
         started = time.perf_counter()
         epochs = 1 if options.tiny else options.epochs or EPOCHS[job["start"]]
@@ -233,37 +233,43 @@ def best(records, **wanted):
     return max(fitting, key=lambda record: record["validation"])
 
 
-def compare(options, run_all):
-    """Each family's rate, then its scale or target, then the seeds with their test scores."""
-    tiny, starts = options.tiny, options.starts
-    tune = {"seed": TUNING_SEED, "final": False}
+def first_value(family):
+    return FIRST_TARGET if family == "flatnce-ess" else DEFAULT_SCALE
 
-    def first_value(family):
-        return FIRST_TARGET if family == "flatnce-ess" else DEFAULT_SCALE
 
-    rates = {start: RATES[start][1:2] if tiny else RATES[start] for start in starts}
+def tune(start, options, run_all):
+    """Each family's rate at its first scale or target, then at that rate the others."""
+    same = {"start": start, "seed": TUNING_SEED, "final": False}
+    rates = RATES[start][1:2] if options.tiny else RATES[start]
     tuning = run_all(
-        {"start": start, "family": family, "value": first_value(family), "rate": rate, **tune}
-        for start in starts for family in FAMILIES for rate in rates[start]
-    )  # fmt: skip
-    tuning += run_all(
-        {"start": start, "family": family, "value": value, **tune,
-         "rate": best(tuning, start=start, family=family)["rate"]}
-        for start in starts for family, values in FAMILIES.items()
-        for value in values[: 1 if tiny else None] if value != first_value(family)
-    )  # fmt: skip
-    jobs = []
-    for start in starts:
-        jobs.append({"start": start, "family": "untrained", "value": None, "rate": None})
-        for family in FAMILIES:
-            chosen = [("best", best(tuning, start=start, family=family))]
-            if family != "flatnce-ess":
-                at = best(tuning, start=start, family=family, value=DEFAULT_SCALE)
-                chosen.append(("default", at))
-            jobs += [
-                {**{k: of[k] for k in ("start", "family", "value", "rate")}, "choice": choice}
-                for choice, of in chosen
-            ]
+        {"family": family, "value": first_value(family), "rate": rate, **same}
+        for family in FAMILIES
+        for rate in rates
+    )
+    return tuning + run_all(
+        {"family": family, "value": value, "rate": best(tuning, family=family)["rate"], **same}
+        for family, values in FAMILIES.items()
+        for value in values[: 1 if options.tiny else None]
+        if value != first_value(family)
+    )
+
+
+def compare(start, options, run_all):
+    """What validation chooses for each family, and the seeds with their test scores."""
+    if options.tuned:
+        before = json.loads(options.tuned.read_text())["tuning"]
+        tuning = [record for record in before if record["start"] == start]
+    else:
+        tuning = tune(start, options, run_all)
+    jobs = [{"start": start, "family": "untrained", "value": None, "rate": None}]
+    for family in FAMILIES:
+        chosen = [("best", best(tuning, family=family))]
+        if family != "flatnce-ess":
+            chosen.append(("default", best(tuning, family=family, value=DEFAULT_SCALE)))
+        jobs += [
+            {**{k: of[k] for k in ("start", "family", "value", "rate")}, "choice": choice}
+            for choice, of in chosen
+        ]
     seeds = range(options.seeds)
     return tuning, run_all({**job, "seed": s, "final": True} for job in jobs for s in seeds)
 
@@ -315,6 +321,7 @@ def arguments():
     parser.add_argument("--model", type=Path, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--data", type=Path, help="folder of SemEval STS, a folder a year")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
+    parser.add_argument("--tuned", type=Path, help="choose by an earlier file, not anew")
     parser.add_argument("--show", type=Path, help="print the tables of a results file and stop")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="in place of two, and three from new weights")
@@ -347,18 +354,21 @@ def main():
                 records.append(record)
             return records
 
-        tuning, runs = compare(options, run_all)
-    data = read_data(options.data, options.tiny)
-    results = {
-        "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
-        "tiny": options.tiny,
-        "seconds": round(time.perf_counter() - started, 1),
-        "training_pairs": len(data["train"]),
-        "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
-        "tuning": tuning,
-        "runs": runs,
-    }
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
+        data = read_data(options.data, options.tiny)
+        results = {
+            "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
+            "tiny": options.tiny,
+            "training_pairs": len(data["train"]),
+            "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
+            "tuning": [],
+            "runs": [],
+        }
+        for start in options.starts:
+            tuning, runs = compare(start, options, run_all)
+            results["tuning"] += tuning
+            results["runs"] += runs
+            results["seconds"] = round(time.perf_counter() - started, 1)
+            options.out.write_text(json.dumps(results, indent=1) + "\n")  # stays, come what may
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
 
 

@@ -4,11 +4,15 @@
     python benchmarks/throughput/accuracy.py --root DATA --path plain     accuracy-plain.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager     accuracy-eager.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager --probe    what it would take
+    python benchmarks/throughput/accuracy.py --root DATA --path plain --same 300
 
 FlatNCE at the preset, three seeds side by side: recorded, in one process, each on a stream of its
 own, fused (graph) or torch's own operations (plain); the latter launched one by one, in a process
 each (eager). Then kNN (200 neighbours) and a linear probe on the test set. The second path prints
 the differences, seed by seed, beside the spread of the seeds.
+
+``--same`` takes so many steps of the plain path twice, recorded and eager, and compares the
+weights bit by bit: where they are equal, the plain path's accuracy is the eager one's.
 """
 
 import argparse
@@ -68,6 +72,23 @@ def trained_together(options):
         run.check()
     found = [evaluated(options, run) for run in runs]
     return {"seconds": round(seconds, 1), "seeds": found}
+
+
+def same_bits(options):
+    """Whether the plain path is the eager one to the last bit, after some steps of each."""
+    weights = []
+    torch.backends.cudnn.deterministic = True  # as recorded steps have it
+    for path in ("plain", "eager"):
+        options.path = path
+        run = built(options, options.seeds[0])
+        trainings.take(run, options.same)
+        trainings.settle(run.device)
+        weights.append([value.clone() for value in run.learner.state_dict().values()])
+    pairs = list(zip(*weights, strict=True))
+    differ = sum(not torch.equal(one, two) for one, two in pairs)
+    found = {"steps": options.same, "tensors": len(pairs), "differ": differ}
+    print(f"plain, recorded and eager: {found}", flush=True)
+    return found
 
 
 def trained_apart(options):
@@ -189,6 +210,7 @@ def parsed():
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--probe", action="store_true", help="a few steps: what would it take?")
+    parser.add_argument("--same", type=int, help="steps to compare with eager ones, bit by bit")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cpu", action="store_true", help="digits, a smoke run")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -210,6 +232,8 @@ def main():
         raise SystemExit(
             f"--root {options.root} holds no CIFAR-10, and accuracy needs the real one"
         )
+    same = {"same_as_eager": same_bits(options)} if options.same else {}
+    options.path = "plain" if options.same else options.path
     found = trained_apart(options) if options.path == "eager" else trained_together(options)
     if options.probe:
         needs = found["needs_s"]
@@ -226,6 +250,7 @@ def main():
         "path": options.path,
         "epochs": options.epochs,
         "batch": BATCH,
+        **same,
         **found,
     }
     options.out.write_text(json.dumps(found, indent=1) + "\n")

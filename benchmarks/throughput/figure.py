@@ -59,7 +59,8 @@ def draw_batches(panel, parts):
         panel.plot(*zip(*goals, strict=True), "_", color=GOAL, markersize=18, label="goal")
     for start, color in PEERS.items():
         found = [r for r in parts.get("peers", []) if r["name"].startswith(start)]
-        found = sorted((r["batch"], r["images_per_second"]) for r in found if "range" in r)
+        found = [r for r in found if "range" in r and r["backbone"] == "resnet18"]
+        found = sorted((r["batch"], r["images_per_second"]) for r in found)
         if found:
             name = next(r["name"] for r in parts["peers"] if r["name"].startswith(start))
             panel.plot(*zip(*found, strict=True), color=color, marker="s", label=name)
@@ -78,7 +79,8 @@ def draw_together(panel, parts):
     bars = [
         (row["name"], row["images_per_second"], "#BBBBBB")
         for row in parts.get("peers", [])
-        if row["batch"] == run.SWEEP_BATCH and "images_per_second" in row
+        if (row["backbone"], row["batch"]) == ("resnet18", run.SWEEP_BATCH)
+        and "images_per_second" in row
     ]
     bars += [
         ("one run", row["images_per_second"], OURS)

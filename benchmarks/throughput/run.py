@@ -13,6 +13,8 @@ import gc
 import json
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -25,6 +27,7 @@ import trainings
 from flatnce.environment import environment
 
 BATCHES = (32, 256, 16, 64, 128, 512)
+PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))
 WITHOUT = (32, 256)
 """Batches at which the same is timed without diagnostics, window by window in turns."""
 GOALS = {
@@ -35,6 +38,7 @@ GOALS = {
 }
 SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
 EVALUATION_GOAL_S = 3.0
+NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 MIB = 2**20
 
 
@@ -193,23 +197,24 @@ def part_peers(options, root):
 
     device = torch.device("cpu") if options.cpu else torch.device("cuda", 0)
     rows = []
-    for batch in options.peer_batches:
-        config = trainings.configured(options, root, batch_size=batch)
+    for backbone, batch in options.peers:
+        config = trainings.configured(options, root, backbone=backbone, batch_size=batch)
         images = trainings.train_images.load_images(config.data).images
-        workers = 0 if options.cpu else None
         seconds, workers = script.measure(
             images,
             batch,
             device,
-            workers=workers,
+            backbone=backbone,
+            workers=0 if options.cpu else None,
             seconds=options.peer_seconds,
             warm_up=options.trial,
         )
         name = f"PIL in {workers} workers, eager bfloat16"
-        rows.append({"name": name, "batch": batch, **trainings.speed(seconds, batch)})
+        entry = {"backbone": backbone, "batch": batch}
+        rows.append({"name": name, **entry, **trainings.speed(seconds, batch)})
         print(f"  {rows[-1]}", flush=True)
         release()
-        rows.append({"name": "flatnce, plain", "batch": batch})
+        rows.append({"name": "flatnce, plain", **entry})
         run = trainings.build(config, recorded=False)
         trainings.take(run, options.warm_up)
         steps = trainings.window_steps(run, options)
@@ -270,7 +275,10 @@ def part_evaluate(options, root):
         rounds.append({**took, "sum": round(sum(took.values()), 4)})
         print(f"  {rounds[-1]}", flush=True)
     warm = sorted(row["sum"] for row in rounds[1:])
+    peer = by_scikit_learn(train, test)
+    print(f"  scikit-learn: {peer}", flush=True)
     return {
+        "scikit_learn": peer,
         "features": [n, width],
         "queries": asked,
         "cold_s": rounds[0]["sum"],
@@ -280,6 +288,23 @@ def part_evaluate(options, root):
         "goal_s": None if options.cpu else EVALUATION_GOAL_S,
         "numbers": numbers,
     }
+
+
+def by_scikit_learn(train, test):
+    """The same kNN and one probe on all cores; no grid of strengths, and no information."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+
+    features, labels = train.features.cpu().numpy(), train.labels.cpu().numpy()
+    asked, truth = test.features.cpu().numpy(), test.labels.cpu().numpy()
+    began = time.perf_counter()
+    near = KNeighborsClassifier(200, algorithm="brute", metric="cosine", n_jobs=-1)
+    found = {"knn": float((near.fit(features, labels).predict(asked) == truth).mean())}
+    found["knn_s"], began = round(time.perf_counter() - began, 2), time.perf_counter()
+    scale = features.std()
+    probe = LogisticRegression(max_iter=100).fit(features / scale, labels)
+    found["linear"] = float((probe.predict(asked / scale) == truth).mean())
+    return {**found, "linear_s": round(time.perf_counter() - began, 2)}
 
 
 # ---- memory
@@ -321,7 +346,7 @@ def main():
     options.train_end = began + options.seconds
     root, data = trainings.data_root(options)
     results = {
-        "environment": environment([0], "cpu" if options.cpu else "cuda"),
+        "environment": {},  # asked for later: a sweep wants to be the first to use the card
         "packages": {name: version(name) for name in ("torchvision", "pillow", "triton")},
         "data": data,
         "parts": {},
@@ -333,17 +358,36 @@ def main():
         start = time.perf_counter()
         print(f"{name}", flush=True)
         try:
-            found = {"rows": PARTS[name](options, root)}
+            found = {"rows": measured_of(name, options, root)}
         except Exception:
             found = {"failed": traceback.format_exc()}
             traceback.print_exc()
         found["seconds"] = round(time.perf_counter() - start, 1)
         results["parts"][name] = found
+        results["environment"] = environment([0], "cpu" if options.cpu else "cuda")
         results["seconds"] = round(time.perf_counter() - began, 1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
         release()
     print(f"\n{results['seconds']} s in all, data: {data}\n\n{table(results)}")
+
+
+def measured_of(name, options, root):
+    """A part's rows; a sweep's from a process of its own, as it sets CUDA up in its own way."""
+    if name != "sweep" or options.only == ["sweep"]:
+        return PARTS[name](options, root)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    aside = options.out.with_suffix(".sweep.json")
+    given = [argument for argument in sys.argv[1:] if argument not in PARTS]
+    given = [argument for argument in given if argument != "--only"]
+    subprocess.run(
+        [sys.executable, __file__, *given, "--only", "sweep", "--out", str(aside)], check=True
+    )
+    part = json.loads(aside.read_text())["parts"]["sweep"]
+    aside.unlink()
+    if "failed" in part:
+        raise RuntimeError(part["failed"])
+    return part["rows"]
 
 
 def parsed():
@@ -355,14 +399,14 @@ def parsed():
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
-    parser.add_argument("--peer-seconds", type=float, default=10.0)
+    parser.add_argument("--peer-seconds", type=float, default=8.0)
     parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
     options = parser.parse_args()
-    options.trial, options.runs, options.peer_batches = 20, SWEEP_RUNS, (256, 32)
+    options.trial, options.runs, options.peers = 20, SWEEP_RUNS, PEERS
     if options.cpu:
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
-        options.batches, options.runs, options.peer_batches = options.batches or [32], 2, (32,)
+        options.batches, options.runs, options.peers = options.batches or [32], 2, PEERS[1:2]
         options.peer_seconds = 0.5
     options.batches = options.batches or list(BATCHES)
     if options.out is None:
@@ -391,7 +435,7 @@ def table(results):
     rows = {name: part.get("rows") for name, part in parts.items()}
     lines = ["| what | goal | measured | range | peer | ratio |", "|---|---|---|---|---|---|"]
     peers = {
-        row["batch"]: row["images_per_second"]
+        (row["backbone"], row["batch"]): row["images_per_second"]
         for row in rows.get("peers") or []
         if row["name"].startswith("PIL") and "images_per_second" in row
     }
@@ -401,9 +445,11 @@ def table(results):
     for name in ("sweep", "streams"):
         if name in swept:
             what = f"{swept['runs']} runs at batch {swept['batch']}, in sum, by {name}"
-            lines.append(speed_line(what, swept["goal"], swept[name], peers.get(swept["batch"])))
+            peer = ("resnet18", swept["batch"])
+            lines.append(speed_line(what, swept["goal"], swept[name], peers.get(peer)))
     for row in rows.get("peers") or []:
-        lines.append(speed_line(f"{row['name']}, batch {row['batch']}", None, row, None))
+        what = f"{row['name']}: {NETS[row['backbone']]}, batch {row['batch']}"
+        lines.append(speed_line(what, None, row, None))
     found = rows.get("evaluate")
     if found:
         low, high = found["warm_range_s"]
@@ -411,7 +457,11 @@ def table(results):
         what = f"kNN, linear probe and pool information of {size} features"
         took = f"{found['warm_s']:.2f} s (the first time {found['cold_s']:.2f} s)"
         goal = "" if found["goal_s"] is None else f"{found['goal_s']:g} s"
-        lines.append(f"| {what} | {goal} | {took} | {low} to {high} | | |")
+        other = found["scikit_learn"]["knn_s"] + found["scikit_learn"]["linear_s"]
+        beside = (
+            f"{other:.1f} s (scikit-learn, without information) | {other / found['warm_s']:.0f}"
+        )
+        lines.append(f"| {what} | {goal} | {took} | {low} to {high} | {beside} |")
     found = rows.get("memory")
     if found and found["allocated"]:
         first, last = (f"{value / MIB:,.1f}" for value in found["allocated"])
@@ -423,12 +473,9 @@ def table(results):
 
 
 def train_line(row, peers):
-    net = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}[row["backbone"]]
-    text = speed_line(
-        f"{net}, batch {row['batch']}", row.get("goal"), row, peers.get(row["batch"])
-    )
-    if row["backbone"] == "resnet50":
-        text = speed_line(f"{net}, batch {row['batch']}", row.get("goal"), row, None)
+    net = NETS[row["backbone"]]
+    peer = peers.get((row["backbone"], row["batch"]))
+    text = speed_line(f"{net}, batch {row['batch']}", row.get("goal"), row, peer)
     if "diagnostics_cost" in row:
         cost = row["diagnostics_cost"]
         low, high = cost["range"]

@@ -44,8 +44,8 @@ class TwoViews(Dataset):
         return self.augment(image), self.augment(image)
 
 
-def network():
-    net = torchvision.models.resnet18()
+def network(backbone):
+    net = getattr(torchvision.models, backbone)()
     net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     width = net.fc.in_features
     net.fc = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 128))
@@ -65,7 +65,7 @@ def step(net, optimizer, views, device):
     optimizer.step()
 
 
-def measure(images, batch, device, *, workers=None, seconds=10.0, warm_up=20, windows=5):
+def measure(images, batch, device, *, backbone, workers=None, seconds=10.0, warm_up=20, windows=5):
     """Seconds a step, one for each window; and how many workers there were."""
     workers = os.cpu_count() if workers is None else workers
     pixels = images.permute(0, 2, 3, 1).expand(-1, -1, -1, 3).contiguous().cpu().numpy()
@@ -80,7 +80,7 @@ def measure(images, batch, device, *, workers=None, seconds=10.0, warm_up=20, wi
         prefetch_factor=4 if workers else None,
     )
     torch.manual_seed(0)
-    net = network().to(device)
+    net = network(backbone).to(device)
     if device.type == "cuda":
         net = net.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), 0.03, momentum=0.9, weight_decay=5e-4)

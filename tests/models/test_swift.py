@@ -106,9 +106,12 @@ def test_it_computes_what_the_encoder_computes(name):
         # Batch norms of few rows amplify rounding: the plain encoder says how much.
         for mine, theirs in zip(off(found, truth), off(expected, truth), strict=True):
             assert mine < 1e-5 + 4 * theirs
-    for (label, mine), theirs in zip(ours.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=label)
-        assert "tracked" not in label or mine == len(batches)
+    buffers = zip(ours.named_buffers(), plain.buffers(), true.buffers(), strict=True)
+    for (label, mine), theirs, truth in buffers:
+        if "tracked" in label:
+            assert mine == len(batches)
+        else:  # on a card float32 convolutions round to TF32: the plain encoder says how much
+            assert off([mine], [truth])[0] < 1e-5 + 4 * off([theirs], [truth])[0], label
 
 
 @pytest.mark.parametrize("name", ["small", "basic blocks, small stem"])

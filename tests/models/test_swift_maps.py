@@ -1,15 +1,78 @@
-"""Maps of the swift pass: copies in pieces, and gradients in groups."""
+"""Maps of the swift pass: the convolution of images, and copies in pieces."""
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("triton", reason="the swift pass needs triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
+# The interpreter's products of bfloat16 are wrong.
+DTYPES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+
+STEMS = {
+    "three colours": nn.Conv2d(3, 20, 3, padding=1),
+    "one colour, two pixels at a time": nn.Conv2d(1, 7, 3, stride=2, padding=1),
+    "a window that is not square": nn.Conv2d(2, 16, (2, 5), stride=(2, 1), padding=(0, 3)),
+    "one pixel": nn.Conv2d(32, 33, 1),
+}
+
+
+@pytest.fixture
+def swift_stem(monkeypatch):
+    """The module, with sizes such that few pixels make several tiles and ranges."""
+    from flatnce.models import swift_stem
+
+    monkeypatch.setattr(swift_stem, "TILE", 32)
+    monkeypatch.setattr(swift_stem, "RANGE", 48)
+    monkeypatch.setattr(swift_stem, "PARTS", 3)
+    return swift_stem
+
 
 def last(tensor):
     return tensor.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("name", STEMS)
+@pytest.mark.parametrize("shape", [(3, 7, 6), (1, 5, 8)])
+def test_the_first_convolution_is_the_convolution(swift_stem, name, layout, shape, dtype):
+    module = STEMS[name]
+    (count, height, width), eps = shape, torch.finfo(dtype).eps
+    low = torch.randn(count, module.in_channels, height, width, device=DEVICE).to(dtype)
+    weight = torch.randn_like(module.weight, device=DEVICE).to(dtype)
+    low, weight = last(low), weight.contiguous(memory_format=layout)
+    exact = weight.double().requires_grad_()
+    truth = nn.functional.conv2d(low.double(), exact, None, module.stride, module.padding)
+    assert swift_stem.is_stem(module, low)
+    found = swift_stem.convolved(module, low, weight)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.double(), truth.detach(), rtol=eps, atol=eps)
+    arriving = last(torch.randn_like(found))
+    truth.backward(arriving.double())
+    gradient = swift_stem.to_stem(module, arriving, low)
+    assert gradient.dtype == torch.float32
+    torch.testing.assert_close(gradient.double(), exact.grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv2d(3, 8, 7),
+        nn.Conv2d(4, 8, 3),
+        nn.Conv2d(3, 129, 3),
+        nn.Conv2d(2, 8, 3, groups=2),
+        nn.Conv2d(3, 8, 3, dilation=2),
+    ],
+)
+def test_other_convolutions_are_the_librarys(module, swift_stem):
+    assert not swift_stem.is_stem(module, torch.empty(0, dtype=torch.bfloat16))
+
+
+def test_in_float32_the_convolution_is_the_librarys(swift_stem):
+    assert not swift_stem.is_stem(STEMS["three colours"], torch.empty(0))
 
 
 def drawn(*shape):

@@ -158,6 +158,9 @@ def test_what_is_not_finite_goes_where_it_goes_in_torch(swift_norm, value, place
     pairs = [(y, expected), (found.to_x[0], leaves[0].grad), (found.behind, leaves[1].grad)]
     pairs += [(norm.running_mean, theirs.running_mean), (norm.running_var, theirs.running_var)]
     for mine, truth in pairs:
+        if DEVICE == "cuda":  # torch's mean of an infinity is NaN there, and infinite on a CPU
+            assert torch.equal(mine.isfinite(), truth.isfinite())
+            mine, truth = mine[mine.isfinite()], truth[truth.isfinite()]
         torch.testing.assert_close(mine, truth.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
 
 

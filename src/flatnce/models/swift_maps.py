@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.models.swift_plan import Plan
+from flatnce.models.swift_stem import convolved, is_stem, to_stem
 from flatnce.models.swift_streams import SideTrack
 
 __all__ = ["Casts", "Collected", "mapped", "to_input", "to_weight"]
@@ -119,6 +120,8 @@ def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
     if isinstance(module, nn.Linear):
         bias = None if module.bias is None else casts.of(module.bias)
         return torch.nn.functional.linear(inputs, weight, bias)
+    if is_stem(module, inputs):
+        return convolved(module, inputs, weight)
     found = torch.ops.aten.convolution(
         inputs, weight, None, module.stride, module.padding, module.dilation, False, (0, 0),
         module.groups,
@@ -144,7 +147,7 @@ def to_input(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Ten
 
 
 def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Tensor:
-    """The gradient of a map's weight, in the dtype of the pass.
+    """The gradient of a map's weight, in the dtype of the pass or in float32.
 
     Arguments:
         module: The map.
@@ -155,6 +158,8 @@ def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Te
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         return gradient.T @ inputs
+    if is_stem(module, inputs):
+        return to_stem(module, gradient, inputs)
     found = _convolution_backward(module, gradient, inputs, weight, (False, True, False))[1]
     assert found is not None
     return found

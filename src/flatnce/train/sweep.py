@@ -6,6 +6,7 @@ numbers are its own, so what it does depends on no other run: on the CPU to the 
 """
 
 import gc
+import os
 import shutil
 import traceback
 from collections import deque
@@ -44,6 +45,10 @@ State = Literal["done", "failed", "stopped", "waiting"]
 SweepReport = Callable[[str, Mapping[str, Any]], None]
 """Called with a run's name and each line it logs; and with lines of kind ``state``, whose
 ``state`` is ``started``, ``done``, ``failed`` (with ``failure``) or ``stopped``."""
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""How many streams a GPU takes work from at once. With the default, eight, runs wait for one
+another where they need not: on an H200, eight runs at batch 32 were a fifth faster with 32."""
 
 FAILURE = "failure.txt"
 # What a run that was killed before its first checkpoint may have left.
@@ -101,6 +106,8 @@ def sweep(
         raise ValueError("a sweep is one process; start it without torchrun, on one GPU")
     check_names(configs)
     check_place(place, configs)
+    if not torch.cuda.is_initialized():  # CUDA reads it then, once
+        os.environ.setdefault(QUEUES, "32")
     whole = {name: with_whole_paths(config) for name, config in configs.items()}
     with sharing_images(), torch.random.fork_rng(devices=[]):
         decided = plan(whole, at_once)

@@ -108,6 +108,8 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
 def _best_tiles(n: int, width: int, chunk: int, size: int, scans: bool, pulls: bool) -> Tiles:
     if size == 4:  # twice the bytes, three times the products
         return Tiles(64, 32, chunk, 4, 2)
+    if chunk == 512 and n > 1024:  # a row fills so much that nothing else may be in flight
+        return Tiles(64, 128, chunk, 8, 1) if pulls else Tiles(128, 64, chunk, 8, 1)
     if width >= 512:
         return Tiles(64, 64, chunk, 8, 2)
     if n <= 1024:  # few rows: more programs, each with less to keep
