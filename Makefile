@@ -12,6 +12,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread per test process: more only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
 
+# From nothing, so that every notebook is executed and no page of an earlier build is left.
+define DOCS
+rm -rf docs/_build
+OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -T -W --keep-going $(DOCS_ARGS) -j $(WORKERS) -d docs/_build/doctrees -b html docs docs/_build/html
+$(BIN)/python tests/check_docs.py docs/_build/html
+endef
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all check docs wheel clean
@@ -22,21 +29,24 @@ help:  ## print this list
 demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in about a minute: a table and a page (ARGS="--help")
 	$(BIN)/flatnce demo $(ARGS)
 
-test: $(VENV)/.installed-dev  ## unit tests, doctests, and the core's tests against the bare wheel
+test test-all: DOCS_ARGS := -t without-source
+test: $(VENV)/.installed-dev  ## unit tests, doctests, the core's tests against the bare wheel, and the documentation
 	$(PYTEST) $(ARGS)
 	$(BIN)/python tests/check_wheel.py
+	$(DOCS)
 
 test-all: $(VENV)/.installed-dev  ## also the slow tests, and the wheel in a wholly fresh environment
 	$(PYTEST) -m "" $(ARGS)
 	$(BIN)/python tests/check_wheel.py --fresh
+	$(DOCS)
 
 check: $(VENV)/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build; notebooks are executed, about a minute
+	$(DOCS)
 	@echo "docs: open docs/_build/html/index.html"
 
 wheel: $(VENV)/.installed-dev  ## source distribution and wheel, into dist
@@ -56,7 +66,7 @@ $(BIN)/python:
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "flatnce: installing torch and the development tools into $(VENV) (about two minutes, once)"
 	@$(INSTALL) --editable '.[dev]'
-	@touch $@ $(VENV)/.installed-demo
+	@touch $@ $(VENV)/.installed-demo $(VENV)/.installed-docs
 
 $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	@echo "flatnce: installing torch and the demo's needs into $(VENV) (about two minutes, once)"
@@ -64,6 +74,6 @@ $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/.installed-demo
-	@echo "flatnce: installing the documentation tools into $(VENV)"
-	@$(INSTALL) --editable '.[cli,report,docs]'
+	@echo "flatnce: installing the documentation tools and what the tutorials use into $(VENV)"
+	@$(INSTALL) --editable '.[cli,report,train,mi,sentence-transformers,open-clip,docs]'
 	@touch $@

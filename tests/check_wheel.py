@@ -56,8 +56,12 @@ NOT_CORE_TESTS = (
     "test_pages.py",
     "test_report.py",
 )
-# Long, and about numbers, which do not depend on what is installed: only with --fresh.
+# Long, and about numbers, which do not depend on what is installed: only with --fresh. Of the
+# others every test function runs, with its first parameters; all parameters, too, only then.
 LONG_TESTS = ("test_compile.py", "test_properties.py")
+LONG_TEST = (
+    "tests/test_control.py::test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away"
+)
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
@@ -208,6 +212,8 @@ def check_core_tests(python: Path, fresh: bool) -> None:
     tests = [test for test in tests if test.name not in left_out]
     # The options of pyproject.toml, less those that need tools of the dev extra.
     options = ("-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-m", "not slow")
+    if not fresh:
+        options += ("--one-of-each", "--deselect", LONG_TEST)
     workers = ("-n", "auto", "--maxprocesses=8")
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     run(python, "-m", "pytest", "-q", *options, *workers, *tests, cwd=ROOT, env=quiet)

@@ -15,7 +15,8 @@ settings.register_profile("flatnce", deadline=None, derandomize=True, print_blob
 settings.load_profile("flatnce")
 
 # Without a card, Triton's kernels run in its interpreter; it is asked when they are defined.
-if not torch.cuda.is_available():
+CUDA = torch.cuda.is_available()
+if not CUDA:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -29,9 +30,28 @@ def pytest_configure(config):
         torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--one-of-each",
+        action="store_true",
+        help="of every test function only the first parameters",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--one-of-each"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        kept = {id(item) for item in first.values()}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = [item for item in items if id(item) in kept]
+
+
 @pytest.fixture(autouse=True)
 def _same_start():
-    torch.manual_seed(0)
+    if CUDA:
+        torch.manual_seed(0)
+    else:  # that also notes, with a whole stack, the seed of every device that is not there
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

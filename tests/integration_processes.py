@@ -8,7 +8,6 @@ The first process also runs alone, before it meets the other.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from torch.nn.functional import normalize
 
 from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.integrations.open_clip import FlatClipLoss
+from forked import Forked
 from once import once
 from processes import LABELS, TEMPERATURE, TIMEOUT, Share, encoder, view
 
@@ -99,23 +99,16 @@ def run(share: Share) -> dict[str, Any]:
 
 
 def run_all(folder: Path) -> str:
-    """Both at once; if one interpreter fails or hangs, none is left behind."""
+    """Both at once; if one process fails or hangs, none is left behind."""
     folder.mkdir()
-    running = [
-        subprocess.Popen(
-            [sys.executable, Path(__file__), str(rank), folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    code = Path(__file__).read_text(encoding="utf-8")
+    running = [Forked(rank, folder, code=code) for rank in (0, 1)]
     try:
-        said = [process.communicate(timeout=240)[0] for process in running]
+        done = [process.wait(timeout=240) for process in running]
     finally:
         for process in running:
             process.kill()
-    failed = [text for process, text in zip(running, said, strict=True) if process.returncode]
+    failed = [one.stdout + one.stderr for one in done if one.returncode]
     assert not failed, "\n\n".join(failed)
     return str(folder)
 

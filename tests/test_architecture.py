@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,15 +66,16 @@ def module_name(path: Path) -> str:
 
 
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-every_module = pytest.mark.parametrize("module", SOURCES)
 # The package root names everyone, lazily: it is above the rules it serves.
-every_module_below_root = pytest.mark.parametrize("module", [m for m in SOURCES if m != "flatnce"])
+BELOW_ROOT = [module for module in SOURCES if module != "flatnce"]
 
 
+@cache
 def tree_of(module: str) -> ast.Module:
     return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
 
 
+@cache
 def imports_of(module: str) -> set[tuple[str, str]]:
     """What a module imports, as (module, name); the name is empty for ``import a.b``."""
     found: set[tuple[str, str]] = set()
@@ -109,26 +111,32 @@ def place_of(module: str) -> str:
     return module.split(".")[1]
 
 
-@every_module_below_root
-def test_every_module_has_a_place_in_the_blocks(module):
-    assert place_of(module) in LEVEL, (
-        f"{module} is in no block: add it to BLOCKS here and to ARCHITECTURE.md"
-    )
+# Each test looks at every module and names all that break its rule.
 
 
-@every_module_below_root
-def test_imports_point_up_the_blocks(module):
-    here = place_of(module)
-    others = {place_of(other) for other in own_imports_of(module) - {"flatnce"}} - {here}
-    wrong = sorted(other for other in others if LEVEL[other] >= LEVEL[here])
-    assert not wrong, f"{module} imports {wrong}, which is not in a block above {here}"
+def test_every_module_has_a_place_in_the_blocks():
+    homeless = [module for module in BELOW_ROOT if place_of(module) not in LEVEL]
+    assert not homeless, "in no block: add them to BLOCKS here and to ARCHITECTURE.md"
 
 
-@every_module_below_root
-def test_nobody_imports_from_the_package_root(module):
-    names = {name for origin, name in imports_of(module) if origin == "flatnce"}
-    leaning = {name for name in names - ALLOWED_FROM_ROOT if f"flatnce.{name}" not in SOURCES}
-    assert not leaning, f"{module}: say `from flatnce.x import ...` instead"
+def test_imports_point_up_the_blocks():
+    wrong = {}
+    for module in BELOW_ROOT:
+        here = place_of(module)
+        others = {place_of(other) for other in own_imports_of(module) - {"flatnce"}} - {here}
+        if below := sorted(other for other in others if LEVEL[other] >= LEVEL[here]):
+            wrong[module] = below
+    assert not wrong, "each imports what is not in a block above its own"
+
+
+def test_nobody_imports_from_the_package_root():
+    leaning = {}
+    for module in BELOW_ROOT:
+        names = {name for origin, name in imports_of(module) if origin == "flatnce"}
+        names = {name for name in names - ALLOWED_FROM_ROOT if f"flatnce.{name}" not in SOURCES}
+        if names:
+            leaning[module] = names
+    assert not leaning, "say `from flatnce.x import ...` instead"
 
 
 def test_imports_have_no_cycle():
@@ -137,30 +145,35 @@ def test_imports_have_no_cycle():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
-@every_module
-def test_no_module_is_a_drawer(module):
-    drawers = [part for part in module.split(".") if DRAWERS.fullmatch(part)]
+def test_no_module_is_a_drawer():
+    drawers = [module for module in SOURCES if any(map(DRAWERS.fullmatch, module.split(".")))]
     assert not drawers, "a helper lives beside its only user, or becomes a module with a name"
 
 
-@every_module
-def test_every_module_has_a_docstring_and_says_what_is_public(module):
-    tree = tree_of(module)
-    assigned = {
-        target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
+def test_every_module_has_a_docstring_and_says_what_is_public():
+    silent, secret = [], []
+    for module in SOURCES:
+        tree = tree_of(module)
+        assigned = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        silent += [] if ast.get_docstring(tree) else [module]
+        secret += [] if "__all__" in assigned else [module]
+    assert not silent, "no docstring"
+    assert not secret, "no __all__"
+
+
+def test_files_are_short():
+    lines = {
+        module: len(path.read_text(encoding="utf-8").splitlines())
+        for module, path in SOURCES.items()
     }
-    assert ast.get_docstring(tree), f"{module} has no docstring"
-    assert "__all__" in assigned, f"{module} has no __all__"
-
-
-@every_module
-def test_files_are_short(module):
-    lines = len(SOURCES[module].read_text(encoding="utf-8").splitlines())
-    assert lines < LONGEST_FILE, f"{module} has {lines} lines: split it by concept"
+    long = {module: count for module, count in lines.items() if count >= LONGEST_FILE}
+    assert not long, "split them by concept"
 
 
 def test_public_names_are_these():

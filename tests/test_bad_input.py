@@ -27,6 +27,7 @@ from flatnce import (
 from flatnce import functional as F
 from flatnce.control import Constant, Cosine, Linear
 from flatnce.pairs import KeyQueue
+from forked import run_forked
 
 NAN, INF = math.nan, math.inf
 Call = Callable[[], object]
@@ -263,8 +264,8 @@ def test_arguments_of_a_layout_are_checked(call: Call, parts: tuple[str, ...]) -
     refuses(call, *parts)
 
 
-def test_types_are_checked_without_the_hook_too(run_python: Callable[..., str]) -> None:
-    printed = run_python(
+def test_types_are_checked_without_the_hook_too() -> None:
+    printed = run_forked(
         """
 import torch
 from flatnce import FlatNCE, functional as F
@@ -1082,8 +1083,8 @@ def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred) -> None:
         _ = loss_fn.last.ess
 
 
-def test_lists_in_place_of_tensors_are_named(run_python) -> None:
-    run_python(
+def test_lists_in_place_of_tensors_are_named() -> None:
+    run_forked(
         "import torch; from flatnce import FlatNCE\n"
         "z = torch.eye(3)\n"
         "for given in ({'ids': [0, 1, 2]}, {'false_negatives': [[True]]}):\n"
@@ -1125,8 +1126,8 @@ def test_a_common_slip_is_named(slip: str, slips_said: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def slips_said(run_python) -> dict[str, str]:
-    """What each slip says; one interpreter without the shape checks for all of them."""
+def slips_said() -> dict[str, str]:
+    """What each slip says; one process without the shape checks for all of them."""
     code = f"""
 import json, torch
 from flatnce import EssController, FlatNCE, Monitor
@@ -1140,4 +1141,4 @@ for name, call in {[(name, call) for name, (call, _) in SLIPS.items()]!r}:
         said[name] = str(error)
 print(json.dumps(said))
 """
-    return json.loads(run_python(code))
+    return json.loads(run_forked(code))

@@ -8,8 +8,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -27,6 +25,7 @@ from flatnce.checkpoint import (
     layout,
     write,
 )
+from forked import Forked
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
 
@@ -486,8 +485,8 @@ checkpoint.save(sys.argv[1], 2, {"w": torch.ones(3)}, {})
 
 def test_what_a_killed_writer_leaves_is_ignored_and_cleared_away(tmp_path):
     save(tmp_path, 1)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    done = Forked(tmp_path, code=KILLED).wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(hidden(tmp_path)) == 1
     assert checkpoint.steps(tmp_path) == [1]
     assert checkpoint.load(tmp_path).step == 1

@@ -23,6 +23,7 @@ from flatnce import (
 )
 from flatnce import functional as F
 from flatnce.control import Constant, Cosine, Linear, Schedule
+from forked import run_forked
 
 FLOAT32 = 1e-6  # relative: a controller's β is a float32
 
@@ -596,9 +597,9 @@ print(json.dumps({"safe": [len(safe), max(safe), safe[-1]], "own": [len(own), ow
 
 
 def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(
-    run_python, record_property
+    record_property,
 ):
-    found = json.loads(run_python(TRAINING))
+    found = json.loads(run_forked(TRAINING))
     record_property("betas", found)
     (steps, largest, last), (naive_steps, naive_last) = found["safe"], found["own"]
     assert steps == 5000 and largest < 40 and last < 30

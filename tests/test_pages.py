@@ -1,11 +1,11 @@
 """Whatever is shown is run: every Python block of the README and the docs, page by page."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked import run_forked
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -16,12 +16,9 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#]+)")
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name
 )
-def test_code_on_the_page_runs(page, tmp_path):
-    code = "\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_forked("\n".join(BLOCK.findall(page.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize(

@@ -261,17 +261,21 @@ def compare(start, options, run_all):
         tuning = [record for record in before if record["start"] == start]
     else:
         tuning = tune(start, options, run_all)
-    jobs = [{"start": start, "family": "untrained", "value": None, "rate": None}]
+    jobs = []
     for family in FAMILIES:
-        chosen = [("best", best(tuning, family=family))]
+        of = best(tuning, family=family)
+        chosen = {(of["value"], of["rate"]): "best"}
         if family != "flatnce-ess":
-            chosen.append(("default", best(tuning, family=family, value=DEFAULT_SCALE)))
+            of = best(tuning, family=family, value=DEFAULT_SCALE)
+            same = (of["value"], of["rate"])
+            chosen[same] = "best, default" if same in chosen else "default"
         jobs += [
-            {**{k: of[k] for k in ("start", "family", "value", "rate")}, "choice": choice}
-            for choice, of in chosen
+            {"start": start, "family": family, "value": value, "rate": rate, "choice": choice}
+            for (value, rate), choice in chosen.items()
         ]
-    seeds = range(options.seeds)
-    return tuning, run_all({**job, "seed": s, "final": True} for job in jobs for s in seeds)
+    jobs.append({"start": start, "family": "untrained", "value": None, "rate": None})
+    seeds = range(options.seeds)  # outermost: what is there when time runs out is whole seeds
+    run_all({**job, "seed": s, "final": True} for s in seeds for job in jobs)
 
 
 def table(results):
@@ -343,6 +347,15 @@ def main():
     if options.tiny:
         options.seeds, options.workers = 1, 1
     started = time.perf_counter()
+    data = read_data(options.data, options.tiny)
+    results = {
+        "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
+        "tiny": options.tiny,
+        "training_pairs": len(data["train"]),
+        "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
+        "tuning": [],
+        "runs": [],
+    }
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(options.workers, start_worker, (options,)) as pool:
 
@@ -352,23 +365,15 @@ def main():
                 shown = {k: record.get(k) for k in ("start", "family", "value", "rate", "seed")}
                 print(shown, f"validation {record['validation']:.2f}", flush=True)
                 records.append(record)
+                results["runs" if record["final"] else "tuning"].append(record)
+                results["seconds"] = round(time.perf_counter() - started, 1)
+                options.out.write_text(
+                    json.dumps(results, indent=1) + "\n"
+                )  # stays, come what may
             return records
 
-        data = read_data(options.data, options.tiny)
-        results = {
-            "environment": environment([TUNING_SEED, *range(options.seeds)], options.device),
-            "tiny": options.tiny,
-            "training_pairs": len(data["train"]),
-            "pairs": {n: {k: len(v) for k, v in data[n].items()} for n in ("validation", "test")},
-            "tuning": [],
-            "runs": [],
-        }
         for start in options.starts:
-            tuning, runs = compare(start, options, run_all)
-            results["tuning"] += tuning
-            results["runs"] += runs
-            results["seconds"] = round(time.perf_counter() - started, 1)
-            options.out.write_text(json.dumps(results, indent=1) + "\n")  # stays, come what may
+            compare(start, options, run_all)
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
 
 

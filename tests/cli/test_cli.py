@@ -8,6 +8,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
+from forked import Forked
 
 TINY = (
     "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
@@ -57,31 +58,36 @@ def test_help_loads_neither_torch_nor_the_parser(run_python):
     assert run_python(code).strip().endswith("set()")
 
 
-def test_a_commands_help_lists_its_options():
-    done = python_m("demo", "--help")
-    assert done.returncode == 0
-    assert all(option in done.stdout for option in ("--steps", "--seeds", "--out", "--json"))
+def test_a_commands_help_lists_its_options(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--steps", "--seeds", "--out", "--json"))
 
 
-def test_a_bad_value_is_one_line_and_exit_2():
-    done = python_m("demo", "--seeds", "1")
-    assert done.returncode == 2
-    assert done.stderr.startswith("flatnce demo: seeds=1") and done.stderr.count("\n") == 1
+def test_a_bad_value_is_one_line_and_exit_2(capsys):
+    assert main(["demo", "--seeds", "1"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("flatnce demo: seeds=1") and shown.count("\n") == 1
 
 
 @pytest.mark.parametrize("bad", [["--stepz", "3"], ["--steps", "many"]])
 def test_a_bad_option_is_exit_2(bad):
-    assert python_m("demo", *bad).returncode == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", *bad])
+    assert ended.value.code == 2
 
 
-def test_files_in_the_way_are_kept_and_named(tmp_path):
+def test_files_in_the_way_are_kept_and_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("keep")
-    done = python_m("demo", *TINY, "--out", ".", cwd=tmp_path)
-    assert done.returncode == 2 and "never removed" in done.stderr
+    assert main(["demo", *TINY, "--out", "."]) == 2
+    assert "never removed" in capsys.readouterr().err
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
-def test_the_demo_prints_a_table_and_writes_a_page(tmp_path):
+def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch):
     done = python_m("demo", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "large-pool" in done.stdout and "runs/demo/report.html" in done.stdout
@@ -91,13 +97,15 @@ def test_the_demo_prints_a_table_and_writes_a_page(tmp_path):
     assert {path.name for path in folder.iterdir()} == wanted
     assert str(tmp_path) not in (folder / "environment.json").read_text()
     # A later demo takes the earlier one's place.
-    assert python_m("demo", *TINY, cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *TINY]) == 0
+    assert {path.name for path in folder.iterdir()} == wanted
 
 
-def test_json_is_all_there_is_on_standard_output(tmp_path):
-    done = python_m("demo", *TINY, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["cases"]) == 4
+def test_json_is_all_there_is_on_standard_output(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *TINY, "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["cases"]) == 4
 
 
 @pytest.mark.parametrize("missing", ["tyro", "rich", "jinja2"])
@@ -135,16 +143,15 @@ def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, rai
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals work differently there")
 def test_interrupting_the_demo_is_one_line_and_exit_130(tmp_path):
-    command = [sys.executable, "-m", "flatnce", "demo", "--steps", "100000", "--every", "5"]
-    command += ["--width", "8", "--pool", "64", "--out", str(tmp_path / "demo")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        metrics, patience = tmp_path / "demo" / "metrics.jsonl", time.monotonic() + 60
-        while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < patience:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert shown.decode() == "flatnce demo: interrupted\n"
+    typed = ["demo", "--steps", "100000", "--every", "5", "--width", "8", "--pool", "64"]
+    process = Forked(*typed, "--out", tmp_path / "demo")
+    metrics, patience = tmp_path / "demo" / "metrics.jsonl", time.monotonic() + 60
+    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < patience:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    done = process.wait(timeout=60)
+    assert done.returncode == 130
+    assert done.stderr == "flatnce demo: interrupted\n"
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):

@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from flatnce.cli.sweep_table import Column, fitted, show_tables
 from flatnce.runlog import read_run
 from flatnce.train import SweptRun, TrainConfig, preset
 from flatnce.train.sweep_summary import over_seeds, rows_of
+from forked import Forked
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
 SETTINGS = TrainConfig().flat()
@@ -226,10 +224,10 @@ def test_a_dry_run_names_the_runs_and_does_nothing(capsys, tmp_path):
 
 def settled(path, lines):
     """Wait until a file has so many lines."""
-    for _ in range(900):
+    for _ in range(4500):
         if path.is_file() and len(path.read_text().splitlines()) >= lines:
             return
-        time.sleep(0.1)
+        time.sleep(0.02)
     pytest.fail(f"{path} does not grow")
 
 
@@ -238,26 +236,17 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
     grid += "--no-tensorboard --device cpu --view-size 4 --name".split()
     assert main([*grid, "whole"]) == 0
 
-    def start(*typed):
-        return subprocess.Popen(
-            [sys.executable, "-m", "flatnce", *typed],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
     metrics = tmp_path / "runs" / "hurt" / "flatnce-b96-s0" / "metrics.jsonl"
-    process = start(*grid, "hurt")
+    process = Forked(*grid, "hurt")
     settled(metrics, 3)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err == "", err
-    assert "flatnce sweep --resume hurt" in out and "stopped" in out
-    process = start("sweep", "--resume", "hurt")
+    done = process.wait(timeout=60)
+    assert done.returncode == 130 and done.stderr == "", done.stderr
+    assert "flatnce sweep --resume hurt" in done.stdout and "stopped" in done.stdout
+    process = Forked("sweep", "--resume", "hurt")
     settled(metrics, 12)
     process.kill()
-    process.communicate()
+    process.wait()
     assert main(["sweep", "--resume", "hurt"]) == 0
 
     def lasting(line):

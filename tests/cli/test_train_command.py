@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,6 +12,7 @@ from flatnce.cli import main
 from flatnce.cli.progress import progress_line
 from flatnce.runlog import read_run
 from flatnce.train import preset
+from forked import Forked
 
 QUICK = "--epochs 1 --batch-size 96 --pool 64 --no-tensorboard --device cpu".split()
 
@@ -146,39 +145,29 @@ def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
 
 
 def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "flatnce", "train", "digits", "--name", "long"]
-    command += ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
+    typed = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    process = Forked("train", "digits", "--name", "long", *typed)
     started = tmp_path / "runs" / "long" / "metrics.jsonl"
     for _ in range(600):
         if started.is_file() and started.stat().st_size:
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "flatnce resume long" in out and "Traceback" not in err
+    done = process.wait(timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "flatnce resume long" in done.stdout and "Traceback" not in done.stderr
 
 
-def start(tmp_path, *typed, heard=subprocess.PIPE):
-    """A command in a session of its own, as a terminal has one."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "flatnce", *typed],
-        stdout=heard,
-        stderr=heard,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+@pytest.fixture
+def _one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
     forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
     typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
-    process = start(tmp_path, *typed, *forever)
+    process = Forked(*typed, *forever, session=True)
     metrics = tmp_path / "runs" / "two" / "metrics.jsonl"
     for _ in range(900):
         if metrics.is_file() and metrics.stat().st_size:
@@ -186,18 +175,19 @@ def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
         time.sleep(0.1)
     assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "flatnce resume two --devices 2" in out and "Traceback" not in err
+    done = process.wait(timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "flatnce resume two --devices 2" in done.stdout and "Traceback" not in done.stderr
     assert read_run(tmp_path / "runs" / "two").results is None
 
 
-def test_a_failure_in_several_processes_is_said_once_and_not_repeated(tmp_path):
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_a_failure_in_several_processes_is_said_once_and_not_repeated():
     typed = ["train", "digits", "--name", "nan", "--devices", "2", "--rate", "1e30"]
-    process = start(tmp_path, *typed, "--scaling", "none", *QUICK)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert err.count("training stopped") == 1
+    done = Forked(*typed, "--scaling", "none", *QUICK, session=True).wait(timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.count("training stopped") == 1
 
 
 def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path):
@@ -224,10 +214,12 @@ def test_the_progress_line_says_what_matters():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
 def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
     forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
     typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
-    process = start(tmp_path, *typed, *forever, heard=subprocess.DEVNULL)
+    process = Forked(*typed, *forever, session=True)
     metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
     for _ in range(900):
         if metrics.is_file() and metrics.stat().st_size:

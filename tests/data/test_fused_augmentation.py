@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.data.augmentation import draws, fused
 from flatnce.data.views import Views
+from forked import run_forked
 from pictures import pictures
 
 pytest.importorskip("triton", reason="the kernel needs Triton")
@@ -282,8 +283,8 @@ print(len(nodes))
 """
 
 
-def test_compiled_callers_see_one_node(run_python):
-    assert int(run_python(COMPILED)) <= 4  # the operator, the product, and no_grad's switches
+def test_compiled_callers_see_one_node():
+    assert int(run_forked(COMPILED)) <= 4  # the operator, the product, and no_grad's switches
 
 
 # ---- on a card

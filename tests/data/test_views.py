@@ -11,6 +11,7 @@ from flatnce.data import views as views_module
 from flatnce.data.augmentation import draws
 from flatnce.data.centre_crop import CentreCrop
 from flatnce.data.views import Views
+from forked import run_forked
 from pictures import by_torchvision, pictures
 
 LEVEL = 1 / 255
@@ -31,7 +32,7 @@ def setting(request):
     return draw, images, 1000 - 7 * torch.arange(len(images))
 
 
-# One interpreter for all that needs one without pytest's shape checks: they would come before our
+# One process for all that needs one without pytest's shape checks: they would come before our
 # own errors, and torch.compile cannot trace them.
 ELSEWHERE = """
 import hashlib, json, sys, torch
@@ -85,9 +86,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def elsewhere(run_python):
-    """What a fresh interpreter found."""
-    return json.loads(run_python(ELSEWHERE, str(Path(__file__).parent.parent)))
+def elsewhere():
+    """What another process found."""
+    return json.loads(run_forked(ELSEWHERE, Path(__file__).parent.parent))
 
 
 # ---- the same views whatever else happens

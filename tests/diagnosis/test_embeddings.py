@@ -14,6 +14,7 @@ from flatnce.diagnosis import KINDS, Diagnosis, Finding, doctor, read_embeddings
 from flatnce.diagnosis.archive import DamagedArchive
 from flatnce.diagnosis.neighbours import look_around
 from flatnce.diagnosis.precision import survival
+from forked import run_forked
 
 
 def pair(n=128, d=128, cosine=0.5):
@@ -240,7 +241,7 @@ def test_misuse_is_a_value_error_that_names_it(change, words):
         doctor(**given)
 
 
-def test_what_is_no_tensor_is_named(run_python):
+def test_what_is_no_tensor_is_named():
     # Elsewhere in the tests the checks of shapes object first.
     code = """
 import torch, flatnce
@@ -251,7 +252,7 @@ for given in ({"z1": [[1.0]], "z2": z}, {"z1": z, "z2": z, "ids": [1, 2, 3, 4]})
     except ValueError as error:
         print(error)
 """
-    said = run_python(code).splitlines()
+    said = run_forked(code).splitlines()
     assert said[0].startswith("z1 is a list") and said[1].startswith("ids is a list")
 
 

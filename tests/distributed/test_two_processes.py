@@ -1,11 +1,9 @@
 """Two gloo processes equal one process on the whole batch, in value and gradient.
 
-Everything is run once, by three interpreters (two that share a job, one alone); see processes.py.
+Everything is run once, by three processes (two that share a job, one alone); see processes.py.
 """
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from torch import Tensor
 
 import processes
 import reference
+from forked import Forked
 from once import once
 
 SCRIPT = Path(processes.__file__)
@@ -21,24 +20,16 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def run_all(folder: Path) -> str:
-    """Both jobs at once; if one interpreter fails or hangs, none is left behind."""
+    """Both jobs at once; if one process fails or hangs, none is left behind."""
     folder.mkdir()
-    places = [(0, 2), (1, 2), (0, 1)]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", SCRIPT, str(rank), str(world), folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank, world in places
-    ]
+    code = SCRIPT.read_text(encoding="utf-8")
+    running = [Forked(rank, world, folder, code=code) for rank, world in [(0, 2), (1, 2), (0, 1)]]
     try:
-        said = [process.communicate(timeout=240)[0] for process in running]
+        done = [process.wait(timeout=240) for process in running]
     finally:
         for process in running:
             process.kill()
-    failed = [text for process, text in zip(running, said, strict=True) if process.returncode]
+    failed = [one.stdout + one.stderr for one in done if one.returncode]
     assert not failed, "\n\n".join(failed)
     return str(folder)
 

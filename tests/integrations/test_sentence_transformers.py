@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forked import run_forked
+
 reason = "sentence-transformers is not installed: pip install 'flatnce[sentence-transformers]'"
 pytest.importorskip("sentence_transformers", reason=reason)
 pytest.importorskip("datasets", reason="its trainer needs datasets: pip install datasets")
@@ -313,5 +315,5 @@ print("equal")
 """
 
 
-def test_two_processes_that_gather_have_the_gradient_of_one(run_python, tmp_path):
-    assert run_python(TWO_PROCESSES, str(tmp_path)).strip() == "equal"
+def test_two_processes_that_gather_have_the_gradient_of_one(tmp_path):
+    assert run_forked(TWO_PROCESSES, tmp_path).strip() == "equal"

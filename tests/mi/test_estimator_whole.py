@@ -146,6 +146,7 @@ def test_blocks_keep_neighbours_together():
     assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
 
 
+@pytest.mark.slow
 def test_pools_are_cut_between_groups_and_keep_the_level_of_the_test():
     """Groups of equal rows, x and y independent: cut apart, each pool would say it again."""
     groups, found = np.repeat(np.arange(60), 8), []

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flatnce.mi import tasks
+from forked import run_forked
 
 SPARSE = "multinormal-sparse-{0}-{0}-2-2.0"
 # The values that the benchmark lists, to six decimals.
@@ -120,8 +121,8 @@ def test_a_bad_number_is_one_clear_error(n, seed, message):
     assert str(caught.value) == message
 
 
-def test_what_is_no_whole_number_is_one_clear_error(run_python):
-    # In a fresh interpreter: here the checks of annotations would object first.
+def test_what_is_no_whole_number_is_one_clear_error():
+    # In another process: here the checks of annotations would object first.
     code = """
 from flatnce.mi import tasks
 for n, seed in ((10.0, 0), ("10", 0), (None, 0), (10, 0.5), (10, None), (10, [1])):
@@ -130,7 +131,7 @@ for n, seed in ((10.0, 0), ("10", 0), (None, 0), (10, 0.5), (10, None), (10, [1]
     except ValueError as error:
         print(error)
 """
-    assert run_python(code).splitlines() == [
+    assert run_forked(code).splitlines() == [
         *(f"n={n}: give a whole number, at least 1" for n in ("10.0", "'10'", "None")),
         *(f"seed={seed}: give a whole number, at least 0" for seed in ("0.5", "None", "[1]")),
     ]

@@ -1,8 +1,6 @@
 """Batch norm over two gloo processes equals batch norm over the whole batch."""
 
 import copy
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ from torch import nn
 
 from flatnce.models import GatheredBatchNorm, backbone, synchronised
 from flatnce.models.synchronised import GatheredBatchNormAct
+from forked import Forked
 
 WORKER = """
 import sys, torch, torch.distributed as dist
@@ -37,11 +36,9 @@ dist.barrier()
 
 
 def test_two_processes_normalise_as_one(tmp_path):
-    running = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(rank), str(tmp_path)])
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    running = [Forked(rank, tmp_path, code=WORKER) for rank in range(2)]
+    done = [process.wait(timeout=120) for process in running]
+    assert [one.returncode for one in done] == [0, 0], done
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
 
     torch.manual_seed(0)

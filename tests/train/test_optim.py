@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from flatnce.models import Encoder, MomentumEncoder, backbone, head
 from flatnce.objectives import LearnedTemperature
 from flatnce.train.optim import LARS, build_optimizer, load_optimizer, set_rate
+from forked import run_forked
 
 NAMES = ("sgd", "adamw", "lars")
 every_optimizer = pytest.mark.parametrize("name", NAMES)
@@ -428,8 +429,8 @@ print(json.dumps([worst, breaks, graphs]))
 """
 
 
-def test_rate_step_and_momentum_compile_as_one_graph(run_python):
-    worst, breaks, graphs = json.loads(run_python(COMPILED).splitlines()[-1])
+def test_rate_step_and_momentum_compile_as_one_graph():
+    worst, breaks, graphs = json.loads(run_forked(COMPILED).splitlines()[-1])
     assert worst < 1e-12
     assert breaks == 0
     assert graphs == 2  # the first makes the velocities

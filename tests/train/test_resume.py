@@ -5,8 +5,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,6 +15,7 @@ from flatnce.runlog import add_evaluation, read_run
 from flatnce.train import TrainConfig, preset, resume, train, trained
 from flatnce.train.learner import build_encoder
 from flatnce.train.training import Training
+from forked import Forked
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
 SHORT = {
@@ -81,9 +80,9 @@ def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_p
     chooser = random.Random(case)
     victims = sorted(chooser.sample(range(2, steps), 3))
     for victim in victims:
-        command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(victim)]
-        done = subprocess.run([*command, json.dumps(config.plain())], capture_output=True)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        settings = json.dumps(config.plain())
+        done = Forked(tmp_path / "killed", victim, settings, code=KILLED).wait()
+        assert done.returncode == -signal.SIGKILL, done.stderr
     outcome = resume(tmp_path / "killed")
     assert outcome.finished and outcome.step == steps
 

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from flatnce.train.sweep_file import find_sweep, read_sweep
 from flatnce.train.sweep_lanes import AHEAD, Generators, Lane
 from flatnce.train.sweep_room import MOST_AT_ONCE, _fitting, _need, plan
 from flatnce.train.training import Training
+from forked import Forked
 
 BASE = preset("digits").override(
     epochs=1,
@@ -250,9 +249,8 @@ sweep(configs, directory, at_once=3, report=report)
 
 def test_a_sweep_that_is_killed_goes_on_and_ends_bit_equal_to_its_runs_alone(alone, tmp_path):
     settings = json.dumps({name: config.plain() for name, config in VARIED.items()})
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "sweep"), "14", settings]
-    done = subprocess.run(command, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    done = Forked(tmp_path / "sweep", 14, settings, code=KILLED).wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert read_sweep(tmp_path / "sweep") == VARIED
     assert states(sweep(VARIED, tmp_path / "sweep")) == dict.fromkeys(VARIED, "done")
     for name in VARIED:
@@ -339,6 +337,18 @@ def test_a_sweep_is_no_launch_of_several_processes(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="without torchrun"):
         sweep({"one": TINY}, tmp_path / "sweep")
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "32"), ("4", "4")])
+def test_a_sweep_asks_cuda_for_more_queues_unless_told(given, found, monkeypatch, tmp_path):
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    monkeypatch.setenv(name, given or "")  # noted, so that it is put back
+    if given is None:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    with pytest.raises(ValueError, match="at_once"):  # the queues are asked for before anything
+        sweep({"a": TINY}, tmp_path / "sweep", at_once=0)
+    assert os.environ[name] == found
 
 
 def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monkeypatch):

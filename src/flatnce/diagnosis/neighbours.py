@@ -200,7 +200,7 @@ def _duplicates(seen: Neighbours) -> Finding:
 
 def _false_negatives(seen: Neighbours, negatives: float) -> Finding:
     said = []
-    if seen.rate is not None:
+    if seen.rate:  # none found says nothing
         said.append(
             f"about {seen.rate:.1%} of the negatives, {seen.rate * negatives:.2g} an anchor, are "
             "as near as positives are (an estimate)"

@@ -50,7 +50,7 @@ def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     r"""RankMe: how many directions the embeddings use, between 1 and min(n, d).
 
-    .. math:: \exp\Big(-\sum_k p_k \log p_k\Big), \quad p_k = \sigma_k / \textstyle\sum_l \sigma_l
+    .. math:: \exp\Big(-\sum_k p_k \log p_k\Big), \quad p_k = \sigma_k / \sum_l \sigma_l
 
     References:
         Garrido et al., 2023, "RankMe", Eq. 1, https://arxiv.org/abs/2210.02885

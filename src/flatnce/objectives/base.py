@@ -56,7 +56,8 @@ class Objective(nn.Module, ABC):
             queue starts empty, so without them it must be filled before the first step.
         gather: Contrast with the keys of every process.
         normalize: Divide rows by their norm.
-        kernel: ``auto``, ``dense``, ``chunked`` or ``fused``, see :func:`~flatnce.contrast_of`.
+        kernel: ``auto``, ``dense``, ``chunked`` or ``fused``, see
+            :func:`~flatnce.functional.contrast_of`.
         temperature_gradient: What a learned temperature follows: ``infonce`` (safe) or ``own``
             (the objective's, which runs away for FlatNCE and DCL).
     """

@@ -1,0 +1,280 @@
+"""Writes ``cli.md`` and ``config.md`` from the dataclasses behind the command line and the config.
+
+Run it after an option or a setting has changed. A test compares what it would write with what is
+there, and the options on the page with those that ``--help`` prints::
+
+    python docs/reference/generate.py
+"""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from flatnce.cli import COMMANDS
+from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
+from flatnce.train import PRESETS, TrainConfig
+
+HERE = Path(__file__).parent
+MADE = "<!-- Made by generate.py from the program; change it there. -->\n"
+WORDS = {str: "text", int: "whole number", float: "number", bool: "switch", Path: "path"}
+# These take a data set before anything else, which is read before the options are.
+USAGE = {"train": "train DATA [OPTIONS]", "sweep": "sweep DATA [OPTIONS]"}
+# Commands whose switches have one form only; in others a field says so itself.
+ONE_FORM = ("compare", "evaluate", "mi", "report")
+PAGES = {
+    "demo": "start.md",
+    "data": "data.md",
+    "train": "training.md",
+    "resume": "runs.md#stop-and-go-on",
+    "sweep": "sweep.md",
+    "evaluate": "evaluation.md",
+    "report": "report.md",
+    "compare": "report.md#compare-runs",
+    "export": "export.md",
+    "mi": "mutual-information.md#from-a-file",
+    "reproduce": "reproduce.md",
+    "doctor": "doctor.md",
+    "cost": "reproduce.md#what-training-costs",
+}
+
+CLI_INTRODUCTION = """\
+# Command line
+
+Every command with every option. `flatnce COMMAND --help` prints the same; of `train`, `sweep`,
+`evaluate` and `mi` that is the main options, and `--help-all` all of them. `RUN` is a run's name
+in `runs/`, or its path. `--json` prints one JSON object and nothing else. A dash stands where
+there is no default.
+
+Exit codes: 0 done, 1 failed (files, training), 2 misused (a wrong name or value), 130 interrupted.
+
+| command | what it does |
+|---|---|"""
+CONFIG_INTRODUCTION = """\
+# Config
+
+The settings of a training run. `config.json` holds them by section, `flatnce train` and
+`flatnce sweep` take each as an option, and `config.override(batch_size=32)` sets them by name from
+Python. Defaults here are those of `TrainConfig()`; a [preset](#presets) changes some. Names are
+unique over all sections. What each is good for is on the pages [Training](../training.md) and
+[Data](../data.md); a value that cannot be is refused with the reason.
+"""
+PRESETS_INTRODUCTION = """\
+## Presets
+
+`flatnce train DATA` begins with the preset made for the set, `--preset NAME` with another, laid
+over the data named.
+
+| preset | for | what differs from the defaults |
+|---|---|---|"""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One option or setting.
+
+    Arguments:
+        name: Of the field.
+        kind: Its type.
+        default: Its value where nothing is said; MISSING where something must be.
+        said: What its docstring says.
+        marks: What stands beside the type for the parser.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    said: str
+    marks: tuple[Any, ...]
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def placeholder(self) -> str | None:
+        """What stands for the value, where the program names it."""
+        return next(filter(None, (getattr(mark, "metavar", None) for mark in self.marks)), None)
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it is typed without a flag."""
+        return tyro.conf.Positional in self.marks
+
+
+def leaves_of(options: type, *, inside: bool = True) -> Iterator[Leaf]:
+    """The options of a dataclass, those of nested ones in their place.
+
+    Arguments:
+        options: The dataclass.
+        inside: Whether to go into nested ones.
+    """
+    hints = typing.get_type_hints(options, include_extras=True)
+    for field in fields(options):
+        kind, marks = hints[field.name], ()
+        if typing.get_origin(kind) is typing.Annotated:
+            kind, *rest = typing.get_args(kind)
+            marks = tuple(rest)
+        if is_dataclass(kind):
+            if inside:
+                yield from leaves_of(kind)
+            continue
+        said = _said(options).get(field.name, "")
+        yield Leaf(field.name, kind, _default(field), said, marks)
+
+
+def options_of(command: str) -> type:
+    """The dataclass behind a command.
+
+    Arguments:
+        command: Its name.
+    """
+    found: type = getattr(import_module(f"flatnce.cli.{command}"), f"{command.title()}Options")
+    return found
+
+
+def flags_of(leaf: Leaf, *, one_form: bool = False) -> list[str]:
+    """Every way to type an option; none for what is typed without a flag.
+
+    Arguments:
+        leaf: The option.
+        one_form: Whether a switch can only be moved from its default.
+    """
+    if leaf.is_positional:
+        return []
+    if leaf.kind is not bool:
+        return [leaf.flag]
+    both = [leaf.flag, f"--no-{leaf.flag[2:]}"]
+    if one_form or tyro.conf.FlagCreatePairsOff in leaf.marks:
+        return both[1:] if leaf.default else both[:1]
+    return both
+
+
+def cli_page() -> str:
+    """The page about the command line."""
+    listed = "\n".join(
+        f"| [`{name}`](#flatnce-{name}) | {text} |" for name, text in COMMANDS.items()
+    )
+    commands = "\n".join(_command(name) for name in COMMANDS)
+    return "\n".join([MADE, CLI_INTRODUCTION, listed, "", commands])
+
+
+def config_page() -> str:
+    """The page about the settings of a training run."""
+    sections = "\n".join(_section(field) for field in fields(TrainConfig))
+    presets = "\n".join(_preset(name) for name in PRESETS)
+    return "\n".join([MADE, CONFIG_INTRODUCTION, sections, PRESETS_INTRODUCTION, presets])
+
+
+def _command(name: str) -> str:
+    options = options_of(name)
+    about = (inspect.getdoc(options) or "").partition("Arguments:")[0].strip()
+    text = " ".join(about.split())
+    nested = name in USAGE
+    leaves = list(leaves_of(options, inside=not nested))
+    placed = "".join(f" {_place(leaf)}" for leaf in leaves if leaf.is_positional)
+    usage = USAGE.get(name, f"{name}{placed} [OPTIONS]")
+    rows = "\n".join(_row(leaf, one_form=name in ONE_FORM) for leaf in leaves)
+    lines = [f"## flatnce {name}", "", text, "", f"    flatnce {usage}", ""]
+    lines += ["| option | value | default | meaning |", "|---|---|---|---|", rows, ""]
+    if nested:
+        several = " Given several values, a setting spans a grid." if name == "sweep" else ""
+        lines += [f"And every setting of the page [Config](config.md).{several}", ""]
+    if name == "sweep":
+        again = "`flatnce sweep --resume NAME` goes on with a sweep, without DATA; "
+        lines += [f"{again}settings given there add runs.", ""]
+    return "\n".join([*lines, f"More: [{_title(PAGES[name])}](../{PAGES[name]}).", ""])
+
+
+def _row(leaf: Leaf, *, one_form: bool) -> str:
+    if leaf.is_positional:
+        typed = f"`{leaf.placeholder}`"
+    else:
+        typed = ", ".join(f"`{flag}`" for flag in flags_of(leaf, one_form=one_form))
+    return _cells(typed, _value(leaf), _shown(leaf.default, leaf.kind), leaf.said)
+
+
+def _place(leaf: Leaf) -> str:
+    return f"{leaf.placeholder}" if leaf.default is MISSING else f"[{leaf.placeholder}]"
+
+
+def _section(field: "Field[Any]") -> str:
+    kind: type = typing.get_type_hints(TrainConfig)[field.name]
+    about = (inspect.getdoc(kind) or "").splitlines()[0].partition(";")[0].rstrip(".")
+    lines = [f"## {field.name}", "", f"{about}.", ""]
+    lines += ["| setting | option | value | default | meaning |", "|---|---|---|---|---|"]
+    for leaf in leaves_of(kind):
+        typed = ", ".join(f"`{flag}`" for flag in flags_of(leaf))
+        default = _shown(leaf.default, leaf.kind)
+        lines.append(_cells(f"`{leaf.name}`", typed, _value(leaf), default, leaf.said))
+    return "\n".join([*lines, ""])
+
+
+def _preset(name: str) -> str:
+    text, config = PRESETS[name]
+    usual = TrainConfig().flat()
+    changed = [f"`{key}` {value}" for key, value in config.flat().items() if value != usual[key]]
+    return _cells(f"`{name}`", text, ", ".join(changed) or "nothing")
+
+
+def _value(leaf: Leaf) -> str:
+    """What may be given, in words or as choices."""
+    if leaf.kind is bool:
+        return "switch"
+    said, named = _kinds(leaf.kind), leaf.placeholder
+    if named is None or leaf.is_positional:
+        return said
+    return f"`{named}`" if said.startswith("text") else f"`{named}`, {said}"
+
+
+def _kinds(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(f"`{one}`" for one in typing.get_args(kind))
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        parts = [one for one in typing.get_args(kind) if one is not type(None)]
+        return " or ".join(_kinds(one) for one in parts)
+    if typing.get_origin(kind) is tuple:
+        return f"{_kinds(typing.get_args(kind)[0])}, several"
+    return WORDS[kind]
+
+
+def _shown(value: Any, kind: Any) -> str:
+    if value is MISSING:
+        return "must be given"
+    if kind is bool:
+        return "on" if value else "off"
+    if value is None or value in ("", ()):
+        return "–"
+    return " ".join(f"`{one}`" for one in (value if isinstance(value, tuple) else (value,)))
+
+
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _cells(*texts: str) -> str:
+    # Bare, two dashes would become one long one, and a dollar sign begin a formula.
+    bare = re.compile(r"(`[^`]*`)|((?<![\w-])--[a-z][\w-]*|\$\w+)")
+    coded = (bare.sub(lambda found: found[1] or f"`{found[2]}`", text) for text in texts)
+    return "| " + " | ".join(text.replace("|", "\\|") for text in coded) + " |"
+
+
+def _title(page: str) -> str:
+    path, _, anchor = page.partition("#")
+    text = (HERE.parent / path).read_text(encoding="utf-8")
+    title = next(line[2:] for line in text.splitlines() if line.startswith("# "))
+    return f"{title}, {anchor.replace('-', ' ')}" if anchor else title
+
+
+if __name__ == "__main__":
+    for page, text in (("cli.md", cli_page()), ("config.md", config_page())):
+        (HERE / page).write_text(text.rstrip() + "\n", encoding="utf-8")
+        print(page)

@@ -1,0 +1,111 @@
+"""The reference pages say what the program says: options, settings, keys of a log."""
+
+import contextlib
+import importlib.util
+import io
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from flatnce import FlatNCE, Monitor
+from flatnce.cli import COMMANDS
+from flatnce.runlog import read_run
+from flatnce.train import preset, train
+
+REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
+KEYS_PAGE = (REFERENCE / "log-keys.md").read_text(encoding="utf-8")
+# Ways to type one option, where `--help` lists them: in a frame, or without one indented by two.
+LISTED = re.compile(r"^(?:│ | {2})(--?\w[\w-]*(?:, -[\w-]+)*)", re.MULTILINE)
+
+
+def generator():
+    """The script that writes the pages."""
+    spec = importlib.util.spec_from_file_location("generate", REFERENCE / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = generator()
+
+
+def keys_under(heading):
+    """The keys in the first column of the table below a heading."""
+    section = KEYS_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    first = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    return {key for cell in first for key in re.findall(r"`(\w+)`", cell)}
+
+
+def printed_help(command, flag="--help"):
+    """What a command prints when asked for help; where that is a part, for all of it."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        import_module(f"flatnce.cli.{command}").run([flag])
+    partial = flag == "--help" and "--help-all" in out.getvalue()
+    return printed_help(command, "--help-all") if partial else out.getvalue()
+
+
+@pytest.mark.parametrize("page, made", [("cli.md", "cli_page"), ("config.md", "config_page")])
+def test_a_generated_page_is_as_the_program_is_now(page, made):
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    assert text == getattr(GENERATE, made)().rstrip() + "\n", "run docs/reference/generate.py"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_options_on_the_page_are_those_that_help_prints(command):
+    printed = {
+        flag for typed in LISTED.findall(printed_help(command)) for flag in typed.split(", ")
+    }
+    one_form = command in GENERATE.ONE_FORM
+    leaves = GENERATE.leaves_of(GENERATE.options_of(command))
+    named = {flag for leaf in leaves for flag in GENERATE.flags_of(leaf, one_form=one_form)}
+    assert named == printed - {"-h", "--help"}
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """A run that writes a line of every kind but a note and a failure."""
+    config = preset("digits").override(epochs=1, batch_size=256, device="cpu")
+    return read_run(train(config, tmp_path_factory.mktemp("runs") / "small").directory)
+
+
+@pytest.mark.parametrize("kind", ["train", "watch", "verdict"])
+def test_the_page_names_exactly_the_keys_of_a_line(small_run, kind):
+    written = {key for line in small_run.metrics if line["kind"] == kind for key in line}
+    named = keys_under("Every line") | keys_under(f"Lines of kind {kind}")
+    if kind == "train":
+        named |= keys_under("Monitor") - {"gradient_norm", "gradient_snr"}
+    assert written == named
+
+
+def test_the_page_names_exactly_the_keys_of_a_monitor():
+    layer, loss_fn, monitor = torch.nn.Linear(8, 4), FlatNCE(), Monitor()
+    for _ in range(2):
+        layer.zero_grad()
+        loss_fn(layer(torch.randn(16, 8)), layer(torch.randn(16, 8))).backward()
+        monitor.update(loss_fn.last)
+        monitor.update_gradients(layer.parameters())
+    # `step` is on every line of a run, and so not in the table again.
+    assert set(monitor.compute()) == keys_under("Monitor") | {"step"}
+
+
+def test_the_page_names_the_keys_of_results(small_run):
+    assert set(small_run.results) == keys_under("results.json")
+
+
+def test_scalars_for_tensorboard_are_the_keys_with_their_kind_before_them(small_run):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = accumulator.EventAccumulator(str(small_run.directory / "tensorboard")).Reload()
+    lines = {kind: {} for kind in ("train", "watch")}
+    for line in small_run.metrics:
+        lines.get(line["kind"], {}).update(line)
+    expected = {
+        f"{kind}/{key}"
+        for kind, found in lines.items()
+        for key, value in found.items()
+        if isinstance(value, int | float) and key not in ("step", "steps")
+    }
+    assert {tag for tag in board.Tags()["scalars"] if not tag.startswith("verdict/")} == expected
