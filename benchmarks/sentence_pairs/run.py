@@ -254,11 +254,12 @@ def tune(start, options, run_all):
     )
 
 
-def compare(start, options, run_all):
+def compare(start, options, run_all, results):
     """What validation chooses for each family, and the seeds with their test scores."""
     if options.tuned:
         before = json.loads(options.tuned.read_text())["tuning"]
         tuning = [record for record in before if record["start"] == start]
+        results["tuning"] += tuning
     else:
         tuning = tune(start, options, run_all)
     jobs = []
@@ -300,8 +301,10 @@ def table(results):
     for (start, name), group in groups.items():
         for other, reference in groups.items():
             if other[0] == start and "library" in other[1] and "flatnce" in name:
-                pairs = zip(group, reference, strict=True)
-                apart = [a["test"] - b["test"] for a, b in pairs]
+                by_seed = {run["seed"]: run["test"] for run in reference}
+                apart = [r["test"] - by_seed[r["seed"]] for r in group if r["seed"] in by_seed]
+                if not apart:
+                    continue
                 each = ", ".join(f"{value:+.2f}" for value in apart)
                 mean = f"{statistics.fmean(apart):+.2f}"
                 lines.append(f"| {start} | {name} less {other[1]} | {mean} | {each} |")
@@ -373,7 +376,7 @@ def main():
             return records
 
         for start in options.starts:
-            compare(start, options, run_all)
+            compare(start, options, run_all, results)
     print(table(results), f"\nwrote {options.out}, {results['seconds']} s")
 
 

@@ -42,6 +42,14 @@ def test_words_stay_words_and_numbers_are_in_the_axis_unit(tmp_path):
     assert all(word in text for word in ("accuracy (%)", "epoch", "one", "two", "log 8", ">30<"))
 
 
+@pytest.mark.parametrize("name", [r"$\frac$", "_background_", "5 $ and 6 $"])
+def test_names_of_classes_are_shown_as_they_are(name, tmp_path):
+    clouds = [Cloud(name, [0.0], [1.0], 0), Cloud("other", [1.0], [0.0], 1)]
+    picture = Scattered("e", "T", "C", "D", clouds, Axis("x"), Axis("y"), TABLE)
+    (file,) = write_figures([picture], tmp_path, ["svg"])
+    assert f">{name}<" in file.read_text(encoding="utf-8")
+
+
 def test_the_same_figure_twice_is_the_same_file(tmp_path):
     both = [write_figures([curves()], tmp_path / name, ["svg", "pdf"]) for name in "ab"]
     for first, second in zip(*both, strict=True):

@@ -142,6 +142,15 @@ def test_a_damaged_portrait_is_named(tmp_path):
         run_page(place)
 
 
+@pytest.mark.parametrize("written", ["[1]", "{}", "3"])
+def test_a_file_that_is_no_portrait_is_named_and_not_current(written, tmp_path):
+    place = made_runs.write_run(tmp_path / "plain")
+    (place / "portrait.json").write_text(written)
+    assert not is_current(place, PortraitOptions())
+    with pytest.raises(ValueError, match=r"portrait\.json is no portrait.*remove it"):
+        run_page(place)
+
+
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(NoCheckpoint):
         portray(write_run(tmp_path / "bare", steps=(), finished=False), device="cpu")

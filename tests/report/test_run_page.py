@@ -210,6 +210,13 @@ def test_tables_hold_the_numbers_of_the_run(html, start, cells):
     assert row_of(html, start)[1 : len(cells) + 1] == cells
 
 
+def test_of_a_verdict_that_always_changes_the_newest_are_listed(tmp_path):
+    changes = [{**VERDICT, "step": step} for step in range(1, 501)]
+    html = run_page(write(tmp_path / "run", [train_line(500), *changes])).read_text("utf-8")
+    assert "From step 500 on" in html and "From step 481 on" in html
+    assert "From step 480 on" not in html and "480 more are in metrics.jsonl." in html
+
+
 def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
     folder = whole_run(tmp_path / "cut", range(10, 101, 10), finished=False)
     add_evaluation(folder, EVALUATION)  # which makes a results.json

@@ -125,6 +125,8 @@ def is_current(directory: str | Path, options: PortraitOptions, step: int | None
         found = json.loads((place / PORTRAIT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    if not isinstance(found, dict):
+        return False
     kept = checkpoint.steps(place / CHECKPOINTS)
     wanted = kept[-1] if step is None and kept else step
     return found.get("step") == wanted and found.get("options") == asdict(options)

@@ -76,37 +76,45 @@ def _drawn(picture: Curves | Scattered) -> Any:  # noqa: ANN401 (matplotlib has 
     if isinstance(picture, Curves):
         _curves(axes, picture)
     else:
+        drawn = []
         for cloud in picture.clouds:
             look = {"color": COLOURS[cloud.series % len(COLOURS)], "alpha": 0.75, "linewidths": 0}
             marker = MARKERS[cloud.series % len(MARKERS)]
-            axes.scatter(cloud.x, cloud.y, s=6, marker=marker, label=cloud.label, **look)
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.5)
+            dots = axes.scatter(cloud.x, cloud.y, s=6, marker=marker, **look)
+            drawn.append((cloud.label, dots))
+        _legend(axes, drawn, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.5)
     axes.set_xlabel(picture.x.label)
     axes.set_ylabel(picture.y.label)
     return figure
 
 
+def _legend(axes: Any, drawn: Sequence[tuple[str, Any]], **where: Any) -> None:  # noqa: ANN401
+    """Names as they are: a dollar begins no formula, an underscore hides nothing."""
+    labels = [label.replace("$", r"\$") for label, _ in drawn]
+    axes.legend([artist for _, artist in drawn], labels, **where)
+
+
 def _curves(axes: Any, picture: Curves) -> None:  # noqa: ANN401 (as above)
-    for line in picture.lines:
-        _line(axes, line, picture.y)
+    drawn = [(line.label, _line(axes, line, picture.y)) for line in picture.lines]
     for reference in picture.references:
         level = picture.y.factor * reference.y
-        axes.axhline(level, color="black", linewidth=0.8, linestyle=":", label=reference.label)
+        line = axes.axhline(level, color="black", linewidth=0.8, linestyle=":")
+        drawn.append((reference.label, line))
     if picture.y.low is not None:
         axes.set_ylim(bottom=picture.y.factor * picture.y.low)
     if picture.y.logarithmic:
         axes.set_yscale("log")
-    if len(picture.lines) + len(picture.references) > 1:
-        axes.legend(loc="best")
+    if len(drawn) > 1:
+        _legend(axes, drawn, loc="best")
 
 
-def _line(axes: Any, line: Line, y: Axis) -> None:  # noqa: ANN401 (as above)
+def _line(axes: Any, line: Line, y: Axis) -> Any:  # noqa: ANN401 (as above)
     colour = COLOURS[line.series % len(COLOURS)]
     spreads = line.spread if line.spread is not None else [0.0] * len(line.x)
     together = zip(line.x, line.y, spreads, strict=True)
     points = [(x, y.factor * v, y.factor * (s or 0.0)) for x, v, s in together if v is not None]
     xs, ys = [x for x, _, _ in points], [v for _, v, _ in points]
-    look: dict[str, Any] = {"color": colour, "linewidth": 1.2, "label": line.label}
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.2}
     look["linestyle"] = DASHES[line.series % len(DASHES)]
     if line.filled:
         axes.fill_between(xs, ys, color=colour, alpha=0.18, linewidth=0)
@@ -116,4 +124,4 @@ def _line(axes: Any, line: Line, y: Axis) -> None:  # noqa: ANN401 (as above)
     if line.spread is not None:
         under, over = ([v + sign * s for _, v, s in points] for sign in (-1, 1))
         axes.fill_between(xs, under, over, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(xs, ys, **look)
+    return axes.plot(xs, ys, **look)[0]

@@ -78,6 +78,9 @@ def _curves(run: Run) -> list[Curves]:
     return [chart for chart in every if chart is not None]
 
 
+# Of a verdict that changes all the time, the page lists the newest.
+MOST_VERDICTS = 20
+
 _TOWARDS_TEST = (
     "Choices inside a protocol were made on a validation split. results.json holds the whole "
     "protocol of each."
@@ -114,8 +117,11 @@ def _verdict(run: Run) -> list[Paragraph]:
         first = _finding(newest, f"So far, from step {newest['step']:,} on")
     else:
         return [Paragraph("None was given: too little was measured.")]
-    older = [_finding(record, f"From step {record['step']:,} on") for record in reversed(history)]
-    return [first, *older]
+    newer = history[-MOST_VERDICTS:]
+    older = [_finding(record, f"From step {record['step']:,} on") for record in reversed(newer)]
+    left = len(history) - len(newer)
+    rest = [Paragraph(f"{left:,} more are in metrics.jsonl.", "Before")] if left else []
+    return [first, *older, *rest]
 
 
 def _finding(record: Mapping[str, Any], topic: str) -> Paragraph:

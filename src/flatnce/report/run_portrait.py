@@ -33,9 +33,12 @@ def portrait_of(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); remove it and report again") from error
+    if not isinstance(found, dict) or "format_version" not in found:
+        raise ValueError(f"{path} is no portrait of an encoder; remove it and report again")
+    return found
 
 
 def portrait_pictures(portrait: Portrait) -> list[Curves | Scattered]:
