@@ -42,7 +42,7 @@ def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
 
 def test_figures_are_written_on_request(names, tmp_path, capsys):
     assert main(["compare", *names, "--figures", "f", "--formats", "svg"]) == 0
-    drawn = (tmp_path / "f" / "knn-knn.svg").read_text(encoding="utf-8")
+    drawn = (tmp_path / "f" / "knn.svg").read_text(encoding="utf-8")
     assert "FlatNCE" in drawn and "InfoNCE" in drawn
 
 

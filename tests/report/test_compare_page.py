@@ -9,6 +9,7 @@ from scipy import stats
 
 from flatnce.report import compare_page
 from flatnce.report.compare import differences_of, pictures_of_runs
+from flatnce.report.compare_figures import overlaid
 from flatnce.report.groups import group_runs
 from flatnce.report.paired import Paired, paired, seeds_needed
 from flatnce.report.settings import flat
@@ -107,8 +108,10 @@ def test_long_names_of_groups_get_a_letter_in_charts(tmp_path):
     ]
     groups, _, _ = group_runs([read_run(run) for run in runs])
     assert groups[0].name == "A: InfoNCE, batch size 32"
-    lines = pictures_of_runs(runs)[0].lines
+    lines = overlaid(groups)[0].lines
     assert [line.label for line in lines] == ["A", "B", "C", "D"]
+    spelt = pictures_of_runs(runs)[0].lines  # for papers, where no list stands beside it
+    assert [line.label for line in spelt] == [group.name for group in groups]
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
@@ -208,7 +211,7 @@ def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):
 
 def test_curves_are_means_with_their_spread(tmp_path):
     charts = {chart.name: chart for chart in pictures_of_runs(write_pairs(tmp_path, [0.1, 0.3]))}
-    infonce, flatnce = charts["knn-knn"].lines
+    infonce, flatnce = charts["knn"].lines
     # Seed 1 lies 0.01 above seed 0, and FlatNCE 0.1 and 0.3 above InfoNCE.
     assert infonce.y[-1] == pytest.approx(0.9 + 0.005)
     assert flatnce.y[-1] == pytest.approx(0.9 + 0.205)
@@ -217,7 +220,7 @@ def test_curves_are_means_with_their_spread(tmp_path):
 
 def test_what_was_set_alike_is_not_drawn(tmp_path):
     names = [chart.name for chart in pictures_of_runs(write_pairs(tmp_path, [0.1]))]
-    assert "loss-loss" in names and "temperature-temperature" not in names
+    assert "loss" in names and "temperature" not in names
 
 
 def test_a_file_of_someone_else_is_not_replaced(tmp_path):

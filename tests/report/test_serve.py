@@ -37,6 +37,11 @@ def ask(place):
         server.shutdown()
 
 
+def test_a_port_in_use_is_named(ask, place):
+    with pytest.raises(OSError, match=f"port={ask.port} on 127.0.0.1: .*name another"):
+        serve([place], lambda: page_of_run(place), port=ask.port)
+
+
 def test_it_listens_on_loopback_alone(ask):
     assert ask.address == "127.0.0.1"
 

@@ -1,6 +1,7 @@
 """The page of several training runs: what is settled, seeds pooled, curves overlaid."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -82,7 +83,9 @@ def pictures_of_runs(
         by: As in :func:`compare_page`.
         against: As in :func:`compare_page`.
     """
-    return overlaid(group_runs(_read(directories), by, against)[0])
+    groups, _, _ = group_runs(_read(directories), by, against)
+    # In a paper there is no list beside the picture that says what the letters mean.
+    return overlaid([replace(group, label=group.name) for group in groups])
 
 
 def differences_of(

@@ -44,7 +44,7 @@ def _overlay(chart: Chart, key: str, groups: Sequence[Group]) -> Curves | None:
         f"{line.label} ends at {chart.factor * (line.y[-1] or 0.0):.3g}." for line in lines
     )
     return Curves(
-        f"{chart.name}-{key}".replace("_", "-"),
+        chart.name if single else f"{chart.name}-{key}".replace("_", "-"),
         title,
         f"{chart.caption} Mean over seeds; the band is one standard deviation each way.",
         f"{about}deviation. {ends}",

@@ -74,7 +74,10 @@ def serve(
         raise ValueError(f"port={port} must lie between 0 (any free one) and 65535")
     answers = {"directories": directories, "page": staticmethod(page), "host": host}
     handler = type("Handler", (_Handler,), answers)
-    return ThreadingHTTPServer((loopback_of(host), port), handler)
+    try:
+        return ThreadingHTTPServer((loopback_of(host), port), handler)
+    except OSError as error:
+        raise OSError(f"port={port} on {host}: {error.strerror}; name another, or 0") from error
 
 
 class _Handler(BaseHTTPRequestHandler):
