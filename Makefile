@@ -45,7 +45,7 @@ check: $(VENV)/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build; notebooks are executed, about a minute
+docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build; notebooks are executed, about two minutes
 	$(DOCS)
 	@echo "docs: open docs/_build/html/index.html"
 
