@@ -629,6 +629,7 @@ def test_a_good_batch_has_no_deferred_fault(deferred):
 HEALTHY = {"mi": 3.0, "mi_ceiling": 4.84, "gain": 0.3, "ess": 0.3}
 GEOMETRY = {"uniformity": -2.0, "effective_rank": 40.0}
 SICK: dict[str, dict[str, float]] = {
+    "failed": {"gain": math.nan, "mi": -math.inf},
     "collapsed": {"uniformity": -0.01, "effective_rank": 1.1},
     "saturated": {"gain": 0.008, "mi": 4.79},
     "peaked": {"ess": 0.01},
@@ -637,6 +638,7 @@ SICK: dict[str, dict[str, float]] = {
     "healthy": {},
 }
 every_kind = pytest.mark.parametrize("kind", list(SICK))
+every_real_kind = pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "failed"])
 
 
 def record(step: int, *kinds: str, geometry: bool = True) -> dict[str, float]:
@@ -689,6 +691,7 @@ def test_an_ess_near_one_parts_uniform_from_healthy():
 @pytest.mark.parametrize(
     ("kinds", "first"),
     [
+        (("collapsed", "failed"), "failed"),
         (("collapsed", "saturated"), "collapsed"),
         (("saturated", "uniform"), "saturated"),
         (("peaked", "not learning"), "peaked"),
@@ -727,21 +730,64 @@ def test_a_saturated_run_is_told_in_one_sentence():
     )
 
 
-@pytest.mark.parametrize("objective", ["InfoNCE", "FlatNCEPlus", ""])
+@pytest.mark.parametrize("key", ["gain", "ess", "mi", "mi_ceiling"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_number_that_is_not_finite_is_a_failure_and_never_healthy(key, value):
+    last = {**record(2), key: value}
+    if value is None:  # a Monitor leaves NaN out
+        del last[key]
+    found = verdict_on([record(1), last])
+    assert (found.kind, found.since, found.evidence) == ("failed", 2, f"{key} not finite")
+
+
+def test_a_record_that_failed_breaks_the_stretch_of_another_finding():
+    history = [record(1, "saturated"), record(2, "failed"), {"step": 3}, record(4, "saturated")]
+    assert verdict_on(history).since == 4
+    assert verdict_on(history[:3]).since == 2
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "InfoNCE",
+        "infonce",
+        "FlatNCEPlus",
+        "NTXentLoss",
+        "ClipLoss",
+        "MultipleNegativesRankingLoss",
+        "MyInfoNCE",
+        "",
+    ],
+)
 def test_a_dying_gradient_is_to_be_replaced_by_flatnce(objective):
     found = verdict_on([record(1, "saturated")], objective)
     assert found.remedies[0] == "replace the loss by FlatNCE (one line)"
 
 
-@pytest.mark.parametrize("objective", ["FlatNCE", "DCL", "HolderFlatNCE"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "FlatNCE",
+        "flatnce",
+        "FlatNCELoss",
+        "FlatNCERankingLoss",
+        "FlatNCESymmetricRankingLoss",
+        "CachedFlatNCERankingLoss",
+        "FlatClipLoss",
+        "DCL",
+        "DCLLoss",
+        "HolderFlatNCE",
+    ],
+)
 def test_a_living_gradient_may_go_on(objective):
     found = verdict_on([record(1, "saturated")], objective)
     assert found.remedies[0].startswith(f"go on: {objective}'s gradient does not shrink")
     assert not any("replace" in remedy for remedy in found.remedies)
 
 
-def test_infonce_itself_scales_and_does_not_merely_would():
-    found = verdict_on([record(1, "saturated")], "InfoNCE")
+@pytest.mark.parametrize("objective", ["InfoNCE", "infonce"])
+def test_infonce_itself_scales_and_does_not_merely_would(objective):
+    found = verdict_on([record(1, "saturated")], objective)
     assert found.evidence.endswith("InfoNCE scales gradients by 0.008")
 
 
@@ -790,7 +836,7 @@ REAL: dict[str, tuple[tuple[Tensor, Tensor], float]] = {
 }
 
 
-@every_kind
+@every_real_kind
 def test_each_finding_is_made_on_real_batches(kind):
     views, temperature = REAL[kind]
     loss_fn, monitor = FlatNCE(temperature=temperature), Monitor()

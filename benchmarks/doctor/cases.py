@@ -172,6 +172,23 @@ def collapsed_two_towers(g):
     return Case(cone(g, size(g), 64, 0.05) | {"temperature": 0.07, "layout": "two_tower"})
 
 
+@case("collapsed")
+def collapsed_first_tower(g):
+    return Case(one_tower(g, 0) | {"temperature": 0.07, "layout": "two_tower"})
+
+
+@case("collapsed")
+def collapsed_second_tower(g):
+    return Case(one_tower(g, 1) | {"temperature": 0.07, "layout": "two_tower"})
+
+
+def one_tower(g, collapsed):
+    """One tower's rows at one place, the other's spread."""
+    n = size(g)
+    views = [sphere(g, n, 64).float(), cone(g, n, 64, 0.05)["z1"]]
+    return {"z1": views[1 - collapsed], "z2": views[collapsed]}
+
+
 @case("collapsed", "dead in float16")
 def collapsed_below_float16(g):
     # Rows differ by a tenth of what float16 resolves.

@@ -108,6 +108,16 @@ def test_json_is_all_there_is_on_standard_output(tmp_path, monkeypatch, capfd):
     assert len(json.loads(capfd.readouterr().out)["cases"]) == 4
 
 
+def test_a_folder_that_needs_a_missing_package_is_one_line_too(tmp_path, monkeypatch, capsys):
+    (tmp_path / "events.out.tfevents.1").touch()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main(["doctor", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "tensorboard is not installed: pip install" in said
+
+
 @pytest.mark.parametrize("missing", ["tyro", "rich", "jinja2"])
 def test_a_missing_package_is_one_line_that_names_the_extra(missing):
     code = (

@@ -10,8 +10,9 @@ from torch.nn.functional import normalize
 
 import flatnce
 from flatnce import functional as F
-from flatnce.diagnosis import KINDS, Diagnosis, Finding, doctor, read_embeddings
+from flatnce.diagnosis import KINDS, Diagnosis, Finding, doctor, measures, read_embeddings
 from flatnce.diagnosis.archive import DamagedArchive
+from flatnce.diagnosis.measures import MOST_SEARCHED, MOST_TOGETHER, Case, record_of
 from flatnce.diagnosis.neighbours import look_around
 from flatnce.diagnosis.precision import survival
 from forked import run_forked
@@ -56,6 +57,12 @@ def test_saturation_tells_how_many_negatives_would_cure_it():
     )
 
 
+@pytest.mark.parametrize("objective", ["infonce", "NTXentLoss", "ClipLoss"])
+def test_infonce_under_any_name_is_to_be_replaced(objective):
+    first = doctor(*pair(cosine=0.9), temperature=0.1, objective=objective).findings[0]
+    assert first.remedies[0].startswith("replace the loss")
+
+
 def test_remedies_depend_on_the_objective():
     first = doctor(*pair(cosine=0.9), temperature=0.1, objective="FlatNCE").findings[0]
     assert first.kind == "saturated" and first.remedies[0].startswith("go on")
@@ -65,6 +72,63 @@ def test_a_cone_is_collapsed_and_its_consequences_are_not_told():
     centre = torch.randn(1, 64)
     z1, z2 = (centre + 0.05 * torch.randn(128, 64) for _ in range(2))
     assert doctor(z1, z2, temperature=0.1).kinds == ("collapsed",)
+
+
+@pytest.mark.parametrize("collapsed", ["z1", "z2"])
+def test_of_two_towers_either_can_be_collapsed_alone(collapsed):
+    spread, cone = torch.randn(128, 64), torch.ones(128, 64) + 0.02 * torch.randn(128, 64)
+    views = {"z1": spread, "z2": spread.clone()} | {collapsed: cone}
+    found = doctor(**views, temperature=0.1, layout="two_tower")
+    assert found.kinds == ("collapsed",)
+    assert found.numbers["uniformity"] == found.numbers[f"uniformity_{collapsed}"]
+    assert f"in {collapsed}" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("n, d", [(96, 24), (24, 96)])
+def test_the_geometry_is_that_of_a_monitor_whichever_side_is_longer(n, d):
+    z1, z2 = pair(n, d)
+    loss_fn, monitor = flatnce.InfoNCE(0.1), flatnce.Monitor(rows=n)
+    loss_fn(z1, z2)
+    monitor.update(loss_fn.last)
+    theirs = monitor.compute(step=0)
+    ours, _ = record_of(Case(z1, z2, None, None, 0.1, n, "two_view", ""), 0.1)
+    for key in ("uniformity", "effective_rank", "gain", "ess", "mi", "temperature"):
+        assert ours[key] == pytest.approx(theirs[key], rel=1e-6)
+
+
+def test_wide_embeddings_take_the_smaller_product(monkeypatch):
+    sides = []
+    whole = measures.rank_of_gram
+    monkeypatch.setattr(
+        measures, "rank_of_gram", lambda gram: (sides.append(len(gram)), whole(gram))[1]
+    )
+    doctor(*pair(8, 512), temperature=0.2)
+    assert set(sides) == {8}
+
+
+def test_many_samples_without_a_batch_size_are_judged_by_some_and_it_is_said(monkeypatch):
+    searched = []
+    solve = measures.temperature_for_ess
+    monkeypatch.setattr(
+        measures,
+        "temperature_for_ess",
+        lambda pairs, ess: (searched.append(len(pairs.anchors)), solve(pairs, ess))[1],
+    )
+    z1, z2 = pair(MOST_TOGETHER + 500, 16, 0.6)
+    found = doctor(z1, z2, temperature=5.0)
+    assert found.numbers["samples"] == MOST_TOGETHER + 500
+    assert found.numbers["negatives"] == 2 * (MOST_TOGETHER - 1)
+    assert any("2,048 drawn with a fixed seed" in reason for reason in found.unknown)
+    assert searched == [2 * MOST_SEARCHED]
+    assert f"(of {MOST_SEARCHED:,} samples)" in found.findings[0].evidence
+    assert doctor(z1, z2, temperature=5.0).numbers == found.numbers
+
+
+def test_a_batch_size_that_is_given_is_kept_however_large():
+    z1, z2 = pair(MOST_TOGETHER + 2, 4, 0.6)
+    found = doctor(z1, z2, temperature=0.3, batch_size=MOST_TOGETHER + 2)
+    assert found.numbers["negatives"] == 2 * (MOST_TOGETHER + 1)
+    assert not any("fixed seed" in reason for reason in found.unknown)
 
 
 def test_few_directions_are_a_dimensional_collapse():
@@ -241,12 +305,18 @@ def test_misuse_is_a_value_error_that_names_it(change, words):
         doctor(**given)
 
 
-def test_what_is_no_tensor_is_named():
+def test_what_is_no_tensor_or_no_number_is_named():
     # Elsewhere in the tests the checks of shapes object first.
     code = """
 import torch, flatnce
 z = torch.ones(4, 2)
-for given in ({"z1": [[1.0]], "z2": z}, {"z1": z, "z2": z, "ids": [1, 2, 3, 4]}):
+for given in (
+    {"z1": [[1.0]], "z2": z},
+    {"z1": z, "z2": z, "ids": [1, 2, 3, 4]},
+    {"z1": z, "z2": z, "temperature": "0.1"},
+    {"z1": z, "z2": z, "batch_size": 4.0},
+    {"z1": z, "z2": z, "temperature": torch.ones(2)},
+):
     try:
         flatnce.doctor(**given)
     except ValueError as error:
@@ -254,6 +324,9 @@ for given in ({"z1": [[1.0]], "z2": z}, {"z1": z, "z2": z, "ids": [1, 2, 3, 4]})
 """
     said = run_forked(code).splitlines()
     assert said[0].startswith("z1 is a list") and said[1].startswith("ids is a list")
+    assert said[2].startswith("temperature='0.1' must be")
+    assert said[3].startswith("batch_size=4.0 must be a whole number")
+    assert said[4].startswith("temperature=tensor")
 
 
 def test_an_archive_is_read_with_all_that_is_known(tmp_path):
@@ -265,6 +338,16 @@ def test_an_archive_is_read_with_all_that_is_known(tmp_path):
     assert set(found) == {"z1", "z2", "labels", "temperature", "batch_size"}
     assert found["batch_size"] == 8 and found["labels"].dtype == torch.int64
     assert doctor(**found).numbers["negatives"] == 14
+
+
+def test_objects_beside_the_embeddings_are_not_read(tmp_path):
+    path = tmp_path / "embeddings.npz"
+    names = np.array(["a", None, {"b": 1}], dtype=object)
+    np.savez(path, z1=np.ones((4, 2)), z2=np.ones((4, 2)), names=names)
+    assert set(read_embeddings(path)) == {"z1", "z2"}
+    np.savez(path, z1=np.ones((4, 2)), names=names)
+    with pytest.raises(ValueError, match="holds names, z1, but no z2"):
+        read_embeddings(path)
 
 
 def test_an_archive_that_is_not_there_is_a_file_error(tmp_path):
@@ -301,6 +384,11 @@ def test_a_single_array_is_no_archive(tmp_path):
         ({"a": np.ones(3)}, "holds a, but no z1 and no z2"),
         ({"z1": np.array(["a"]), "z2": np.ones((4, 2))}, "z1 in .* has dtype"),
         ({"z1": np.ones((4, 2)), "z2": np.ones((4, 2)), "temperature": np.ones(2)}, "one number"),
+        (
+            {"z1": np.ones((4, 2)), "z2": np.ones((4, 2)), "batch_size": 2.7},
+            "is 2.7; save a whole",
+        ),
+        ({"z1": np.ones((4, 2)), "z2": np.ones((4, 2)), "batch_size": np.nan}, "is nan; save a"),
     ],
 )
 def test_an_archive_with_the_wrong_arrays_says_which(arrays, words, tmp_path):

@@ -93,6 +93,7 @@ def falling(start, end, count=40):
         ([(i, 6 * 0.7**i) for i in range(40)], 511, ["saturated"]),
         (falling(6.23, 6.2), 511, ["not learning", "flat loss"]),
         (falling(3.0, 3.0), 511, ["flat loss"]),
+        (falling(0.03, 0.03), 511, ["saturated"]),
         (falling(6.0, 6.2), None, []),
         ([*falling(6.0, 2.0), (99, math.nan)], 511, ["failed"]),
         (falling(6.0, -2.0), 511, []),
@@ -135,12 +136,80 @@ def test_our_scalars_are_judged_as_a_run_under_any_prefix(tmp_path):
     assert found.kinds == ("saturated",) and found.findings[0].since == 2
 
 
+def board_of(**changes):
+    """Two points of every key of a Monitor under each prefix; the second is changed."""
+    return {
+        f"{prefix}/{key}": [(1, value), (2, change.get(key, value))]
+        for prefix, change in changes.items()
+        for key, value in GOOD.items()
+    }
+
+
+def test_scalars_that_end_in_nan_have_failed(tmp_path):
+    write_board(tmp_path, board_of(train={"gain": math.nan}))
+    found = examine(tmp_path)
+    assert found.kinds == ("failed",) and found.findings[0].since == 2
+
+
+def test_scalars_with_a_nan_in_the_middle_are_judged_by_their_end(tmp_path):
+    scalars = board_of(train={})
+    scalars["train/gain"] = [(0, math.nan), *scalars["train/gain"]]
+    write_board(tmp_path, scalars)
+    assert examine(tmp_path).verdict == "healthy"
+
+
+def test_several_monitors_are_all_judged_and_named(tmp_path):
+    write_board(tmp_path, board_of(eval={}, train={"gain": 0.01}, other={"gain": 0.02}))
+    found = examine(tmp_path)
+    assert found.kinds == ("saturated",)
+    assert "eval/: healthy; other/: saturated; train/: saturated" in found.subject
+    evidence = found.findings[0].evidence
+    assert evidence.startswith("other/: MI") and "; train/: MI" in evidence
+    assert found.numbers["eval/gain"] == pytest.approx(0.4)
+    assert found.numbers["train/gain"] == pytest.approx(0.01)
+
+
+def test_monitors_in_one_state_are_named_too(tmp_path):
+    write_board(tmp_path, board_of(a={}, b={}))
+    found = examine(tmp_path)
+    assert found.verdict == "healthy" and "a/: healthy; b/: healthy" in found.subject
+
+
+def test_a_folder_with_another_programs_config_is_read_as_tensorboards(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    write_board(tmp_path / "runs" / "first", board_of(train={"gain": 0.01}))
+    assert examine(tmp_path).kinds == ("saturated",)
+
+
+def test_a_folder_with_another_programs_config_alone_is_said_to_be_no_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json that is no run's, and no event file"):
+        examine(tmp_path)
+
+
+def test_a_run_with_event_files_below_is_still_a_run(logged):
+    directory = logged({"kind": "train", "step": 1, "steps": 1, **GOOD})
+    write_board(directory / "tensorboard", board_of(train={"gain": 0.01}))
+    assert examine(directory, embeddings=False).subject.startswith("run ")
+
+
+def test_what_curves_do_not_need_is_refused(tmp_path):
+    write_board(tmp_path, {"loss": falling(6.0, 2.0)})
+    with pytest.raises(ValueError, match=r"temperature=0\.0 is for embeddings; curves"):
+        examine(tmp_path, temperature=0.0)
+
+
 def test_others_losses_are_judged_as_far_as_they_go(tmp_path):
     write_board(tmp_path, {"train/nce_loss": falling(6.23, 6.2), "lr": falling(1, 0)})
     assert examine(tmp_path, batch_size=256).kinds == ("not learning", "flat loss")
     found = examine(tmp_path)
     assert found.kinds == ("flat loss",)
     assert any("--batch-size" in reason for reason in found.unknown)
+
+
+def test_one_curves_saturation_is_told_before_anothers_flatness(tmp_path):
+    write_board(tmp_path, {"a_loss": falling(3.0, 3.0), "b_loss": falling(0.03, 0.03)})
+    assert examine(tmp_path).kinds == ("saturated", "flat loss")
 
 
 def test_a_good_loss_curve_is_not_called_healthy(tmp_path):
@@ -194,10 +263,20 @@ def test_a_run_that_has_not_begun_is_unknown(logged):
     assert examine_run(logged(), embeddings=False).verdict == "unknown"
 
 
-def test_a_line_that_was_not_finite_is_left_out(logged):
+def test_a_line_that_was_not_finite_is_left_out_if_finite_ones_follow(logged):
     good = {"kind": "train", "step": 1, "steps": 1, **GOOD}
-    found = examine_run(logged(good, {**good, "step": 2, "gain": math.nan}), embeddings=False)
-    assert found.verdict == "healthy" and found.numbers["step"] == 1
+    bad = {**good, "step": 2, "gain": math.nan}
+    found = examine_run(logged(good, bad, {**good, "step": 3}), embeddings=False)
+    assert found.verdict == "healthy" and found.numbers["step"] == 3
+
+
+def test_a_run_that_ends_in_nan_has_failed(logged):
+    good = {"kind": "train", "step": 1, "steps": 1, **GOOD}
+    bad = [{**good, "step": step, "gain": math.nan, "mi": math.inf} for step in (2, 3)]
+    found = examine_run(logged(good, *bad), embeddings=False)
+    assert found.kinds == ("failed",) and found.findings[0].since == 2
+    assert found.findings[0].evidence == "gain, mi not finite at the end"
+    assert "gain" not in found.numbers and str(found)
 
 
 def test_a_run_of_another_kind_is_refused(tmp_path):
@@ -298,9 +377,33 @@ def test_a_local_build_of_the_same_torch_fits(whole):
     assert examine_installation().verdict == "healthy"
 
 
-def test_a_cuda_build_without_a_driver_is_named(whole):
+def test_a_cuda_build_beside_a_card_without_a_driver_is_named(whole):
     whole.torch.version.cuda = "13.0"
-    assert examine_installation().kinds == ("no GPU for this torch",)
+    found = examine_installation()
+    assert found.kinds == ("no GPU for this torch",) and not found.unknown
+
+
+def test_a_cuda_build_on_a_machine_without_a_card_is_a_note_and_no_fault(whole, monkeypatch):
+    whole.torch.version.cuda = "13.0"
+    monkeypatch.setattr(installation, "_sign_of_a_card", lambda: "")
+    found = examine_installation()
+    assert found.verdict == "healthy" and "no sign of an NVIDIA card" in found.unknown[0]
+
+
+@pytest.mark.parametrize(
+    "vendor, kind, seen", [("0x10de", "0x030200", True), ("0x10de", "0x040300", False)]
+)
+def test_a_card_is_seen_on_the_bus_without_its_driver(vendor, kind, seen, tmp_path, monkeypatch):
+    card = tmp_path / "0000:01:00.0"
+    card.mkdir()
+    for name, value in (("vendor", vendor), ("class", kind)):
+        (card / name).write_text(f"{value}\n", encoding="utf-8")
+    monkeypatch.setattr(installation, "PCI", tmp_path)
+    monkeypatch.setattr(installation, "DEVICES", tmp_path)
+    monkeypatch.setattr(installation.shutil, "which", lambda name: None)
+    assert bool(installation._sign_of_a_card()) is seen
+    (tmp_path / "nvidia0").touch()
+    assert "device" in installation._sign_of_a_card()
 
 
 def test_a_card_without_triton_or_code_is_named(whole):

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import integration_processes
-from flatnce import EssController
+from flatnce import EssController, LearnedTemperature
 from flatnce import functional as F
+from flatnce.control import Cosine
 from flatnce.integrations.lightly import FlatNCELoss
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "from_lightly.py"
@@ -249,3 +250,48 @@ def test_the_modules_import_nothing_of_their_hosts(run_python):
 def test_the_package_of_integrations_imports_nothing(run_python):
     code = "import sys, flatnce.integrations; print(*sys.modules)"
     assert not {"torch", "lightly", "open_clip"} & set(run_python(code).split())
+
+
+# --- A last batch of one row ---------------------------------------------------------------------
+
+
+def test_a_batch_of_one_is_zero_as_there_with_a_gradient_of_zero(lightly_loss):
+    z = projections(b=1)
+    loss_fn = FlatNCELoss()
+    loss_fn(*projections())
+    before = loss_fn.last
+    loss = loss_fn(*z)
+    assert loss.item() == lightly_loss.NTXentLoss()(*z).item() == 0
+    loss.backward()
+    assert [part.grad.abs().sum() for part in z] == [0, 0]
+    assert loss_fn.last is before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_batch_of_one_whose_sum_overflows_is_zero_too(dtype):
+    z = torch.full((1, 64), 6e4, dtype=dtype, requires_grad=True)
+    loss = FlatNCELoss()(z, z)
+    loss.backward()
+    assert loss.item() == 0
+    assert not z.grad.any()
+
+
+def test_a_batch_of_one_moves_no_temperature():
+    learned = LearnedTemperature(0.2)
+    FlatNCELoss(learned)(*projections(b=1)).backward()
+    assert float(learned.log_beta.grad) == 0
+    loss_fn = FlatNCELoss(EssController(0.5))
+    start = float(loss_fn.temperature)
+    loss_fn(*projections(b=1))
+    assert float(loss_fn.temperature) == start
+
+
+def test_a_batch_of_one_counts_as_a_step_of_a_schedule():
+    loss_fn = FlatNCELoss(Cosine(0.5, 0.1, steps=2))
+    loss_fn(*projections(b=1))
+    assert float(loss_fn.temperature) == pytest.approx(0.3)
+
+
+def test_one_row_against_two_is_still_refused():
+    with pytest.raises(ValueError, match="shapes must agree"):
+        FlatNCELoss()(torch.randn(1, 4), torch.randn(2, 4))

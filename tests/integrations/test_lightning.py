@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from flatnce import EssController, FlatNCE, InfoNCE
 from flatnce.integrations.lightning import DiagnosticsCallback, _namespace
+from flatnce.integrations.open_clip import FlatClipLoss
 
 # Lightning's own, about torch and about short runs; nothing of them is ours to mend.
 pytestmark = [
@@ -154,6 +155,28 @@ def test_a_loss_outside_the_module_is_watched_when_given(pl, tmp_path):
     callback = DiagnosticsCallback(Holder.loss_fn, every_n_steps=2)
     trainer(pl, tmp_path, callback).fit(model, loader())
     assert callback.diagnostics.monitors[""].objective == "InfoNCE"
+
+
+class Clip(FlatClipLoss):
+    """Called with two batches alone; without flags it is the loss of open_clip."""
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        unit = nn.functional.normalize
+        return super().forward(unit(one, dim=1), unit(two, dim=1), torch.tensor(10.0))
+
+
+def test_losses_that_are_given_their_temperature_are_watched_too(pl, tmp_path):
+    callback = DiagnosticsCallback(every_n_steps=2)
+    finished = trainer(pl, tmp_path, callback)
+    finished.fit(module(pl, Clip()), loader())
+    assert [r["steps"] for r in callback.diagnostics.monitors["loss_fn"].history] == [2, 2]
+    assert float(finished.callback_metrics["flatnce/temperature"]) == pytest.approx(0.1)
+
+
+def test_a_temperature_that_is_given_cannot_be_driven(pl, tmp_path):
+    callback = DiagnosticsCallback(ess=0.3)
+    with pytest.raises(ValueError, match=r"ess=0.3.*Clip.*leave ess out"):
+        trainer(pl, tmp_path, callback).fit(module(pl, Clip()), loader())
 
 
 def test_a_module_without_an_objective_is_refused_with_a_remedy(pl, tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 import integration_processes
 from flatnce import FlatNCE, Monitor
+from flatnce.integrations.trainers import Recorder
 
 REASON = "pytorch-metric-learning is not installed: pip install 'flatnce[metric-learning]'"
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)
@@ -232,3 +233,15 @@ def test_the_example_runs_and_learns(capsys):
     assert right > 0.8
     assert "unseen digits" in capsys.readouterr().out
     assert len(EXAMPLE.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("wrap", [lambda loss: loss, SelfSupervisedLoss], ids=["plain", "wrapped"])
+def test_the_recorder_of_the_trainers_watches_it(wrap):
+    inner = FlatNCELoss(temperature=0.5)
+    loss_fn, recorder = wrap(inner), Recorder()
+    recorder.watch(loss_fn)
+    loss_fn(embeddings(), LABELS if loss_fn is inner else embeddings())
+    recorder.take()
+    recorder.take()  # the same batch counts once
+    assert recorder.read(step=1)["flatnce/ess"] == pytest.approx(float(inner.last.ess))
+    assert [record["steps"] for record in recorder.monitors.popitem()[1].history] == [1]

@@ -238,3 +238,23 @@ def test_two_processes_have_the_gradient_of_one_whatever_the_flags(flags, rank, 
     if local:
         assert float(found.pop("here")) != float(alone.pop("here"))
     torch.testing.assert_close(found, alone, **EXACT)
+
+
+# --- A last batch of one row ---------------------------------------------------------------------
+
+
+def test_a_batch_of_one_is_zero_as_there_with_gradients_of_zero(clip_loss):
+    z, scale, bias = features(b=1), scale_of(), scale_of(-10.0)
+    loss_fn = FlatClipLoss()
+    loss_fn(*features(), scale)
+    before = loss_fn.last
+    loss = loss_fn(*z, scale, bias)
+    assert loss.item() == clip_loss()(*z, scale).item() == 0
+    loss.backward()
+    assert [part.grad.abs().sum() for part in (*z, scale, bias)] == [0, 0, 0, 0]
+    assert loss_fn.last is before
+
+
+def test_a_batch_of_one_logs_its_loss_alone():
+    found = FlatClipLoss(logged=LOGGED)(*features(b=1), scale_of(), output_dict=True)
+    assert {name: value.item() for name, value in found.items()} == {"contrastive_loss": 0}

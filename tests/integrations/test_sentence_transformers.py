@@ -1,7 +1,9 @@
 """sentence-transformers, the released one: same value, FlatNCE's gradient, diagnostics logged."""
 
 import importlib.util
+import inspect
 import json
+import math
 from pathlib import Path
 from types import ModuleType
 
@@ -81,6 +83,15 @@ def test_as_infonce_it_is_the_librarys_own_loss_in_value_and_gradient(options, c
     torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
 
 
+def test_a_joint_pool_with_doc_to_query_counts_the_positive_once_where_the_library_does_twice():
+    embeddings = columns(spread=0.01)
+    options = {"scale": 50.0, "directions": BOTH}
+    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
+    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
+    assert theirs.compute_loss_from_embeddings(embeddings, None).item() > math.log(2)
+    assert 0 <= ours.compute_loss_from_embeddings(embeddings).item() < 0.1
+
+
 def gaps(embeddings: list[Tensor], scale: float, directions: tuple[str, ...]) -> Tensor:
     """Row by row, from the definition: log-sum-exp of all negatives, less the positive."""
     queries, *documents = embeddings
@@ -152,6 +163,29 @@ def test_gradient_caching_gives_the_same_gradient(model, options):
         found.append(
             (value.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None])
         )
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 0.25]], ids=["alone", "matryoshka"])
+def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_loss(
+    model, weights
+):
+    texts = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
+    model.eval()
+    found = []
+    for kind, options in (
+        (FlatNCERankingLoss, {}),
+        (CachedFlatNCERankingLoss, {"mini_batch_size": 2}),
+    ):
+        temperature = LearnedTemperature(0.05)
+        loss = kind(model, temperature=temperature, **options)
+        if weights is not None:
+            loss = losses.MatryoshkaLoss(model, loss, [64, 16], weights)
+        value = loss([model.preprocess(column) for column in texts], None)
+        assert temperature.log_beta.grad is None  # before backward nothing may be there
+        (1024 * value).backward()
+        found.append((value.detach(), temperature.log_beta.grad))
+    assert abs(float(found[0][1])) > 1
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
@@ -257,8 +291,9 @@ def test_the_trainer_can_hold_an_ess(example, model, tmp_path):
         ({"hardness_mode": "hard_negatives"}, "hardness_mode='hard_negatives'.*leave it out"),
         ({"similarity_fct": euclidean_sim}, "similarity_fct='euclidean_sim'.*cos_sim"),
         ({"objective": "dcl"}, "objective='dcl'.*'flatnce' or 'infonce'"),
+        ({"scale": 5.0, "temperature": 0.1}, r"scale=5.0 and temperature=0.1.*pass one"),
     ],
-    ids=["hardness", "similarity", "objective"],
+    ids=["hardness", "similarity", "objective", "both"],
 )
 def test_what_it_cannot_do_is_refused_with_a_remedy(options, message):
     with pytest.raises(ValueError, match=message):
@@ -269,6 +304,103 @@ def test_a_learned_temperature_in_a_joint_pool_is_refused():
     loss = FlatNCERankingLoss(nn.Identity(), directions=ALL, temperature=LearnedTemperature(0.05))
     with pytest.raises(ValueError, match="per_direction"):
         loss.compute_loss_from_embeddings(columns())
+
+
+@pytest.mark.parametrize("kind", [FlatNCESymmetricRankingLoss, CachedFlatNCERankingLoss])
+def test_scale_and_temperature_are_refused_together_by_all(model, kind):
+    with pytest.raises(ValueError, match="both given"):
+        kind(model, 20.0, temperature=EssController(0.3))
+
+
+def test_the_cached_loss_takes_its_options_in_the_librarys_order():
+    theirs = list(inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters)
+    ours = list(inspect.signature(CachedFlatNCERankingLoss).parameters)
+    assert ours[: len(theirs)] == theirs or "mini_batch_num_tokens" not in theirs
+
+
+def test_the_cached_loss_hands_on_the_number_of_tokens(model):
+    theirs = inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters
+    if "mini_batch_num_tokens" not in theirs:
+        pytest.skip("this release of sentence-transformers does not know mini_batch_num_tokens")
+    assert CachedFlatNCERankingLoss(model, 20.0, cos_sim, 32, 7).mini_batch_num_tokens == 7
+
+
+# --- A last batch of one row ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"directions": BOTH, "partition_mode": "per_direction"},
+        {"directions": ("query_to_doc", "query_to_query")},
+        {"directions": ("query_to_doc", "doc_to_doc")},
+    ],
+    ids=["one", "symmetric", "queries", "documents"],
+)
+def test_one_row_has_the_librarys_own_value_and_gradient(options, count):
+    embeddings = columns(count, rows=1)
+    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
+    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
+    expected = theirs.compute_loss_from_embeddings(embeddings, None)
+    found = ours.compute_loss_from_embeddings(embeddings)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
+
+
+def test_one_row_teaches_a_learned_temperature_what_the_library_would():
+    embeddings, temperature = columns(4, rows=1), LearnedTemperature(0.5).double()
+    ours = FlatNCESymmetricRankingLoss(nn.Identity(), temperature=temperature)
+    ours.compute_loss_from_embeddings(embeddings).backward()
+    log_scale = torch.tensor(2.0, dtype=torch.float64).log().requires_grad_()
+    theirs = losses.MultipleNegativesRankingLoss(
+        nn.Identity(), directions=BOTH, partition_mode="per_direction"
+    )
+    theirs.scale = log_scale.exp()
+    theirs.compute_loss_from_embeddings(embeddings, None).backward()
+    assert abs(log_scale.grad) > 1e-3
+    torch.testing.assert_close(temperature.log_beta.grad, log_scale.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_one_row_of_the_cached_loss_leaves_a_learned_temperature_alone(model):
+    temperature = LearnedTemperature(0.05)
+    loss = CachedFlatNCERankingLoss(model, temperature=temperature)
+    texts = [["a cat sleeps"], ["the cat"]]
+    value = loss([model.preprocess(column) for column in texts], None)
+    value.backward()
+    assert value.item() == temperature.log_beta.grad.item() == 0
+
+
+def test_one_row_with_negatives_leaves_its_diagnostics_and_one_without_those_before():
+    loss = FlatNCESymmetricRankingLoss(nn.Identity())
+    value = loss.compute_loss_from_embeddings(columns(4, rows=1))
+    kept = loss.last
+    assert kept.loss.item() == value.item() > 0
+    assert kept.contrast.count.tolist() == [2.0]  # the query's row; the document's has none
+    assert loss.compute_loss_from_embeddings(columns(rows=1)).item() == 0
+    assert loss.last is kept
+
+
+@pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
+@pytest.mark.parametrize("stage", ["train", "evaluate"])
+def test_the_trainer_goes_over_a_last_batch_of_one(example, model, tmp_path, kind, stage):
+    arguments = example.SentenceTransformerTrainingArguments(
+        str(tmp_path),
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=4,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+    )
+    data = example.paraphrases().select(range(5))
+    trainer = FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=kind(model))
+    found = getattr(trainer, stage)()
+    if stage == "train":
+        assert trainer.state.global_step == 2
+    else:
+        assert found["eval_loss"] > 0
 
 
 def test_one_column_is_refused():

@@ -71,6 +71,12 @@ def test_the_verdict_is_in_plain_words():
     assert "FlatNCE" in verdict.remedies[0]
 
 
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")  # the library's own, of the same
+def test_there_is_no_verdict_before_the_first_batch():
+    with pytest.raises(ValueError, match=r"no batch; call update"):
+        ContrastiveDiagnostics().verdict()
+
+
 def test_a_bad_value_found_on_a_device_is_raised_when_it_computes(monkeypatch):
     monkeypatch.setattr(faults, "can_raise_now", lambda tensor: False)
     metric, (z1, z2) = ContrastiveDiagnostics(), views(6)

@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import Trainer, TrainingArguments
 
 from flatnce import EssController, FlatNCE, InfoNCE
+from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.integrations.transformers import DiagnosticsCallback, FlatNCETrainer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "from_transformers.py"
@@ -168,6 +169,34 @@ def test_several_objectives_are_logged_apart(tmp_path):
     line = trainer.state.log_history[0]
     assert line["flatnce/loss_fn/temperature"] == pytest.approx(0.1)
     assert line["flatnce/other/temperature"] == pytest.approx(0.5)
+
+
+class Given(Small):
+    """A loss that is called with its temperature."""
+
+    def __init__(self) -> None:
+        super().__init__(FlatClipLoss())
+
+    def forward(self, x: Tensor, **_: Tensor) -> dict[str, Tensor]:
+        unit = nn.functional.normalize(self.body(x), dim=1)
+        return {"loss": self.loss_fn(unit, unit.flip(1), torch.tensor(10.0))}
+
+
+@pytest.mark.parametrize("way", ["trainer", "callback"])
+def test_losses_that_are_given_their_temperature_are_watched_too(tmp_path, way):
+    if way == "trainer":
+        trainer = FlatNCETrainer(Given(), arguments(tmp_path), None, data())
+    else:
+        trainer = Trainer(Given(), arguments(tmp_path), None, data())
+        DiagnosticsCallback().attach(trainer)
+    trainer.train()
+    logged = [line for line in trainer.state.log_history if "loss" in line]
+    assert [line["flatnce/temperature"] for line in logged] == pytest.approx([0.1, 0.1])
+
+
+def test_a_temperature_that_is_given_cannot_be_driven(tmp_path):
+    with pytest.raises(ValueError, match=r"ess=0.3.*FlatClipLoss.*leave ess out"):
+        FlatNCETrainer(Given(), arguments(tmp_path), None, data(), ess=0.3)
 
 
 def test_a_model_without_an_objective_is_refused_with_a_remedy(tmp_path):

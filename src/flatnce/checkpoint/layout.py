@@ -78,8 +78,8 @@ def safetensors() -> ModuleType:
     """The library for the weights, which only the train extra installs."""
     try:
         return import_module("safetensors.torch")
-    except ImportError as error:
-        raise ImportError(
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
             "checkpoints need safetensors, which is not installed: pip install 'flatnce[train]'",
             name="safetensors",
         ) from error

@@ -37,7 +37,7 @@ LAUNCHED = "FLATNCE_LAUNCH"
 
 # Packages that the command line needs and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe", "matplotlib")
-TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy")
+TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy", "tensorboard", "safetensors")
 TABLE_EXTRAS = ("pandas", "pyarrow")
 
 

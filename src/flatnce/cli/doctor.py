@@ -1,7 +1,7 @@
 """``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import tyro
@@ -10,8 +10,8 @@ from flatnce.environment import environment, plain
 
 __all__ = ["DoctorOptions", "run"]
 
-# Options say things of embeddings: without something to look at, they say nothing.
-OF_EMBEDDINGS = ("temperature", "batch_size", "precision", "loss_scale", "objective")
+# All but these say something of a target: without one they say nothing.
+OF_NOTHING = ("target", "json")
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,7 @@ def run(arguments: list[str]) -> int:
     """
     options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
     if options.target is None:
-        given = [name for name in OF_EMBEDDINGS if getattr(options, name)]
-        if given:
-            typed = f"--{given[0].replace('_', '-')} {getattr(options, given[0])}"
-            raise ValueError(f"{typed} is for embeddings: `flatnce doctor EMBEDDINGS.npz {typed}`")
+        _refuse_all_but_json(options)
         # Imported from its own module: what it looks for may keep the rest from importing.
         from flatnce.diagnosis.installation import examine_installation
 
@@ -84,3 +81,15 @@ def run(arguments: list[str]) -> int:
     else:
         print(found)
     return 0
+
+
+def _refuse_all_but_json(options: DoctorOptions) -> None:
+    """The installation is looked at as it is: whoever says more has forgotten what to look at."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name in OF_NOTHING or value == field.default:
+            continue
+        typed = f"--{field.name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        of_a_run = field.name in ("no_embeddings", "device")
+        whose, example = ("a run", "RUN") if of_a_run else ("embeddings", "EMBEDDINGS.npz")
+        raise ValueError(f"{typed} is for {whose}: `flatnce doctor {example} {typed}`")

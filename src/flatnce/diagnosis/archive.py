@@ -20,7 +20,7 @@ class DamagedArchive(OSError):
 def read_embeddings(path: str | Path) -> dict[str, Any]:
     """Arguments of :func:`flatnce.doctor` out of an ``.npz`` file.
 
-    Other arrays in it are left alone. NumPy has no bfloat16: save such embeddings as float32 and
+    Other arrays in it are not read. NumPy has no bfloat16: save such embeddings as float32 and
     say ``precision="bfloat16"``.
 
     Arguments:
@@ -29,10 +29,10 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     place = Path(path)
     if not place.is_file():
         raise FileNotFoundError(f"{place} is not there; name an .npz file with z1 and z2 in it")
-    arrays = _arrays(place)
-    missing = [name for name in ("z1", "z2") if name not in arrays]
+    names, arrays = _arrays(place)
+    missing = [name for name in ("z1", "z2") if name not in names]
     if missing:
-        there = ", ".join(sorted(arrays)) or "nothing"
+        there = ", ".join(sorted(names)) or "nothing"
         raise ValueError(
             f"{place} holds {there}, but no {' and no '.join(missing)}; write it by "
             "numpy.savez(path, z1=..., z2=...)"
@@ -46,14 +46,16 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def _arrays(place: Path) -> dict[str, np.ndarray]:
+def _arrays(place: Path) -> tuple[list[str], dict[str, np.ndarray]]:
+    """All names in the archive, and the arrays of those that are known; others are not read."""
     try:
         # Opened here: of a file that it cannot read, numpy leaves the handle open.
         with place.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            return {name: archive[name] for name in archive.files}
+            names = list(archive.files)
+            return names, {name: archive[name] for name in ARRAYS if name in names}
     except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
         raise DamagedArchive(
             f"{place} is no NumPy archive that can be read without running code from it "
@@ -77,4 +79,9 @@ def _number(place: Path, name: str, array: np.ndarray) -> float | int:
         raise ValueError(
             f"{name} in {place} has shape {array.shape} and dtype {array.dtype}; save one number"
         )
-    return int(array.item()) if name == "batch_size" else float(array.item())
+    value = float(array.item())
+    if name != "batch_size":
+        return value
+    if not value.is_integer():
+        raise ValueError(f"{name} in {place} is {value}; save a whole number")
+    return int(value)

@@ -1,6 +1,7 @@
 """Arguments of the doctor, checked before any work: one message, with a remedy."""
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -41,12 +42,14 @@ def check(
     for name, values in (("labels", labels), ("ids", ids)):
         _check_integers(name, values, z1.shape[0])
     for name, number in (("temperature", temperature), ("loss_scale", loss_scale)):
-        if number is not None and not (math.isfinite(number) and number > 1e-30):
-            raise ValueError(f"{name}={number} must be a positive finite number")
-    if batch_size is not None and not 2 <= batch_size <= z1.shape[0]:
+        if number is not None and not _is_positive(number):
+            raise ValueError(f"{name}={number!r} must be a positive finite number")
+    if batch_size is not None and not (
+        isinstance(batch_size, Integral) and 2 <= batch_size <= z1.shape[0]
+    ):
         raise ValueError(
-            f"batch_size={batch_size} must lie between 2 and the {z1.shape[0]} samples given; "
-            "pass more samples, or leave it out"
+            f"batch_size={batch_size!r} must be a whole number between 2 and the {z1.shape[0]} "
+            "samples given; pass more samples, or leave it out"
         )
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {[*PRECISIONS]}")
@@ -54,6 +57,12 @@ def check(
         raise ValueError(f"z1 has dtype {z1.dtype}; pass one of {[*PRECISIONS]}")
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+
+
+def _is_positive(number: object) -> bool:
+    if isinstance(number, Tensor):
+        number = number.item() if number.numel() == 1 else None
+    return isinstance(number, Real) and math.isfinite(number) and float(number) > 1e-30
 
 
 def _check_integers(name: str, values: Tensor | None, n: int) -> None:

@@ -2,12 +2,13 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flatnce.diagnosis.curves import curve_findings
-from flatnce.diagnosis.findings import Diagnosis, Finding, in_order
-from flatnce.diagnosis.records import NEEDED, findings_on
+from flatnce.diagnosis.findings import HEALTHY, Diagnosis, Finding, in_order
+from flatnce.diagnosis.records import NEEDED, findings_on, judgeable
 from flatnce.extras import needed
 
 __all__ = ["EVENTS", "event_folders", "examine_board"]
@@ -20,6 +21,7 @@ BLIND = (
 )
 
 Points = list[tuple[int, float]]
+Numbers = Mapping[str, float | int]
 
 
 def event_folders(directory: Path) -> list[Path]:
@@ -49,12 +51,44 @@ def examine_board(
         raise ValueError(f"{place} {said}: a folder with one run's {EVENTS}")
     scalars = _scalars(folders[0])
     subject = f"TensorBoard folder {place}"
-    ours = _our_history(scalars)
-    if ours:
-        found = findings_on(ours, objective)
-        blind = "what only embeddings show: duplicates, identical views, false negatives"
-        return Diagnosis(subject, in_order(found), ours[-1], (blind,))
-    return _others(subject, scalars, candidates)
+    ours = _our_histories(scalars)
+    return _ours(subject, ours, objective) if ours else _others(subject, scalars, candidates)
+
+
+def _ours(subject: str, histories: dict[str, list[Numbers]], objective: str) -> Diagnosis:
+    """Judge every Monitor; of several, each finding says whose it is."""
+    blind = "what only embeddings show: duplicates, identical views, false negatives"
+    last = {prefix: _finite(history[-1]) for prefix, history in histories.items()}
+    found = {prefix: findings_on(history, objective) for prefix, history in histories.items()}
+    if len(histories) == 1:
+        (prefix,) = histories
+        return Diagnosis(subject, in_order(found[prefix]), last[prefix], (blind,))
+    states = {prefix: found[prefix][0].kind if found[prefix] else HEALTHY for prefix in histories}
+    said = "; ".join(f"{_named(prefix)} {state}" for prefix, state in states.items())
+    numbers = {prefix + key: value for prefix in last for key, value in last[prefix].items()}
+    return Diagnosis(f"{subject} ({said})", in_order(_together(found)), numbers, (blind,))
+
+
+def _together(found: dict[str, list[Finding]]) -> list[Finding]:
+    """Findings of one kind under several prefixes as one, which names them all."""
+    whose: dict[str, list[tuple[str, Finding]]] = {}
+    for prefix, findings in found.items():
+        for finding in findings:
+            whose.setdefault(finding.kind, []).append((_named(prefix), finding))
+    merged = []
+    for kind, ones in whose.items():
+        evidence = "; ".join(f"{name} {finding.evidence}" for name, finding in ones)
+        since = min((one.since for _, one in ones if one.since is not None), default=None)
+        merged.append(Finding(kind, evidence, ones[0][1].remedies, since))
+    return merged
+
+
+def _named(prefix: str) -> str:
+    return f"{prefix}:" if prefix else "without a prefix:"
+
+
+def _finite(record: Numbers) -> Numbers:
+    return {key: value for key, value in record.items() if math.isfinite(value)}
 
 
 def _others(subject: str, scalars: dict[str, Points], candidates: int | None) -> Diagnosis:
@@ -78,18 +112,21 @@ def _is_loss(tag: str) -> bool:
     return "loss" in tag.rsplit("/", 1)[-1].lower()
 
 
-def _our_history(scalars: dict[str, Points]) -> list[dict[str, float | int]]:
-    """Records of a Monitor, put together again from tags that end in its keys; oldest first."""
+def _our_histories(scalars: dict[str, Points]) -> dict[str, list[Numbers]]:
+    """By prefix, records of a Monitor, put together again from its keys; oldest first."""
     prefixes = {tag[: -len("gain")] for tag in scalars if tag == "gain" or tag.endswith("/gain")}
     whole = [p for p in sorted(prefixes) if all(p + key in scalars for key in NEEDED)]
-    if not whole:
-        return []
+    found = {prefix: _history(scalars, prefix) for prefix in whole}
+    return {prefix: history for prefix, history in found.items() if history}
+
+
+def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:
     records: dict[int, dict[str, float | int]] = {}
     for key in KEYS:
-        for step, value in scalars.get(whole[0] + key, ()):
-            if math.isfinite(value):
+        for step, value in scalars.get(prefix + key, ()):
+            if key in NEEDED or math.isfinite(value):
                 records.setdefault(step, {"step": step})[key] = value
-    return [records[step] for step in sorted(records) if set(NEEDED) <= set(records[step])]
+    return judgeable([records[step] for step in sorted(records)])
 
 
 def _scalars(folder: Path) -> dict[str, Points]:

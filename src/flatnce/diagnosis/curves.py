@@ -55,7 +55,8 @@ def curve_findings(
             "neither saturation nor chance can be read off it"
         ]
     found, unknown = _of_level(name, last, since, candidates)
-    if abs(last - first) < FLAT_CHANGE * abs(first):
+    saturated = any(finding.kind == "saturated" for finding in found)  # which is why it is flat
+    if not saturated and abs(last - first) < FLAT_CHANGE * abs(first):
         found.append(_flat(name, first, last, points[0][0]))
     return found, unknown
 

@@ -1,59 +1,31 @@
 """``flatnce.doctor(z1, z2)``: two views' embeddings, looked at from every side."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from flatnce.contrast import contrast_of
 from flatnce.diagnosis.arguments import check
 from flatnce.diagnosis.findings import Diagnosis, Finding, in_order
+from flatnce.diagnosis.measures import (
+    GOOD_ESS,
+    MOST_ROWS,
+    MOST_SEARCHED,
+    Case,
+    better_temperature,
+    record_of,
+    spread,
+)
 from flatnce.diagnosis.neighbours import SEPARATION, look_around, neighbour_findings
 from flatnce.diagnosis.precision import ALIVE, LOSS_SCALE, PRECISIONS, dead_in, survival
 from flatnce.diagnosis.records import findings_on, verdicts_on
-from flatnce.diagnostics import Monitor, Snapshot, temperature_for_ess
-from flatnce.diagnostics.ess import least_effective_sample_size
-from flatnce.pairs import Pairs, two_tower, two_view
 
-__all__ = ["DEFAULT_TEMPERATURE", "GOOD_ESS", "MOST_ROWS", "doctor"]
+__all__ = ["DEFAULT_TEMPERATURE", "doctor"]
 
 DEFAULT_TEMPERATURE = 0.1
 """What the losses of this package use where nothing else is said."""
-
-GOOD_ESS = 0.3
-"""In the middle of the range that the paper found good, 0.15 to 0.4."""
-
-MOST_ROWS = 4096
-"""Samples of which all pairs are looked at; of more, so many, evenly spread."""
-
-
-@dataclass(frozen=True)
-class _Case:
-    """The arguments of the doctor, checked; bad rows taken out."""
-
-    z1: Tensor
-    z2: Tensor
-    ids: Tensor | None
-    labels: Tensor | None
-    temperature: float
-    batch_size: int
-    layout: str
-    objective: str
-
-    def batches(self) -> list[slice]:
-        """Whole batches; the rest, which has another number of negatives, is left out."""
-        size = self.batch_size
-        return [slice(start, start + size) for start in range(0, len(self.z1) - size + 1, size)]
-
-    def pairs(self, part: slice) -> Pairs | tuple[Pairs, ...]:
-        """The layout of a batch."""
-        ids = None if self.ids is None else self.ids[part]
-        layout: Any = two_tower if self.layout == "two_tower" else two_view
-        found: Pairs | tuple[Pairs, ...] = layout(self.z1[part], self.z2[part], ids=ids)
-        return found
 
 
 @torch.no_grad()
@@ -83,7 +55,8 @@ def doctor(
         temperature: Of the loss; unknown, 0.1 is taken and no temperature called wrong.
         labels: One class a sample, for counting false negatives; negative ones are unknown.
         ids: One integer a sample: equal ones are known to be the same sample.
-        batch_size: Samples of a training batch; by default all rows are one.
+        batch_size: Samples of a training batch; by default all rows are one, or of more than
+            2,048 so many, always the same ones.
         precision: In which the loss is computed: ``float16``, ``bfloat16`` or ``float32``; by
             default that of ``z1``.
         loss_scale: Of a gradient scaler; by default 65536 in float16, as torch's begins, and 1
@@ -107,7 +80,7 @@ def doctor(
     n = int(whole.sum())
     if n < 2:
         return Diagnosis(subject, (broken,) if broken else (), {"samples": n}, judged=False)
-    kept = _Case(
+    kept = Case(
         z1[whole],
         z2[whole],
         None if ids is None else ids[whole].to(z1.device),
@@ -119,13 +92,16 @@ def doctor(
     )
     numbers: dict[str, Any] = {"samples": n, "width": z1.shape[1]}
     found = [broken] if broken else []
-    found += _judged(kept, numbers)
-    found += _looked_around(kept, numbers, {finding.kind for finding in found})
+    judged = kept if batch_size is not None else kept.drawn()
+    found += _judged(judged, numbers)
+    around = replace(kept, batch_size=judged.batch_size)
+    found += _looked_around(around, numbers, {finding.kind for finding in found})
     named = precision or str(z1.dtype).removeprefix("torch.")
-    found += _survived(kept, numbers, named, loss_scale, {finding.kind for finding in found})
+    found += _survived(judged, numbers, named, loss_scale, {finding.kind for finding in found})
     if temperature is None:
         found = [finding for finding in found if not finding.kind.startswith("temperature")]
-    return Diagnosis(subject, in_order(found), numbers, _unknown(numbers, temperature, n, found))
+    unknown = _unknown(numbers, temperature, n, len(judged.z1))
+    return Diagnosis(subject, in_order(found), numbers, unknown)
 
 
 def _whole_rows(z1: Tensor, z2: Tensor) -> Tensor:
@@ -156,23 +132,24 @@ def _broken(z1: Tensor, z2: Tensor, whole: Tensor) -> Finding | None:
     )
 
 
-def _judged(case: _Case, numbers: dict[str, Any]) -> list[Finding]:
+def _judged(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     """Findings on the row statistics, as a Monitor takes them."""
-    record, half = _record(case, case.temperature)
+    record, half = record_of(case, case.temperature)
     numbers |= record
     numbers["negatives_for_half_gain"] = half
-    numbers["temperature_for_good_ess"] = better = _better_temperature(case)
+    numbers["temperature_for_good_ess"] = better = better_temperature(case)
     idle = None
-    if better is not None:
+    wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
+    if better is not None and wrong:
         # A wrong temperature hides whether anything was learnt; at a better one it shows.
-        there, _ = _record(case, better)
+        there, _ = record_of(case, better)
         idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(finding, numbers) for finding in found]
+    return [_with_more(finding, numbers, case.batch_size) for finding in found]
 
 
-def _with_more(finding: Finding, numbers: dict[str, Any]) -> Finding:
+def _with_more(finding: Finding, numbers: dict[str, Any], batch_size: int) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do tell."""
     more, better = "", numbers["temperature_for_good_ess"]
     if finding.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
@@ -180,34 +157,17 @@ def _with_more(finding: Finding, numbers: dict[str, Any]) -> Finding:
     if finding.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
         more += f", not {numbers['temperature']:.2g}"
+        more += f" (of {MOST_SEARCHED:,} samples)" if batch_size > MOST_SEARCHED else ""
+    if "collapse" in finding.kind and "uniformity_z2" in numbers:
+        more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
+        more += f"{numbers['uniformity_z2']:.2f} in z2, effective rank "
+        more += f"{numbers['effective_rank_z1']:.1f} and {numbers['effective_rank_z2']:.1f}"
     return Finding(finding.kind, finding.evidence + more, finding.remedies)
 
 
-def _record(case: _Case, temperature: float) -> tuple[dict[str, Any], float]:
-    """A Monitor's numbers over the batches; and the negatives at which half the gain is left."""
-    monitor, gaps = Monitor(rows=min(case.batch_size, MOST_ROWS)), []
-    for part in case.batches():
-        contrast = contrast_of(case.pairs(part), temperature)
-        rows = case.z1[part]
-        monitor.update(Snapshot(contrast, contrast.margin.mean(), rows, case.objective))
-        gaps.append(contrast.margin.double().mean())
-    found: dict[str, Any] = monitor.compute(step=0)
-    del found["step"], found["steps"]
-    gap = float(torch.stack(gaps).mean())
-    return {**found, "step": 0}, found["negatives"] * math.exp(min(-gap, 700.0))
-
-
-def _better_temperature(case: _Case) -> float | None:
-    """The temperature of a good ESS on the first batch; None where negatives are too few."""
-    pairs = case.pairs(case.batches()[0])
-    if float(least_effective_sample_size(contrast_of(pairs, 1.0))) >= GOOD_ESS:
-        return None
-    return float(temperature_for_ess(pairs, GOOD_ESS))
-
-
-def _looked_around(case: _Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
+def _looked_around(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
     n = len(case.z1)
-    rows = torch.linspace(0, n - 1, min(n, MOST_ROWS), device=case.z1.device).round().long()
+    rows = spread(n, MOST_ROWS, case.z1.device)
     first, second = (normalize(z[rows].double(), dim=1) for z in (case.z1, case.z2))
     seen = look_around(
         first,
@@ -235,7 +195,7 @@ def _looked_around(case: _Case, numbers: dict[str, Any], kinds: set[str]) -> lis
 
 
 def _survived(
-    case: _Case, numbers: dict[str, Any], precision: str, scale: float | None, kinds: set[str]
+    case: Case, numbers: dict[str, Any], precision: str, scale: float | None, kinds: set[str]
 ) -> list[Finding]:
     if scale is None:
         scale = LOSS_SCALE if precision == "float16" else 1.0
@@ -258,7 +218,7 @@ def _survived(
 
 
 def _unknown(
-    numbers: dict[str, Any], temperature: float | None, n: int, found: list[Finding]
+    numbers: dict[str, Any], temperature: float | None, n: int, judged: int
 ) -> tuple[str, ...]:
     said = []
     if temperature is None:
@@ -269,7 +229,12 @@ def _unknown(
     if numbers["false_negative_rate"] is None:
         said.append(
             "the rate of false negatives: positives stand only "
-            f"{numbers['separation']:.1f} spreads above the negatives, {SEPARATION:g} are needed"
+            f"{numbers['separation']:.2f} spreads above the negatives, {SEPARATION:g} are needed"
+        )
+    if judged < n:
+        said.append(
+            f"gain, ESS and spread of all {n:,} samples: {judged:,} drawn with a fixed seed were "
+            "judged as one batch; pass batch_size="
         )
     if n > MOST_ROWS:
         said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were looked at")

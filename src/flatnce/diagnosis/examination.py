@@ -1,5 +1,6 @@
 """Whatever a path names: embeddings, a run or a TensorBoard folder."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ def examine(
 ) -> Diagnosis:
     """Look at a run, a file of embeddings or a TensorBoard folder.
 
-    A file is read as embeddings; a folder with ``config.json``, or a name in ``runs/``, as a run;
-    a folder with event files as TensorBoard's.
+    A file is read as embeddings; a folder with a run's ``config.json``, or a name in ``runs/``, as
+    a run; a folder with event files in or below it, such as Hugging Face's, as TensorBoard's.
 
     Arguments:
         target: Its path; of a run, its name will do.
@@ -49,11 +50,29 @@ def examine(
         given |= {name: value for name, value in typed.items() if value is not None}
         given |= {"loss_scale": loss_scale, "layout": layout, "objective": objective}
         return doctor(**given, subject=str(place))
-    if place.is_dir() and not (place / "config.json").is_file() and event_folders(place):
+    if place.is_dir() and not _is_run(place) and event_folders(place):
+        _refuse(
+            "curves do not need it",
+            temperature=temperature,
+            precision=precision,
+            loss_scale=loss_scale,
+        )
         return examine_board(
             place, candidates=_candidates(batch_size, layout), objective=objective
         )
-    _refuse_what_a_run_knows(temperature, batch_size, precision, loss_scale, objective)
+    if place.is_dir() and (place / "config.json").is_file() and not _is_run(place):
+        raise ValueError(
+            f"{place} holds a config.json that is no run's, and no event file; name a run, an "
+            ".npz file or a TensorBoard folder"
+        )
+    _refuse(
+        "a run knows its own",
+        temperature=temperature,
+        batch_size=batch_size,
+        precision=precision,
+        loss_scale=loss_scale,
+        objective=objective or None,
+    )
     from flatnce.diagnosis.runs import examine_run  # brings torchvision and the data sets
 
     return examine_run(target, embeddings=embeddings, device=device)
@@ -68,20 +87,19 @@ def _candidates(batch_size: int | None, layout: str) -> int | None:
     return batch_size if layout == "two_tower" else 2 * batch_size - 1
 
 
-def _refuse_what_a_run_knows(
-    temperature: float | None,
-    batch_size: int | None,
-    precision: str | None,
-    loss_scale: float | None,
-    objective: str,
-) -> None:
-    given = {
-        "temperature": temperature,
-        "batch_size": batch_size,
-        "precision": precision,
-        "loss_scale": loss_scale,
-        "objective": objective or None,
-    }
+def _is_run(place: Path) -> bool:
+    """Whether a folder's ``config.json`` is a run's: other programs write files of that name."""
+    config = place / "config.json"
+    if not config.is_file():
+        return False
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError:  # damaged: reading it as a run says so
+        return True
+    return isinstance(found, dict) and {"format_version", "kind"} <= set(found)
+
+
+def _refuse(reason: str, **given: float | str | None) -> None:
     named = [f"{name}={value}" for name, value in given.items() if value is not None]
     if named:
-        raise ValueError(f"{named[0]} is for embeddings; a run knows its own, so leave it out")
+        raise ValueError(f"{named[0]} is for embeddings; {reason}, so leave it out")

@@ -1,5 +1,6 @@
 """What a doctor says: findings, each with evidence and remedies, and a verdict over them."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ KINDS = (
     "dead in float32",
     "identical views",
     "not learning",
-    "flat loss",
     "duplicates",
     "false negatives",
     "dimensional collapse",
     "saturated",
+    "flat loss",
     "too few negatives",
     "temperature too low",
     "temperature too high",
@@ -148,10 +149,10 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def _shown(numbers: Mapping[str, Any]) -> str:
     """The numbers that a verdict rests on, as far as they are there."""
     said = []
-    if {"mi", "mi_ceiling"} <= set(numbers):
+    if all(math.isfinite(numbers.get(key, math.nan)) for key in ("mi", "mi_ceiling")):
         said.append(f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats")
     for key, name, form in _KEY_NUMBERS:
-        if isinstance(value := numbers.get(key), int | float):
+        if isinstance(value := numbers.get(key), int | float) and math.isfinite(value):
             said.append(f"{name} {value:{form}}")
     return ", ".join(said)
 

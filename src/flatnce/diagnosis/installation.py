@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 from flatnce.diagnosis.findings import Diagnosis, Finding
@@ -22,6 +23,7 @@ COMPANIONS = ("torchvision", "torchaudio")
 MALICIOUS_LIGHTNING = ("2.6.2", "2.6.3")
 LEAST_TENSORBOARD = "2.21"
 EQUAL_DCL = "1.5.21"
+DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -41,7 +43,7 @@ def release(version: str) -> tuple[int, ...]:
 def examine_installation() -> Diagnosis:
     """Check the installation, gravest first; a finding says what it keeps from working."""
     findings = [finding for check in _CHECKS for finding in check()]
-    return Diagnosis("installation", tuple(findings), environment())
+    return Diagnosis("installation", tuple(findings), environment(), _without_a_card())
 
 
 def _version(package: str) -> str | None:
@@ -132,30 +134,68 @@ def _asked_torch(requirements: Sequence[str]) -> str | None:
     return None
 
 
-def _gpu() -> list[Finding]:
+def _imported_torch() -> Any:  # noqa: ANN401 (the module)
+    """Torch, or None where it cannot be imported, which is told elsewhere."""
     if _version("torch") is None:
-        return []
+        return None
     try:
-        torch = import_module("torch")
+        return import_module("torch")
     except Exception:  # said already
+        return None
+
+
+def _gpu() -> list[Finding]:
+    torch = _imported_torch()
+    if torch is None:
         return []
-    built = torch.version.cuda
-    if not torch.cuda.is_available():
-        if built is None:
-            return []
-        return [
-            Finding(
-                "no GPU for this torch",
-                f"torch is built for CUDA {built} and finds no usable NVIDIA driver or card: "
-                "everything runs on the CPU",
-                (
-                    "with a card: install or update its driver, then look at nvidia-smi",
-                    "in a container: start it with access to the card (--gpus all)",
-                    "without a card: nothing is wrong; torch's CPU build is smaller",
-                ),
-            )
-        ]
-    return [*_architecture(torch), *_triton()]
+    if torch.cuda.is_available():
+        return [*_architecture(torch), *_triton()]
+    sign = _sign_of_a_card()
+    if torch.version.cuda is None or not sign:
+        return []
+    return [
+        Finding(
+            "no GPU for this torch",
+            f"there is {sign}, but torch, built for CUDA {torch.version.cuda}, finds no usable "
+            "NVIDIA driver or card: everything runs on the CPU",
+            (
+                "install or update the card's driver, then look at nvidia-smi",
+                "in a container: start it with access to the card (--gpus all)",
+                "look whether CUDA_VISIBLE_DEVICES hides it",
+            ),
+        )
+    ]
+
+
+def _sign_of_a_card() -> str:
+    """What tells of an NVIDIA card, whether or not its driver works; empty where nothing does."""
+    if shutil.which("nvidia-smi"):
+        return "nvidia-smi on the path"
+    if any(DEVICES.glob("nvidia[0-9]*")):
+        return f"an NVIDIA device in {DEVICES}"
+    for card in PCI.glob("*/vendor"):
+        try:
+            vendor, kind = card.read_text(), card.with_name("class").read_text()
+        except OSError:
+            continue
+        # NVIDIA, and a display controller (its sound and network cards are none).
+        if vendor.strip() == "0x10de" and kind.startswith("0x03"):
+            return "an NVIDIA card on the PCI bus"
+    return ""
+
+
+def _without_a_card() -> tuple[str, ...]:
+    """That a CUDA build runs on a machine without a card is worth a word, and no fault."""
+    torch = _imported_torch()
+    if torch is None or torch.version.cuda is None or torch.cuda.is_available():
+        return ()
+    if _sign_of_a_card():
+        return ()
+    return (
+        f"anything on a GPU: torch is built for CUDA {torch.version.cuda} and there is no sign of "
+        "an NVIDIA card, so everything runs on the CPU; in a container that should have one, "
+        "start it with --gpus all; torch's CPU build is smaller",
+    )
 
 
 def _architecture(torch: Any) -> list[Finding]:  # noqa: ANN401 (the module)

@@ -149,10 +149,10 @@ def _false_rate(
     if len(scores) == 0:
         return None, 0.0
     level = cosines.diagonal().median()
-    ordered = scores.sort().values
-    middle = ordered[len(ordered) // 2]
+    middle = scores.kthvalue(len(scores) // 2 + 1).values
     # One standard deviation below the middle of a normal law lie 15.87 % of it.
-    spread = (middle - ordered[int(0.1587 * len(ordered))]).clamp_min(1e-12)
+    lower = scores.kthvalue(int(0.1587 * len(scores)) + 1).values
+    spread = (middle - lower).clamp_min(1e-12)
     separation = float((level - middle) / spread)
     if separation < SEPARATION:
         return None, separation

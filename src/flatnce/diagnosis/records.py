@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from flatnce.diagnosis.findings import Finding, in_order
 from flatnce.diagnostics import Verdict, verdict_on
+from flatnce.diagnostics.verdict import NEEDED
 
 __all__ = [
     "CROWDED_UNIFORMITY",
@@ -20,6 +21,7 @@ __all__ = [
     "MOST_DIRECTIONS",
     "NEEDED",
     "findings_on",
+    "judgeable",
     "verdicts_on",
 ]
 
@@ -47,9 +49,6 @@ CROWDED_UNIFORMITY = -1.0
 """Above it samples lie so close that all negatives weigh alike at any usual temperature. Then a
 high ESS is the embeddings' doing; trained ones lie below -2."""
 
-NEEDED = ("gain", "ess", "mi", "mi_ceiling")
-"""What a record must hold to be judged."""
-
 Numbers = Mapping[str, float | int]
 
 # What a record reads like without the symptom. Negatives serve the rule on peaked weights alone.
@@ -58,9 +57,26 @@ _RELIEF: dict[str, dict[str, float]] = {
     "saturated": {"gain": 1.0},
     "peaked": {"ess": 0.5, "negatives": 1e6},
     "uniform": {"ess": 0.5, "negatives": 1e6},
-    "not learning": {"mi": math.inf},
+    "not learning": {"mi": 1e6},
 }
 _NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
+
+
+def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
+    """Records that can be judged: finite ones, and at the end those with a NaN, which failed.
+
+    Arguments:
+        records: Oldest first; numbers that were not finite are NaN in them.
+    """
+    finite: list[Numbers] = []
+    broken: list[Numbers] = []  # after the last that is finite
+    for record in records:
+        if not all(math.isfinite(record.get(key, 0.0)) for key in NEEDED):
+            broken.append(record)
+        elif set(NEEDED) <= set(record):
+            finite.append(record)
+            broken.clear()
+    return [*finite, *broken]
 
 
 def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
@@ -79,6 +95,8 @@ def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict
     relieved = [dict(record) for record in history]
     for _ in _RELIEF:
         verdict = verdict_on(relieved, objective)
+        if verdict.kind == "failed":  # no other rule can be asked
+            return [verdict]
         if verdict.kind not in _RELIEF:
             break
         found.append(verdict)
@@ -104,6 +122,9 @@ def findings_on(
     """
     last = history[-1]
     verdicts = verdicts_on(history, objective)
+    if verdicts and verdicts[0].kind == "failed":
+        one = verdicts[0]
+        return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
     kinds = {verdict.kind for verdict in verdicts}
     hidden = _consequences(kinds, last, idle)
     few = _too_few_negatives(last)

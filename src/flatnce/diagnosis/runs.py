@@ -1,5 +1,6 @@
 """A run of ``flatnce train``: its log, and its encoder's embeddings where they can be made."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from flatnce.data import permutation
 from flatnce.diagnosis.embeddings import doctor
 from flatnce.diagnosis.findings import Diagnosis, Finding, in_order
-from flatnce.diagnosis.records import NEEDED, findings_on
+from flatnce.diagnosis.records import NEEDED, findings_on, judgeable
 from flatnce.evaluate import embed_views
 from flatnce.runlog import Run, read_run
 from flatnce.train import TrainConfig, Trained, find_run, trained
@@ -65,7 +66,8 @@ def examine_run(
     standing = standing_of(place)
     findings = [_failed(standing)] if standing.failure else []
     if history:
-        numbers = {**history[-1], **numbers}
+        last = {key: value for key, value in history[-1].items() if math.isfinite(value)}
+        numbers = {**last, **numbers}
         findings += findings_on(history, objective, available=_available(config, history))
     else:
         unknown.append("the log has no line of training yet: wait for the first interval")
@@ -84,14 +86,15 @@ def examine_run(
     return Diagnosis(f"run {place}", in_order(findings), numbers, tuple(unknown), judged)
 
 
-def _history(run: Run) -> list[dict[str, float | int]]:
-    """Lines of training that can be judged; what was not finite is null in them, and left out."""
-    lines = [line for line in run.metrics if line.get("kind") == "train"]
-    numeric = [
-        {key: value for key, value in line.items() if isinstance(value, int | float)}
-        for line in lines
-    ]
-    return [line for line in numeric if {*NEEDED, "step"} <= set(line)]
+def _history(run: Run) -> list[Mapping[str, float | int]]:
+    """Lines of training that can be judged; what was not finite is null in them."""
+    records = []
+    for line in run.metrics:
+        if line.get("kind") == "train" and "step" in line:
+            lost = {key: math.nan for key in NEEDED if key in line and line[key] is None}
+            kept = {key: one for key, one in line.items() if isinstance(one, int | float)}
+            records.append({**kept, **lost})
+    return judgeable(records)
 
 
 def _watched(run: Run) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def _watched(run: Run) -> dict[str, Any]:
     return {key: lines[-1][key] for key in WATCHED if lines and key in lines[-1]}
 
 
-def _available(config: TrainConfig, history: list[dict[str, float | int]]) -> int:
+def _available(config: TrainConfig, history: list[Mapping[str, float | int]]) -> int:
     """Directions the embeddings of the last interval could use."""
     seen = int(history[-1].get("steps", 1)) * config.run.batch_size
     return min(config.model.head_out, seen)

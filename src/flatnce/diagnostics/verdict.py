@@ -6,6 +6,7 @@ unbroken stretch in which the same rule holds.
 ==============  ==================================================================================
 kind            rule (thresholds are the constants below)
 ==============  ==================================================================================
+failed          gain, ESS, MI or its ceiling is not finite, or missing, as a Monitor leaves NaN out
 collapsed       uniformity above :data:`COLLAPSED_UNIFORMITY`, or effective rank under
                 :data:`COLLAPSED_RANK`: all samples have one embedding
 saturated       mean gain under :data:`SATURATED_GAIN`: the K-way task is solved, InfoNCE's
@@ -26,6 +27,8 @@ __all__ = [
     "COLLAPSED_RANK",
     "COLLAPSED_UNIFORMITY",
     "IDLE_SHARE",
+    "LIVING",
+    "NEEDED",
     "PEAKED_NEGATIVES",
     "SATURATED_GAIN",
     "UNIFORM_ESS",
@@ -40,6 +43,26 @@ PEAKED_NEGATIVES = 2.0
 UNIFORM_ESS = 0.97
 IDLE_SHARE = 0.05
 
+NEEDED = ("gain", "ess", "mi", "mi_ceiling")
+"""What a record must hold, finite, to be judged."""
+
+LIVING = frozenset(
+    {
+        "flatnce",
+        "flatnceloss",
+        "flatncerankingloss",
+        "flatncesymmetricrankingloss",
+        "cachedflatncerankingloss",
+        "flatcliploss",
+        "holder",
+        "holderflatnce",
+        "dcl",
+        "dclloss",
+    }
+)
+"""Objectives, in small letters, whose gradient is known not to shrink with the positive's lead.
+Of any other name it is not known: most losses in use are InfoNCE under a name of their own."""
+
 Numbers = Mapping[str, float | int]
 
 
@@ -48,7 +71,8 @@ class Verdict:
     """A finding in words.
 
     Arguments:
-        kind: ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``, ``healthy``.
+        kind: ``failed``, ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``,
+            ``healthy``.
         since: First step of the unbroken stretch.
         evidence: The numbers it rests on.
         remedies: What to do, most promising first.
@@ -75,7 +99,8 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
 
     Arguments:
         history: Records of :meth:`flatnce.Monitor.compute`, oldest first.
-        objective: The objective's name; the remedies depend on it.
+        objective: The objective's name, however its letters are cased; the remedies depend on it.
+            One that is not known is taken for InfoNCE.
 
     Examples:
         >>> numbers = {"step": 4100, "mi": 4.79, "mi_ceiling": 4.84, "gain": 0.008, "ess": 0.3}
@@ -86,10 +111,32 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
         raise ValueError("history is empty; call Monitor.compute at least once first")
     kind, holds, explain = next(rule for rule in _RULES if rule[1](history[-1]))
     first = len(history) - 1
-    while first > 0 and holds(history[first - 1]):
+    while first > 0 and _holds(holds, history[first - 1]):
         first -= 1
     evidence, remedies = explain(history[-1], objective)
     return Verdict(kind, int(history[first]["step"]), evidence, remedies)
+
+
+def _holds(rule: Callable[[Numbers], bool], numbers: Numbers) -> bool:
+    """Whether a rule holds on a former record, which may lack what the rule reads."""
+    return rule(numbers) if rule is _is_failed or not _is_failed(numbers) else False
+
+
+def _is_failed(numbers: Numbers) -> bool:
+    return bool(_not_finite(numbers))
+
+
+def _not_finite(numbers: Numbers) -> list[str]:
+    """What is not finite; where nothing that is there is, what is missing."""
+    bad = [key for key in NEEDED if not math.isfinite(numbers.get(key, 0.0))]
+    return bad or [key for key in NEEDED if key not in numbers]
+
+
+def _failed(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
+    return f"{', '.join(_not_finite(numbers))} not finite", (
+        "lower the learning rate, lengthen its warm-up, clip gradients",
+        "compute scores and loss in float32, as flatnce's losses do, and shift before exp",
+    )
 
 
 def _effective_negatives(numbers: Numbers) -> float:
@@ -119,14 +166,14 @@ def _collapsed(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _saturated(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    scales = "scales" if objective == "InfoNCE" else "would scale"
+    scales = "scales" if objective.casefold() == "infonce" else "would scale"
     evidence = (
         f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats, InfoNCE {scales} gradients "
         f"by {numbers['gain']:.3f}"
     )
     more = "use more negatives (a larger batch, KeyQueue, gather=True)"
     warmer = "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4"
-    if objective in ("InfoNCE", "FlatNCEPlus", ""):
+    if objective.casefold() not in LIVING:
         return evidence, ("replace the loss by FlatNCE (one line)", more, warmer)
     return evidence, (
         f"go on: {objective}'s gradient does not shrink, but this MI cannot rise any more, so "
@@ -182,6 +229,7 @@ _Rule = tuple[
     str, Callable[[Numbers], bool], Callable[[Numbers, str], tuple[str, tuple[str, ...]]]
 ]
 _RULES: tuple[_Rule, ...] = (
+    ("failed", _is_failed, _failed),
     ("collapsed", _is_collapsed, _collapsed),
     ("saturated", lambda n: n["gain"] < SATURATED_GAIN, _saturated),
     ("peaked", lambda n: _effective_negatives(n) < PEAKED_NEGATIVES, _peaked),

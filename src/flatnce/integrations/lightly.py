@@ -10,6 +10,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from flatnce import distributed
+from flatnce.integrations.lonely import is_lonely, passed_over
 from flatnce.objectives import FlatNCE
 from flatnce.objectives.temperature import Temperature
 from flatnce.pairs import KeyQueue
@@ -29,6 +31,9 @@ class FlatNCELoss(FlatNCE):
     when the query needs a gradient; unlike there it is saved in the state dict, and a batch that
     does not fit before its end goes on at its beginning. A batch without gradient moves neither
     the bank nor a controlled temperature.
+
+    A batch of one without a bank has no negatives: its loss is 0 with a gradient of zero, as in
+    lightly, and ``last`` stays that of the batch before.
 
     References:
         Chen et al., 2021, FlatNCE, https://arxiv.org/abs/2107.01152; lightly,
@@ -79,7 +84,10 @@ class FlatNCELoss(FlatNCE):
         # lightly's rule for its bank, kept for the temperature too: learn when there is a
         # gradient, whatever the mode.
         self.training = isinstance(out0, Tensor) and out0.requires_grad
+        processes = distributed.world_size() if self.gather else 1
         try:
+            if queue is None and is_lonely(out0, out1, processes=processes):
+                return passed_over(self, out0, out1)
             return super().forward(out0, out1)
         finally:
             self.training = mode

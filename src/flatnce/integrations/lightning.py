@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 
 from flatnce.extras import needed
 from flatnce.integrations.trainers import Ess, Recorder
-from flatnce.objectives import Objective
 
 __all__ = ["DiagnosticsCallback"]
 
@@ -44,17 +44,18 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
     ``flatnce`` when it changes, and is in :attr:`verdict`.
 
     Arguments:
-        loss_fn: The objective, where the LightningModule does not hold it.
+        loss_fn: The loss, where the LightningModule does not hold it; any of flatnce's.
         every_n_steps: Optimizer steps between two readings; None is the trainer's
             ``log_every_n_steps``.
         ess: Hold this ESS by moving the temperature; a number, a schedule of numbers, or an
-            :class:`~flatnce.EssController`. None leaves the temperature alone.
+            :class:`~flatnce.EssController`. None leaves the temperature alone. For objectives
+            only: others, such as ``FlatClipLoss``, are given theirs.
         rows: Samples a step for uniformity and effective rank; 0 for neither.
     """
 
     def __init__(
         self,
-        loss_fn: Objective | None = None,
+        loss_fn: nn.Module | None = None,
         *,
         every_n_steps: int | None = None,
         ess: Ess | None = None,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from flatnce import distributed
 from flatnce.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.diagnostics import Snapshot
+from flatnce.integrations.lonely import is_lonely, nothing
 from flatnce.objectives.functional import flatnce
 from flatnce.pairs import two_tower
 
@@ -35,6 +36,9 @@ class FlatClipLoss(nn.Module):
     process on the whole batch, **whatever the flags**. (``ClipLoss`` without flags gives that
     gradient divided by the number of processes, and ``local_loss`` without ``gather_with_grad``
     leaves a part of it out.) The logits of the whole batch are never held at once.
+
+    A batch of one has no negatives: its loss is 0 with a gradient of zero, as in ``ClipLoss``;
+    :attr:`last` stays that of the batch before, and the dict holds the loss alone.
 
     Diagnostics are in :attr:`last`. Those named in ``logged`` also go to open_clip's own log, by
     the returned dict: its entries are what the trainers log, but its ``values()``, which the
@@ -112,6 +116,10 @@ class FlatClipLoss(nn.Module):
         self._check_processes()
         scale = logit_scale if isinstance(logit_scale, Tensor) else torch.tensor(logit_scale)
         scale = scale.reshape(()).to(torch.promote_types(scale.dtype, torch.float32))
+        if is_lonely(image_features, text_features, processes=self.world_size):
+            bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
+            zero = nothing(image_features, text_features, scale, *bias)
+            return {"contrastive_loss": zero} if output_dict else zero
         learned = scale.requires_grad
         contrast, images = self._contrast(image_features, text_features, scale.detach(), learned)
         loss = flatnce(contrast)

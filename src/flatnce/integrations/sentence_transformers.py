@@ -5,15 +5,14 @@ library's own (InfoNCE, never negative), the gradient is FlatNCE's. :class:`Flat
 place of ``SentenceTransformerTrainer`` also logs the diagnostics to every logger.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flatnce.diagnostics import Snapshot
 from flatnce.extras import needed
-from flatnce.integrations import sentence_transformers_ranking as ranking
 from flatnce.objectives.temperature import Temperature
 
 needed(
@@ -21,8 +20,14 @@ needed(
 )
 from sentence_transformers import SentenceTransformerTrainer  # noqa: E402 (after naming the extra)
 from sentence_transformers.sentence_transformer import losses  # noqa: E402
-from sentence_transformers.util import cos_sim, dot_score  # noqa: E402
+from sentence_transformers.util import cos_sim  # noqa: E402
 
+from flatnce.integrations.sentence_transformers_base import (  # noqa: E402
+    CITATION,
+    Ranked,
+    Similarity,
+    scale_of,
+)
 from flatnce.integrations.transformers import DiagnosticsMixin  # noqa: E402
 
 __all__ = [
@@ -32,101 +37,18 @@ __all__ = [
     "FlatNCETrainer",
 ]
 
-Similarity: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 SYMMETRIC = ("query_to_doc", "doc_to_query")
 
-CITATION = """
-@misc{chen2021simplerfasterstronger,
-    title={Simpler, Faster, Stronger: Breaking The log-K Curse On Contrastive Learners With FlatNCE},
-    author={Junya Chen and Zhe Gan and Xuan Li and Qing Guo and Liqun Chen and Shuyang Gao and Wenlian Lu and Tagyoung Chung and Yi Xu and Belinda Zeng and Fan Li and Lawrence Carin and Chenyang Tao},
-    year={2021},
-    eprint={2107.01152},
-    archivePrefix={arXiv},
-    primaryClass={cs.LG}
-}
-"""  # noqa: E501
 
-
-class _Ranked(nn.Module):
-    """What the plain and the cached loss share: an objective built from the host's options."""
-
-    model: nn.Module
-    scale: float
-    similarity_fct: Similarity
-    directions: tuple[str, ...]
-    partition_mode: str
-    gather_across_devices: bool
-    objective: ranking.Ranking
-
-    def _use(self, temperature: Temperature | None, objective: str, hardness: object) -> None:
-        """Build the objective from the options that the host's constructor has checked."""
-        readers = {"flatnce": ranking.FlatNCE, "infonce": ranking.InfoNCE}
-        if objective not in readers:
-            raise ValueError(f"objective={objective!r} is unknown; choose 'flatnce' or 'infonce'")
-        if hardness is not None:
-            raise ValueError(
-                f"hardness_mode={hardness!r} has no FlatNCE form here: its gradient weighs hard "
-                "negatives by their softmax already; leave it out, or raise scale"
-            )
-        similarity = self.similarity_fct
-        if similarity not in (cos_sim, dot_score):
-            raise ValueError(
-                f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
-                "here; pass sentence_transformers.util.cos_sim or dot_score"
-            )
-        if isinstance(temperature, int | float) and temperature > 0:
-            self.scale, temperature = 1 / temperature, None  # what the model card then says
-        self.objective = readers[objective](
-            1 / self.scale if temperature is None else temperature,
-            directions=self.directions,
-            joint=self.partition_mode == "joint",
-            gather=self.gather_across_devices,
-            normalize=similarity is cos_sim,
-        )
-        self._scale, self._reader = self.scale, objective
-
-    def _value(self, columns: Sequence[Tensor]) -> Tensor:
-        """The loss of a batch's columns."""
-        if len(columns) < 2:
-            raise ValueError(
-                f"the batch has {len(columns)} column; pass (anchor, positive) pairs, with "
-                "columns of negatives if you have them"
-            )
-        if self.scale != self._scale:  # assigned since, as the host's loss allows
-            self.objective.temperature = 1 / self.scale
-            self._scale = self.scale
-        # The trainer sets the mode of the model alone; evaluation must not move a temperature.
-        self.objective.train(self.model.training)
-        loss: Tensor = self.objective(*columns)
-        return loss
-
-    @property
-    def last(self) -> Snapshot:
-        """Diagnostics of the last batch."""
-        return self.objective.last
-
-    @property
-    def temperature(self) -> float | Tensor:
-        """The temperature now."""
-        return self.objective.temperature
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Settings for the model card."""
-        config = super().get_config_dict()  # type: ignore[misc]
-        settings = {k: v for k, v in config.items() if not k.startswith("hardness")}
-        source = self.objective.temperature_source.source
-        if not isinstance(source, float):
-            settings["scale"] = None
-            settings["temperature"] = str(source)
-        return {**settings, "objective": self._reader}
-
-
-class FlatNCERankingLoss(_Ranked, losses.MultipleNegativesRankingLoss):
+class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
     """Built and called as ``MultipleNegativesRankingLoss``: its value, FlatNCE's gradient.
+
+    A batch of one row without hard negatives is 0 with a gradient of zero, as in the host;
+    ``last`` stays that of the batch before.
 
     Arguments:
         model: The SentenceTransformer.
-        scale: One over the temperature.
+        scale: One over the temperature; None is the host's 20, unless a temperature is given.
         similarity_fct: ``cos_sim`` or ``dot_score`` of ``sentence_transformers.util``.
         gather_across_devices: Contrast with the rows of every process.
         directions: As in the host's loss.
@@ -141,7 +63,7 @@ class FlatNCERankingLoss(_Ranked, losses.MultipleNegativesRankingLoss):
     def __init__(
         self,
         model: nn.Module,
-        scale: float = 20.0,
+        scale: float | None = None,
         similarity_fct: Similarity = cos_sim,
         gather_across_devices: bool = False,
         directions: Sequence[str] = ("query_to_doc",),
@@ -155,7 +77,7 @@ class FlatNCERankingLoss(_Ranked, losses.MultipleNegativesRankingLoss):
         """Let the host check its options."""
         super().__init__(
             model,
-            scale=scale,
+            scale=scale_of(scale, temperature),
             similarity_fct=similarity_fct,
             gather_across_devices=gather_across_devices,
             directions=tuple(directions),
@@ -185,7 +107,7 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
 
     Arguments:
         model: The SentenceTransformer.
-        scale: One over the temperature.
+        scale: One over the temperature; None is the host's 20, unless a temperature is given.
         similarity_fct: As in :class:`FlatNCERankingLoss`.
         gather_across_devices: Contrast with the rows of every process.
         temperature: As in :class:`FlatNCERankingLoss`.
@@ -195,7 +117,7 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
     def __init__(
         self,
         model: nn.Module,
-        scale: float = 20.0,
+        scale: float | None = None,
         similarity_fct: Similarity = cos_sim,
         gather_across_devices: bool = False,
         *,
@@ -215,54 +137,74 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
         )
 
 
-class CachedFlatNCERankingLoss(_Ranked, losses.CachedMultipleNegativesRankingLoss):
+class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss):
     """Built and called as ``CachedMultipleNegativesRankingLoss`` (gradient caching).
 
     The rows of a large batch in the memory of a small one; the host embeds every mini-batch twice.
 
     Arguments:
         model: The SentenceTransformer.
-        scale: One over the temperature.
+        scale: One over the temperature; None is the host's 20, unless a temperature is given.
         similarity_fct: As in :class:`FlatNCERankingLoss`.
         mini_batch_size: Texts with a graph at once.
+        mini_batch_num_tokens: As in the host's loss, where its release has it.
         gather_across_devices: Contrast with the rows of every process.
         directions: As in the host's loss.
         partition_mode: As in the host's loss.
         show_progress_bar: As in the host's loss.
+        hardness_mode: Must be None.
+        hardness_strength: Not used.
         temperature: As in :class:`FlatNCERankingLoss`.
         objective: As in :class:`FlatNCERankingLoss`.
-        **host: Further options of the host's loss, for example ``mini_batch_num_tokens``.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        scale: float = 20.0,
+        scale: float | None = None,
         similarity_fct: Similarity = cos_sim,
         mini_batch_size: int = 32,
-        *,
+        mini_batch_num_tokens: int | None = None,
         gather_across_devices: bool = False,
         directions: Sequence[str] = ("query_to_doc",),
         partition_mode: str = "joint",
         show_progress_bar: bool = False,
+        hardness_mode: str | None = None,
+        hardness_strength: float = 0.0,
+        *,
         temperature: Temperature | None = None,
         objective: str = "flatnce",
-        **host: Any,  # noqa: ANN401 (the host's)
     ) -> None:
         """Let the host check its options."""
-        hardness = host.pop("hardness_mode", None)
+        tokens = {"mini_batch_num_tokens": mini_batch_num_tokens}
+        newer = {} if mini_batch_num_tokens is None else tokens  # older hosts do not know it
         super().__init__(
             model,
-            scale=scale,
+            scale=scale_of(scale, temperature),
             similarity_fct=similarity_fct,
             mini_batch_size=mini_batch_size,
             gather_across_devices=gather_across_devices,
             directions=tuple(directions),
             partition_mode=partition_mode,
             show_progress_bar=show_progress_bar,
-            **host,
+            **newer,
         )
-        self._use(temperature, objective, hardness)
+        self._use(temperature, objective, hardness_mode)
+
+    def forward(
+        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
+    ) -> Tensor:
+        """The loss of tokenised columns; its ``backward`` embeds the mini-batches once more.
+
+        Arguments:
+            sentence_features: A mapping of tensors for each column.
+            labels: Not used.
+        """
+        with self._kept() as kept:
+            loss: Tensor = super().forward(sentence_features, labels)
+        # The host detaches what it returns; a learned temperature is in what was kept.
+        total = kept[-1]
+        return loss + (total - total.detach()) if total.requires_grad else loss
 
     def calculate_loss(
         self,
@@ -278,11 +220,48 @@ class CachedFlatNCERankingLoss(_Ranked, losses.CachedMultipleNegativesRankingLos
             labels: Not used.
             with_backward: Differentiate now, as the host's cache wants it.
         """
-        loss = self._value([torch.cat(column) for column in reps])
-        if with_backward:
-            loss.backward()
-            loss = loss.detach()
+        columns = [torch.cat(column) for column in reps]
+        if not with_backward:
+            return self._value(columns)
+        met: list[tuple[Tensor, Tensor]] = []
+
+        def stand_in(source: nn.Module, given: Any, temperature: Any) -> Tensor | None:  # noqa: ANN401
+            if not (isinstance(temperature, Tensor) and temperature.requires_grad):
+                return None
+            met.append((temperature, temperature.detach().requires_grad_()))
+            return met[-1][1]
+
+        # Differentiated now, a learned temperature would get a gradient that knows nothing of
+        # what the caller multiplies the loss by. So a leaf stands for it, and the rest is later.
+        hook = self.objective.temperature_source.register_forward_hook(stand_in)
+        try:
+            loss = self._value(columns)
+        finally:
+            hook.remove()
+        loss.backward()
+        loss = loss.detach()
+        for temperature, leaf in met:
+            assert leaf.grad is not None
+            loss = loss + ((temperature - leaf.detach()) * leaf.grad).to(loss)
         return loss
+
+    @contextmanager
+    def _kept(self) -> Iterator[list[Tensor]]:
+        """Keep what ``calculate_loss`` returns, also where ``MatryoshkaLoss`` has put its own."""
+        own, inner = self.__dict__.get("calculate_loss"), self.calculate_loss
+        kept: list[Tensor] = []
+
+        def keeping(*given: Any, **options: Any) -> Tensor:  # noqa: ANN401 (the host's)
+            kept.append(inner(*given, **options))
+            return kept[-1]
+
+        self.__dict__["calculate_loss"] = keeping
+        try:
+            yield kept
+        finally:
+            self.__dict__.pop("calculate_loss")
+            if own is not None:
+                self.__dict__["calculate_loss"] = own
 
     @property
     def citation(self) -> str:

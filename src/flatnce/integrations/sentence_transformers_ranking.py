@@ -6,12 +6,15 @@ Nothing of the host library is needed here. Which rows count follows sentence-tr
 
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from flatnce import faults, objectives
+from flatnce import distributed, faults, objectives
 from flatnce.contrast import Contrast, contrast_of
+from flatnce.integrations.lonely import is_lonely, passed_over
 from flatnce.objectives.temperature import Temperature
 from flatnce.pairs import Pairs
 from flatnce.pairs.arguments import Arguments
@@ -31,6 +34,9 @@ class Ranking(objectives.Objective, ABC):
         joint: One pool of all directions for a pair; else a row for each direction.
         gather: Contrast with the rows of every process.
         normalize: Divide rows by their norm.
+
+    A row without negatives counts as 0, as in the host's loss. A batch of one row without hard
+    negatives is 0 with a gradient of zero, and ``last`` stays that of the batch before.
     """
 
     def __init__(
@@ -46,6 +52,35 @@ class Ranking(objectives.Objective, ABC):
         super().__init__(temperature, gather=gather, normalize=normalize)
         self.directions, self.joint = tuple(directions), joint
 
+    def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
+        """The scalar loss of a batch.
+
+        Arguments:
+            *columns: Queries, documents and hard negatives, (b, d) each.
+            ids: Samples that share an id are never negatives of each other.
+        """
+        if len(columns) == 2 and self._is_lonely(columns):
+            return passed_over(self, *columns)
+        loss: Tensor = super().forward(*columns, ids=ids)
+        return loss
+
+    def read(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """The loss of a contrast.
+
+        Arguments:
+            contrast: Row statistics.
+        """
+        return self._share(contrast) * super().read(contrast)  # type: ignore[safe-super]
+
+    def _is_lonely(self, columns: Sequence[Tensor]) -> bool:
+        """Whether hard negatives are all that a batch has."""
+        return is_lonely(*columns, processes=distributed.world_size() if self.gather else 1)
+
+    def _share(self, contrast: Contrast) -> float:
+        """Share of the rows that have negatives: of a lonely pair the query, not the document."""
+        both = not {"doc_to_query", "doc_to_doc"}.isdisjoint(self.directions)
+        return 0.5 if both and not self.joint and contrast.positive.shape[0] == 1 else 1.0
+
     def _contrast(
         self,
         views: tuple[Tensor, ...],
@@ -57,6 +92,8 @@ class Ranking(objectives.Objective, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The rows of every direction, and the queries."""
         from_queries, from_documents = self._both_sides(views, ids)
+        if self._is_lonely(views):
+            from_documents = None  # the hard negatives are its query's
         if from_documents is None:
             found = contrast_of(from_queries, temperature, slope=slope)
         elif not self.joint:
@@ -69,6 +106,8 @@ class Ranking(objectives.Objective, ABC):
         else:
             sides = (from_queries, from_documents)
             found = _pooled(*(contrast_of(side, temperature) for side in sides))
+        if found.slope is not None:
+            found = replace(found, slope=self._share(found) * found.slope)
         return found, from_queries.anchors
 
     def _both_sides(

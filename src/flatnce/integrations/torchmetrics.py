@@ -121,12 +121,17 @@ class ContrastiveDiagnostics(Metric):
         return numbers
 
     def verdict(self, objective: str = "") -> Verdict:
-        """Plain words about :meth:`compute`.
+        """Plain words about :meth:`compute`; refused before the first batch.
 
         Arguments:
             objective: Name of the loss, for example ``InfoNCE``; the remedies depend on it.
         """
         numbers = {name: float(value) for name, value in self.compute().items()}
+        # A mean over no rows, of all processes: to ask this one alone would leave others waiting.
+        if math.isnan(numbers["negatives"]):
+            raise ValueError(
+                "the metric has seen no batch; call update(z1, z2) or update(loss_fn.last) first"
+            )
         return verdict_on([{**numbers, "step": int(self.update_count)}], objective)
 
     def _add(self, contrast: Contrast, samples: Tensor | None) -> None:

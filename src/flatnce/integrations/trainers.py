@@ -1,7 +1,7 @@
 """What the trainers' integrations share: find the objectives, feed monitors, read, drive."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -22,8 +22,12 @@ _UNSAID = ("step", "steps")
 _LOUD = ("collapsed", "saturated")  # the others come and go, above all early on
 
 
-def objectives_in(*roots: object) -> dict[str, Objective]:
-    """Every objective inside modules, or inside mappings of modules, by its name there.
+def objectives_in(*roots: object) -> dict[str, nn.Module]:
+    """Every loss of flatnce inside modules, or inside mappings of modules, by its name there.
+
+    That is an :class:`~flatnce.objectives.Objective`, or any other module that leaves a
+    :class:`~flatnce.diagnostics.Snapshot` behind in ``last``, such as ``FlatClipLoss``. One that
+    only passes on the ``last`` of an objective inside it is found as that objective.
 
     Arguments:
         *roots: Modules, mappings of names to modules, or anything else, which is passed over.
@@ -33,7 +37,7 @@ def objectives_in(*roots: object) -> dict[str, Objective]:
         >>> list(objectives_in({"text": FlatNCE()}, None))
         ['text']
     """
-    found: dict[str, Objective] = {}
+    found: dict[str, nn.Module] = {}
     for root in roots:
         parts: Iterable[tuple[str, object]] = [("", root)]
         if isinstance(root, Mapping):
@@ -42,7 +46,7 @@ def objectives_in(*roots: object) -> dict[str, Objective]:
             if not isinstance(part, nn.Module):
                 continue
             for name, module in part.named_modules():
-                if isinstance(module, Objective) and all(module is not o for o in found.values()):
+                if _leaves_a_snapshot(module) and all(module is not o for o in found.values()):
                     whole = ".".join(filter(None, (start, name)))
                     found[whole if whole not in found else f"{whole}.{len(found)}"] = module
     return found
@@ -57,7 +61,8 @@ class Recorder:
     collective.
 
     Arguments:
-        ess: Let every objective's temperature hold this ESS, from where it stands now on.
+        ess: Let every objective's temperature hold this ESS, from where it stands now on. Refused
+            for losses that are no :class:`~flatnce.objectives.Objective`: theirs is given.
         prefix: Put before every key.
         rows: Samples a step for the geometry, see :class:`~flatnce.Monitor`; 0 for none.
 
@@ -77,7 +82,7 @@ class Recorder:
     ) -> None:
         """Know nothing yet."""
         self.ess, self.prefix, self.rows = ess, prefix, rows
-        self.objectives: dict[str, Objective] = {}
+        self.objectives: dict[str, nn.Module] = {}
         self.monitors: dict[str, Monitor] = {}
         self._seen: dict[str, Snapshot | None] = {}
         self._said: dict[str, str] = {}
@@ -92,20 +97,22 @@ class Recorder:
         if not found:
             raise ValueError(
                 "no flatnce objective was found to watch; keep the loss (a flatnce.FlatNCE, say) "
-                "as an attribute of the model, or pass it as loss_fn"
+                "as an attribute of the model, or pass it as loss_fn (to FlatNCETrainer: as loss, "
+                "a FlatNCERankingLoss; with objective='infonce' it has the library's gradient)"
             )
         known = list(self.objectives.values())
+        new = [one for one in found.values() if all(one is not other for other in known)]
+        if self.ess is not None:
+            _drive(new, self.ess)
         for name, objective in found.items():
-            if self.ess is not None and all(objective is not one for one in known):
-                objective.temperature = _controller(self.ess, objective)
             self.monitors.setdefault(name, Monitor(self.rows))
-            self._seen[name] = objective._last
+            self._seen[name] = _last_of(objective)
         self.objectives = found
 
     def take(self) -> None:
         """Add what every objective was called with since the last time."""
         for name, objective in self.objectives.items():
-            last = objective._last
+            last = _last_of(objective)
             if last is not None and last is not self._seen[name]:
                 self.monitors[name].update(last)
                 self._seen[name] = last
@@ -150,6 +157,30 @@ class Recorder:
         """
         for name, saved in state.items():
             self.monitors.setdefault(name, Monitor(self.rows)).load_state_dict(saved)
+
+
+def _leaves_a_snapshot(module: nn.Module) -> bool:
+    """Whether it keeps diagnostics of its own; asking for ``last`` would raise before a call."""
+    return hasattr(type(module), "last") and "_last" in module.__dict__
+
+
+def _last_of(module: nn.Module) -> Snapshot | None:
+    """What a loss left behind, if anything yet."""
+    last: Snapshot | None = module.__dict__["_last"]
+    return last
+
+
+def _drive(losses: Sequence[nn.Module], ess: Ess) -> None:
+    """Put temperatures under control; all of them or none."""
+    objectives = [loss for loss in losses if isinstance(loss, Objective)]
+    others = {type(loss).__name__ for loss in losses if not isinstance(loss, Objective)}
+    if others:
+        raise ValueError(
+            f"ess={ess!r} cannot be held by {', '.join(sorted(others))}, whose temperature is not "
+            "flatnce's to move; leave ess out, or use a flatnce.FlatNCE"
+        )
+    for objective in objectives:
+        objective.temperature = _controller(ess, objective)
 
 
 def _controller(ess: Ess, objective: Objective) -> EssController:

@@ -8,9 +8,10 @@ put first by :meth:`~DiagnosticsCallback.attach`.
 
 from typing import Any
 
+from torch import nn
+
 from flatnce.extras import needed
 from flatnce.integrations.trainers import Ess, Recorder
-from flatnce.objectives import Objective
 
 needed("transformers", "flatnce.integrations.transformers", "transformers")
 from transformers import Trainer, TrainerCallback  # noqa: E402 (after naming the extra)
@@ -28,7 +29,8 @@ class DiagnosticsMixin:
     Arguments:
         *arguments: The trainer's.
         ess: Hold this ESS by moving the temperature; a number, a schedule of numbers, or an
-            :class:`~flatnce.EssController`. None leaves the temperature alone.
+            :class:`~flatnce.EssController`. None leaves the temperature alone. For objectives
+            only: others, such as ``FlatClipLoss``, are given theirs.
         rows: Samples a step for uniformity and effective rank; 0 for neither.
         **options: The trainer's.
     """
@@ -80,13 +82,13 @@ class DiagnosticsCallback(TrainerCallback):
     """The same as a callback: ``DiagnosticsCallback().attach(trainer)``.
 
     Arguments:
-        loss_fn: The objective, where the model does not hold it.
+        loss_fn: The loss, where the model does not hold it; any of flatnce's.
         ess: As in :class:`DiagnosticsMixin`.
         rows: As in :class:`DiagnosticsMixin`.
     """
 
     def __init__(
-        self, loss_fn: Objective | None = None, *, ess: Ess | None = None, rows: int = 256
+        self, loss_fn: nn.Module | None = None, *, ess: Ess | None = None, rows: int = 256
     ) -> None:
         """Know nothing yet."""
         self.loss_fn = loss_fn

@@ -115,6 +115,9 @@ class Objective(nn.Module, ABC):
     ) -> Float[Tensor, ""]:
         """The scalar loss of a batch; the diagnostics are then in :attr:`last`.
 
+        Over several processes a call is collective where the temperature is learned (with a
+        gradient) or held by a controller (in training), even if nothing is gathered.
+
         Arguments:
             z1: (b, d) embeddings.
             z2: (b, d), row i the positive of row i of ``z1``; may be left out with ``labels``.
@@ -136,9 +139,9 @@ class Objective(nn.Module, ABC):
         if contrast.slope is not None and isinstance(temperature, Tensor):
             beta = temperature.reciprocal().to(loss)
             slope = contrast.reduce(contrast.slope)
-            # Detached, so every process can give its temperature the whole batch's gradient.
-            slope = distributed.mean(slope) if self.gather else slope
-            loss = loss + (beta - beta.detach()) * slope
+            # Detached, so every process can give its temperature everybody's gradient; gathered
+            # or not, or the temperatures of several processes would drift apart. Collective.
+            loss = loss + (beta - beta.detach()) * distributed.mean(slope)
         self._finish(contrast, loss, samples, views, ids)
         return loss
 
