@@ -78,7 +78,7 @@ def safetensors() -> ModuleType:
     """The library for the weights, which only the train extra installs."""
     try:
         return import_module("safetensors.torch")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise ModuleNotFoundError(
             "checkpoints need safetensors, which is not installed: pip install 'flatnce[train]'",
             name="safetensors",

@@ -83,7 +83,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
             raise
         needed = "cli,report" if missing in EXTRAS else "cli,mi" if name == "mi" else "cli,train"
         remedy = f"pip install 'flatnce[{needed}]'"
-        return _complain(f"{called}: {error.name} is not installed: {remedy}", 1)
+        return _complain(f"{called}: {missing} is not installed: {remedy}", 1)
     except ValueError as error:  # what the package raises on input it cannot use
         return _complain(f"{called}: {error}", 2)
     except (OSError, RuntimeError) as error:
