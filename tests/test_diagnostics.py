@@ -756,12 +756,16 @@ def test_a_record_that_failed_breaks_the_stretch_of_another_finding():
         "ClipLoss",
         "MultipleNegativesRankingLoss",
         "MyInfoNCE",
-        "",
     ],
 )
 def test_a_dying_gradient_is_to_be_replaced_by_flatnce(objective):
     found = verdict_on([record(1, "saturated")], objective)
     assert found.remedies[0] == "replace the loss by FlatNCE (one line)"
+
+
+def test_of_a_loss_that_is_not_known_the_remedy_has_a_condition():
+    found = verdict_on([record(1, "saturated")])
+    assert found.remedies[0].endswith("(one line), unless it is FlatNCE or DCL already")
 
 
 @pytest.mark.parametrize(

@@ -274,9 +274,10 @@ def compare(start, options, run_all, results):
             {"start": start, "family": family, "value": value, "rate": rate, "choice": choice}
             for (value, rate), choice in chosen.items()
         ]
-    jobs.append({"start": start, "family": "untrained", "value": None, "rate": None})
+    last = {"start": start, "family": "untrained", "value": None, "rate": None}
     seeds = range(options.seeds)  # outermost: what is there when time runs out is whole seeds
-    run_all({**job, "seed": s, "final": True} for s in seeds for job in jobs)
+    order = [(seed, job) for seed in seeds for job in jobs] + [(seed, last) for seed in seeds]
+    run_all({**job, "seed": seed, "final": True} for seed, job in order)
 
 
 def table(results):

@@ -96,7 +96,7 @@ def _saturated(name: str, last: float, since: int) -> Finding:
         "saturated",
         f"{name} ends at {last:.3g}; if it is InfoNCE, it scales gradients by at most as much",
         (
-            "replace the loss by FlatNCE (one line)",
+            "replace the loss by FlatNCE (one line), unless it is FlatNCE or DCL already",
             "use more negatives (a larger batch, KeyQueue, gather=True)",
             "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4",
         ),

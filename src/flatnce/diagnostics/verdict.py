@@ -174,7 +174,8 @@ def _saturated(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
     more = "use more negatives (a larger batch, KeyQueue, gather=True)"
     warmer = "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4"
     if objective.casefold() not in LIVING:
-        return evidence, ("replace the loss by FlatNCE (one line)", more, warmer)
+        unless = "" if objective else ", unless it is FlatNCE or DCL already"
+        return evidence, (f"replace the loss by FlatNCE (one line){unless}", more, warmer)
     return evidence, (
         f"go on: {objective}'s gradient does not shrink, but this MI cannot rise any more, so "
         "watch a large-pool MI or a kNN instead",
