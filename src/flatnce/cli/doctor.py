@@ -25,8 +25,9 @@ class DoctorOptions:
         target: A run's name in runs/ or its folder, an .npz file with z1 and z2 (and labels, ids,
             temperature, batch_size, where known), or a TensorBoard folder.
         temperature: Of the loss, for embeddings.
-        batch_size: Samples of a training batch, for embeddings and loss curves.
-        precision: In which the loss is computed, for embeddings; by default that of z1.
+        batch_size: Samples of a training batch, for embeddings (by default all rows are one) and
+            loss curves.
+        precision: In which the loss is computed, for embeddings; by default theirs.
         loss_scale: Of a gradient scaler, for embeddings; 1 if there is none.
         layout: two_view (SimCLR) or two_tower (CLIP, retrieval).
         objective: The loss's name, for example InfoNCE; the remedies depend on it.

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from flatnce.diagnosis.arguments import tensor_of
+
 __all__ = ["ARRAYS", "DamagedArchive", "read_embeddings"]
 
 ARRAYS = ("z1", "z2", "labels", "ids", "temperature", "batch_size")
@@ -69,9 +71,7 @@ def _tensor(place: Path, name: str, array: np.ndarray) -> torch.Tensor:
             f"{name} in {place} has dtype {array.dtype}; save plain floats or integers (bfloat16 "
             "as float32)"
         )
-    native = array.astype(array.dtype.newbyteorder("="))
-    # Unsigned integers wider than a byte are half supported by torch.
-    return torch.from_numpy(native.astype(np.int64) if array.dtype.kind == "u" else native)
+    return tensor_of(name, array)
 
 
 def _number(place: Path, name: str, array: np.ndarray) -> float | int:

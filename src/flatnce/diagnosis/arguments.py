@@ -1,16 +1,61 @@
 """Arguments of the doctor, checked before any work: one message, with a remedy."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flatnce.diagnosis.precision import PRECISIONS
 
-__all__ = ["LAYOUTS", "check"]
+__all__ = ["LAYOUTS", "Embeddings", "Integers", "check", "same_type", "tensor_of"]
 
 LAYOUTS = ("two_view", "two_tower")
+
+Embeddings: TypeAlias = Tensor | np.ndarray | Sequence[Sequence[float]]
+"""Rows of floats, in whatever ``torch.as_tensor`` takes."""
+
+Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
+"""One integer a sample, in whatever ``torch.as_tensor`` takes."""
+
+
+def tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
+    """The argument as a tensor.
+
+    Arguments:
+        name: Of the argument, for the message.
+        given: A tensor is passed on as it is.
+    """
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, np.ndarray):
+        # Torch takes neither another machine's byte order nor, without a warning, read-only
+        # memory; of unsigned integers wider than a byte it supports a half.
+        kind = given.dtype.newbyteorder("=") if given.dtype.kind != "u" else np.dtype(np.int64)
+        given = np.require(given, kind, "W")
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} is a {type(given).__name__} that torch.as_tensor does not take ({error}); "
+            "pass a torch.Tensor or a NumPy array of numbers"
+        ) from error
+
+
+def same_type(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views in the wider of their two types; what is not floating is left alone.
+
+    Arguments:
+        z1: First views.
+        z2: Second views.
+    """
+    if z1.dtype == z2.dtype or not (z1.is_floating_point() and z2.is_floating_point()):
+        return z1, z2
+    wider = torch.promote_types(z1.dtype, z2.dtype)
+    return z1.to(wider), z2.to(wider)
 
 
 def check(
@@ -26,18 +71,15 @@ def check(
 ) -> None:
     """Refuse what the doctor cannot look at; see :func:`flatnce.doctor` for the arguments."""
     for name, z in (("z1", z1), ("z2", z2)):
-        if not isinstance(z, Tensor):
-            raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
         if z.ndim != 2 or not z.is_floating_point() or z.shape[0] < 2 or z.shape[1] < 1:
             raise ValueError(
                 f"{name} has shape {tuple(z.shape)} and dtype {z.dtype}; pass floating "
                 "embeddings, (samples, width), at least 2 samples"
             )
-    if z1.shape != z2.shape or z1.dtype != z2.dtype or z1.device != z2.device:
+    if z1.shape != z2.shape or z1.device != z2.device:
         raise ValueError(
-            f"z1 is {tuple(z1.shape)}, {z1.dtype} on {z1.device} and z2 {tuple(z2.shape)}, "
-            f"{z2.dtype} on {z2.device}; row i of one is the positive of row i of the other, so "
-            "they must agree"
+            f"z1 is {tuple(z1.shape)} on {z1.device} and z2 {tuple(z2.shape)} on {z2.device}; row "
+            "i of one is the positive of row i of the other, so they must agree"
         )
     for name, values in (("labels", labels), ("ids", ids)):
         _check_integers(name, values, z1.shape[0])
@@ -68,8 +110,6 @@ def _is_positive(number: object) -> bool:
 def _check_integers(name: str, values: Tensor | None, n: int) -> None:
     if values is None:
         return
-    if not isinstance(values, Tensor):
-        raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
     plain = not values.is_floating_point() and values.dtype != torch.bool
     if values.shape != (n,) or not plain or values.is_complex():
         raise ValueError(

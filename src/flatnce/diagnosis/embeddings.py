@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from flatnce.diagnosis.arguments import check
+from flatnce.diagnosis.arguments import Embeddings, Integers, check, same_type, tensor_of
 from flatnce.diagnosis.findings import Diagnosis, Finding, in_order
 from flatnce.diagnosis.measures import (
     GOOD_ESS,
@@ -30,12 +30,12 @@ DEFAULT_TEMPERATURE = 0.1
 
 @torch.no_grad()
 def doctor(
-    z1: Tensor,
-    z2: Tensor,
+    z1: Embeddings,
+    z2: Embeddings,
     *,
     temperature: float | None = None,
-    labels: Tensor | None = None,
-    ids: Tensor | None = None,
+    labels: Integers | None = None,
+    ids: Integers | None = None,
     batch_size: int | None = None,
     precision: str | None = None,
     loss_scale: float | None = None,
@@ -50,15 +50,17 @@ def doctor(
     saturation, too few negatives, a temperature out of range. See :data:`KINDS` for the order.
 
     Arguments:
-        z1: First views, (n, d), as the loss gets them; rows are normalised here.
-        z2: Second views; row i is the positive of row i of ``z1``.
+        z1: First views, (n, d), as the loss gets them; rows are normalised here. A tensor, a
+            NumPy array or what else ``torch.as_tensor`` takes.
+        z2: Second views; row i is the positive of row i of ``z1``. Of two types the wider is
+            taken.
         temperature: Of the loss; unknown, 0.1 is taken and no temperature called wrong.
         labels: One class a sample, for counting false negatives; negative ones are unknown.
         ids: One integer a sample: equal ones are known to be the same sample.
         batch_size: Samples of a training batch; by default all rows are one, or of more than
             2,048 so many, always the same ones.
         precision: In which the loss is computed: ``float16``, ``bfloat16`` or ``float32``; by
-            default that of ``z1``.
+            default that of ``z1`` and ``z2``.
         loss_scale: Of a gradient scaler; by default 65536 in float16, as torch's begins, and 1
             elsewhere. 1 means that there is none.
         layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
@@ -74,6 +76,9 @@ def doctor(
         >>> doctor(z, z.clone(), temperature=0.05).kinds
         ('identical views', 'saturated')
     """
+    z1, z2 = same_type(tensor_of("z1", z1), tensor_of("z2", z2))
+    labels = None if labels is None else tensor_of("labels", labels)
+    ids = None if ids is None else tensor_of("ids", ids)
     check(z1, z2, temperature, labels, ids, batch_size, precision, loss_scale, layout)
     whole = _whole_rows(z1, z2)
     broken = _broken(z1, z2, whole)
@@ -93,14 +98,14 @@ def doctor(
     numbers: dict[str, Any] = {"samples": n, "width": z1.shape[1]}
     found = [broken] if broken else []
     judged = kept if batch_size is not None else kept.drawn()
-    found += _judged(judged, numbers)
+    found += _judged(judged, numbers, assumed=batch_size is None)
     around = replace(kept, batch_size=judged.batch_size)
     found += _looked_around(around, numbers, {finding.kind for finding in found})
     named = precision or str(z1.dtype).removeprefix("torch.")
     found += _survived(judged, numbers, named, loss_scale, {finding.kind for finding in found})
     if temperature is None:
         found = [finding for finding in found if not finding.kind.startswith("temperature")]
-    unknown = _unknown(numbers, temperature, n, len(judged.z1))
+    unknown = _unknown(numbers, temperature, batch_size, len(judged.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
 
 
@@ -132,8 +137,8 @@ def _broken(z1: Tensor, z2: Tensor, whole: Tensor) -> Finding | None:
     )
 
 
-def _judged(case: Case, numbers: dict[str, Any]) -> list[Finding]:
-    """Findings on the row statistics, as a Monitor takes them."""
+def _judged(case: Case, numbers: dict[str, Any], *, assumed: bool) -> list[Finding]:
+    """Findings on the row statistics, as a Monitor takes them; an assumed batch is named."""
     record, half = record_of(case, case.temperature)
     numbers |= record
     numbers["negatives_for_half_gain"] = half
@@ -146,7 +151,8 @@ def _judged(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(finding, numbers, case.batch_size) for finding in found]
+    more = [_with_more(finding, numbers, case.batch_size) for finding in found]
+    return [_of_one_batch(finding, case, numbers) for finding in more] if assumed else more
 
 
 def _with_more(finding: Finding, numbers: dict[str, Any], batch_size: int) -> Finding:
@@ -163,6 +169,14 @@ def _with_more(finding: Finding, numbers: dict[str, Any], batch_size: int) -> Fi
         more += f"{numbers['uniformity_z2']:.2f} in z2, effective rank "
         more += f"{numbers['effective_rank_z1']:.1f} and {numbers['effective_rank_z2']:.1f}"
     return Finding(finding.kind, finding.evidence + more, finding.remedies)
+
+
+def _of_one_batch(finding: Finding, case: Case, numbers: dict[str, Any]) -> Finding:
+    """The finding with the batch that was taken for granted, if it depends on the negatives."""
+    if "collapse" in finding.kind:
+        return finding
+    said = f" (judged with {case.batch_size:,} samples as one batch, {numbers['negatives']:,.0f} "
+    return replace(finding, evidence=f"{finding.evidence}{said}negatives a row)")
 
 
 def _looked_around(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
@@ -218,13 +232,21 @@ def _survived(
 
 
 def _unknown(
-    numbers: dict[str, Any], temperature: float | None, n: int, judged: int
+    numbers: dict[str, Any], temperature: float | None, batch_size: int | None, judged: int
 ) -> tuple[str, ...]:
-    said = []
+    said, n = [], numbers["samples"]
+    if batch_size is None:
+        which = f"all {n:,} samples" if judged == n else f"{judged:,} drawn with a fixed seed"
+        said.append(
+            f"the batch size was not given: {which} were judged as one batch, with "
+            f"{numbers['negatives']:,.0f} negatives a row, more than in training if its batches "
+            "are smaller; pass batch_size= (typed: --batch-size)"
+        )
     if temperature is None:
         said.append(
             f"the temperature was not given: gain and ESS are those at {DEFAULT_TEMPERATURE}, and "
-            "no temperature is called too high or too low; pass temperature="
+            "no temperature is called too high or too low; pass temperature= (typed: "
+            "--temperature)"
         )
     if numbers["false_negative_rate"] is None:
         said.append(
@@ -232,10 +254,7 @@ def _unknown(
             f"{numbers['separation']:.2f} spreads above the negatives, {SEPARATION:g} are needed"
         )
     if judged < n:
-        said.append(
-            f"gain, ESS and spread of all {n:,} samples: {judged:,} drawn with a fixed seed were "
-            "judged as one batch; pass batch_size="
-        )
+        said.append(f"gain, ESS and spread of all {n:,} samples: {judged:,} were looked at")
     if n > MOST_ROWS:
         said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were looked at")
     return tuple(said)
