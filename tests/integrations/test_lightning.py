@@ -19,7 +19,7 @@ pytest.importorskip(
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flatnce import EssController, FlatNCE, InfoNCE
+from flatnce import EssController, FlatNCE, InfoNCE, LearnedTemperature
 from flatnce.integrations.lightning import DiagnosticsCallback, _namespace
 from flatnce.integrations.open_clip import FlatClipLoss
 
@@ -177,6 +177,13 @@ def test_a_temperature_that_is_given_cannot_be_driven(pl, tmp_path):
     callback = DiagnosticsCallback(ess=0.3)
     with pytest.raises(ValueError, match=r"ess=0.3.*Clip.*leave ess out"):
         trainer(pl, tmp_path, callback).fit(module(pl, Clip()), loader())
+
+
+def test_a_learned_temperature_is_not_replaced_by_control(pl, tmp_path):
+    model = module(pl, FlatNCE(temperature=LearnedTemperature(0.1)))
+    callback = DiagnosticsCallback(ess=0.3)
+    with pytest.raises(ValueError, match=r"ess=0\.3.*temperature=LearnedTemperature.*leave ess"):
+        trainer(pl, tmp_path, callback).fit(model, loader())
 
 
 def test_a_module_without_an_objective_is_refused_with_a_remedy(pl, tmp_path):

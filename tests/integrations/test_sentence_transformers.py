@@ -285,6 +285,15 @@ def test_the_trainer_can_hold_an_ess(example, model, tmp_path):
     assert float(loss.temperature) == pytest.approx(0.05 / 1.01**3)
 
 
+def test_the_trainer_does_not_replace_a_learned_temperature(example, model, tmp_path):
+    arguments = example.SentenceTransformerTrainingArguments(
+        str(tmp_path), report_to="none", save_strategy="no", use_cpu=True
+    )
+    loss = FlatNCERankingLoss(model, temperature=LearnedTemperature(0.05))
+    with pytest.raises(ValueError, match=r"ess=0\.3.*temperature=LearnedTemperature.*leave ess"):
+        FlatNCETrainer(model, arguments, example.paraphrases(), loss=loss, ess=0.3)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,7 +16,7 @@ pytest.importorskip("accelerate", reason="its Trainer needs accelerate: pip inst
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Trainer, TrainingArguments
 
-from flatnce import EssController, FlatNCE, InfoNCE
+from flatnce import EssController, FlatNCE, InfoNCE, LearnedTemperature
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.integrations.transformers import DiagnosticsCallback, FlatNCETrainer
 
@@ -197,6 +197,22 @@ def test_losses_that_are_given_their_temperature_are_watched_too(tmp_path, way):
 def test_a_temperature_that_is_given_cannot_be_driven(tmp_path):
     with pytest.raises(ValueError, match=r"ess=0.3.*FlatClipLoss.*leave ess out"):
         FlatNCETrainer(Given(), arguments(tmp_path), None, data(), ess=0.3)
+
+
+@pytest.mark.parametrize("way", ["trainer", "callback"])
+@pytest.mark.parametrize("ess", [0.3, EssController(0.3)])
+@pytest.mark.parametrize(
+    "learned", [LearnedTemperature(0.1), nn.Parameter(torch.tensor(0.1))], ids=["module", "own"]
+)
+def test_a_learned_temperature_is_not_replaced_by_control(tmp_path, way, ess, learned):
+    model = Small(FlatNCE(temperature=learned))
+    words = rf"ess=.*0\.3.*temperature={type(learned).__name__} of FlatNCE.*leave ess out"
+    with pytest.raises(ValueError, match=words):
+        if way == "trainer":
+            FlatNCETrainer(model, arguments(tmp_path), None, data(), ess=ess)
+        else:
+            DiagnosticsCallback(ess=ess).attach(Trainer(model, arguments(tmp_path), None, data()))
+    assert model.loss_fn.temperature_source.source is learned
 
 
 def test_a_model_without_an_objective_is_refused_with_a_remedy(tmp_path):

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from flatnce import distributed
 from flatnce.control import EssController, Schedule
 from flatnce.diagnostics import Monitor, Snapshot, Verdict
-from flatnce.objectives import Objective
+from flatnce.objectives import LearnedTemperature, Objective
 
 __all__ = ["Ess", "Recorder", "objectives_in"]
 
@@ -62,7 +62,8 @@ class Recorder:
 
     Arguments:
         ess: Let every objective's temperature hold this ESS, from where it stands now on. Refused
-            for losses that are no :class:`~flatnce.objectives.Objective`: theirs is given.
+            for losses that are no :class:`~flatnce.objectives.Objective`, whose temperature is
+            given, and for a temperature that is learned.
         prefix: Put before every key.
         rows: Samples a step for the geometry, see :class:`~flatnce.Monitor`; 0 for none.
 
@@ -180,7 +181,24 @@ def _drive(losses: Sequence[nn.Module], ess: Ess) -> None:
             "flatnce's to move; leave ess out, or use a flatnce.FlatNCE"
         )
     for objective in objectives:
+        _refuse_learned(objective, ess)
+    for objective in objectives:
         objective.temperature = _controller(ess, objective)
+
+
+def _refuse_learned(objective: Objective, ess: Ess) -> None:
+    """One temperature cannot both be trained and be moved towards an ESS."""
+    learned = objective.temperature_source.source
+    if not (
+        isinstance(learned, LearnedTemperature)
+        or (isinstance(learned, Tensor) and learned.requires_grad)
+    ):
+        return
+    name, kind = type(objective).__name__, type(learned).__name__
+    raise ValueError(
+        f"ess={ess!r} and the temperature={kind} of {name} both set the temperature; leave ess "
+        "out to learn it, or give the loss a number (temperature=0.1) to hold the ESS"
+    )
 
 
 def _controller(ess: Ess, objective: Objective) -> EssController:
