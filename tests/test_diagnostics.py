@@ -4,16 +4,19 @@ import io
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import layouts
 import reference
 from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
+from flatnce.contrast import Contrast
 from flatnce.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
 from flatnce.diagnostics.geometry import rank_of_gram
 from flatnce.diagnostics.saturation import SATURATED_ROW
@@ -916,3 +919,59 @@ def test_equal_gradients_have_a_large_but_finite_signal():
         weight.grad = torch.tensor([1.0, 2.0, 3.0])
         meter.update([weight])
     assert 1e3 < float(meter.compute()["gradient_snr"]) < 1e12
+
+
+def test_the_last_batch_is_printed_on_one_line_with_its_numbers() -> None:
+    loss_fn = FlatNCE(temperature=0.25)
+    loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))
+    said, last = repr(loss_fn.last), loss_fn.last
+    assert said.startswith("Snapshot(objective='FlatNCE', rows=16, embeddings=(8, 4)")
+    for name, value in {
+        "negatives": 14.0,
+        "loss": float(loss),
+        "gain": float(last.gain),
+        "ess": float(last.ess),
+        "temperature": 0.25,
+    }.items():
+        found = re.search(rf"{name}=([\d.e+-]+)", said)
+        assert found is not None and float(found[1]) == pytest.approx(value, rel=1e-3)
+    assert "tensor" not in said and len(said) < 160
+
+
+ROWS = ("positive", "negative", "negative2", "count", "hardest")
+
+
+def test_printing_the_last_batch_never_reads_a_device() -> None:
+    loss_fn = InfoNCE()
+    loss_fn(torch.randn(8, 4), torch.randn(8, 4))
+    # Numbers on this device do not exist, so whoever reads one raises.
+    gone = Contrast(**{name: torch.ones(16, device="meta") for name in ROWS}, beta=torch.ones(()))
+    elsewhere = replace(loss_fn.last, contrast=gone, loss=torch.ones((), device="meta"))
+    assert repr(elsewhere) == (
+        "Snapshot(objective='InfoNCE', rows=16, embeddings=(8, 4), on meta, numbers not read)"
+    )
+    exported = replace(elsewhere, loss=FakeTensorMode().from_tensor(torch.ones(())))
+    assert repr(exported).endswith("on cpu, numbers not read)")
+
+
+def test_the_last_batch_can_be_printed_inside_a_transform() -> None:
+    loss_fn, said = InfoNCE(), []
+
+    def value(z: Tensor) -> Tensor:
+        loss = loss_fn(z, z.flip(1))
+        said.append(repr(loss_fn.last))
+        return loss
+
+    torch.func.grad(value)(torch.randn(8, 4))
+    assert said[0].startswith("Snapshot(objective='InfoNCE', rows=16")
+    assert said[0].endswith("numbers not read)")
+
+
+def test_a_batch_with_a_fault_can_still_be_printed() -> None:
+    loss_fn = FlatNCE()
+    loss_fn(torch.randn(4, 3), torch.randn(4, 3))
+    flags = torch.ones(len(FAULTS), dtype=torch.bool)
+    faulty = replace(loss_fn.last, contrast=replace(loss_fn.last.contrast, faults=flags))
+    assert "faults=nonfinite" in repr(faulty)
+    with pytest.raises(ValueError, match="nonfinite"):
+        _ = faulty.ess

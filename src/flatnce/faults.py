@@ -15,6 +15,7 @@ __all__ = [
     "can_raise_now",
     "combine",
     "flag",
+    "flagged",
     "is_transformed",
     "must_not_read",
     "raise_flagged",
@@ -79,10 +80,14 @@ def combine(*flags: Bool[Tensor, " f"] | None) -> Bool[Tensor, " f"] | None:
     return total
 
 
+def flagged(flags: Bool[Tensor, " f"] | None) -> list[str]:
+    """Names of the faults that are flagged. Reads the device."""
+    if flags is None:
+        return []
+    return [name for name, hit in zip(FAULTS, flags.tolist(), strict=True) if hit]
+
+
 def raise_flagged(flags: Bool[Tensor, " f"] | None) -> None:
     """Raise a ValueError that names every flagged fault. Reads the device."""
-    if flags is None:
-        return
-    found = [name for name, hit in zip(FAULTS, flags.tolist(), strict=True) if hit]
-    if found:
+    if found := flagged(flags):
         raise ValueError("; ".join(f"{name}: {FAULTS[name]}" for name in found))

@@ -81,6 +81,27 @@ class Snapshot:
         """The temperature that was used."""
         return self._checked().beta.reciprocal()
 
+    def __repr__(self) -> str:
+        """Sizes, and numbers where reading them is free; it never waits for a device."""
+        said = [f"objective={self.objective!r}"] if self.objective else []
+        said.append(f"rows={self.contrast.positive.shape[0]}")
+        if self.embeddings is not None:
+            said.append(f"embeddings={tuple(self.embeddings.shape)}")
+        # Tensors of another type stand for numbers that are not there, as while exporting.
+        if not faults.can_raise_now(self.loss) or type(self.loss) is not Tensor:
+            return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
+        numbers = {
+            "negatives": self.contrast.count.float().mean(),
+            "loss": self.loss,
+            "gain": gradient_gain(self.contrast),
+            "ess": effective_sample_size(self.contrast),
+            "temperature": self.contrast.beta.reciprocal(),
+        }
+        said += [f"{name}={float(value):.4g}" for name, value in numbers.items()]
+        if found := faults.flagged(self.contrast.faults):
+            said.append(f"faults={'+'.join(found)}")
+        return f"Snapshot({', '.join(said)})"
+
     def _checked(self) -> Contrast:
         flags = self.contrast.faults
         if not faults.must_not_read(self.contrast.beta):
