@@ -8,6 +8,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
+from flatnce.cli.other_names import OTHER_NAMES
 from forked import Forked
 
 TINY = (
@@ -173,3 +174,37 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(cli, "import_module", lambda _: Command)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["demo"])
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--lr", "0.1"], "--lr is called --rate here: say --rate 0.1"),
+        (["--learning_rate=0.1"], "--learning_rate is called --rate here: say --rate 0.1"),
+        (["--tau", "0.2"], "say --temperature 0.2"),
+        (["--batch", "--epochs", "3"], "say --batch-size\n"),
+    ],
+)
+def test_another_programs_name_of_an_option_is_answered_with_ours(capsys, command, typed, words):
+    assert main([command, "digits", *typed]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+
+
+def test_other_names_are_of_options_that_are_there_and_are_none_themselves():
+    from flatnce.cli.short_help import descriptions
+    from flatnce.cli.train import TrainOptions
+
+    ours = {name.replace("_", "-") for name in descriptions(TrainOptions())}
+    assert set(OTHER_NAMES.values()) <= ours and not set(OTHER_NAMES) & ours
+
+
+def test_what_serves_a_page_says_so_before_torch_is_loaded():
+    # Torch cannot be imported here, so whatever is said was said before.
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from flatnce.cli import main; main(['report', 'first', '--watch'])"
+    )
+    said = python_m(code=code).stdout
+    assert said == "flatnce report: reads what there is; the page's address comes in a moment\n"

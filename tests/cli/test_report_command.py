@@ -121,3 +121,19 @@ def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and rest == ""
+
+
+def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
+    first, capsys, monkeypatch
+):
+    seen = []
+
+    def slow(*arguments, **options):
+        address = capsys.readouterr().out.splitlines()[-1].split()[0]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            seen.append(answer.read().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flatnce.cli.report.portray", slow)
+    assert main(["report", "first", "--watch"]) == 0
+    assert "Training run first" in seen[0]

@@ -71,6 +71,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     if LAUNCHED in os.environ and import_module("flatnce.cli.launch").has_given_up():
         return 0  # started anew after an error that would only come again
     try:
+        _before_loading(called, name, arguments)
         return int(import_module(f"flatnce.cli.{name}").run(arguments))
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
@@ -91,6 +92,14 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
             raise
         return _complain(f"{called}: {error}", 1)
+
+
+def _before_loading(called: str, name: str, arguments: Sequence[str]) -> None:
+    """What should not wait for torch, which takes seconds to load."""
+    if name in ("train", "sweep"):
+        import_module("flatnce.cli.other_names").refuse_other_names(arguments)
+    if "--watch" in arguments and not {"--json", "-h", "--help"} & set(arguments):
+        print(f"{called}: reads what there is; the page's address comes in a moment", flush=True)
 
 
 def _complain(line: str, code: int) -> int:

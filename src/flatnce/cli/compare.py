@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from flatnce.cli.served import PageOptions, say, until_stopped
+from flatnce.cli.served import PageOptions, say, served
 from flatnce.report.compare import (
     compare_page,
     differences_of,
@@ -73,17 +74,15 @@ def compare(
     """
     out = options.out or OUT
     check_place(out)
-    page = compare_page(directories, out, by=by, against=against)
-    drawn: Sequence[Path] = ()
-    if options.figures is not None:
-        charts = pictures_of_runs(directories, by=by, against=against)
-        drawn = write_figures(charts, options.figures, options.formats)
-    found = differences_of(directories, by=by, against=against) if options.json else []
-    say(page, drawn, as_json=options.json, differences=found)
-    if options.watch:
-        return until_stopped(
-            directories, lambda: page_of_runs(directories, by=by, against=against), options
-        )
+    anew = partial(page_of_runs, directories, by=by, against=against)
+    with served(directories, anew, options):
+        page = compare_page(directories, out, by=by, against=against)
+        drawn: Sequence[Path] = ()
+        if options.figures is not None:
+            charts = pictures_of_runs(directories, by=by, against=against)
+            drawn = write_figures(charts, options.figures, options.formats)
+        found = differences_of(directories, by=by, against=against) if options.json else []
+        say(page, drawn, as_json=options.json, differences=found)
     return 0
 
 

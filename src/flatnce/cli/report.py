@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from flatnce.cli.compare import compare, named_runs
-from flatnce.cli.served import PageOptions, say, until_stopped
+from flatnce.cli.served import PageOptions, say, served
 from flatnce.recipes.portrait import PortraitOptions, is_current, portray
 from flatnce.report import demo_page, reproduce_page
 from flatnce.report.page import check_place
@@ -73,14 +73,13 @@ def _one(directory: Path, options: ReportOptions) -> int:
         return _other(directory, kind, asked)
     out = asked.out or directory / "report.html"
     check_place(out)
-    left_out = _portrait(directory, options) if options.portrait else ""
-    page = run_page(directory, out)
-    drawn: Sequence[Path] = ()
-    if asked.figures is not None:
-        drawn = write_figures(pictures_of_run(directory), asked.figures, asked.formats)
-    say(page, drawn, as_json=asked.json, left_out=left_out)
-    if asked.watch:
-        return until_stopped([directory], lambda: page_of_run(directory), asked)
+    with served([directory], lambda: page_of_run(directory), asked):
+        left_out = _portrait(directory, options) if options.portrait else ""
+        page = run_page(directory, out)
+        drawn: Sequence[Path] = ()
+        if asked.figures is not None:
+            drawn = write_figures(pictures_of_run(directory), asked.figures, asked.formats)
+        say(page, drawn, as_json=asked.json, left_out=left_out)
     return 0
 
 

@@ -1,15 +1,17 @@
 """What the commands that write pages share: where to, figures beside it, and serving it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from flatnce.report.page import Page
 from flatnce.report.paper import FORMATS
 from flatnce.report.serve import loopback_of, serve
 
-__all__ = ["PageOptions", "say", "until_stopped"]
+__all__ = ["PageOptions", "say", "served"]
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,36 @@ def say(
         print(f"{len(figures)} figures in {figures[0].parent}", flush=True)
 
 
-def until_stopped(
+@contextmanager
+def served(
     directories: Sequence[Path], page: Callable[[], Page], options: PageOptions
-) -> int:
-    """Serve a page until Ctrl-C, and return the exit code.
+) -> Iterator[None]:
+    """Where it was asked for, serve a page during the block, and then until Ctrl-C.
+
+    The address is said first: what the block does may take a while, and the page can be read
+    meanwhile. In JSON it comes after what the block says.
 
     Arguments:
         directories: The runs it follows.
         page: Makes it anew.
-        options: Where.
+        options: Whether and where.
     """
+    if not options.watch:
+        yield
+        return
     with serve(directories, page, host=options.host, port=options.port) as server:
         address = f"http://{options.host}:{server.server_address[1]}/"
-        if options.json:
-            print(json.dumps({"address": address}), flush=True)
-        else:
+        if not options.json:
             print(f"{address} follows the run; stop with Ctrl-C", flush=True)
+        answering = Thread(target=server.serve_forever, daemon=True)
+        answering.start()
         try:
-            server.serve_forever()
+            yield
+            if options.json:
+                print(json.dumps({"address": address}), flush=True)
+            while answering.is_alive():
+                answering.join(1.0)  # by the second, for systems where a wait hears no Ctrl-C
         except KeyboardInterrupt:
-            return 0
-    return 0
+            pass
+        finally:
+            server.shutdown()
