@@ -1,5 +1,7 @@
 """The pages in a real browser: drawn, silent, offline, usable by keyboard and by everyone."""
 
+import base64
+import io
 import threading
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -103,6 +105,37 @@ def test_every_table_opens_with_the_keyboard_alone(chromium, pages):
             assert outline == "solid", "nobody sees where the focus is"
             chromium.press(*ENTER)
     assert chromium.run("document.querySelectorAll('details[open]').length") == wanted > 5
+
+
+CUT = """[...document.querySelectorAll("main > section > .scroll")]
+  .find((one) => one.scrollWidth > one.clientWidth + 40)"""
+
+
+def ends_of_a_cut_table(window) -> tuple:
+    """The colours at the left and right end of the first table that is cut, above its caption."""
+    place = window.run(
+        f"(() => {{ const r = {CUT}.getBoundingClientRect();"
+        "return {x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: 3}; })()"
+    )
+    asked = {"format": "png", "captureBeyondViewport": True, "clip": {**place, "scale": 1}}
+    taken = base64.b64decode(window.ask("Page.captureScreenshot", **asked)["data"])
+    picture = pytest.importorskip("PIL.Image").open(io.BytesIO(taken)).convert("RGB")
+    return picture.getpixel((1, 0)), picture.getpixel((picture.width - 2, 0))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("which", ["run", "comparison"])
+def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, dark):
+    chromium.open(pages[which].resolve().as_uri(), dark=dark, width=400)
+    paper = (22, 24, 27) if dark else (255, 255, 255)
+    left, right = ends_of_a_cut_table(chromium)
+    assert left == paper and max(abs(a - b) for a, b in zip(right, paper, strict=True)) > 40
+    named = f"[{CUT}.getAttribute('role'), {CUT}.getAttribute('aria-label'), {CUT}.tabIndex]"
+    role, label, place = chromium.run(named)
+    assert role == "region" and label and place == 0
+    chromium.run(f"{CUT}.scrollLeft = 1e6")
+    left, right = ends_of_a_cut_table(chromium)
+    assert right == paper and max(abs(a - b) for a, b in zip(left, paper, strict=True)) > 40
 
 
 def test_opened_tables_are_usable_too(chromium, pages):
