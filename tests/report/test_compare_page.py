@@ -114,6 +114,50 @@ def test_long_names_of_groups_get_a_letter_in_charts(tmp_path):
     assert [line.label for line in spelt] == [group.name for group in groups]
 
 
+def test_a_page_of_long_names_says_each_once_and_then_what_differs(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{o}-{size}-{seed}", o, seed, 0.1 * seed, batch_size=size)
+        for o in ("infonce", "flatnce")
+        for size in (32, 64)
+        for seed in (0, 1)
+    ]
+    html = page(runs, tmp_path)
+    assert "<h1>Comparison of 4 groups by objective, batch size</h1>" in html
+    lead = html[html.index('id="lead"') : html.index("</header>")]
+    assert (
+        "A: InfoNCE, batch size 32 (2 seeds); B: as A but batch size 64 (2 seeds); C: as A "
+        in lead
+    )
+    assert "D: FlatNCE, batch size 64 (2 seeds)." in lead
+    settled = html[html.index("What is settled") : html.index("Seeds pooled")]
+    assert "B minus A is" in settled and "D minus A is" in settled and "InfoNCE" not in settled
+    assert settled.count("Linear on digits, test images.</strong>") == 1
+
+
+def test_few_short_names_stay_in_the_title(tmp_path):
+    html = page(write_pairs(tmp_path, [0.1, 0.2]), tmp_path)
+    assert "<h1>Comparison: InfoNCE against FlatNCE</h1>" in html
+    assert "FlatNCE minus InfoNCE is" in html
+
+
+def test_a_title_names_no_more_settings_than_it_has_room_for(tmp_path):
+    for number, name in enumerate("ab"):
+        config = config_of(("infonce", "flatnce")[number], batch_size=32 + number)
+        config["loss"] |= {"temperature": 0.1 + number, "gamma": number}
+        config["model"] |= {"head_out": number}
+        RunLog(tmp_path / name, kind="train", config=config)
+    html = page([tmp_path / "a", tmp_path / "b"], tmp_path)
+    title = html[html.index("<h1>") : html.index("</h1>")]
+    assert title.startswith("<h1>Comparison of 2 groups by ") and title.endswith(" and 2 more")
+
+
+def test_what_no_run_says_of_its_origin_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("flatnce.environment._commit", lambda: None)
+    html = page(write_pairs(tmp_path, [0.1]), tmp_path)
+    assert "<dt>flatnce</dt>" in html and "<dt>Commit</dt>" not in html
+    assert "unknown" not in html
+
+
 def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
     runs = [write_run(tmp_path / f"r{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
     html = page(runs, tmp_path)

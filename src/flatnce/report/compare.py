@@ -10,7 +10,7 @@ from flatnce.report.compare_figures import overlaid
 from flatnce.report.compare_words import finding, remark
 from flatnce.report.groups import Group, finished, group_runs
 from flatnce.report.measures import Measure, measures_of
-from flatnce.report.names import opened
+from flatnce.report.names import VARIABLES, opened
 from flatnce.report.numbers import in_unit
 from flatnce.report.page import Page, Paragraph, Section, Table, write_page
 from flatnce.report.paired import Paired, paired
@@ -21,6 +21,9 @@ __all__ = ["compare_page", "differences_of", "page_of_runs", "pictures_of_runs"]
 
 # Measures that are spoken of before the tables, which have them all.
 SPOKEN_OF = 3
+
+# Groups, and settings, that a title has room for.
+MOST_NAMED = 3
 
 
 def compare_page(
@@ -67,10 +70,9 @@ def page_of_runs(
     what = ", ".join(name.replace("_", " ") for name in names) or "nothing but the seed"
     lead = (
         f"{len(runs)} runs in {len(groups)} groups by {what}: "
-        f"{'; '.join(f'{group.name} ({_seeds(group)})' for group in groups)}."
+        f"{'; '.join(f'{group.short} ({_seeds(group)})' for group in groups)}."
     )
-    title = " against ".join(group.name for group in groups) if len(groups) < 4 else "Runs"
-    return Page(f"Comparison: {title}", lead, sections, _facts(runs))
+    return Page(_title(groups, names), lead, sections, _facts(runs))
 
 
 def pictures_of_runs(
@@ -116,6 +118,16 @@ def differences_of(
     ]
 
 
+def _title(groups: Sequence[Group], names: Sequence[str]) -> str:
+    """The groups where few and short, else what they differ in; the lead names them all."""
+    if len(groups) <= MOST_NAMED and all(group.label == group.name for group in groups):
+        return f"Comparison: {' against '.join(group.name for group in groups)}"
+    words = [VARIABLES.get(name, name.replace("_", " ")) for name in names]
+    left = len(words) - MOST_NAMED
+    more = f" and {left} more" if left > 0 else ""
+    return f"Comparison of {len(groups)} groups by {', '.join(words[:MOST_NAMED])}{more}"
+
+
 def _read(directories: Sequence[str | Path]) -> list[Run]:
     return [read_run(directory) for directory in directories]
 
@@ -147,11 +159,12 @@ def _findings(
         return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
     spoken = dict.fromkeys(measure.label for measure, _, one in found if one.pairs)
     first = list(spoken)[:SPOKEN_OF]
-    said = [
-        Paragraph(finding(measure, group.name, groups[0].name, one), opened(measure.label))
-        for measure, group, one in found
-        if measure.label in first
-    ]
+    # One paragraph a measure, and groups by their label: the lead says what that is.
+    sentences: dict[str, list[str]] = {label: [] for label in first}
+    for measure, group, one in found:
+        if measure.label in first:
+            sentences[measure.label].append(finding(measure, group.label, groups[0].label, one))
+    said = [Paragraph(" ".join(texts), opened(label)) for label, texts in sentences.items()]
     if not said:
         said = [Paragraph("No seed is in two groups, so that nothing can be paired.")]
     if others:
@@ -186,14 +199,14 @@ def _pooled(groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
 
     rows = [(one.label, *(cell(one, group) for group in groups)) for one in measures]
     caption = "Mean ± standard deviation over seeds (how many), of finished runs"
-    return Table(caption, ["Measure", *(group.name for group in groups)], rows)
+    return Table(caption, ["Measure", *(group.short for group in groups)], rows)
 
 
 def _paired(groups: Sequence[Group], found: Sequence[Difference]) -> Table:
     rows = [
         (
             measure.label,
-            group.name,
+            group.label,
             str(one.pairs),
             measure.written(one.mean, signed=True),
             _interval(measure, one),
@@ -215,7 +228,7 @@ def _runs(groups: Sequence[Group]) -> Table:
     rows = [
         (
             member.run.directory.name,
-            group.name,
+            group.label,
             str(member.seed),
             "finished" if finished(member.run) else "unfinished, not in the tables",
             str((member.run.results or {}).get("verdict") or "–").partition(":")[0],
@@ -233,10 +246,10 @@ def _seeds(group: Group) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> dict[str, str]:
-    """Where the runs were made, each answer once."""
+    """Where the runs were made, each answer once; what none of them says is left out."""
     names = {"Device": "device", "flatnce": "flatnce", "Commit": "commit", "torch": "torch"}
     found = {}
     for label, key in names.items():
-        values = dict.fromkeys(str(run.environment.get(key)) for run in runs)
-        found[label] = "; ".join(value for value in values if value != "None") or "unknown"
-    return found
+        values = dict.fromkeys(str(run.environment.get(key) or "") for run in runs)
+        found[label] = "; ".join(filter(None, values))
+    return {label: value for label, value in found.items() if value}

@@ -91,7 +91,7 @@ def _curve(chart: Chart, key: str, group: Group) -> Curve | None:
 def _table(title: str, chart: Chart, curves: Sequence[tuple[Group, Curve]]) -> Table:
     rows = [
         (
-            group.name,
+            group.label,
             f"{epoch:.2f}",
             f"{chart.factor * mean:.4g}",
             f"{chart.factor * spread:.2g}" if count > 1 else "–",

@@ -41,12 +41,14 @@ class Group:
         members: Its runs.
         series: Which colour and marker it has.
         label: What a chart calls it: the name, or the letter that a long name begins with.
+        short: Where names are long, in what it differs from the first group; else the name.
     """
 
     name: str
     members: Sequence[Member]
     series: int
     label: str
+    short: str
 
     @property
     def done(self) -> list[Member]:
@@ -94,16 +96,13 @@ def group_runs(
         )
     first = _first(members, against)
     ordered = sorted(members.items(), key=lambda item: item[0] != first)
-    called = [_name(names, found[0].run) for _, found in ordered]
-    long = max(map(len, called)) > LONGEST_LABEL
-    groups = []
-    for number, (name, (_, found)) in enumerate(zip(called, ordered, strict=True)):
-        letter = chr(ord("A") + number)
-        groups.append(
-            Group(f"{letter}: {name}", found, number, letter)
-            if long
-            else Group(name, found, number, name)
-        )
+    called = [_words(names, found[0].run) for _, found in ordered]
+    long = max(len(", ".join(words)) for words in called) > LONGEST_LABEL
+    pairs = zip(called, (found for _, found in ordered), strict=True)
+    groups = [
+        _group(number, words, called[0], found, long)
+        for number, (words, found) in enumerate(pairs)
+    ]
     return groups, names, others
 
 
@@ -147,6 +146,20 @@ def _first(members: dict[tuple[str, ...], list[Member]], against: str | None) ->
     return every[0] if found is None else found
 
 
-def _name(names: Sequence[str], run: Run) -> str:
+def _group(
+    number: int, words: Sequence[str], first: Sequence[str], members: Sequence[Member], long: bool
+) -> Group:
+    name = ", ".join(words)
+    if not long:
+        return Group(name, members, number, name, name)
+    letter = chr(ord("A") + number)
+    own = [mine for mine, theirs in zip(words, first, strict=True) if mine != theirs]
+    # Nothing is shorter where all that is compared differs, and of the first nothing does.
+    shared = 0 < len(own) < len(words)
+    short = f"{letter}: as A but {', '.join(own)}" if shared else f"{letter}: {name}"
+    return Group(f"{letter}: {name}", members, number, letter, short)
+
+
+def _words(names: Sequence[str], run: Run) -> list[str]:
     mine = flat(run.config)
-    return ", ".join(said(name, mine.get(name)) for name in names) or "all runs"
+    return [said(name, mine.get(name)) for name in names] or ["all runs"]
