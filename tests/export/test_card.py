@@ -118,6 +118,14 @@ def test_the_card_of_a_run_says(run, words):
     assert words in card_of(export(run, "torch"))
 
 
+@pytest.mark.parametrize("commit", [None, "0123abc"])
+def test_the_card_names_a_commit_only_where_there_is_one(tmp_path, monkeypatch, commit):
+    monkeypatch.setattr("flatnce.environment._commit", lambda: commit)
+    text = card_of(export(write_run(tmp_path / "first"), "torch"))
+    assert ("| Commit | 0123abc |" in text) == (commit is not None)
+    assert re.search(r"\| Trained with \| flatnce \d", text) and "| unknown |" not in text
+
+
 def test_evaluations_of_other_steps_are_left_out(tmp_path):
     others = [{**EVALUATION, "step": 0}]
     text = card_of(export(write_run(tmp_path / "first", evaluations=others), "torch"))

@@ -3,6 +3,7 @@
 import math
 import re
 from html.parser import HTMLParser
+from importlib.metadata import version
 from xml.etree import ElementTree
 
 import pytest
@@ -194,7 +195,7 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
 @pytest.mark.parametrize(
     "start, cells",
     [
-        ("kNN accuracy", ["70.00 %", "100 %"]),
+        ("kNN at the last watch (held-out training images, not a result)", ["70.00 %", "100 %"]),
         ("K-sample MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
         ("Large-pool MI, best", ["6.000 nats", f"{POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
@@ -208,6 +209,29 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
 )
 def test_tables_hold_the_numbers_of_the_run(html, start, cells):
     assert row_of(html, start)[1 : len(cells) + 1] == cells
+
+
+def test_the_page_says_which_knn_is_the_result(html):
+    said = html[html.index("<h2>Evaluations") : html.index("<h2>During training")]
+    assert "The result.</strong> These are the results to quote" in said
+    assert "kNN among the key numbers and during training" in said and "not a result" in said
+    assert "<strong>kNN on the way</strong>" in html and "so it is no result" in html
+
+
+def test_without_a_watch_there_is_no_other_knn_to_warn_of(tmp_path):
+    folder = write(tmp_path / "unwatched", [train_line(10)])
+    add_evaluation(folder, EVALUATION)
+    html = run_page(folder).read_text(encoding="utf-8")
+    assert "results to quote" in html and "not a result" not in html
+
+
+def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("flatnce.environment._commit", lambda: None)
+    html = run_page(write(tmp_path / "installed", [train_line(10)])).read_text(encoding="utf-8")
+    assert f"<dt>flatnce</dt><dd>{version('flatnce')}</dd>" in html
+    monkeypatch.setattr("flatnce.environment._commit", lambda: "0123abc")
+    html = run_page(write(tmp_path / "checkout", [train_line(10)])).read_text(encoding="utf-8")
+    assert f"<dt>flatnce</dt><dd>{version('flatnce')}, commit 0123abc</dd>" in html
 
 
 def test_of_a_verdict_that_always_changes_the_newest_are_listed(tmp_path):
@@ -235,7 +259,8 @@ def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
     del lines[2]["knn"]
     html = run_page(write(tmp_path / "gaps", lines)).read_text(encoding="utf-8")
     found = charts_of(html)
-    assert "knn" not in found and "kNN accuracy" not in html
+    assert "knn" not in found and "kNN on the way" not in html
+    assert "kNN at the last watch" not in html
     assert len(found["loss"].find(".//polyline").get("points").split()) == 2
 
 

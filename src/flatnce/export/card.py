@@ -159,10 +159,12 @@ def _origin(source: Source, versions: Mapping[str, str], check: Check | None) ->
     checked = "not loaded back: onnxruntime was not installed"
     if check is not None:
         checked = f"loaded back: {check}"
+    # Trained with an installed package there is no commit: the version says which it is.
+    commit = {"Commit": str(was["commit"])} if was.get("commit") else {}
     return {
         "Trained with": ", ".join(trained_by) or "unknown",
         "Trained on": str(was.get("device") or "unknown"),
-        "Commit": str(was.get("commit") or "unknown"),
+        **commit,
         "Exported with": ", ".join(f"{name} {what}" for name, what in written_by.items()),
         "Checked": checked,
     }

@@ -55,7 +55,7 @@ class Measure:
 
 
 LAST = (
-    ("kNN, held-out training images", "share", "watch", "knn"),
+    ("kNN at the last watch, held-out training images", "share", "watch", "knn"),
     ("Large-pool MI", "nats", "watch", "pool_mi"),
     ("K-sample MI", "nats", "train", "mi"),
     ("Loss, on InfoNCE's scale", "nats", "train", "loss"),

@@ -17,14 +17,14 @@ def origin_of(environment: Mapping[str, Any]) -> dict[str, str]:
         >>> origin_of({"command": ["flatnce", "train", "my digits"], "python": "3.11.2"})
         {'Command': "flatnce train 'my digits'", 'Python': '3.11.2'}
     """
-    commit = environment.get("commit") or "unknown"
-    release = environment.get("flatnce")
+    # An installed package has no commit: its version says which it is.
+    commit, release = environment.get("commit"), environment.get("flatnce")
     threads = environment.get("threads")
     device = environment.get("device")
     found = {
         "Command": shlex.join(environment.get("command", [])),
         "Device": f"{device} ({threads} threads)" if device and threads else device,
-        "flatnce": f"{release}, commit {commit}" if release else None,
+        "flatnce": f"{release}, commit {commit}" if release and commit else release,
         "Python": environment.get("python"),
         "torch": environment.get("torch"),
         "numpy": environment.get("numpy"),

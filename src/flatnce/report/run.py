@@ -49,7 +49,9 @@ def page_of_run(directory: str | Path) -> Page:
     ]
     evaluations = (run.results or {}).get("evaluations") or []
     if evaluations:
-        sections.append(Section("Evaluations", [Paragraph(_TOWARDS_TEST)], _scores(evaluations)))
+        watched = _NOT_THE_RESULT if _last(run, "watch").get("knn") is not None else ""
+        prose = [Paragraph(_TOWARDS_TEST + watched, "The result")]
+        sections.append(Section("Evaluations", prose, _scores(evaluations)))
     curves = _curves(run)
     if curves:
         figures = [chart.figure() for chart in curves]
@@ -82,8 +84,13 @@ def _curves(run: Run) -> list[Curves]:
 MOST_VERDICTS = 20
 
 _TOWARDS_TEST = (
-    "Choices inside a protocol were made on a validation split. results.json holds the whole "
-    "protocol of each."
+    "These are the results to quote, each with its protocol and step: they are on test images. "
+    "Choices inside a protocol were made on a validation split. results.json holds "
+    "the whole protocol of each."
+)
+_NOT_THE_RESULT = (
+    " kNN among the key numbers and during training is of held-out training images, for watching "
+    "the run: not a result."
 )
 
 
@@ -139,7 +146,11 @@ def _key(run: Run, memory: Mapping[str, int] | None) -> Table:
     speed = results.get("images_per_second") or train.get("images_per_second")
     seconds = results.get("seconds") or train.get("seconds")
     rows = [
-        ("kNN accuracy (held-out training images)", _percent(watch.get("knn")), "100 %"),
+        (
+            "kNN at the last watch (held-out training images, not a result)",
+            _percent(watch.get("knn")),
+            "100 %",
+        ),
         ("Loss, on InfoNCE's scale", _nats(train.get("loss")), ""),
         (
             "K-sample MI",

@@ -96,9 +96,9 @@ CHARTS = (
     ),
     Chart(
         "knn",
-        "kNN accuracy",
-        "On a tenth of the labelled training images that the vote does not use; never on the "
-        "test set.",
+        "kNN on the way",
+        "Accuracy on a tenth of the labelled training images that the vote does not use; never on "
+        "the test set, so it is no result.",
         "accuracy (%)",
         "watch",
         {"knn": "kNN"},
