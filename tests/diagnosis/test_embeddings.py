@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -370,6 +371,20 @@ def test_the_batch_that_was_taken_for_granted_is_said_with_its_negatives():
     assert "all 64 samples" in reason and "126 negatives" in reason and "--batch-size" in reason
     given = doctor(z1, z2, temperature=0.05, batch_size=64)
     assert "one batch" not in str(given) and given.numbers == found.numbers
+
+
+def test_a_batch_taken_for_granted_says_below_how_many_negatives_it_is_saturated():
+    z1, z2 = pair(256, 64, cosine=0.9)
+    found = doctor(z1, z2, temperature=0.1)
+    assert "saturated" not in found.kinds
+    few = int(re.search(r"fewer than about (\d+) it is saturated", found.unknown[0])[1])
+    for size, saturated in ((int(0.4 * few), True), (int(0.6 * few), False)):  # two views each
+        kinds = doctor(z1, z2, temperature=0.1, batch_size=size).kinds
+        assert ("saturated" in kinds) == saturated, (few, size)
+    # Saturated at next to no batch, and at this one already.
+    for cosine, temperature in ((0.3, 0.1), (0.9, 0.05)):
+        found = doctor(*pair(256, 64, cosine=cosine), temperature=temperature)
+        assert "saturated)" not in found.unknown[0] and "one batch" in found.unknown[0]
 
 
 def test_an_archive_is_read_with_all_that_is_known(tmp_path):
