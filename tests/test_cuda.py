@@ -131,6 +131,30 @@ def test_the_exact_solve_needs_no_host_read():
     torch.testing.assert_close(ess, torch.tensor(0.3, device="cuda"), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("width", [32, 600])
+def test_an_interval_is_closed_without_a_host_read_while_the_device_is_behind(width):
+    z1, z2 = (torch.randn(64, width, device="cuda") for _ in range(2))
+    loss_fn, monitor, alone = FlatNCE(0.1), Monitor().cuda(), Monitor().cuda()
+
+    def watch(seen):
+        loss_fn(z1, z2)
+        seen.update(loss_fn.last)
+
+    watch(monitor)
+    monitor.compute()  # what is made once is made
+    watch(monitor)
+    watch(alone)
+    torch.cuda.synchronize()
+    with host_reads_forbidden():
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
+        interval = monitor.close()
+        watch(monitor)
+        assert not interval.arrived()
+    found = monitor.compute(step=1, interval=interval)
+    assert interval.arrived() and found == pytest.approx(alone.compute(step=1), rel=1e-9)
+    assert monitor.compute(step=1) == pytest.approx(found, rel=1e-9)
+
+
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
 def test_a_compiled_step_has_no_graph_break_and_the_same_numbers(kernel):
     z1, z2 = batch()

@@ -470,6 +470,28 @@ def test_without_reset_the_interval_goes_on():
     assert monitor.compute(step=8) == whole.compute(step=8)
 
 
+def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():
+    monitor, alone = Monitor(), Monitor()
+    watched(monitor, steps=4)
+    watched(alone, steps=4)
+    interval = monitor.close()
+    watched(monitor, steps=2)
+    assert interval.arrived()  # on the CPU at once
+    assert monitor.compute(step=4, interval=interval) == alone.compute(step=4)
+    watched(alone, steps=2)
+    assert monitor.compute(step=6) == alone.compute(step=6)
+
+
+def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
+    faulty = monitor.close()
+    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
+    assert math.isfinite(monitor.compute()["loss"])
+    with pytest.raises(ValueError, match="nonfinite"):
+        monitor.compute(interval=faulty)
+
+
 def test_a_given_step_is_kept():
     monitor = Monitor()
     watched(monitor, steps=3)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from flatnce import checkpoint
+from flatnce.diagnostics.monitor import Interval
 from flatnce.runlog import read_run
 from flatnce.train import TrainConfig, learner, preset, resume, sweep, train
 from flatnce.train.expect import Expectation
@@ -382,9 +383,26 @@ def test_images_are_loaded_once_for_all_runs():
     assert load_images(BASE.data) is not load_images(BASE.data)
 
 
-def test_a_run_gives_way_after_each_step_and_says_when_it_reads(tmp_path):
-    steps = begin(QUIET.override(log_every=3, checkpoint_every=9.0), tmp_path / "run")
-    assert list(steps) == [True, False, False, True, False, False, True]
+def test_a_run_gives_way_after_each_step_and_says_when_it_reads(monkeypatch, tmp_path):
+    config = QUIET.override(log_every=3, checkpoint_every=9.0)
+    steps = begin(config, tmp_path / "run")
+    assert list(steps) == [False] * 6 + [True]  # the checkpoint at the end
+    # As on a GPU that is behind: a line is waited for when the next one is due, or at the end.
+    monkeypatch.setattr(Interval, "arrived", lambda self: False)
+    told = []
+    steps = begin(config, tmp_path / "late", report=lambda line: told.append(line["step"]))
+    seen = [(reads, list(told)) for reads in steps]
+    assert seen == [
+        *[(False, [])] * 3,
+        *[(True, []), (False, [1]), (False, [1])],
+        (True, [1]),
+    ]
+    assert lines(tmp_path / "late") == lines(tmp_path / "run") and told == [
+        1,
+        4,
+        4,
+        7,
+    ]  # a verdict at 4
 
 
 def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):

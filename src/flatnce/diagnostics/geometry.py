@@ -6,6 +6,10 @@ from torch import Tensor
 
 __all__ = ["alignment", "effective_rank", "rank_of_gram", "uniformity"]
 
+SMALL_GRAM = 512
+"""Widths whose eigenvalues the host computes: a GPU takes hundreds of small kernels for them, each
+of which waits for its turn if the card is busy with other runs."""
+
 
 def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Mean squared distance of positive pairs; 0 is perfect. Expects unit rows.
@@ -67,7 +71,8 @@ def rank_of_gram(gram: Float[Tensor, "d d"]) -> Float[Tensor, ""]:
     Arguments:
         gram: Sum over batches of zᵀz, in float64.
     """
-    return _rank_of(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt())
+    on_host = gram.cpu() if len(gram) <= SMALL_GRAM else gram
+    return _rank_of(torch.linalg.eigvalsh(on_host).clamp_min(0).sqrt()).to(gram.device)
 
 
 def _rank_of(values: Float[Tensor, " k"]) -> Float[Tensor, ""]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.functional import normalize
 from flatnce import distributed, faults
 from flatnce.contrast import Contrast
 from flatnce.diagnostics.ess import effective_sample_size
-from flatnce.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.diagnostics.geometry import SMALL_GRAM, mean_potential, rank_of_gram
 from flatnce.diagnostics.gradients import GradientMeter
 from flatnce.diagnostics.saturation import (
     gradient_gain,
@@ -23,7 +24,7 @@ from flatnce.diagnostics.saturation import (
 from flatnce.diagnostics.snapshot import Snapshot
 from flatnce.diagnostics.verdict import Verdict, verdict_on
 
-__all__ = ["Monitor"]
+__all__ = ["Interval", "Monitor"]
 
 _MEANS = (
     "loss",
@@ -41,10 +42,39 @@ _MEANS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """What a :class:`Monitor` summed over an interval: on a GPU still on its way to the host.
+
+    Arguments:
+        flags: Faults.
+        sums: Of each diagnostic and the steps, as means over processes; then this one's steps.
+        gram: Of the embeddings.
+        gradients: What the gradients' meter found.
+        done: Once it is, all have arrived.
+    """
+
+    flags: Tensor
+    sums: Tensor
+    gram: Tensor
+    gradients: dict[str, Tensor]
+    done: torch.cuda.Event | None
+
+    def arrived(self) -> bool:
+        """Whether reading it now waits for nothing."""
+        return self.done is None or self.done.query()
+
+    def wait(self) -> None:
+        """Until it has arrived."""
+        if self.done is not None:
+            self.done.synchronize()
+
+
 class Monitor(nn.Module):
     """Means of the diagnostics over steps, without a host read until they are asked for.
 
-    Call :meth:`update` every step and :meth:`compute` every interval. Inside ``torch.compile`` or
+    Call :meth:`update` every step and :meth:`compute` every interval, or :meth:`close` where a GPU
+    is not to wait while the host reads. Inside ``torch.compile`` or
     a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
     Over several processes ``compute`` is collective: call it on all.
 
@@ -133,37 +163,63 @@ class Monitor(nn.Module):
         """
         self.gradients.update(parameters)
 
-    @torch.no_grad()
-    def compute(self, step: int | None = None, *, reset: bool = True) -> dict[str, float | int]:
+    def compute(
+        self,
+        step: int | None = None,
+        *,
+        reset: bool = True,
+        interval: Interval | None = None,
+    ) -> dict[str, float | int]:
         """Means since the last reset as plain numbers; raises the faults found on the device.
 
         Arguments:
             step: The training step, for the history and the verdict; else steps so far.
             reset: Begin a new interval.
+            interval: From :meth:`close`, in place of what was summed since.
         """
-        # Every collective comes before the first raise: all processes then raise, and none waits.
-        # They may have taken different numbers of steps, so both totals and steps are averaged.
-        flags = distributed.mean(self.faults.to(torch.float32)) > 0
-        *totals, steps = distributed.mean(torch.cat([self.totals, self.steps[None]])).tolist()
-        gram = distributed.mean(self.gram)
-        self.faults.zero_()  # said once
-        faults.raise_flagged(flags)
+        taken = self.close(reset=reset) if interval is None else interval
+        taken.wait()
+        faults.raise_flagged(taken.flags)
+        *totals, steps, own = taken.sums.tolist()
         if steps == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
         found = {name: total / steps for name, total in zip(_MEANS, totals, strict=True)}
         if math.isfinite(found["uniformity"]):
             found["uniformity"] = math.log(found["uniformity"])
-            found["effective_rank"] = float(rank_of_gram(gram))
-        found |= {name: float(value) for name, value in self.gradients.compute().items()}
+            found["effective_rank"] = float(rank_of_gram(taken.gram))
+        found |= {name: float(value) for name, value in taken.gradients.items()}
         numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
-        taken = int(self.steps)
         before = int(self.history[-1]["step"]) if self.history else 0
-        numbers["step"] = before + taken if step is None else step
-        numbers["steps"] = taken
+        numbers["step"] = before + int(own) if step is None else step
+        numbers["steps"] = int(own)
         self.history.append(numbers)
+        return numbers
+
+    @torch.no_grad()
+    def close(self, *, reset: bool = True) -> Interval:
+        """End the interval without a host read: training goes on while its sums travel.
+
+        Arguments:
+            reset: Begin a new interval.
+
+        Returns:
+            For :meth:`compute`, once :meth:`Interval.arrived` says so or at any time.
+        """
+        # Every collective is here, and every raise in compute: all processes then raise, and none
+        # waits. They may have taken different numbers of steps, so totals and steps are averaged.
+        flags = distributed.mean(self.faults.to(torch.float32)) > 0
+        both = distributed.mean(torch.cat([self.totals, self.steps[None]]))
+        gram = distributed.mean(self.gram)
+        sums = torch.cat([both, self.steps[None]])
+        # The eigenvalues of a wide one are left to the device.
+        gram = gram.clone() if len(gram) > SMALL_GRAM else _sent(gram)
+        gradients = {name: _sent(value) for name, value in self.gradients.compute().items()}
+        flags, sums, on_cuda = _sent(flags), _sent(sums), flags.is_cuda
+        done = torch.cuda.current_stream(self.totals.device).record_event() if on_cuda else None
+        self.faults.zero_()  # said once
         if reset:
             self.reset()
-        return numbers
+        return Interval(flags, sums, gram, gradients, done)
 
     def verdict(self) -> Verdict:
         """Plain words about the history of :meth:`compute`; see :mod:`flatnce.diagnostics`."""
@@ -197,6 +253,11 @@ class Monitor(nn.Module):
         rows = normalize(samples.double(), dim=1)
         self.gram += rows.T @ rows
         return mean_potential(rows)
+
+
+def _sent(tensor: Tensor) -> Tensor:
+    """A copy on the host; from a GPU it arrives later."""
+    return tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor.clone()
 
 
 def _mean_distance(contrast: Contrast) -> Tensor:

@@ -51,16 +51,22 @@ class Sentinel:
         self.first_bad.copy_(torch.where(new, self.taken, self.first_bad))
         self.taken.add_(1)
 
-    def check(self, rate: float) -> None:
-        """Stop if anything was not finite; collective over processes.
+    @torch.no_grad()
+    def sound(self) -> Tensor:
+        """Whether everything was finite so far, weights included; collective, no host read."""
+        weights = [w for w in self.learner.state_dict().values() if w.is_floating_point()]
+        finite = torch.isfinite(torch.stack(torch._foreach_norm(weights))).all()
+        return distributed.mean(((self.first_bad < 0).all() & finite).float()) == 1
+
+    def check(self, rate: float, sound: Tensor | None = None) -> None:
+        """Stop if anything was not finite; reads from the device.
 
         Arguments:
             rate: The learning rate now, for the message.
+            sound: From :meth:`sound` earlier; by default, of now.
         """
-        seen = distributed.mean((self.first_bad >= 0).float())
-        if not bool(seen.any()) and self._weights_are_finite():
-            return
-        raise TrainingFailed(self._message(rate, None))
+        if not bool(self.sound() if sound is None else sound):
+            raise TrainingFailed(self._message(rate, None))
 
     def failure(self, rate: float, error: ValueError) -> TrainingFailed:
         """What to raise when the objective refused the embeddings.
@@ -70,10 +76,6 @@ class Sentinel:
             error: What it said.
         """
         return TrainingFailed(self._message(rate, error))
-
-    def _weights_are_finite(self) -> bool:
-        weights = [w for w in self.learner.state_dict().values() if w.is_floating_point()]
-        return bool(torch.isfinite(torch.stack(torch._foreach_norm(weights))).all())
 
     def _message(self, rate: float, error: ValueError | None) -> str:
         found = [

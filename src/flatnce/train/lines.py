@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from flatnce import distributed
+from flatnce.diagnostics.monitor import Interval
 from flatnce.train.finite import TrainingFailed
 from flatnce.train.recorder import Recorder
 from flatnce.train.training import Training
@@ -15,13 +17,12 @@ from flatnce.train.watch import Watcher
 
 __all__ = [
     "Clock",
+    "Lines",
     "keeping_failure",
     "look_at",
-    "numbers",
     "position",
     "results_of",
     "said_of",
-    "say_verdict",
 ]
 
 
@@ -47,32 +48,97 @@ class Clock:
         self.training.seconds += passed
         return passed
 
-    def images_per_second(self) -> float:
-        """Images trained on a second since the last reading."""
-        steps = self.training.step - self.since
+    def images_per_second(self, step: int) -> float:
+        """Images trained on a second since the last reading.
+
+        Arguments:
+            step: That the device has reached by now.
+        """
+        steps = step - self.since
         speed = steps * self.training.config.run.batch_size / max(self.stepping, 1e-9)
-        self.stepping, self.since = 0.0, self.training.step
+        self.stepping, self.since = 0.0, step
         return speed
 
 
-def numbers(training: Training, clock: Clock) -> dict[str, Any]:
-    """The means since the last line, and where the run stands."""
-    try:
-        found = training.monitor.compute(step=training.step)
-    except ValueError as error:  # on a GPU, what was flagged in a step is said here
-        raise training.sentinel.failure(training.rate.at(training.step), error) from error
-    return {
-        **position(training),
-        **found,
-        "rate": training.rate.at(training.step - 1),
-        "images_per_second": clock.images_per_second(),
-    }
+class Lines:
+    """A run's lines: the numbers of one travel from the device, which goes on meanwhile.
+
+    Arguments:
+        training: The run.
+        recorder: Where they go.
+        clock: Of the run.
+        every: Steps of a line.
+    """
+
+    def __init__(self, training: Training, recorder: Recorder, clock: Clock, every: int) -> None:
+        self.training, self.recorder, self.clock, self.every = training, recorder, clock, every
+        self._under_way: tuple[int, Tensor, Interval] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a line was begun and not yet told."""
+        return self._under_way is not None
+
+    def begin(self) -> None:
+        """Let the numbers of the present step set out for the host."""
+        sound = self.training.sentinel.sound()
+        sound = sound.to("cpu", non_blocking=sound.is_cuda)
+        # The interval sets out later: with it, both have arrived.
+        self._under_way = (self.training.step, sound, self.training.monitor.close())
+
+    def tell(self, at_once: object = False) -> None:
+        """Log the line that was begun, if it has arrived, and the verdict if it is another.
+
+        Arguments:
+            at_once: Wait for it. Several processes always do: they must fail together.
+        """
+        if self._under_way is None:
+            return
+        step, sound, interval = self._under_way
+        if not (at_once or distributed.is_active() or interval.arrived()):
+            return
+        self._under_way = None
+        self.recorder.line("train", self._numbers(step, sound, interval))
+        if step >= self.every or step == self.training.steps:  # the first may be of a step or two
+            self._say_verdict(step)
+
+    def _numbers(self, step: int, sound: Tensor, interval: Interval) -> dict[str, Any]:
+        """The means of a line, and where the run stood; stops the run if it must be."""
+        training, rate = self.training, self.training.rate
+        interval.wait()
+        self.clock.stepped()
+        training.sentinel.check(rate.at(step), sound)
+        try:
+            found = training.monitor.compute(step=step, interval=interval)
+        except ValueError as error:  # on a GPU, what was flagged in a step is said here
+            raise training.sentinel.failure(rate.at(step), error) from error
+        return {
+            **position(training, step),
+            **found,
+            "rate": rate.at(step - 1),
+            "images_per_second": self.clock.images_per_second(step),
+        }
+
+    def _say_verdict(self, step: int) -> None:
+        training = self.training
+        verdict = training.monitor.verdict()
+        if verdict.kind != training.verdict:
+            training.verdict = verdict.kind
+            said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}
+            line = {**position(training, step), **said, "remedies": list(verdict.remedies)}
+            self.recorder.line("verdict", line)
 
 
-def position(training: Training) -> dict[str, Any]:
-    """Where the run stands."""
-    epoch = training.step / training.steps_per_epoch
-    return {"step": training.step, "epoch": epoch, "seconds": training.seconds}
+def position(training: Training, step: int | None = None) -> dict[str, Any]:
+    """Where the run stands.
+
+    Arguments:
+        training: The run.
+        step: Where it stood, if it has gone on since.
+    """
+    step = training.step if step is None else step
+    epoch = step / training.steps_per_epoch
+    return {"step": step, "epoch": epoch, "seconds": training.seconds}
 
 
 @contextmanager
@@ -102,16 +168,6 @@ def said_of(error: Exception) -> str:
     if isinstance(error, ValueError | OSError | TrainingFailed) and said:
         return " ".join(said.split())
     return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
-
-
-def say_verdict(training: Training, recorder: Recorder) -> None:
-    """Log the verdict where it is another than before."""
-    verdict = training.monitor.verdict()
-    if verdict.kind != training.verdict:
-        training.verdict = verdict.kind
-        said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}
-        line = {**position(training), **said, "remedies": list(verdict.remedies)}
-        recorder.line("verdict", line)
 
 
 def look_at(training: Training, watcher: Watcher, recorder: Recorder) -> None:

@@ -22,12 +22,11 @@ from flatnce.train.config import TrainConfig
 from flatnce.train.interrupts import Interrupts
 from flatnce.train.lines import (
     Clock,
+    Lines,
     keeping_failure,
     look_at,
-    numbers,
     position,
     results_of,
-    say_verdict,
 )
 from flatnce.train.lock import refuse_if_busy
 from flatnce.train.processes import begun_by_this_launch, joined
@@ -204,6 +203,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
     watcher = Watcher(training.config, training.images) if watch_every else None
     clock = Clock(training)
+    lines = Lines(training, recorder, clock, log_every)
 
     with _asked(shared) as interrupts:
         while training.step < training.steps:
@@ -215,26 +215,30 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 pause = (training.steps - step) % log_every == 0
                 look = watcher and watch_every and (step % watch_every == 0 or last)
                 save = step % save_every == 0 or last
-                yield bool(pause or look or save)
+                # Two lines are never under way.
+                wait = bool(look or save or (pause and lines.under_way))
+                yield wait
                 clock.stepped()
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**position(training), "note": note})
-                if pause or look:
+                lines.tell(wait)
+                if watcher and look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
-                if watcher and look:
                     look_at(training, watcher, recorder)
+                    clock.paused()
                 if pause:
-                    recorder.line("train", numbers(training, clock))
-                    if step >= log_every or last:  # the first line may be of a step or two
-                        say_verdict(training, recorder)
+                    lines.begin()
+                lines.tell(look or save)
                 # Alone, at once; together, where all come by at the same step.
                 ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)
+                lines.tell(stop)
                 if save or stop:
+                    clock.stepped()
                     training.save()
-                clock.paused()
+                    clock.paused()
                 if stop and not last:
                     recorder.close()
                     training.leave()

@@ -15,8 +15,9 @@ from flatnce.train.loop import Outcome, Steps
 
 __all__ = ["Generators", "Lane"]
 
-AHEAD = 16
-"""Steps of a run that may be launched and not done: what the card has while the host is busy."""
+AHEAD = 64
+"""Steps of a run that may be launched and not done: what the card has while the host is busy, half
+a second of eight small runs. Writing a checkpoint takes about as long."""
 ALONE = 6
 """First turns of a run that it takes in a row on an idle card: kernels are compiled in them and
 the step is recorded, which should not wait for other runs, nor they for it."""
