@@ -1,0 +1,220 @@
+"""What bounds several runs on one card: the kernels of a step, and how much of it each fills.
+
+    python benchmarks/throughput/bounds.py --root DATA       writes bounds.json beside this file
+    python benchmarks/throughput/bounds.py --show            prints its tables and stops
+
+A kernel whose blocks fill half of the card's multiprocessors leaves the other half to another run;
+one that fills them all does not. So a step of n runs takes no less than n times the sum over its
+kernels of time x share of the card, if kernels side by side slow each other down no further. The
+times are those of a step whose kernels run one after another.
+"""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+import trainings
+
+from flatnce.environment import environment
+
+BATCH, RUNS, STEPS = 32, 8, 10
+OURS = (
+    "measure",
+    "normalise",
+    "normalise_whole",
+    "reduce",
+    "differentiate",
+    "differentiate_whole",
+)
+FAMILIES = {
+    "convolutions and products": ("cudnn", "xmma", "cutlass", "gemm", "convolve", "nvjet"),
+    "weights: optimizer, casts, checks": ("multi_tensor",),
+    "views": ("views_kernel",),
+    "copies and fills": ("memcpy", "memset", "copy", "fill"),
+}
+NORMS = "norms, ReLU and additions"
+OTHER = "the rest: loss, diagnostics, small sums"
+
+
+def kernels_of(trace):
+    """The kernels and copies of a profiler's trace, with their times in microseconds."""
+    events = json.loads(Path(trace).read_text())["traceEvents"]
+    wanted = ("kernel", "gpu_memcpy", "gpu_memset")
+    return [e for e in events if e.get("cat") in wanted and e.get("ph") == "X"]
+
+
+def share_of(kernel, card):
+    """How much of the card's multiprocessors a kernel's blocks occupy; more than one wave is 1."""
+    given = kernel["args"]
+    if "grid" not in given:
+        return 0.0  # a copy is no work of the multiprocessors
+    threads = math.prod(given["block"])
+    warps = -(-threads // 32)
+    registers = max(1, given.get("registers per thread", 32)) * 32 * warps
+    shared = given.get("shared memory", 0) + 1024
+    fit = min(
+        card["registers"] // registers, card["shared"] // shared, card["threads"] // threads, 32
+    )
+    return min(1.0, math.prod(given["grid"]) / (card["processors"] * max(1, fit)))
+
+
+def family_of(name):
+    if name in OURS:
+        return NORMS
+    low = name.lower()
+    return next((f for f, words in FAMILIES.items() if any(w in low for w in words)), OTHER)
+
+
+def busy(kernels):
+    """Microseconds in which at least one kernel ran."""
+    found, end = 0.0, -math.inf
+    for kernel in sorted(kernels, key=lambda k: k["ts"]):
+        start, stop = kernel["ts"], kernel["ts"] + kernel["dur"]
+        found += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return found
+
+
+def summed(kernels, steps, card):
+    """Per step: what each kind of kernel takes, and what of the card it occupies meanwhile."""
+    families, names = defaultdict(lambda: [0, 0.0, 0.0]), defaultdict(lambda: [0, 0.0, 0.0])
+    for kernel in kernels:
+        share = share_of(kernel, card)
+        for row in (families[family_of(kernel["name"])], names[kernel["name"][:90]]):
+            row[0] += 1
+            row[1] += kernel["dur"]
+            row[2] += kernel["dur"] * share
+
+    def rows(of):
+        order = sorted(of.items(), key=lambda item: -item[1][1])
+        return [
+            {
+                "name": name,
+                "launches": round(count / steps, 2),
+                "us": round(time / steps, 2),
+                "card_us": round(filled / steps, 2),
+            }
+            for name, (count, time, filled) in order
+        ]
+
+    whole = rows({"all": [sum(column) for column in zip(*families.values(), strict=True)]})[0]
+    return {**whole, "busy_us": round(busy(kernels) / steps, 2), "families": rows(families),
+            "kernels": rows(names)[:40]}  # fmt: skip
+
+
+def profiled(go, steps):
+    """The kernels of some steps."""
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with tempfile.TemporaryDirectory() as place:
+        with torch.profiler.profile(activities=kinds) as found:
+            go(steps)
+            torch.cuda.synchronize()
+        path = Path(place) / "trace.json"
+        found.export_chrome_trace(str(path))
+        return kernels_of(path)
+
+
+def one_after_another(training):
+    """Let no two kernels of a step overlap, so that each has the time it needs alone."""
+    training.learner.called._overlap = False
+    training._take_step.step.aside.stream = None
+    return training
+
+
+def measured(options):
+    root, data = trainings.data_root(options)
+    runs = []
+    for seed in range(RUNS):
+        config = trainings.configured(options, root, batch_size=BATCH, seed=seed)
+        runs.append(trainings.build(config))
+    single = one_after_another(trainings.build(config))
+    trainings.take(single, options.warm_up)
+    on = [torch.cuda.Stream() for _ in runs]
+    for one, stream in zip(runs, on, strict=True):
+        with torch.cuda.stream(stream):
+            trainings.take(one, options.warm_up)
+        trainings.settle(one.device)
+
+    def go(steps, count=RUNS):
+        for _ in range(steps):
+            for one, stream in list(zip(runs, on, strict=True))[:count]:
+                with torch.cuda.stream(stream):
+                    trainings.take(one, 1)
+        trainings.settle(runs[0].device)
+
+    facts = torch.cuda.get_device_properties(0)
+    card = {
+        "processors": facts.multi_processor_count,
+        "registers": facts.regs_per_multiprocessor,
+        "shared": facts.shared_memory_per_multiprocessor,
+        "threads": facts.max_threads_per_multi_processor,
+    }
+    go(STEPS)
+    alone = summed(profiled(lambda steps: trainings.take(single, steps), STEPS), STEPS, card)
+    together = summed(profiled(go, STEPS), STEPS, card)
+    times = {}
+    for name, count in (("alone", 1), ("together", RUNS)):
+        times[name] = []
+        for _ in range(5):
+            began = time.perf_counter()
+            go(100, count)
+            times[name].append(round(10 * (time.perf_counter() - began), 4))
+        times[name].sort()
+    return {
+        "environment": environment(list(range(RUNS)), "cuda"),
+        "data": data,
+        "runs": RUNS,
+        "batch": BATCH,
+        "card": card,
+        "ms_a_step": times,
+        "alone": alone,
+        "together": together,
+    }
+
+
+def table(found):
+    """Markdown: a step of one run, by kind of kernel, and what eight of it need at least."""
+    alone, together, runs = found["alone"], found["together"], found["runs"]
+    lines = ["| kernels of a step | launches | µs alone | µs x share of the card |"]
+    lines.append("|---|---|---|---|")
+    for row in [*alone["families"], {**alone, "name": "all"}]:
+        cells = [
+            row["name"],
+            f"{row['launches']:g}",
+            f"{row['us']:,.0f}",
+            f"{row['card_us']:,.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    bound = runs * alone["card_us"] / 1e3
+    low, middle, high = (found["ms_a_step"]["together"][k] for k in (0, 2, 4))
+    lines.append(
+        f"\n{runs} runs need {bound:.2f} ms a step by that; they take {middle:.2f} ms "
+        f"({low:.2f} to {high:.2f}), of which {together['busy_us'] / 1e3:.2f} ms with a kernel on "
+        f"the card; their kernels last {together['us'] / runs / alone['us']:.2f} times as long as "
+        "alone."
+    )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, help="where cifar-10-batches-bin lies")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("bounds.json"))
+    parser.add_argument("--show", action="store_true", help="print the tables of --out and stop")
+    options = parser.parse_args()
+    if not options.show:
+        if not torch.cuda.is_available():
+            sys.exit("a profile of the card needs a CUDA device")
+        options.cpu, options.warm_up = False, 30
+        options.out.write_text(json.dumps(measured(options), indent=1) + "\n")
+    print(table(json.loads(options.out.read_text())))
+
+
+if __name__ == "__main__":
+    main()
