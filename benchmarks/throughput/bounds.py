@@ -65,7 +65,7 @@ def share_of(kernel, card):
 
 
 def family_of(name):
-    if name in OURS:
+    if name.removesuffix("_whole") in OURS:
         return NORMS
     low = name.lower()
     return next((f for f, words in FAMILIES.items() if any(w in low for w in words)), OTHER)
