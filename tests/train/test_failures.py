@@ -9,6 +9,7 @@ import torch
 from flatnce import checkpoint
 from flatnce.checkpoint import CheckpointError, DamagedCheckpoint, NewerCheckpoint
 from flatnce.data import MissingData
+from flatnce.diagnostics import Interval
 from flatnce.report import run_page
 from flatnce.runlog import RunLog, read_run
 from flatnce.train import TrainingFailed, preset, resume, train, trained
@@ -45,6 +46,8 @@ def run(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
+@pytest.mark.parametrize("log_every", [2, 10])
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
     "where, words",
     [
@@ -53,8 +56,10 @@ def run(finished, tmp_path):
     ],
 )
 def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
-    where, words, tmp_path, monkeypatch
+    where, words, late, log_every, tmp_path, monkeypatch
 ):
+    if late:  # as on a GPU that is behind
+        monkeypatch.setattr(Interval, "arrived", lambda self: False)
     take = Training.take_step
 
     def poisoned(self, batch, epoch):
@@ -68,7 +73,7 @@ def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
 
     monkeypatch.setattr(Training, "take_step", poisoned)
     with pytest.raises(TrainingFailed, match=words) as caught:
-        train(config_of(), tmp_path / "run")
+        train(config_of().override(log_every=log_every), tmp_path / "run")
     kept = checkpoint.steps(tmp_path / "run" / "checkpoints")
     assert kept and kept[-1] <= 5
     assert f"checkpoint of step {kept[-1]} is good" in str(caught.value)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from flatnce import checkpoint
-from flatnce.diagnostics.monitor import Interval
+from flatnce.diagnostics import Interval
 from flatnce.runlog import read_run
 from flatnce.train import TrainConfig, learner, preset, resume, sweep, train
 from flatnce.train.expect import Expectation
@@ -20,7 +21,7 @@ from flatnce.train.interrupts import Interrupts
 from flatnce.train.loop import Outcome, begin
 from flatnce.train.sweep import states_of
 from flatnce.train.sweep_file import find_sweep, read_sweep
-from flatnce.train.sweep_lanes import AHEAD, Generators, Lane
+from flatnce.train.sweep_lanes import AHEAD, AHEAD_SECONDS, Generators, Lane
 from flatnce.train.sweep_room import MOST_AT_ONCE, _fitting, _need, plan
 from flatnce.train.training import Training
 from forked import Forked
@@ -383,26 +384,48 @@ def test_images_are_loaded_once_for_all_runs():
     assert load_images(BASE.data) is not load_images(BASE.data)
 
 
-def test_a_run_gives_way_after_each_step_and_says_when_it_reads(monkeypatch, tmp_path):
+def test_a_run_gives_way_after_each_step_and_says_when_it_reads(tmp_path):
+    steps = begin(QUIET.override(log_every=3, checkpoint_every=0.5), tmp_path / "run")
+    assert list(steps) == [False, False, False, True, False, False, True]  # checkpoints
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_lines_that_arrive_late_are_the_same_lines(shared, monkeypatch, tmp_path):
     config = QUIET.override(log_every=3, checkpoint_every=9.0)
-    steps = begin(config, tmp_path / "run")
-    assert list(steps) == [False] * 6 + [True]  # the checkpoint at the end
-    # As on a GPU that is behind: a line is waited for when the next one is due, or at the end.
-    monkeypatch.setattr(Interval, "arrived", lambda self: False)
+    train(config, tmp_path / "run")
+    monkeypatch.setattr(Interval, "arrived", lambda self: False)  # as on a GPU that is behind
     told = []
-    steps = begin(config, tmp_path / "late", report=lambda line: told.append(line["step"]))
-    seen = [(reads, list(told)) for reads in steps]
-    assert seen == [
-        *[(False, [])] * 3,
-        *[(True, []), (False, [1]), (False, [1])],
-        (True, [1]),
-    ]
-    assert lines(tmp_path / "late") == lines(tmp_path / "run") and told == [
-        1,
-        4,
-        4,
-        7,
-    ]  # a verdict at 4
+    with Interrupts() as interrupts:
+        steps = begin(
+            *(config, tmp_path / "late"),
+            report=lambda line: told.append((line["kind"], line["step"])),
+            interrupts=interrupts if shared else None,
+        )
+        seen = [[step for kind, step in told if kind == "train"] for _ in steps]
+    # Alone, one is under way at most: the host does not run ahead without bound.
+    assert seen == [[]] * 4 + [[] if shared else [1]] * 3
+    assert told == [("train", 1), ("train", 4), ("verdict", 4), ("train", 7)]
+    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+
+
+@pytest.mark.parametrize("at", [2, 4, 5])
+def test_a_run_that_stops_with_a_line_under_way_tells_it_and_goes_on_exactly(
+    at, monkeypatch, tmp_path
+):
+    config = QUIET.override(log_every=3, checkpoint_every=9.0)
+    train(config, tmp_path / "run")
+    monkeypatch.setattr(Interval, "arrived", lambda self: False)
+    with Interrupts() as interrupts:
+        steps = begin(config, tmp_path / "late", interrupts=interrupts)
+        for _ in range(at):
+            next(steps)
+        interrupts.signalled = True
+        assert list(steps) == []
+    assert checkpoint.steps(tmp_path / "late" / "checkpoints")[-1] == at
+    assert lines(tmp_path / "late")[-1]["step"] == (1 if at < 4 else 4)
+    assert resume(tmp_path / "late").finished
+    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+    assert_same_run(tmp_path / "late", tmp_path / "run")
 
 
 def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):
@@ -454,16 +477,28 @@ def test_a_run_that_reads_waits_for_its_own_stream_and_others_run_ahead_of_their
     lane = Lane(torch.device("cpu"))
     lane.start("a", (value for value in [reads] * 3))
     lane.turn()
+    now = time.perf_counter()
     events = [Event() for _ in range(AHEAD - 1)]
-    lane._launched.extend(events)
+    lane._launched.extend((event, now) for event in events)
     assert lane.is_ready() is not reads
     for event in events[:-1]:
         event.done = True
     assert lane.is_ready() is not reads
     lane.wait()
     assert events[-1].done and lane.is_ready()
-    lane._launched.extend(Event() for _ in range(AHEAD))
+    lane._launched.extend((Event(), now) for _ in range(AHEAD))
     assert not lane.is_ready()
+
+
+def test_of_long_steps_few_are_launched_ahead():
+    lane = Lane(torch.device("cpu"))
+    lane.start("a", (False for _ in range(3)))
+    lane.turn()
+    oldest, now = Event(), time.perf_counter()
+    lane._launched.extend([(oldest, now - AHEAD_SECONDS), (Event(), now)])
+    assert not lane.is_ready()
+    oldest.done = True
+    assert lane.is_ready()
 
 
 def test_a_lane_is_free_once_its_run_has_ended_or_raised():

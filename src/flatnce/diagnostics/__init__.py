@@ -3,7 +3,7 @@
 from flatnce.diagnostics.ess import effective_sample_size, temperature_for_ess
 from flatnce.diagnostics.geometry import alignment, effective_rank, uniformity
 from flatnce.diagnostics.gradients import GradientMeter
-from flatnce.diagnostics.monitor import Monitor
+from flatnce.diagnostics.monitor import Interval, Monitor
 from flatnce.diagnostics.pool import best_scale, pool_information
 from flatnce.diagnostics.saturation import (
     gradient_gain,
@@ -17,6 +17,7 @@ from flatnce.diagnostics.verdict import Verdict, verdict_on
 
 __all__ = [
     "GradientMeter",
+    "Interval",
     "Monitor",
     "Snapshot",
     "Verdict",

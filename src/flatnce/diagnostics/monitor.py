@@ -48,16 +48,17 @@ class Interval:
 
     Arguments:
         flags: Faults.
-        sums: Of each diagnostic and the steps, as means over processes; then this one's steps.
+        sums: Of each diagnostic and the steps, as means over processes; this one's steps; what
+            the gradients' meter found.
         gram: Of the embeddings.
-        gradients: What the gradients' meter found.
+        of_gradients: What of the gradients it is.
         done: Once it is, all have arrived.
     """
 
     flags: Tensor
     sums: Tensor
     gram: Tensor
-    gradients: dict[str, Tensor]
+    of_gradients: tuple[str, ...]
     done: torch.cuda.Event | None
 
     def arrived(self) -> bool:
@@ -69,6 +70,13 @@ class Interval:
         if self.done is not None:
             self.done.synchronize()
 
+    def rank(self) -> float:
+        """The effective rank; on the device, a wide one waits for no other work there."""
+        if not self.gram.is_cuda:
+            return float(rank_of_gram(self.gram))
+        with torch.cuda.stream(torch.cuda.Stream(self.gram.device)):
+            return float(rank_of_gram(self.gram))
+
 
 class Monitor(nn.Module):
     """Means of the diagnostics over steps, without a host read until they are asked for.
@@ -76,7 +84,7 @@ class Monitor(nn.Module):
     Call :meth:`update` every step and :meth:`compute` every interval, or :meth:`close` where a GPU
     is not to wait while the host reads. Inside ``torch.compile`` or
     a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
-    Over several processes ``compute`` is collective: call it on all.
+    Over several processes ``compute`` and ``close`` are collective: call them on all.
 
     Keys of the dict: ``loss`` (InfoNCE's value, whatever the objective), ``mi`` and ``mi_ceiling``
     (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1``, ``negatives`` (their
@@ -172,22 +180,26 @@ class Monitor(nn.Module):
     ) -> dict[str, float | int]:
         """Means since the last reset as plain numbers; raises the faults found on the device.
 
+        A new interval has begun then, too: it has no part in the fault.
+
         Arguments:
             step: The training step, for the history and the verdict; else steps so far.
-            reset: Begin a new interval.
-            interval: From :meth:`close`, in place of what was summed since.
+            reset: Begin a new interval. Of no account where one is given.
+            interval: From :meth:`close`, in place of what was summed since. Each once: it becomes
+                a part of the history.
         """
         taken = self.close(reset=reset) if interval is None else interval
         taken.wait()
         faults.raise_flagged(taken.flags)
-        *totals, steps, own = taken.sums.tolist()
+        sums = taken.sums.tolist()
+        totals, (steps, own, *of_gradients) = sums[: len(_MEANS)], sums[len(_MEANS) :]
         if steps == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
         found = {name: total / steps for name, total in zip(_MEANS, totals, strict=True)}
         if math.isfinite(found["uniformity"]):
             found["uniformity"] = math.log(found["uniformity"])
-            found["effective_rank"] = float(rank_of_gram(taken.gram))
-        found |= {name: float(value) for name, value in taken.gradients.items()}
+            found["effective_rank"] = taken.rank()
+        found |= zip(taken.of_gradients, of_gradients, strict=True)
         numbers: dict[str, float | int] = {k: v for k, v in found.items() if not math.isnan(v)}
         before = int(self.history[-1]["step"]) if self.history else 0
         numbers["step"] = before + int(own) if step is None else step
@@ -199,27 +211,30 @@ class Monitor(nn.Module):
     def close(self, *, reset: bool = True) -> Interval:
         """End the interval without a host read: training goes on while its sums travel.
 
+        Over several processes this is the collective part of :meth:`compute`: call it on all.
+
         Arguments:
             reset: Begin a new interval.
 
         Returns:
-            For :meth:`compute`, once :meth:`Interval.arrived` says so or at any time.
+            For :meth:`compute`, which waits for it; :meth:`Interval.arrived` says whether it must.
         """
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
+        device = self.totals.device
         flags = distributed.mean(self.faults.to(torch.float32)) > 0
         both = distributed.mean(torch.cat([self.totals, self.steps[None]]))
         gram = distributed.mean(self.gram)
-        sums = torch.cat([both, self.steps[None]])
+        meter = {name: value.to(device) for name, value in self.gradients.compute().items()}
+        sums = torch.cat([both, self.steps[None], *(value[None] for value in meter.values())])
+        sent = (_sent(flags), _sent(sums))
         # The eigenvalues of a wide one are left to the device.
         gram = gram.clone() if len(gram) > SMALL_GRAM else _sent(gram)
-        gradients = {name: _sent(value) for name, value in self.gradients.compute().items()}
-        flags, sums, on_cuda = _sent(flags), _sent(sums), flags.is_cuda
-        done = torch.cuda.current_stream(self.totals.device).record_event() if on_cuda else None
+        done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         self.faults.zero_()  # said once
         if reset:
             self.reset()
-        return Interval(flags, sums, gram, gradients, done)
+        return Interval(*sent, gram, tuple(meter), done)
 
     def verdict(self) -> Verdict:
         """Plain words about the history of :meth:`compute`; see :mod:`flatnce.diagnostics`."""
@@ -256,7 +271,7 @@ class Monitor(nn.Module):
 
 
 def _sent(tensor: Tensor) -> Tensor:
-    """A copy on the host; from a GPU it arrives later."""
+    """A copy to be read; from a GPU it arrives on the host later."""
     return tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor.clone()
 
 

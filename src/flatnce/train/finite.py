@@ -33,6 +33,7 @@ class Sentinel:
         self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
         self.taken = torch.zeros((), dtype=torch.long, device=device)
         self.first_parameter = torch.full_like(self.taken, -1)
+        self._names: list[str] = []
 
     @torch.no_grad()
     def look(self, loss: Tensor) -> None:
@@ -41,7 +42,9 @@ class Sentinel:
         Arguments:
             loss: Its loss.
         """
-        gradients = [p.grad for p in self.learner.parameters() if p.grad is not None]
+        found = {n: p.grad for n, p in self.learner.named_parameters() if p.grad is not None}
+        # By the time of a message gradients may be gone.
+        self._names, gradients = list(found), list(found.values())
         broken = ~torch.isfinite(torch.stack(torch._foreach_norm(gradients)))
         bad = torch.stack([~torch.isfinite(loss), broken.any()])
         new = bad & (self.first_bad < 0)
@@ -84,8 +87,7 @@ class Sentinel:
             if first >= 0
         ]
         if int(self.first_parameter) >= 0:
-            named = [n for n, p in self.learner.named_parameters() if p.grad is not None]
-            where = named[int(self.first_parameter)]
+            where = self._names[int(self.first_parameter)]
             found.append(f"the first such gradient, from the loss backwards, is that of {where}")
         weights = _first_bad(self.learner.state_dict().items())
         if weights:

@@ -1,6 +1,7 @@
 """What a run says of itself: its speed, its lines, its verdict, its final numbers."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -68,39 +69,44 @@ class Lines:
         recorder: Where they go.
         clock: Of the run.
         every: Steps of a line.
+        most: Lines under way, so that the host does not run ahead of the device without bound;
+            None where it is bound otherwise.
     """
 
-    def __init__(self, training: Training, recorder: Recorder, clock: Clock, every: int) -> None:
-        self.training, self.recorder, self.clock, self.every = training, recorder, clock, every
-        self._under_way: tuple[int, Tensor, Interval] | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a line was begun and not yet told."""
-        return self._under_way is not None
+    def __init__(
+        self,
+        training: Training,
+        recorder: Recorder,
+        clock: Clock,
+        every: int,
+        most: int | None = 1,
+    ) -> None:
+        self.training, self.recorder, self.clock = training, recorder, clock
+        self.every, self.most = every, most
+        self._under_way: deque[tuple[int, Tensor, Interval]] = deque()
 
     def begin(self) -> None:
         """Let the numbers of the present step set out for the host."""
+        if len(self._under_way) == self.most:
+            self.tell(at_once=True)
         sound = self.training.sentinel.sound()
         sound = sound.to("cpu", non_blocking=sound.is_cuda)
         # The interval sets out later: with it, both have arrived.
-        self._under_way = (self.training.step, sound, self.training.monitor.close())
+        self._under_way.append((self.training.step, sound, self.training.monitor.close()))
 
-    def tell(self, at_once: object = False) -> None:
-        """Log the line that was begun, if it has arrived, and the verdict if it is another.
+    def tell(self, at_once: bool = False) -> None:
+        """Log the lines that have arrived, and the verdict where it is another than before.
 
         Arguments:
-            at_once: Wait for it. Several processes always do: they must fail together.
+            at_once: Wait for all. Several processes always do: they must fail together.
         """
-        if self._under_way is None:
-            return
-        step, sound, interval = self._under_way
-        if not (at_once or distributed.is_active() or interval.arrived()):
-            return
-        self._under_way = None
-        self.recorder.line("train", self._numbers(step, sound, interval))
-        if step >= self.every or step == self.training.steps:  # the first may be of a step or two
-            self._say_verdict(step)
+        at_once = at_once or distributed.is_active()
+        while self._under_way and (at_once or self._under_way[0][2].arrived()):
+            step, sound, interval = self._under_way.popleft()
+            self.recorder.line("train", self._numbers(step, sound, interval))
+            # The first may be of a step or two.
+            if step >= self.every or step == self.training.steps:
+                self._say_verdict(step)
 
     def _numbers(self, step: int, sound: Tensor, interval: Interval) -> dict[str, Any]:
         """The means of a line, and where the run stood; stops the run if it must be."""

@@ -203,7 +203,8 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
     watcher = Watcher(training.config, training.images) if watch_every else None
     clock = Clock(training)
-    lines = Lines(training, recorder, clock, log_every)
+    # In a sweep a lane bounds how far the host runs ahead.
+    lines = Lines(training, recorder, clock, log_every, most=None if shared else 1)
 
     with _asked(shared) as interrupts:
         while training.step < training.steps:
@@ -213,16 +214,14 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 step, last = training.step, training.step == training.steps
                 # From the end: the last line, which is what is told of a run, has its full share.
                 pause = (training.steps - step) % log_every == 0
-                look = watcher and watch_every and (step % watch_every == 0 or last)
+                look = watch_every is not None and (step % watch_every == 0 or last)
                 save = step % save_every == 0 or last
-                # Two lines are never under way.
-                wait = bool(look or save or (pause and lines.under_way))
-                yield wait
+                yield look or save
                 clock.stepped()
+                lines.tell(look or save)
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**position(training), "note": note})
-                lines.tell(wait)
                 if watcher and look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
@@ -236,6 +235,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 stop = ask and interrupts.agreed(training.device)
                 lines.tell(stop)
                 if save or stop:
+                    training.check()
                     clock.stepped()
                     training.save()
                     clock.paused()

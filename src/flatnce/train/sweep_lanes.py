@@ -5,6 +5,7 @@ to read from the device gets its turn only when its own stream has caught up, so
 never waits for one run while the others wait for the host.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from flatnce.train.loop import Outcome, Steps
 __all__ = ["Generators", "Lane"]
 
 AHEAD = 64
-"""Steps of a run that may be launched and not done: what the card has while the host is busy, half
-a second of eight small runs. Writing a checkpoint takes about as long."""
+"""Steps of a run that may be launched and not done: what the card has while the host is busy, such
+as writing a checkpoint."""
+AHEAD_SECONDS = 0.5
+"""Age of the oldest of them: of long steps fewer are launched, so that a run stops when asked."""
 ALONE = 6
 """First turns of a run that it takes in a row on an idle card: kernels are compiled in them and
 the step is recorded, which should not wait for other runs, nor they for it."""
@@ -70,7 +73,7 @@ class Lane:
         self.steps: Steps | None = None
         self.name, self.taken = "", 0
         self._reads = False
-        self._launched: deque[torch.cuda.Event] = deque()
+        self._launched: deque[tuple[torch.cuda.Event, float]] = deque()
 
     def start(self, name: str, steps: Steps) -> None:
         """Take a run in; its first turn builds it.
@@ -90,9 +93,12 @@ class Lane:
 
     def is_ready(self) -> bool:
         """Whether a turn now would not wait for the device."""
-        while self._launched and self._launched[0].query():
+        while self._launched and self._launched[0][0].query():
             self._launched.popleft()
-        return len(self._launched) < (1 if self._reads else AHEAD)
+        if not self._launched:
+            return True
+        young = time.perf_counter() - self._launched[0][1] < AHEAD_SECONDS
+        return not self._reads and young and len(self._launched) < AHEAD
 
     def first_turns(self) -> Outcome | None:
         """The turns that build and record a run, in a row; how it ended if it did."""
@@ -119,16 +125,18 @@ class Lane:
             return outcome
         except BaseException:
             self.steps = None
+            if self.stream is not None:
+                self.stream.synchronize()  # what it launched still uses its memory
             raise
         self.taken += 1
         if self.stream is not None:
-            self._launched.append(self.stream.record_event())
+            self._launched.append((self.stream.record_event(), time.perf_counter()))
         return None
 
     def wait(self) -> None:
         """Wait for the oldest step that is not done."""
         if self._launched:
-            self._launched[0].synchronize()
+            self._launched[0][0].synchronize()
 
     def close(self) -> None:
         """Leave a run where it is: what it holds open is closed, what is saved stays."""
