@@ -75,44 +75,6 @@ def test_in_float32_the_convolution_is_the_librarys(swift_stem):
     assert not swift_stem.is_stem(STEMS["three colours"], torch.empty(0))
 
 
-@pytest.mark.parametrize(
-    ("module", "by_product"),
-    [
-        (nn.Conv2d(64, 24, 1, stride=2, bias=False), True),
-        (nn.Conv2d(5, 3, 1, stride=(1, 2), bias=False), True),
-        (nn.Conv2d(65, 24, 1, stride=2, bias=False), False),
-        (nn.Conv2d(6, 4, 1, bias=False), False),
-        (nn.Conv2d(6, 4, 3, stride=2, padding=1, bias=False), False),
-        (nn.Conv2d(6, 4, 1, stride=2, padding=1, bias=False), False),
-        (nn.Conv2d(6, 4, 1, stride=2, groups=2, bias=False), False),
-    ],
-)
-def test_a_thin_strided_convolution_of_one_pixel_is_a_product(module, by_product, monkeypatch):
-    from flatnce.models.swift_maps import Casts, mapped
-
-    class NoCasts(Casts):
-        def __init__(self):
-            """Every weight is its own copy."""
-
-        def of(self, parameter):
-            return parameter
-
-    module = module.double().to(DEVICE, memory_format=torch.channels_last)
-    inputs = last(torch.randn(3, module.in_channels, 7, 6, device=DEVICE).double())
-    truth, called = module(inputs), []
-    convolution = torch.ops.aten.convolution
-
-    def noted(*arguments):
-        called.append(arguments)
-        return convolution(*arguments)
-
-    monkeypatch.setattr(torch.ops.aten, "convolution", noted)
-    found = mapped(module, inputs, NoCasts())
-    assert bool(called) is not by_product
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(found, truth)
-
-
 def drawn(*shape):
     return torch.randn(*shape, device=DEVICE)
 

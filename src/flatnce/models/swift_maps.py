@@ -24,10 +24,6 @@ PIECE = 2**12
 MOST = 2**16
 """Elements that torch gives to one program anyway: pieces would change nothing."""
 
-THIN = 64
-"""Most channels of a strided 1 x 1 convolution that is computed as a product of matrices: those of
-cuDNN's algorithms that give the same bits twice are slow for it. Float32 is left to its TF32."""
-
 Map = nn.Conv2d | nn.Linear
 
 
@@ -126,12 +122,6 @@ def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
         return torch.nn.functional.linear(inputs, weight, bias)
     if is_stem(module, inputs):
         return convolved(module, inputs, weight)
-    if _is_thin_and_strided(module) and inputs.dtype != torch.float32:
-        down, across = module.stride
-        pixels = inputs[:, :, ::down, ::across].permute(0, 2, 3, 1)
-        # One product, not one for every image and row.
-        found = pixels.reshape(-1, module.in_channels) @ weight.flatten(1).T
-        return found.unflatten(0, pixels.shape[:3]).permute(0, 3, 1, 2)
     found = torch.ops.aten.convolution(
         inputs, weight, None, module.stride, module.padding, module.dilation, False, (0, 0),
         module.groups,
@@ -173,11 +163,6 @@ def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Te
     found = _convolution_backward(module, gradient, inputs, weight, (False, True, False))[1]
     assert found is not None
     return found
-
-
-def _is_thin_and_strided(module: nn.Conv2d) -> bool:
-    plain = module.kernel_size == (1, 1) and module.padding == (0, 0) and module.groups == 1
-    return plain and module.stride != (1, 1) and module.in_channels <= THIN
 
 
 def _convolution_backward(
