@@ -182,6 +182,7 @@ def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):
     [
         (["--lr", "0.1"], "--lr is called --rate here: say --rate 0.1"),
         (["--learning_rate=0.1"], "--learning_rate is called --rate here: say --rate 0.1"),
+        (["--lr", "0.1", "0.3", "--epochs", "3"], "say --rate 0.1 0.3\n"),
         (["--tau", "0.2"], "say --temperature 0.2"),
         (["--batch", "--epochs", "3"], "say --batch-size\n"),
     ],

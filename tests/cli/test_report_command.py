@@ -135,5 +135,5 @@ def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flatnce.cli.report.portray", slow)
-    assert main(["report", "first", "--watch"]) == 0
-    assert "Training run first" in seen[0]
+    assert main(["report", "first", "--watch"]) == 130
+    assert "Training run first" in seen[0] and "interrupted" in capsys.readouterr().err

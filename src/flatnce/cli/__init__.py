@@ -98,7 +98,8 @@ def _before_loading(called: str, name: str, arguments: Sequence[str]) -> None:
     """What should not wait for torch, which takes seconds to load."""
     if name in ("train", "sweep"):
         import_module("flatnce.cli.other_names").refuse_other_names(arguments)
-    if "--watch" in arguments and not {"--json", "-h", "--help"} & set(arguments):
+    serves = name in ("report", "compare") and "--watch" in arguments
+    if serves and not {"--json", "-h", "--help"} & set(arguments):
         print(f"{called}: reads what there is; the page's address comes in a moment", flush=True)
 
 

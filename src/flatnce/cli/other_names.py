@@ -1,6 +1,7 @@
 """Options as other programs call them, and what they are called here."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 __all__ = ["OTHER_NAMES", "refuse_other_names"]
 
@@ -21,7 +22,6 @@ OTHER_NAMES = {
     "bs": "batch-size",
     "max-epochs": "epochs",
     "num-workers": "workers",
-    "gpus": "devices",
     "dtype": "precision",
     "image-size": "view-size",
 }
@@ -39,8 +39,8 @@ def refuse_other_names(arguments: Sequence[str]) -> None:
         right = OTHER_NAMES.get(typed[2:].replace("_", "-")) if typed.startswith("--") else None
         if right is None:
             continue
-        after = arguments[place + 1 : place + 2]
-        given = [value] if sign else [one for one in after if not one.startswith("--")]
+        after = takewhile(lambda one: not one.startswith("--"), arguments[place + 1 :])
+        given = [value] if sign else list(after)
         raise ValueError(
             f"{typed} is called --{right} here: say {' '.join([f'--{right}', *given])}"
         )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -88,17 +88,16 @@ def served(
         return
     with serve(directories, page, host=options.host, port=options.port) as server:
         address = f"http://{options.host}:{server.server_address[1]}/"
-        if not options.json:
-            print(f"{address} follows the run; stop with Ctrl-C", flush=True)
         answering = Thread(target=server.serve_forever, daemon=True)
         answering.start()
         try:
+            if not options.json:
+                print(f"{address} follows the run; stop with Ctrl-C", flush=True)
             yield
             if options.json:
                 print(json.dumps({"address": address}), flush=True)
-            while answering.is_alive():
-                answering.join(1.0)  # by the second, for systems where a wait hears no Ctrl-C
-        except KeyboardInterrupt:
-            pass
+            with suppress(KeyboardInterrupt):  # the way to end it
+                while answering.is_alive():
+                    answering.join(1.0)  # by the second, where a wait hears no Ctrl-C
         finally:
             server.shutdown()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,10 +15,19 @@ __all__ = ["LAYOUTS", "Embeddings", "Integers", "check", "same_type", "tensor_of
 
 LAYOUTS = ("two_view", "two_tower")
 
-Embeddings: TypeAlias = Tensor | np.ndarray | Sequence[Sequence[float]]
+
+@runtime_checkable
+class Array(Protocol):
+    """NumPy's own, a table's, another library's."""
+
+    def __array__(self, dtype: Any = None) -> np.ndarray:  # noqa: ANN401 (NumPy's name)
+        ...
+
+
+Embeddings: TypeAlias = Tensor | Array | Sequence[Sequence[float]]
 """Rows of floats, in whatever ``torch.as_tensor`` takes."""
 
-Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
+Integers: TypeAlias = Tensor | Array | Sequence[int]
 """One integer a sample, in whatever ``torch.as_tensor`` takes."""
 
 
@@ -31,11 +40,12 @@ def tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
     """
     if isinstance(given, Tensor):
         return given
-    if isinstance(given, np.ndarray):
-        # Torch takes neither another machine's byte order nor, without a warning, read-only
-        # memory; of unsigned integers wider than a byte it supports a half.
+    if isinstance(given, Array):
+        given = np.asarray(given)
+        # Torch takes neither another machine's byte order nor negative strides nor, without a
+        # warning, read-only memory; of unsigned integers wider than a byte it supports a half.
         kind = given.dtype.newbyteorder("=") if given.dtype.kind != "u" else np.dtype(np.int64)
-        given = np.require(given, kind, "W")
+        given = np.require(given, kind, ["C", "W"])
     try:
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -46,7 +56,7 @@ def tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
 
 
 def same_type(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views in the wider of their two types; what is not floating is left alone.
+    """Both views in the narrowest type that holds both; what is not floating is left alone.
 
     Arguments:
         z1: First views.
@@ -54,7 +64,12 @@ def same_type(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
     """
     if z1.dtype == z2.dtype or not (z1.is_floating_point() and z2.is_floating_point()):
         return z1, z2
-    wider = torch.promote_types(z1.dtype, z2.dtype)
+    try:
+        wider = torch.promote_types(z1.dtype, z2.dtype)
+    except RuntimeError as error:  # float8 has no company
+        raise ValueError(
+            f"z1 is {z1.dtype} and z2 {z2.dtype}, which torch does not combine; pass one type"
+        ) from error
     return z1.to(wider), z2.to(wider)
 
 

@@ -20,8 +20,7 @@ from flatnce.diagnosis.measures import (
 )
 from flatnce.diagnosis.neighbours import SEPARATION, look_around, neighbour_findings
 from flatnce.diagnosis.precision import ALIVE, LOSS_SCALE, PRECISIONS, dead_in, survival
-from flatnce.diagnosis.records import FEW_NEGATIVES, findings_on, verdicts_on
-from flatnce.diagnostics.verdict import SATURATED_GAIN
+from flatnce.diagnosis.records import findings_on, verdicts_on
 
 __all__ = ["DEFAULT_TEMPERATURE", "doctor"]
 
@@ -241,7 +240,7 @@ def _unknown(
         said.append(
             f"the batch size was not given: {which} were judged as one batch, with "
             f"{numbers['negatives']:,.0f} negatives a row, more than in training if its batches "
-            f"are smaller{_from_here_saturated(numbers)}; pass batch_size= (typed: --batch-size)"
+            "are smaller; pass batch_size= (typed: --batch-size)"
         )
     if temperature is None:
         said.append(
@@ -259,12 +258,3 @@ def _unknown(
     if n > MOST_ROWS:
         said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were looked at")
     return tuple(said)
-
-
-def _from_here_saturated(numbers: dict[str, Any]) -> str:
-    """Below how many negatives it would be saturated, where it is not and that is no rarity."""
-    # The log of the negatives shifts the gap, and the gain is its sigmoid.
-    few = numbers["negatives_for_half_gain"] * SATURATED_GAIN / (1 - SATURATED_GAIN)
-    if numbers["gain"] < SATURATED_GAIN or not FEW_NEGATIVES <= few < numbers["negatives"]:
-        return ""
-    return f" (with fewer than about {few:,.0f} it is saturated)"

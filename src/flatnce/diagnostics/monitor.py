@@ -71,7 +71,7 @@ class Interval:
             self.done.synchronize()
 
     def rank(self) -> float:
-        """The effective rank; on the device, a wide one waits for no other work there."""
+        """The effective rank; of a wide one computed on the device, on another stream."""
         if not self.gram.is_cuda:
             return float(rank_of_gram(self.gram))
         with torch.cuda.stream(torch.cuda.Stream(self.gram.device)):
@@ -180,7 +180,7 @@ class Monitor(nn.Module):
     ) -> dict[str, float | int]:
         """Means since the last reset as plain numbers; raises the faults found on the device.
 
-        A new interval has begun then, too: it has no part in the fault.
+        A fault is said once; with ``reset`` a new interval has begun then.
 
         Arguments:
             step: The training step, for the history and the verdict; else steps so far.

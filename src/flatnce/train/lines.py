@@ -100,10 +100,18 @@ class Lines:
         Arguments:
             at_once: Wait for all. Several processes always do: they must fail together.
         """
-        at_once = at_once or distributed.is_active()
+        at_once, arrived = at_once or distributed.is_active(), []
         while self._under_way and (at_once or self._under_way[0][2].arrived()):
-            step, sound, interval = self._under_way.popleft()
-            self.recorder.line("train", self._numbers(step, sound, interval))
+            arrived.append(self._under_way.popleft())
+        if not arrived:
+            return
+        arrived[-1][2].wait()
+        self.clock.stepped()
+        # Of lines that are read together only the joint speed is known.
+        speed = self.clock.images_per_second(arrived[-1][0])
+        for step, sound, interval in arrived:
+            numbers = self._numbers(step, sound, interval)
+            self.recorder.line("train", {**numbers, "images_per_second": speed})
             # The first may be of a step or two.
             if step >= self.every or step == self.training.steps:
                 self._say_verdict(step)
@@ -111,19 +119,12 @@ class Lines:
     def _numbers(self, step: int, sound: Tensor, interval: Interval) -> dict[str, Any]:
         """The means of a line, and where the run stood; stops the run if it must be."""
         training, rate = self.training, self.training.rate
-        interval.wait()
-        self.clock.stepped()
         training.sentinel.check(rate.at(step), sound)
         try:
             found = training.monitor.compute(step=step, interval=interval)
         except ValueError as error:  # on a GPU, what was flagged in a step is said here
             raise training.sentinel.failure(rate.at(step), error) from error
-        return {
-            **position(training, step),
-            **found,
-            "rate": rate.at(step - 1),
-            "images_per_second": self.clock.images_per_second(step),
-        }
+        return {**position(training, step), **found, "rate": rate.at(step - 1)}
 
     def _say_verdict(self, step: int) -> None:
         training = self.training

@@ -218,6 +218,8 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 save = step % save_every == 0 or last
                 yield look or save
                 clock.stepped()
+                if pause:
+                    lines.begin()
                 lines.tell(look or save)
                 while training.notes:
                     note = training.notes.pop(0)
@@ -227,9 +229,6 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                     clock.stepped()
                     look_at(training, watcher, recorder)
                     clock.paused()
-                if pause:
-                    lines.begin()
-                lines.tell(look or save)
                 # Alone, at once; together, where all come by at the same step.
                 ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)

@@ -7,20 +7,21 @@ never waits for one run while the others wait for the host.
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
 from flatnce.train.loop import Outcome, Steps
 
-__all__ = ["Generators", "Lane"]
+__all__ = ["Generators", "Lane", "Lead"]
 
 AHEAD = 64
 """Steps of a run that may be launched and not done: what the card has while the host is busy, such
 as writing a checkpoint."""
 AHEAD_SECONDS = 0.5
-"""Age of the oldest of them: of long steps fewer are launched, so that a run stops when asked."""
+"""How long they may take: of long steps fewer are launched, so that a run stops when asked."""
 ALONE = 6
 """First turns of a run that it takes in a row on an idle card: kernels are compiled in them and
 the step is recorded, which should not wait for other runs, nor they for it."""
@@ -60,6 +61,49 @@ class Generators:
                 self.default.graphsafe_set_state(former)
 
 
+class Lead:
+    """The steps that were launched and are not done; knows by their pace how many may be.
+
+    Arguments:
+        now: A clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now, self._looked = now, now()
+        self._events: deque[Any] = deque()
+        self._most = 2  # until their pace is known
+
+    def add(self, event: Any) -> None:  # noqa: ANN401 (a CUDA event, or what answers like one)
+        """A step was launched.
+
+        Arguments:
+            event: Done when the step is.
+        """
+        if not self._events:
+            self._looked = self._now()
+        self._events.append(event)
+
+    def has_room(self, reads: bool) -> bool:
+        """Whether another step may be launched now.
+
+        Arguments:
+            reads: It begins with reading from the device, and so would wait for all others.
+        """
+        done = 0
+        while self._events and self._events[0].query():
+            self._events.popleft()
+            done += 1
+        if done:
+            pace, self._looked = (self._now() - self._looked) / done, self._now()
+            self._most = max(2, min(AHEAD, int(AHEAD_SECONDS / max(pace, 1e-9))))
+        return len(self._events) < (1 if reads else self._most)
+
+    def wait(self) -> None:
+        """Wait for the oldest step that is not done."""
+        if self._events:
+            self._events[0].synchronize()
+
+
 class Lane:
     """Takes the steps of one run after another.
 
@@ -73,7 +117,7 @@ class Lane:
         self.steps: Steps | None = None
         self.name, self.taken = "", 0
         self._reads = False
-        self._launched: deque[tuple[torch.cuda.Event, float]] = deque()
+        self._lead = Lead()
 
     def start(self, name: str, steps: Steps) -> None:
         """Take a run in; its first turn builds it.
@@ -92,13 +136,8 @@ class Lane:
         return self.steps is None
 
     def is_ready(self) -> bool:
-        """Whether a turn now would not wait for the device."""
-        while self._launched and self._launched[0][0].query():
-            self._launched.popleft()
-        if not self._launched:
-            return True
-        young = time.perf_counter() - self._launched[0][1] < AHEAD_SECONDS
-        return not self._reads and young and len(self._launched) < AHEAD
+        """Whether it may have a turn now: enough of its steps are done."""
+        return self._lead.has_room(self._reads)
 
     def first_turns(self) -> Outcome | None:
         """The turns that build and record a run, in a row; how it ended if it did."""
@@ -125,18 +164,18 @@ class Lane:
             return outcome
         except BaseException:
             self.steps = None
-            if self.stream is not None:
-                self.stream.synchronize()  # what it launched still uses its memory
+            with suppress(RuntimeError):  # of the device: the first error is the one to raise
+                if self.stream is not None:
+                    self.stream.synchronize()  # what it launched still uses its memory
             raise
         self.taken += 1
         if self.stream is not None:
-            self._launched.append((self.stream.record_event(), time.perf_counter()))
+            self._lead.add(self.stream.record_event())
         return None
 
     def wait(self) -> None:
         """Wait for the oldest step that is not done."""
-        if self._launched:
-            self._launched[0][0].synchronize()
+        self._lead.wait()
 
     def close(self) -> None:
         """Leave a run where it is: what it holds open is closed, what is saved stays."""
