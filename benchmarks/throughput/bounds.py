@@ -24,14 +24,7 @@ import trainings
 from flatnce.environment import environment
 
 BATCH, RUNS, STEPS = 32, 8, 10
-OURS = (
-    "measure",
-    "normalise",
-    "normalise_whole",
-    "reduce",
-    "differentiate",
-    "differentiate_whole",
-)
+OURS = ("measure", "normalise", "reduce", "differentiate")  # and the same, whole
 FAMILIES = {
     "convolutions and products": ("cudnn", "xmma", "cutlass", "gemm", "convolve", "nvjet"),
     "weights: optimizer, casts, checks": ("multi_tensor",),
@@ -181,7 +174,7 @@ def measured(options):
 def table(found):
     """Markdown: a step of one run, by kind of kernel, and what eight of it need at least."""
     alone, together, runs = found["alone"], found["together"], found["runs"]
-    lines = ["| kernels of a step | launches | µs alone | µs x share of the card |"]
+    lines = ["| kernels of a step | launches | µs alone | µs × share of the card |"]
     lines.append("|---|---|---|---|")
     for row in [*alone["families"], {**alone, "name": "all"}]:
         cells = [
