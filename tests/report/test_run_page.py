@@ -199,7 +199,7 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
         ("K-sample MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
         ("Large-pool MI, best", ["6.000 nats", f"{POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
-        ("Images a second", ["11,900"]),
+        ("Images a second, everything included", ["11,900"]),
         ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),
         ("transfer", ["voc2007", "mAP 60.00 %"]),
         ("mi", ["cifar10", "5.00 of 9.21 nats"]),
@@ -246,7 +246,7 @@ def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
     add_evaluation(folder, EVALUATION)  # which makes a results.json
     html = run_page(folder).read_text(encoding="utf-8")
     assert "Unfinished: this page shows what was measured until epoch 1.00 of 4" in html
-    assert "So far, from step 300 on" in html and "75.43 %" in html
+    assert "So far, with the numbers of step 300" in html and "75.43 %" in html
 
 
 def test_a_run_that_measured_nothing_gets_a_page(tmp_path):

@@ -121,7 +121,8 @@ def _verdict(run: Run) -> list[Paragraph]:
         first = Paragraph(f"{opened(last)}.", "At the end")
     elif said:
         *history, newest = said
-        first = _finding(newest, f"So far, from step {newest['step']:,} on")
+        # It was said when it changed; the numbers have moved on since.
+        first = _finding(newest, f"So far, with the numbers of step {newest['step']:,}")
     else:
         return [Paragraph("None was given: too little was measured.")]
     newer = history[-MOST_VERDICTS:]
@@ -178,7 +179,12 @@ def _key(run: Run, memory: Mapping[str, int] | None) -> Table:
         ("Positive found among the candidates", _percent(train.get("top1")), "100 %"),
         ("Effective rank of the embeddings", _share(train.get("effective_rank")), ""),
         ("Temperature", _share(train.get("temperature")), ""),
-        ("Images a second", f"{speed:,.0f}" if speed else "", ""),
+        (
+            "Images a second"
+            + (", everything included" if results.get("images_per_second") else ""),
+            f"{speed:,.0f}" if speed else "",
+            "",
+        ),
         ("Time", _time(seconds), ""),
         ("Memory of training, estimated", _bytes(sum(memory.values())) if memory else "", ""),
     ]
