@@ -187,10 +187,11 @@ def _copied_views(seen: Neighbours) -> Finding:
 
 
 def _duplicates(seen: Neighbours) -> Finding:
+    copies = "copy" if f"{seen.twins:.2g}" == "1" else "copies"
     return Finding(
         "duplicates",
-        f"a row has {seen.twins:.2g} {'copy' if round(seen.twins, 1) == 1 else 'copies'} among the other samples of its batch, from which it "
-        "is pushed away although they are the same",
+        f"a row has {seen.twins:.2g} {copies} among the other samples of its batch, from which it "
+        "is pushed away although it is the same",
         (
             "pass ids=, one integer a sample, so that copies are no negatives",
             "remove copies from the data, or sample batches without them",
