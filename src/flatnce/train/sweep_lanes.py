@@ -17,9 +17,8 @@ from flatnce.train.loop import Outcome, Steps
 
 __all__ = ["Generators", "Lane", "Lead"]
 
-AHEAD = 64
-"""Steps of a run that may be launched and not done: what the card has while the host is busy, such
-as writing a checkpoint."""
+AHEAD = 16
+"""Steps of a run that may be launched and not done: what the card has while the host is busy."""
 AHEAD_SECONDS = 0.5
 """How long they may take: of long steps fewer are launched, so that a run stops when asked."""
 ALONE = 6
