@@ -218,17 +218,17 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 save = step % save_every == 0 or last
                 yield look or save
                 clock.stepped()
-                if pause:
-                    lines.begin()
-                lines.tell(look or save)
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**position(training), "note": note})
+                if pause:
+                    lines.begin()
                 if watcher and look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
                     look_at(training, watcher, recorder)
                     clock.paused()
+                lines.tell(look or save)  # after kNN of the same step, which is shown beside it
                 # Alone, at once; together, where all come by at the same step.
                 ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
                 stop = ask and interrupts.agreed(training.device)
