@@ -68,17 +68,21 @@ def columns_of(found) -> list[Tensor]:
 KINDS = ("symmetric", "places", "groups", "queue", "left out", "same")
 
 
-# In half precision one of each way through the kernel: symmetric, masked by groups, by a mask.
+# In half precision, and of rows that are of several chunks, one of each way through the kernel:
+# symmetric, masked by groups, by a mask.
 SELECTIONS = corners(
-    lambda kind, operands: operands == torch.float32 or kind in ("symmetric", "queue", "left out"),
+    lambda kind, operands, d: (
+        (operands == torch.float32 and d == 24) or kind in ("symmetric", "queue", "left out")
+    ),
     KINDS,
     OPERANDS,
+    (24, 300),
 )
 
 
-@pytest.mark.parametrize(("kind", "operands"), SELECTIONS)
-def test_statistics_and_gradients_are_those_of_the_definition(kind, operands):
-    n, m, d = 70, (70 if kind in ("symmetric", "same") else 150), 24
+@pytest.mark.parametrize(("kind", "operands", "d"), SELECTIONS)
+def test_statistics_and_gradients_are_those_of_the_definition(kind, operands, d):
+    n, m = 70, (70 if kind in ("symmetric", "same") else 150)
     anchors = unit(n, d).requires_grad_()
     keys = anchors if n == m else unit(m, d).requires_grad_()
     beta = torch.tensor(6.0, device=DEVICE, requires_grad=True)
@@ -154,18 +158,22 @@ def reference(z1, z2, beta, layout, ids, unit_rows):
 
 # Unit rows without ids, and others with them.
 PLAIN = corners(
-    lambda operands, layout, unit_rows, with_ids: unit_rows != with_ids,
+    lambda operands, layout, unit_rows, with_ids, d: unit_rows != with_ids,
     OPERANDS,
     ("views", "left", "both"),
     (True, False),
     (False, True),
+    (20, 270),
 )
 
 
-@pytest.mark.parametrize(("operands", "layout", "unit_rows", "with_ids"), PLAIN)
-def test_plain_layouts_go_from_raw_rows_to_their_gradients(layout, unit_rows, with_ids, operands):
-    b, d = 37, 20
+@pytest.mark.parametrize(("operands", "layout", "unit_rows", "with_ids", "d"), PLAIN)
+def test_plain_layouts_go_from_raw_rows_to_their_gradients(
+    layout, unit_rows, with_ids, operands, d
+):
+    b, size = 37, (20 / d) ** 0.5  # scores are as large at any width
     z = [(torch.randn(b, d, device=DEVICE) / (1 if unit_rows else 5)) for _ in range(2)]
+    z = [rows if unit_rows else size * rows for rows in z]
     if operands != torch.float32 and not unit_rows:
         z = [rows.to(operands).float() for rows in z]  # as they would come: already rounded
     z = [rows.requires_grad_() for rows in z]
@@ -264,8 +272,9 @@ def test_any_temperature_and_any_state_of_the_rows(rows, beta, operands):
             assert relative(one, two) < limit
 
 
-def test_two_calls_give_the_same_bits():
-    z = [torch.randn(150, 48, device=DEVICE, requires_grad=True) for _ in range(2)]
+@pytest.mark.parametrize("d", [48, 300])
+def test_two_calls_give_the_same_bits(d):
+    z = [torch.randn(150, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     beta = torch.tensor(10.0, device=DEVICE)
 
     def once(layout: str) -> list[Tensor]:
@@ -368,11 +377,35 @@ def test_auto_takes_the_fused_kernel_only_on_a_card():
     assert contrast_of_batches(z, z, 0.1) is None
 
 
-@pytest.mark.parametrize("b", [128, 100])
-@pytest.mark.parametrize("layout", ["views", "both"])
-def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, b):
+@pytest.mark.parametrize("layout", ["views", "left", "both"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_that_are_operands_already_are_not_copied(layout, place):
+    """Of towers; also where they begin at an odd address, which the card cannot fetch from."""
+    b, d = 37, 32
+    store = [0.3 * torch.randn(b * d + 1, device=DEVICE).half() for _ in range(2)]
+    z = [part[place : place + b * d].view(b, d).detach().requires_grad_() for part in store]
+    beta = torch.tensor(5.0, device=DEVICE)
+    found = fused.paired_statistics(*z, beta, layout=layout, normalize=False)
+    assert len(found.operand) == (2 * b if layout == "views" else 0)
+    wanted = reference(*z, beta, layout, None, False)
+    assert furthest(found.lse, wanted[1]) < 2 * 5 * VALUE[torch.float16]
+    pairs = (found.lse - found.positive, wanted[1] - wanted[0])
+    for one, two in zip(*(torch.autograd.grad(g.sum(), z) for g in pairs), strict=True):
+        assert relative(one, two) < 2 * GRADIENT[torch.float16]
+
+
+# Half of it is enough in the interpreter.
+PIECES = corners(
+    lambda layout, d, b: (d, b) != (160, 128), ("views", "left", "both"), (16, 160), (128, 100)
+)
+
+
+@pytest.mark.parametrize(("layout", "d", "b"), PIECES)
+def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
     """Pieces begin anywhere, also between two ranges of groups."""
-    z = [torch.randn(b, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    from flatnce.kernels.fused import launch, pulling
+
+    z = [torch.randn(b, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     ids = torch.arange(b, device=DEVICE) // 2
     beta = torch.tensor(10.0, device=DEVICE)
 
@@ -381,10 +414,11 @@ def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, b):
         return list(torch.autograd.grad((found.lse - found.positive).sum(), z))
 
     whole = gradients()
-    from flatnce.kernels.fused import launch, paired_gradient
-
-    for module in (launch, paired_gradient):
+    for module in (launch, pulling):
         monkeypatch.setattr(module, "MOST_SCRATCH", 16 * 45)
+    monkeypatch.setattr(pulling, "BLOCK", 45)
+    torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(pulling, "MOST_SHARED", 0)
     torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
 
 

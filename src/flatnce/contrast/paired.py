@@ -78,4 +78,5 @@ def contrast_of_batches(
             derivative = gain * (found.expected - found.positive.detach()) / beta.detach()
         rows = (found.positive, found.lse, found.lse2, found.count, found.top)
         contrast = Contrast(*rows, beta, slope=derivative, faults=flags)
-    return contrast, found.operand[:b, : left.shape[1]]
+    seen = found.operand[:b, : left.shape[1]] if len(found.operand) else left.detach()
+    return contrast, seen

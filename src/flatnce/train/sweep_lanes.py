@@ -112,7 +112,9 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Before the work that steps put aside; and so never one of the few streams for that.
+        on_cuda = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device, priority=-1) if on_cuda else None
         self.steps: Steps | None = None
         self.name, self.taken = "", 0
         self._reads = False

@@ -6,8 +6,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.kernels.fused.launch import bounds_of, pull, scan
-from flatnce.kernels.fused.sides import Masks, Side, Weights, on_its_card, ranges_of
+from flatnce.kernels.fused.launch import bounds_of, scan
+from flatnce.kernels.fused.pulling import pulled_rows, shared_sums
+from flatnce.kernels.fused.sides import (
+    Masks,
+    Pulls,
+    Side,
+    Weights,
+    aligned,
+    on_its_card,
+    ranges_of,
+)
 from flatnce.kernels.fused.tiles import padded_width
 from flatnce.kernels.statistics import RowStatistics
 from flatnce.selection import Selection
@@ -20,9 +29,7 @@ def _operand(rows: Tensor, operands: torch.dtype) -> Tensor:
     d = rows.shape[1]
     width = padded_width(d, operands.itemsize)[0]
     if width == d:
-        operand = rows.to(operands).contiguous()
-        # The card fetches tiles from addresses that are multiples of 16 bytes.
-        return operand if operand.data_ptr() % 16 == 0 else operand.clone()
+        return aligned(rows.to(operands))
     padded = rows.new_zeros((len(rows), width), dtype=operands)
     padded[:, :d] = rows
     return padded
@@ -124,13 +131,17 @@ def _backward(
     weights = Weights(lse, to_lse, lse2, to_lse2, share)
     bounds = bounds_of(weights)
 
-    def summed(parts: Tensor) -> Tensor:
-        return parts.sum(dim=0)[:, : anchors.shape[1]].mul_(beta)
+    def finished(sums: Tensor) -> Tensor:
+        return sums[:, : anchors.shape[1]].mul_(beta)
 
     if keys is None:  # everyone is pulled as an anchor and as a key at once
-        return summed(pull(x, y, beta, masks, weights, weights, bounds)), lse.new_empty(0)
-    to_anchors = summed(pull(x, y, beta, masks, weights, None, bounds))
-    return to_anchors, summed(pull(y, x, beta, masks.transposed(), None, weights, bounds))
+        pulls = Pulls(x, y, beta, masks, weights, weights, bounds)
+        return finished(pulled_rows(pulls).sum(dim=0)), lse.new_empty(0)
+    pulls = Pulls(x, y, beta, masks, weights, None, bounds)
+    shared = shared_sums(pulls)
+    to_anchors = finished(pulled_rows(pulls, shared=shared).sum(dim=0))
+    other = pulled_rows(pulls.transposed()).sum(dim=0) if shared is None else shared
+    return to_anchors, finished(other)
 
 
 @_backward.register_fake

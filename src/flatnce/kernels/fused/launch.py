@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flatnce.kernels.fused.pull import pull_kernel
+from flatnce.kernels.fused.pull import pull_kernel, weigh_kernel
 from flatnce.kernels.fused.rows import bounds_kernel
 from flatnce.kernels.fused.scan import blend_kernel, merge_kernel, scan_kernel
-from flatnce.kernels.fused.sides import Masks, Side, Statistics, Weights
+from flatnce.kernels.fused.sides import Masks, Pulls, Side, Statistics, Weights
 from flatnce.kernels.fused.tiles import Tiles, choose_tiles, splits_for
 from flatnce.kernels.statistics import floor_of
 
-__all__ = ["MOST_SCRATCH", "bounds_of", "pull", "scan"]
+__all__ = ["MOST_SCRATCH", "bounds_of", "pull", "scan", "weigh"]
 
-MOST_SCRATCH = 2**25
-"""Numbers of a gradient's parts held at once: 128 MiB."""
+MOST_SCRATCH = 2**22
+"""Numbers of a gradient's parts held at once: 16 MiB."""
 
 
 def precision_of(operand: Tensor) -> str:
@@ -135,7 +135,10 @@ def scan(
 
 
 def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
-    """Largest gradient, largest log-sum-exp and the spread of these in units of log 2."""
+    """Largest log-sum-exp, the spread of these in units of log 2, and what lifts weights.
+
+    Lifted, the weights of small gradients are within float16's range.
+    """
     present = [w for w in weights if w is not None]
     gradients = [g for w in present for g in (w.to_lse, w.to_lse2, w.share) if g is not None]
     lses = [w.lse for w in present]
@@ -150,73 +153,105 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
         *sizes[1][:2],
         found,
         BLOCK=1024,
+        HEAVY=any(w.to_lse2 is not None or w.share is not None for w in present),
         num_warps=8,
     )
     return found
 
 
+def _weighted(pulls: Pulls) -> tuple[tuple[Tensor | None, ...], dict[str, bool]]:
+    """Both sides' gradients as the kernels of the backward pass take them, and which there are."""
+    sides = [
+        (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
+        for w in (pulls.by_row, pulls.by_column)
+    ]
+    some = pulls.by_row or pulls.by_column
+    assert some is not None
+    options = {
+        "BY_ROW": pulls.by_row is not None,
+        "BY_COLUMN": pulls.by_column is not None,
+        "SECOND": some.to_lse2 is not None,
+        "MEAN": some.share is not None,
+    }
+    return (*sides[0], *sides[1]), options
+
+
 def pull(
-    x: Side,
-    y: Side,
-    beta: Float[Tensor, ""],
-    masks: Masks,
-    by_row: Weights | None,
-    by_column: Weights | None,
-    bounds: Float[Tensor, " 3"],
-    offset: int = 0,
-    limit: int | None = None,
-    tiles: Tiles | None = None,
+    pulls: Pulls, offset: int, limit: int, tiles: Tiles | None = None
 ) -> Float[Tensor, "parts r w"]:
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
-    In parts that are to be added; without the factor beta.
+    In parts that are to be added; without the factor beta. Rows are of one chunk of the width.
 
     Arguments:
-        x: Rows that are pulled.
-        y: Rows that pull.
-        beta: Inverse temperature.
-        masks: Who counts, ``x`` by ``y``.
-        by_row: Gradients of statistics of the rows.
-        by_column: Gradients of statistics of the columns.
-        bounds: From :func:`bounds_of`.
+        pulls: Who is pulled by whom.
         offset: First row wanted.
         limit: One past the last.
         tiles: Instead of the chosen ones.
     """
+    x, y = pulls.x, pulls.y
     n, width = x.operand.shape
     m = len(y.operand)
-    limit = n if limit is None else limit
     tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, pulls=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
-    parts = splits_for(x.operand, blocks * (width // tiles.chunk), turns)
+    parts = splits_for(x.operand, blocks, turns)
     parts = min(parts, max(1, MOST_SCRATCH // (width * (limit - offset))))
     turns = triton.cdiv(turns, parts)
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
-    sides = [
-        (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
-        for w in (by_row, by_column)
-    ]
-    some = by_row or by_column
-    assert some is not None
-    inputs, strides, options = _launch(x, y, beta, masks, tiles)
-    pull_kernel[(blocks, parts, width // tiles.chunk)](
+    inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)
+    gradients, which = _weighted(pulls)
+    pull_kernel[(blocks, parts)](
         *inputs,
-        *sides[0],
-        *sides[1],
-        bounds,
+        *gradients,
+        pulls.bounds,
         out,
         offset,
         n,
         m,
         limit,
-        masks.period,
+        pulls.masks.period,
         *strides,
         turns,
-        BY_ROW=by_row is not None,
-        BY_COLUMN=by_column is not None,
-        SECOND=some.to_lse2 is not None,
-        MEAN=some.share is not None,
+        **which,
         **options,
     )
     return out
+
+
+def weigh(
+    pulls: Pulls, rows: tuple[int, int], columns: tuple[int, int], tiles: Tiles | None = None
+) -> Float[Tensor, "r c"]:
+    """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide.
+
+    Arguments:
+        pulls: Who is pulled by whom.
+        rows: First row of the block, and one past the last.
+        columns: Likewise.
+        tiles: Instead of the chosen ones.
+    """
+    x, y = pulls.x, pulls.y
+    height, length = rows[1] - rows[0], columns[1] - columns[0]
+    tiles = tiles or choose_tiles(x.operand, height, scans=False, pulls=False)
+    # Products are fastest from rows that begin at multiples of 128 bytes.
+    out = x.operand.new_empty((height, 64 * triton.cdiv(length, 64)))
+    inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)
+    gradients, which = _weighted(pulls)
+    weigh_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
+        *inputs,
+        *gradients,
+        pulls.bounds,
+        out,
+        rows[0],
+        columns[0],
+        len(x.operand),
+        len(y.operand),
+        rows[1],
+        columns[1],
+        pulls.masks.period,
+        *strides,
+        out.stride(0),
+        **which,
+        **options,
+    )
+    return out[:, :length]

@@ -44,7 +44,8 @@ class PairedStatistics:
         top: The largest of them.
         expected: Their mean under the softmax; empty unless asked for.
         faults: As :func:`flatnce.faults.flag` has them: not finite, of zero length, alone.
-        operand: What was multiplied: all rows, normalised, padded.
+        operand: What was multiplied: all rows, normalised, padded; empty where that was the
+            embeddings as they came.
     """
 
     positive: Float[Tensor, " n"]
@@ -55,6 +56,17 @@ class PairedStatistics:
     expected: Float[Tensor, " e"]
     faults: Bool[Tensor, " f"]
     operand: Float[Tensor, "rows w"]
+
+
+def _room_for_operands(
+    left: Tensor, layout: str, normalize: bool, operands: torch.dtype
+) -> Float[Tensor, "rows w"]:
+    """Where rows are written as they are multiplied; none if they are already."""
+    b, d = left.shape
+    width = padded_width(d, operands.itemsize)[0]
+    ready = not normalize and d == width and left.dtype == operands
+    rows = 0 if ready and layout != "views" else 2 * b
+    return torch.empty((rows, width), dtype=operands, device=left.device)
 
 
 @torch.library.custom_op("flatnce::paired_statistics", mutates_args=())
@@ -71,8 +83,8 @@ def _forward(
     pulled: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     b, d = left.shape
-    width = padded_width(d, operands.itemsize)[0]
-    operand = torch.empty((2 * b, width), dtype=operands, device=left.device)
+    operand = _room_for_operands(left, layout, normalize, operands)
+    width = operand.shape[1]
     inverse, norms = (torch.empty(2 * b, device=left.device) for _ in range(2))
     n = b if layout == "left" else 2 * b
     positive = torch.empty(n, device=left.device)
@@ -92,8 +104,9 @@ def _forward(
         BLOCK=block,
         NORMALIZE=normalize,
         MUTUAL=layout != "left",
+        WRITE=len(operand) > 0,
     )
-    one, two, masks = sides_of(operand, ids, layout)
+    one, two, masks = sides_of(operand, left, right, ids, layout)
     found = scan(one, two, beta, masks, expected=expected, pulled=pulled)
     columns = [found.lse, found.lse2, found.count, found.top, found.expected]
     if layout == "both":
@@ -149,15 +162,15 @@ def _(
     expected: bool,
     pulled: bool,
 ) -> tuple[Tensor, ...]:
-    b, d = left.shape
-    n, width = (b if layout == "left" else 2 * b), padded_width(d, operands.itemsize)[0]
+    b = len(left)
+    n = b if layout == "left" else 2 * b
 
     def real(*shape: int) -> Tensor:
         return left.new_empty(shape, dtype=torch.float32)
 
     flags = left.new_empty(_FLAGS, dtype=torch.bool)
-    operand = left.new_empty((2 * b, width), dtype=operands)
-    means = left.new_empty((b, width) if pulled else (0,), dtype=operands)
+    operand = _room_for_operands(left, layout, normalize, operands)
+    means = left.new_empty((b, operand.shape[1]) if pulled else (0,), dtype=operands)
     vectors = [real(n) for _ in range(5)]
     return (*vectors, real(n if expected else 0), flags, operand, real(2 * b), means)
 

@@ -1,29 +1,53 @@
 """The way back of the plain layouts: from gradients of statistics to those of raw embeddings."""
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from flatnce.kernels.fused.launch import MOST_SCRATCH, bounds_of, pull, scan
+from flatnce.kernels.fused.launch import bounds_of, scan
+from flatnce.kernels.fused.pulling import piece_of, pulled_rows, shared_sums
 from flatnce.kernels.fused.rows import finish_kernel
-from flatnce.kernels.fused.sides import Masks, Side, Weights, on_its_card, ranges_of
+from flatnce.kernels.fused.sides import (
+    Masks,
+    Pulls,
+    Side,
+    Weights,
+    aligned,
+    on_its_card,
+    ranges_of,
+)
 from flatnce.kernels.fused.tiles import padded_width
 
 __all__ = ["blocks_of", "paired_gradient", "sides_of"]
 
 
-def sides_of(operand: Tensor, ids: Tensor | None, layout: str) -> tuple[Side, Side, Masks]:
-    """The rows as two sides; of views both are all rows."""
-    b = len(operand) // 2
+def sides_of(
+    operand: Tensor, left: Tensor, right: Tensor, ids: Tensor | None, layout: str
+) -> tuple[Side, Side, Masks]:
+    """The rows as two sides; of views both are all rows.
+
+    Arguments:
+        operand: All rows as they are multiplied; empty: the rows themselves are.
+        left: Raw rows.
+        right: Likewise.
+        ids: Group of each, of both sides; None: their place.
+        layout: Views or towers.
+    """
+    b = len(left)
     ranges = None if ids is None else ranges_of(ids)
     if layout == "views":
         whole = Side(operand, ids, ranges)
         return whole, whole, Masks(b)
     if ids is not None:
         ids = ids[:b]
-    return Side(operand[:b], ids, ranges), Side(operand[b:], ids, ranges), Masks(b)
+    one, two = operand[:b], operand[b:]
+    if not len(operand):
+        one, two = aligned(left), aligned(right)
+    return Side(one, ids, ranges), Side(two, ids, ranges), Masks(b)
 
 
 def blocks_of(operand: Tensor) -> tuple[int, int]:
@@ -55,7 +79,7 @@ def paired_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of both batches and of beta; see :mod:`flatnce.kernels.fused.paired`."""
     b, d = left.shape
-    one, two, masks = sides_of(operand, ids, layout)
+    one, two, masks = sides_of(operand, left, right, ids, layout)
     anchors = [slice(0, len(lse))] if layout != "both" else [slice(0, b), slice(b, 2 * b)]
     weights: list[Weights | None] = [
         Weights(lse[s], to_lse[s], lse2[s], None if to_lse2 is None else to_lse2[s])
@@ -64,64 +88,77 @@ def paired_gradient(
     bounds = bounds_of(*weights)
     if layout != "both":
         weights.append(weights[0] if layout == "views" else None)
-    # By side: who is pulled by whom, and whose statistics the weights come from.
-    pulls = [(one, two, weights[0], weights[1]), (two, one, weights[1], weights[0])]
-    gradients = []
+    pulls = Pulls(one, two, beta, masks, weights[0], weights[1], bounds)
+    from_mean = means.numel() > 0 and to_lse2 is None
+    gradients = [torch.empty_like(left), torch.empty_like(right)]
     block, chunk = blocks_of(operand)
-    step = max(block, MOST_SCRATCH // operand.shape[1])
-    whole = None
-    if layout == "views" and 2 * b <= step:  # all rows are pulled by all: one launch
-        whole = pull(one, two, beta, masks, weights[0], weights[1], bounds)
-    for side, (z, partner) in enumerate(((left, right), (right, left))):
-        x, y, by_row, by_column = pulls[side]
-        gradient = torch.empty_like(z)
-        from_mean = side == 0 and means.numel() > 0 and to_lse2 is None
-        shift = side * b if layout == "views" else 0
-        for start in range(0, b, b if from_mean or whole is not None else step):
-            stop = b if from_mean or whole is not None else min(start + step, b)
-            sums, stride = whole, 2 * b
-            if whole is None and not from_mean:
-                place = (start + shift, stop + shift)
-                sums = pull(x, y, beta, masks, by_row, by_column, bounds, *place)
-                stride = stop - start
-            finish_kernel[(triton.cdiv(stop - start, block),)](
-                z,
-                partner,
-                inverse[side * b :],
-                inverse[(1 - side) * b :],
-                beta,
-                sums if whole is None else whole[:, side * b :],
-                means,
-                to_lse,
-                to_positive,
-                gradient,
-                b,
-                start,
-                stop,
-                stride,
-                1 if sums is None else len(sums),
-                D=d,
-                WIDTH=operand.shape[1],
-                CHUNK=chunk,
-                BLOCK=block,
-                MUTUAL=layout != "left",
-                PULLED=sums is not None,
-                MEAN=from_mean,
-                NORMALIZE=normalize,
-            )
-        gradients.append(gradient)
+    for side, start, stop, sums in _sums(pulls, layout, b, from_mean):
+        z, partner = (left, right) if side == 0 else (right, left)
+        finish_kernel[(triton.cdiv(stop - start, block),)](
+            z,
+            partner,
+            inverse[side * b :],
+            inverse[(1 - side) * b :],
+            beta,
+            sums,
+            means,
+            to_lse,
+            to_positive,
+            gradients[side],
+            b,
+            start,
+            stop,
+            0 if sums is None else sums.stride(0) // operand.shape[1],
+            0 if sums is None else len(sums),
+            D=d,
+            WIDTH=operand.shape[1],
+            CHUNK=chunk,
+            BLOCK=block,
+            MUTUAL=layout != "left",
+            PULLED=sums is not None,
+            MEAN=sums is None,
+            NORMALIZE=normalize,
+        )
     if not with_beta:
         return gradients[0], gradients[1], beta.new_empty(0)
     # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.
     to_beta = (to_positive * positive).sum() + (to_lse * expected).sum()
     if to_lse2 is not None:
-        to_beta += (to_lse2 * _expected_at(2 * beta, operand, ids, layout)).sum()
+        to_beta += (to_lse2 * _expected_at(2 * beta, one, two, masks, layout)).sum()
     return gradients[0], gradients[1], to_beta / beta
 
 
-def _expected_at(beta: Tensor, operand: Tensor, ids: Tensor | None, layout: str) -> Tensor:
+def _sums(
+    pulls: Pulls, layout: str, b: int, from_mean: bool
+) -> Iterator[tuple[int, int, int, Tensor | None]]:
+    """Side, first row, one past the last, and the sums of these; None for the scan's mean."""
+    step = piece_of(pulls.x.operand)
+    pieces = [(start, min(start + step, b)) for start in range(0, b, step)]
+    if layout == "views" and 2 * b <= step:  # all rows are pulled by all: one launch
+        whole = pulled_rows(pulls)
+        yield 0, 0, b, whole[:, :b]
+        yield 1, 0, b, whole[:, b:]
+        return
+    if layout == "views":
+        for side, (start, stop) in product((0, 1), pieces):
+            yield side, start, stop, pulled_rows(pulls, side * b + start, side * b + stop)
+        return
+    shared = None
+    if from_mean:
+        yield 0, 0, b, None
+    else:
+        shared = shared_sums(pulls)
+        for start, stop in pieces:
+            yield 0, start, stop, pulled_rows(pulls, start, stop, shared)
+    if shared is not None:
+        yield 1, 0, b, shared[None]
+        return
+    for start, stop in pieces:
+        yield 1, start, stop, pulled_rows(pulls.transposed(), start, stop)
+
+
+def _expected_at(beta: Tensor, one: Side, two: Side, masks: Masks, layout: str) -> Tensor:
     """Each row's mean score under its softmax at another temperature."""
-    one, two, masks = sides_of(operand, ids, layout)
     found = [scan(one, two, beta, masks, expected=True).expected]
     if layout == "both":
         found.append(scan(two, one, beta, masks, expected=True).expected)

@@ -10,6 +10,8 @@ import triton.language as tl
 __all__ = ["bounds_kernel", "fault_kernel", "finish_kernel", "range_kernel", "rows_kernel"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
+# Weights are lifted, so that float16 keeps small ones: at most 2 of these add up to 2^15.
+LIFT = tl.constexpr(16384.0)
 
 
 @triton.jit
@@ -54,9 +56,27 @@ def ends_of(values, size, low, high, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def bounds_kernel(
-    g0, g1, g2, g3, g4, g5, l0, l1, a0, a1, a2, a3, a4, a5, b0, b1, out, BLOCK: tl.constexpr
+    g0,
+    g1,
+    g2,
+    g3,
+    g4,
+    g5,
+    l0,
+    l1,
+    a0,
+    a1,
+    a2,
+    a3,
+    a4,
+    a5,
+    b0,
+    b1,
+    out,
+    BLOCK: tl.constexpr,
+    HEAVY: tl.constexpr,
 ):
-    """Largest gradient, largest log-sum-exp and their spread; one program, no waiting."""
+    """Largest log-sum-exp, the spread of these, and the lift; one program, no waiting."""
     found = tl.zeros((BLOCK,), tl.float32)
     found = largest_of(g0, a0, found, BLOCK)
     found = largest_of(g1, a1, found, BLOCK)
@@ -69,9 +89,12 @@ def bounds_kernel(
     low, high = ends_of(l0, b0, low, high, BLOCK)
     low, high = ends_of(l1, b1, low, high, BLOCK)
     highest = tl.max(high)
-    tl.store(out, tl.max(found))
-    tl.store(out + 1, highest)
-    tl.store(out + 2, (highest - tl.min(low)) * LOG2E)
+    lift = LIFT / tl.maximum(tl.max(found), 1e-30)
+    if HEAVY:  # then a weight is up to eight times the largest gradient
+        lift = lift / 4
+    tl.store(out, highest)
+    tl.store(out + 1, (highest - tl.min(low)) * LOG2E)
+    tl.store(out + 2, lift)
 
 
 @triton.jit
@@ -134,8 +157,9 @@ def rows_kernel(
     BLOCK: tl.constexpr,
     NORMALIZE: tl.constexpr,
     MUTUAL: tl.constexpr,
+    WRITE: tl.constexpr,
 ):
-    """Row i of both sides: its norm, its operand, and the positive score of the pair."""
+    """Row i of both sides: its norm, its operand if asked, and the positive score of the pair."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < b
     first = tl.zeros((BLOCK,), tl.float32)
@@ -164,17 +188,23 @@ def rows_kernel(
     tl.store(positive + rows, score, mask=there)
     if MUTUAL:
         tl.store(positive + b + rows, score, mask=there)
-    for start in tl.static_range(0, WIDTH, CHUNK):
-        dims = start + tl.arange(0, CHUNK)
-        inside = there[:, None] & (dims < D)[None, :]
-        place = rows.to(tl.int64)[:, None] * D + dims[None, :]
-        target = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
-        one = tl.load(left + place, mask=inside, other=0.0).to(tl.float32) * over_first[:, None]
-        two = tl.load(right + place, mask=inside, other=0.0).to(tl.float32) * over_second[:, None]
-        kind = operands.dtype.element_ty
-        tl.store(operands + target, one.to(kind), mask=there[:, None])
-        below = (b + rows).to(tl.int64)[:, None] * WIDTH + dims[None, :]
-        tl.store(operands + below, two.to(kind), mask=there[:, None])
+    if WRITE:
+        for start in tl.static_range(0, WIDTH, CHUNK):
+            dims = start + tl.arange(0, CHUNK)
+            inside = there[:, None] & (dims < D)[None, :]
+            place = rows.to(tl.int64)[:, None] * D + dims[None, :]
+            target = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+            one = (
+                tl.load(left + place, mask=inside, other=0.0).to(tl.float32) * over_first[:, None]
+            )
+            two = (
+                tl.load(right + place, mask=inside, other=0.0).to(tl.float32)
+                * over_second[:, None]
+            )
+            kind = operands.dtype.element_ty
+            tl.store(operands + target, one.to(kind), mask=there[:, None])
+            below = (b + rows).to(tl.int64)[:, None] * WIDTH + dims[None, :]
+            tl.store(operands + below, two.to(kind), mask=there[:, None])
 
 
 @triton.jit

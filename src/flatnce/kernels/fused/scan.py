@@ -36,7 +36,7 @@ def scores_of(
         passing = y.load([column, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
     else:
-        passing = held
+        passing = None
         products = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
         for chunk in tl.range(0, WIDTH, CHUNK):
             own, other = x.load([row, chunk]), y.load([column, chunk])

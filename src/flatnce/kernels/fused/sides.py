@@ -12,7 +12,16 @@ from torch import Tensor
 from flatnce.kernels.fused.rows import range_kernel
 from flatnce.kernels.fused.tiles import SPAN
 
-__all__ = ["Masks", "Side", "Statistics", "Weights", "on_its_card", "ranges_of"]
+__all__ = [
+    "Masks",
+    "Pulls",
+    "Side",
+    "Statistics",
+    "Weights",
+    "aligned",
+    "on_its_card",
+    "ranges_of",
+]
 
 Result = TypeVar("Result")
 
@@ -30,6 +39,12 @@ def on_its_card(launch: Callable[..., Result]) -> Callable[..., Result]:
             return launch(first, *rest, **options)
 
     return run
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """Rows in one piece whose address the card can fetch tiles from: a multiple of 16 bytes."""
+    rows = rows.contiguous()
+    return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,35 @@ class Weights:
     lse2: Float[Tensor, " n"] | None = None
     to_lse2: Float[Tensor, " n"] | None = None
     share: Float[Tensor, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """The backward pass: who is pulled by whom, and what the weights are made of.
+
+    Arguments:
+        x: Rows that are pulled.
+        y: Rows that pull.
+        beta: Inverse temperature.
+        masks: Who counts, ``x`` by ``y``.
+        by_row: Gradients of statistics of ``x``, if any.
+        by_column: Gradients of statistics of ``y``, if any.
+        bounds: From :func:`flatnce.kernels.fused.launch.bounds_of`.
+    """
+
+    x: Side
+    y: Side
+    beta: Float[Tensor, ""]
+    masks: Masks
+    by_row: Weights | None
+    by_column: Weights | None
+    bounds: Float[Tensor, " 3"]
+
+    def transposed(self) -> "Pulls":
+        """The other side pulled by this one, with the same weights."""
+        masks = self.masks.transposed()
+        weights = (self.by_column, self.by_row)
+        return Pulls(self.y, self.x, self.beta, masks, *weights, self.bounds)
 
 
 def ranges_of(groups: Int[Tensor, " n"]) -> Int[Tensor, "spans 2"]:

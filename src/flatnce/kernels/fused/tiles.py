@@ -16,6 +16,7 @@ __all__ = [
     "Tiles",
     "choose_tiles",
     "groups_of",
+    "is_wide",
     "leave_out",
     "padded_width",
     "span",
@@ -35,7 +36,7 @@ class Tiles:
     Arguments:
         rows: Rows that stay, whose statistics or gradients the program makes.
         columns: Rows that pass by in one turn.
-        chunk: How much of the width is multiplied at once.
+        chunk: How much of the width is multiplied at once: all of it, if the rows are held.
         warps: Warps of a program.
         stages: Turns whose loads are in flight.
     """
@@ -67,20 +68,25 @@ class Tiles:
 
 
 def padded_width(d: int, itemsize: int) -> tuple[int, int]:
-    """Width of a row in memory, and of a chunk of it.
+    """Width of a row in memory, and of a chunk of it: a power of two.
 
-    A chunk is a power of two. The widest that the card's fast memory holds is the whole row; wider
-    rows are cut into chunks, and each chunk of a gradient computes the scores again.
+    What a program can hold and sum up is one chunk. Wider rows are of several, and only pass by.
 
     Arguments:
         d: Width of the embeddings.
         itemsize: Bytes of an operand's element.
     """
-    widest, chunk = (512, 256) if itemsize == 2 else (128, 128)
+    widest = 256 if itemsize == 2 else 128
     if d <= widest:
         width = max(16, triton.next_power_of_2(d))
         return width, width
-    return -(-d // chunk) * chunk, chunk
+    return -(-d // widest) * widest, widest
+
+
+def is_wide(operand: Tensor) -> bool:
+    """Whether rows are of more than one chunk."""
+    width, chunk = padded_width(operand.shape[1], operand.element_size())
+    return width > chunk
 
 
 def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
@@ -93,10 +99,10 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
         pulls: Whether a program also keeps a sum of rows in registers.
     """
     width, size = like.shape[1], like.element_size()
-    chunk = padded_width(width, size)[1]
+    wide = is_wide(like)
     if not like.is_cuda:  # the interpreter; tiny tiles walk more of the code on tiny sizes
-        return Tiles(64, 64, chunk, 4, 1)
-    tiles = _best_tiles(n, width, chunk, size, scans, pulls)
+        return Tiles(64, 64, 64 if wide else width, 4, 1)
+    tiles = _wide_tiles(n, size) if wide else _best_tiles(n, width, size, scans, pulls)
     limit = _card(like.device.index).memory
     for smaller in ({"stages": 1}, {"columns": 32}, {"rows": 64}, {"rows": 32, "warps": 4}):
         if size * tiles.held(width) < limit:
@@ -105,22 +111,24 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
     return tiles
 
 
-def _best_tiles(n: int, width: int, chunk: int, size: int, scans: bool, pulls: bool) -> Tiles:
+def _wide_tiles(n: int, size: int) -> Tiles:
+    if size == 4:
+        return Tiles(64, 64, 32, 4, 3)
+    return Tiles(64, 64, 64, 4, 3) if n <= 1024 else Tiles(128, 256, 64, 8, 3)
+
+
+def _best_tiles(n: int, width: int, size: int, scans: bool, pulls: bool) -> Tiles:
     if size == 4:  # twice the bytes, three times the products
-        return Tiles(64, 32, chunk, 4, 2)
-    if chunk == 512 and n > 1024:  # a row fills so much that nothing else may be in flight
-        return Tiles(64, 128, chunk, 8, 1) if pulls else Tiles(128, 64, chunk, 8, 1)
-    if width >= 512:
-        return Tiles(64, 64, chunk, 8, 2)
+        return Tiles(64, 32, width, 4, 2)
     if n <= 1024:  # few rows: more programs, each with less to keep
-        return Tiles(64, 64, chunk, 4, 2)
-    if chunk == 256:
+        return Tiles(64, 64, width, 4, 2)
+    if width == 256:
         if pulls:
-            return Tiles(128, 128, chunk, 8, 2) if scans else Tiles(64, 64, chunk, 4, 2)
-        return Tiles(256, 64, chunk, 8, 2) if n > 32768 else Tiles(128, 128, chunk, 4, 2)
+            return Tiles(128, 128, width, 8, 2) if scans else Tiles(64, 64, width, 4, 2)
+        return Tiles(256, 64, width, 8, 2) if n > 32768 else Tiles(128, 128, width, 4, 2)
     if pulls and not scans:
-        return Tiles(64, 128, chunk, 4, 2)
-    return Tiles(128, 128, chunk, 4, 2)
+        return Tiles(64, 128, width, 4, 2)
+    return Tiles(128, 128, width, 4, 2)
 
 
 class _Card(NamedTuple):

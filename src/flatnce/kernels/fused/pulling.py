@@ -1,0 +1,84 @@
+"""Pulls of rows of any width: summed on the chip, or by torch's products of written weights.
+
+A program that sums gradients keeps its rows' sums in registers, and these hold no more than one
+chunk of the width. Of wider rows the weights of a block of scores are written to memory, and
+multiplied with the rows by torch: two products at any width. The same weights, turned over, are
+those of the other side.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flatnce.kernels.fused.launch import MOST_SCRATCH, pull, weigh
+from flatnce.kernels.fused.sides import Pulls
+from flatnce.kernels.fused.tiles import is_wide
+
+__all__ = ["piece_of", "pulled_rows", "shared_sums"]
+
+BLOCK = 8192
+"""Rows and columns of a block of weights: 128 MiB of half precision."""
+MOST_SHARED = 2**26
+"""Numbers of the other side's sums, of which all are held while the rows pass: 256 MiB."""
+
+
+def piece_of(operand: Tensor) -> int:
+    """Rows whose sums are held at once."""
+    return BLOCK if is_wide(operand) else max(1, MOST_SCRATCH // operand.shape[1])
+
+
+def shared_sums(pulls: Pulls) -> Float[Tensor, "m w"] | None:
+    """Room for the other side's sums, where those come cheaply with these; else None."""
+    other = pulls.y.operand
+    if not is_wide(other) or other.numel() > MOST_SHARED:
+        return None
+    return torch.empty(other.shape, dtype=torch.float32, device=other.device)
+
+
+def pulled_rows(
+    pulls: Pulls,
+    offset: int = 0,
+    limit: int | None = None,
+    shared: Float[Tensor, "m w"] | None = None,
+) -> Float[Tensor, "parts r w"]:
+    """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
+
+    In parts that are to be added; without the factor beta.
+
+    Arguments:
+        pulls: Who is pulled by whom.
+        offset: First row wanted.
+        limit: One past the last; by default all.
+        shared: From :func:`shared_sums`: after pieces in order, from the first row to the last,
+            the sums of ``y`` over ``x``.
+    """
+    x, y = pulls.x.operand, pulls.y.operand
+    limit = len(x) if limit is None else limit
+    if not is_wide(x):
+        return pull(pulls, offset, limit)
+    sums = torch.empty((limit - offset, x.shape[1]), dtype=torch.float32, device=x.device)
+    for start in range(offset, limit, BLOCK):
+        stop = min(start + BLOCK, limit)
+        for begin in range(0, len(y), BLOCK):
+            end = min(begin + BLOCK, len(y))
+            weights = weigh(pulls, (start, stop), (begin, end))
+            _add(sums[start - offset : stop - offset], weights, y[begin:end], begin == 0)
+            if shared is not None:
+                _add(shared[begin:end], weights.T, x[start:stop], start == 0)
+    lift = pulls.bounds[2]
+    if shared is not None and limit == len(x):
+        shared.div_(lift)
+    return sums.div_(lift)[None]
+
+
+def _add(sums: Tensor, weights: Tensor, rows: Tensor, first: bool) -> None:
+    """Add a product to float32 sums, or begin them with it; nothing is rounded in between."""
+    if weights.dtype == torch.float32:
+        torch.addmm(sums, weights, rows, beta=0 if first else 1, out=sums)
+    elif not weights.is_cuda:  # the interpreter
+        product = weights.float() @ rows.float()
+        sums.copy_(product if first else sums + product)
+    else:
+        # An operator without a Python name: half precision in, float32 out.
+        ops = torch.ops.aten.addmm
+        ops.dtype_out(sums, weights, rows, torch.float32, beta=0 if first else 1, out=sums)
