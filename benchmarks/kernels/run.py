@@ -60,6 +60,7 @@ CASES = (
     Case("N = 16,384, d = 256", "one", 16_384, 256, 4, 1.3),
     Case("N = 4,096, d = 256", "one", 4_096, 256, 4, 0.15),
     Case("N = 65,536, d = 512", "one", 65_536, 512, 4),
+    Case("N = 65,536, d = 768", "one", 65_536, 768, 4),
     Case("both directions, N = 65,536, d = 256", "both", 65_536, 256, 5),
     Case("N = 262,144, d = 512", "one", 262_144, 512, 4, None, 2048.0),
 )
@@ -127,7 +128,7 @@ def parsed():
 def chosen_cases(options):
     if options.cpu:
         tiny = {"n": 96, "d": 16, "goal_ms": None, "goal_mib": None}
-        return [replace(CASES[k], name=f"{CASES[k].layout}, N = 96", **tiny) for k in (0, 1, 5)]
+        return [replace(CASES[k], name=f"{CASES[k].layout}, N = 96", **tiny) for k in (0, 1, 6)]
     if options.quick:
         return [case for case in CASES if case.name in QUICK]
     if options.cases:

@@ -26,12 +26,16 @@ def paired(dtype):
             ids = torch.randint(9, (n,), device=CUDA) if width == 100 else None
             found = paired_statistics(*z, beta, layout=layout, operands=dtype, ids=ids)
             torch.autograd.grad((found.lse - found.positive).sum(), z)
+        # As they are: nothing is copied.
+        z = [torch.randn(37, 64, device=CUDA, dtype=dtype).requires_grad_() for _ in "ab"]
+        found = paired_statistics(*z, beta, layout=layout, operands=dtype, normalize=False)
+        torch.autograd.grad((found.lse - found.positive).sum(), z)
 
 
-def selected(dtype):
-    """Rows against keys by group, by mask and by sample."""
+def selected(dtype, d):
+    """Rows of any width against keys by group, by mask and by sample."""
     beta = torch.tensor(10.0, device=CUDA)
-    a, k = (normalize(torch.randn(n, 24, device=CUDA), dim=1).requires_grad_() for n in (70, 150))
+    a, k = (normalize(torch.randn(n, d, device=CUDA), dim=1).requires_grad_() for n in (70, 150))
     g, h = (torch.randint(30, (n,), device=CUDA) for n in (70, 150))
     h[:9] = NEVER
     mask = torch.rand(70, 150, device=CUDA) < 0.3
@@ -69,7 +73,8 @@ def main():
     torch.manual_seed(0)
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         paired(dtype)
-        selected(dtype)
+        for d in (24, 300):
+            selected(dtype, d)
         torch.cuda.synchronize()
         print(f"statistics in {dtype}", flush=True)
     encoder(views())

@@ -11,15 +11,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flatnce.kernels.fused.pull import pull_kernel, weigh_kernel
 from flatnce.kernels.fused.rows import bounds_kernel
-from flatnce.kernels.fused.scan import blend_kernel, merge_kernel, scan_kernel
+from flatnce.kernels.fused.scan import merge_kernel, scan_kernel
 from flatnce.kernels.fused.sides import Masks, Pulls, Side, Statistics, Weights
 from flatnce.kernels.fused.tiles import Tiles, choose_tiles, splits_for
 from flatnce.kernels.statistics import floor_of
 
 __all__ = ["MOST_SCRATCH", "bounds_of", "pull", "scan", "weigh"]
 
-MOST_SCRATCH = 2**22
-"""Numbers of a gradient's parts held at once: 16 MiB."""
+MOST_SCRATCH = 2**23
+"""Numbers of a gradient's parts held at once: 32 MiB."""
 
 
 def precision_of(operand: Tensor) -> str:
@@ -108,27 +108,28 @@ def scan(
     found = [torch.empty(n, device=x.operand.device) for _ in range(4 + mean + expected)]
     unused = [found[0]] * 2
     floor, least = floor_of(torch.float32), torch.finfo(torch.float32).tiny
-    merge_kernel[(triton.cdiv(n, 256),)](
+    rows = some[0] if pulled else None
+    several = pulled and parts > 1
+    blended = torch.empty_like(some[0]) if several else some
+    block = max(1, 4096 // width) if several else 256
+    merge_kernel[(triton.cdiv(n, block),)](
         *pieces,
         *(found + unused)[:5],
         found[-1],
+        some,
+        blended,
         n,
         parts,
         floor,
         math.log(least),
-        BLOCK=256,
+        WIDTH=width if several else 1,
+        BLOCK=block,
         MOMENT=expected,
         LINEAR=mean,
+        PULL=several,
     )
-    rows = None
-    if pulled:
-        rows = some[0]
-        if parts > 1:
-            rows = torch.empty_like(rows)
-            block = max(1, 4096 // width)
-            blend_kernel[(triton.cdiv(n, block),)](
-                pieces[0], pieces[1], some, rows, n, parts, WIDTH=width, BLOCK=block
-            )
+    if several:
+        rows = blended
     lse, lse2, count, top = found[:4]
     plain, weighted = found[4] if mean else None, found[-1] if expected else None
     return Statistics(lse, lse2, count, top, plain, weighted, rows)
@@ -194,7 +195,7 @@ def pull(
     m = len(y.operand)
     tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, pulls=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
-    parts = splits_for(x.operand, blocks, turns)
+    parts = splits_for(x.operand, blocks, turns, tiles.together(x.operand))
     parts = min(parts, max(1, MOST_SCRATCH // (width * (limit - offset))))
     turns = triton.cdiv(turns, parts)
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)

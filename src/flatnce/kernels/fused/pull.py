@@ -7,8 +7,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from flatnce.kernels.fused.counted import groups_of, leave_out, span
 from flatnce.kernels.fused.scan import scores_of
-from flatnce.kernels.fused.tiles import groups_of, leave_out, span
 from flatnce.kernels.fused.weights import side_of, weights_of
 
 __all__ = ["pull_kernel", "weigh_kernel"]
@@ -200,7 +200,8 @@ def weigh_kernel(
     highest, spread, lift = tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 2)
     mine = groups_of(rows, n, period, row_groups, GROUPED)
     low, high = span(row, ROWS, n, period, row_ranges, GROUPED)
-    products, _ = scores_of(None, x, y, row, column, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION)
+    held = mine  # rows pass by, as columns do
+    products, _ = scores_of(held, x, y, row, column, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION)
     scores, _ = leave_out(
         products * scale,
         tl.zeros((ROWS,), tl.float32),

@@ -24,7 +24,12 @@ MOST_SHARED = 2**26
 
 def piece_of(operand: Tensor) -> int:
     """Rows whose sums are held at once."""
-    return BLOCK if is_wide(operand) else max(1, MOST_SCRATCH // operand.shape[1])
+    if is_wide(operand):
+        return BLOCK
+    width = operand.shape[1]
+    # Of the widest that are held, few fill a card.
+    most = MOST_SCRATCH // 2 if width == 256 else MOST_SCRATCH
+    return max(1, most // width)
 
 
 def shared_sums(pulls: Pulls) -> Float[Tensor, "m w"] | None:
@@ -65,6 +70,7 @@ def pulled_rows(
             _add(sums[start - offset : stop - offset], weights, y[begin:end], begin == 0)
             if shared is not None:
                 _add(shared[begin:end], weights.T, x[start:stop], start == 0)
+            del weights  # before the next are made
     lift = pulls.bounds[2]
     if shared is not None and limit == len(x):
         shared.div_(lift)

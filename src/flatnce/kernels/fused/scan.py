@@ -7,9 +7,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from flatnce.kernels.fused.tiles import groups_of, leave_out, span
+from flatnce.kernels.fused.counted import groups_of, leave_out, span
 
-__all__ = ["blend_kernel", "merge_kernel", "scan_kernel"]
+__all__ = ["merge_kernel", "scan_kernel"]
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-1e30)  # below any product, and times any scale still finite
@@ -36,7 +36,7 @@ def scores_of(
         passing = y.load([column, 0])
         products = tl.dot(held, passing.T, input_precision=PRECISION)
     else:
-        passing = None
+        passing = held  # not used
         products = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
         for chunk in tl.range(0, WIDTH, CHUNK):
             own, other = x.load([row, chunk]), y.load([column, chunk])
@@ -176,17 +176,24 @@ def merge_kernel(
     highest,
     mean,
     expected,
+    pulled,
+    blended,
     n,
     parts,
     floor,
     least,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     MOMENT: tl.constexpr,
     LINEAR: tl.constexpr,
+    PULL: tl.constexpr,
 ):
-    """The statistics of all parts together, in natural units."""
+    """The statistics of all parts together, in natural units; and the weighted mean rows."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < n
+    dims = tl.arange(0, WIDTH)
+    if PULL:
+        sums = tl.zeros((BLOCK, WIDTH), tl.float32)
     top = tl.full((BLOCK,), FLOOR, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     square = tl.zeros((BLOCK,), tl.float32)
@@ -198,7 +205,8 @@ def merge_kernel(
         new = tl.load(tops + place, mask=there, other=FLOOR)
         raised = tl.maximum(top, new)
         old, fresh = tl.exp2(top - raised), tl.exp2(new - raised)
-        total = total * old + tl.load(totals + place, mask=there, other=0.0) * fresh
+        share = tl.load(totals + place, mask=there, other=0.0) * fresh
+        total = total * old + share
         square = (
             square * old * old + tl.load(squares + place, mask=there, other=0.0) * fresh * fresh
         )
@@ -207,9 +215,17 @@ def merge_kernel(
             moment = moment * old + tl.load(moments + place, mask=there, other=0.0) * fresh
         if LINEAR:
             linear += tl.load(linears + place, mask=there, other=0.0)
+        if PULL:
+            where = place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+            row = tl.load(pulled + where, mask=there[:, None], other=0.0).to(tl.float32)
+            sums = sums * old[:, None] + row * share[:, None]
         top = raised
     empty = number == 0
     total = tl.where(empty, 1.0, total)
+    if PULL:
+        where = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+        row = (sums / total[:, None]).to(blended.dtype.element_ty)
+        tl.store(blended + where, row, mask=there[:, None])
     square = tl.where(empty, 1.0, square)
     # An empty row holds the definition's very low, finite numbers.
     lowest = floor + least
@@ -222,38 +238,3 @@ def merge_kernel(
         tl.store(expected + rows, tl.where(empty, 0.0, moment / total * LN2), mask=there)
     if LINEAR:
         tl.store(mean + rows, linear * LN2 / tl.maximum(number, 1.0), mask=there)
-
-
-@triton.jit
-@no_type_check
-def blend_kernel(
-    tops,
-    totals,
-    pulled,
-    out,
-    n,
-    parts,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The weighted mean row of all parts together."""
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    dims = tl.arange(0, WIDTH)
-    there = rows < n
-    top = tl.full((BLOCK,), FLOOR, tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    sums = tl.zeros((BLOCK, WIDTH), tl.float32)
-    for part in range(parts):
-        place = part * n + rows
-        new = tl.load(tops + place, mask=there, other=FLOOR)
-        own = tl.load(totals + place, mask=there, other=0.0)
-        raised = tl.maximum(top, new)
-        old, fresh = tl.exp2(top - raised), tl.exp2(new - raised) * own
-        where = place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
-        mean = tl.load(pulled + where, mask=there[:, None], other=0.0).to(tl.float32)
-        sums = sums * old[:, None] + mean * fresh[:, None]
-        total = total * old + fresh
-        top = raised
-    sums = sums / tl.maximum(total, 1e-37)[:, None]
-    where = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
-    tl.store(out + where, sums.to(out.dtype.element_ty), mask=there[:, None])

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from flatnce.kernels.fused.counted import SPAN
 from flatnce.kernels.fused.rows import range_kernel
-from flatnce.kernels.fused.tiles import SPAN
 
 __all__ = [
     "Masks",
