@@ -91,10 +91,11 @@ def main():
     if options.cases and options.out.exists():  # rows alone replace only themselves
         results["cases"] = json.loads(options.out.read_text())["cases"]
     times = {}  # seconds of a method by (n, d), to know what a larger row would take
-    for case in chosen_cases(options):
+    chosen = chosen_cases(options)
+    order = [case.name for case in (*CASES, *chosen)]
+    for case in chosen:
         found = run_case(case, options, device, results["matmul_tflops"] * 1e12, times, began)
         others = [row for row in results["cases"] if row["name"] != case.name]
-        order = [*(one.name for one in CASES), case.name]
         results["cases"] = sorted([*others, found], key=lambda row: order.index(row["name"]))
         results["seconds"] = round(time.perf_counter() - began, 1)
         write(options.out, results)  # what was measured stays, whatever comes next
