@@ -378,11 +378,11 @@ def test_auto_takes_the_fused_kernel_only_on_a_card():
 
 
 @pytest.mark.parametrize("layout", ["views", "left", "both"])
-@pytest.mark.parametrize("place", [0, 1])
-def test_rows_that_are_operands_already_are_not_copied(layout, place):
+@pytest.mark.parametrize(("place", "d"), [(0, 32), (1, 32), (0, 512)])
+def test_rows_that_are_operands_already_are_not_copied(layout, place, d):
     """Of towers; also where they begin at an odd address, which the card cannot fetch from."""
-    b, d = 37, 32
-    store = [0.3 * torch.randn(b * d + 1, device=DEVICE).half() for _ in range(2)]
+    b, size = 37, 1.7 / d**0.5
+    store = [size * torch.randn(b * d + 1, device=DEVICE).half() for _ in range(2)]
     z = [part[place : place + b * d].view(b, d).detach().requires_grad_() for part in store]
     beta = torch.tensor(5.0, device=DEVICE)
     found = fused.paired_statistics(*z, beta, layout=layout, normalize=False)
@@ -394,7 +394,7 @@ def test_rows_that_are_operands_already_are_not_copied(layout, place):
         assert relative(one, two) < 2 * GRADIENT[torch.float16]
 
 
-# Half of it is enough in the interpreter.
+# Wide rows once in the interpreter.
 PIECES = corners(
     lambda layout, d, b: (d, b) != (160, 128), ("views", "left", "both"), (16, 160), (128, 100)
 )
@@ -411,15 +411,46 @@ def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
 
     def gradients() -> list[Tensor]:
         found = fused.paired_statistics(*z, beta, layout=layout, ids=ids, operands=torch.float32)
-        return list(torch.autograd.grad((found.lse - found.positive).sum(), z))
+        squares = 0.3 * found.lse2 if b == 100 else 0.0
+        return list(torch.autograd.grad((found.lse - found.positive + squares).sum(), z))
 
     whole = gradients()
     for module in (launch, pulling):
         monkeypatch.setattr(module, "MOST_SCRATCH", 16 * 45)
     monkeypatch.setattr(pulling, "BLOCK", 45)
     torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(pulling, "MOST_SHARED", 0)
-    torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
+    if d == 160:
+        monkeypatch.setattr(pulling, "MOST_SHARED", 0)
+        torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("operands", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["symmetric", "queue", "left out"])
+def test_wide_rows_in_several_blocks_have_the_gradients_of_the_definition(
+    monkeypatch, kind, operands, shared
+):
+    from flatnce.kernels.fused import pulling
+
+    monkeypatch.setattr(pulling, "BLOCK", 45)
+    if not shared:
+        monkeypatch.setattr(pulling, "MOST_SHARED", 0)
+    n, m, d = 70, (70 if kind == "symmetric" else 110), 260
+    anchors = unit(n, d).requires_grad_()
+    keys = anchors if n == m else unit(m, d).requires_grad_()
+    selection = kinds_of_selection(kind, n, m)
+    beta = torch.tensor(6.0, device=DEVICE)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean",), operands)
+    exact = [rows.detach().double().requires_grad_() for rows in (anchors, keys)]
+    exact[1] = exact[0] if keys is anchors else exact[1]
+    wanted = dense.row_statistics(*exact, beta.double(), selection, ("mean",))
+    leaves = ([anchors], exact[:1]) if keys is anchors else ([anchors, keys], exact)
+    gradients = [
+        torch.autograd.grad((record.lse - record.lse2 + record.mean)[wanted.count > 0].sum(), rows)
+        for record, rows in zip((found, wanted), leaves, strict=True)
+    ]
+    for one, two in zip(*gradients, strict=True):
+        assert relative(one, two) < GRADIENT[operands]
 
 
 @pytest.mark.parametrize("layout", ["views", "left", "both"])
@@ -505,20 +536,38 @@ def test_the_other_layouts_have_the_same_contrast(name):
     torch.testing.assert_close(*found, rtol=3e-5, atol=3e-5)
 
 
-def test_the_operators_keep_their_promises():
-    z = [torch.randn(5, 8, device=DEVICE, requires_grad=True) for _ in range(2)]
+PROMISES = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+@pytest.mark.parametrize("layout", ["views", "left"])
+@pytest.mark.parametrize(("d", "normalize", "pulled"), [(8, True, False), (16, False, True)])
+def test_the_operator_of_plain_layouts_keeps_its_promises(layout, d, normalize, pulled):
+    z = [torch.randn(5, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(
-        torch.ops.flatnce.paired_statistics.default,
-        (*z, beta, None, "views", True, torch.float32, True, False),
-        test_utils=checks,
-    )
+    options = (layout, normalize, torch.float32, True, pulled and layout == "left")
+    operator = torch.ops.flatnce.paired_statistics.default
+    torch.library.opcheck(operator, (*z, beta, None, *options), test_utils=PROMISES)
+
+
+@pytest.mark.parametrize("d", [8, 20, 130])
+def test_the_general_operators_keep_their_promises(d):
+    """Also of widths that are padded, and of rows that lie the other way round."""
+    z = [torch.randn(5, d, device=DEVICE, requires_grad=True), torch.randn(d, 5, device=DEVICE).T]
+    beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
     groups = torch.arange(5, device=DEVICE)
+    inputs = (*z, beta, groups, groups, None, None, None, False)
     torch.library.opcheck(
         torch.ops.flatnce.fused_statistics.default,
-        (*z, beta, groups, groups, None, None, None, False, True, True, torch.float32),
-        test_utils=checks,
+        (*inputs, True, True, torch.float32),
+        test_utils=PROMISES,
+    )
+    lse, lse2, *_ = torch.ops.flatnce.fused_statistics(*inputs, True, True, torch.float32)
+    rows = (lse.detach(), torch.ones_like(lse), lse2.detach(), None, None)
+    plain = [item.detach() if isinstance(item, Tensor) else item for item in inputs]
+    torch.library.opcheck(
+        torch.ops.flatnce.fused_gradient.default,
+        (*plain, torch.float32, *rows),
+        test_utils=("test_schema", "test_faketensor"),
     )
 
 

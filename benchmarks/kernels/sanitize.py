@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from flatnce.data import Views
-from flatnce.kernels.fused import paired_statistics, row_statistics
+from flatnce.kernels.fused import paired_statistics, pulling, row_statistics
 from flatnce.models import Encoder, backbone, head
 from flatnce.models.swift import swift
 from flatnce.selection import NEVER, Selection
@@ -26,10 +26,11 @@ def paired(dtype):
             ids = torch.randint(9, (n,), device=CUDA) if width == 100 else None
             found = paired_statistics(*z, beta, layout=layout, operands=dtype, ids=ids)
             torch.autograd.grad((found.lse - found.positive).sum(), z)
-        # As they are: nothing is copied.
-        z = [torch.randn(37, 64, device=CUDA, dtype=dtype).requires_grad_() for _ in "ab"]
-        found = paired_statistics(*z, beta, layout=layout, operands=dtype, normalize=False)
-        torch.autograd.grad((found.lse - found.positive).sum(), z)
+        for width in (64, 512):  # as they are: nothing is copied
+            z = [torch.randn(37, width, device=CUDA, dtype=dtype) / 8 for _ in "ab"]
+            z = [rows.requires_grad_() for rows in z]
+            found = paired_statistics(*z, beta, layout=layout, operands=dtype, normalize=False)
+            torch.autograd.grad((found.lse - found.positive).sum(), z)
 
 
 def selected(dtype, d):
@@ -71,6 +72,7 @@ def encoder(batch):
 
 def main():
     torch.manual_seed(0)
+    pulling.BLOCK = 45  # wide rows in several blocks
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         paired(dtype)
         for d in (24, 300):

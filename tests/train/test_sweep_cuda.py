@@ -102,3 +102,6 @@ def test_lanes_have_streams_of_their_own():
     lanes = [Lane(CUDA) for _ in range(8)]
     assert len({lane.stream.cuda_stream for lane in lanes}) == 8
     assert torch.cuda.default_stream(CUDA) not in [lane.stream for lane in lanes]
+    # torch hands out its few streams again and again: none of those may be a lane's.
+    aside = {torch.cuda.Stream(CUDA).cuda_stream for _ in range(64)}
+    assert not aside & {lane.stream.cuda_stream for lane in lanes}

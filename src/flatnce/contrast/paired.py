@@ -33,6 +33,8 @@ def contrast_of_batches(
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
     """The contrast of a plain layout by the fused kernel, and the left rows as it saw them.
 
+    These are the very memory of ``left`` where nothing had to be copied.
+
     None where another kernel is asked for or better: then go by :func:`contrast_of`.
 
     Arguments:

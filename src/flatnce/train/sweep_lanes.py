@@ -112,7 +112,7 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # Before the work that steps put aside; and so never one of the few streams for that.
+        # Goes before what steps put aside, and is from a pool that no such stream is taken from.
         on_cuda = device.type == "cuda"
         self.stream = torch.cuda.Stream(device, priority=-1) if on_cuda else None
         self.steps: Steps | None = None

@@ -9,7 +9,7 @@ import triton.language as tl
 
 __all__ = ["SPAN", "groups_of", "leave_out", "span"]
 
-SPAN = 64
+SPAN = tl.constexpr(64)
 """Ranges of group numbers are kept for this many rows at a time."""
 
 NEVER = tl.constexpr(-(2**31))
@@ -20,12 +20,12 @@ NEVER = tl.constexpr(-(2**31))
 def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
     """Lowest and highest group of a tile."""
     if GROUPED:
-        low = tl.load(ranges + 2 * (start // 64))
-        high = tl.load(ranges + 2 * (start // 64) + 1)
+        low = tl.load(ranges + 2 * (start // SPAN))
+        high = tl.load(ranges + 2 * (start // SPAN) + 1)
         # A tile that begins between two ranges reaches into one more.
         end = tl.minimum(start + length, size) - 1
-        for part in tl.static_range(1, length // 64 + 1):
-            at = tl.minimum(start // 64 + part, end // 64)
+        for part in tl.static_range(1, (length + SPAN - 1) // SPAN + 1):
+            at = tl.minimum(start // SPAN + part, end // SPAN)
             low = tl.minimum(low, tl.load(ranges + 2 * at))
             high = tl.maximum(high, tl.load(ranges + 2 * at + 1))
     else:

@@ -132,24 +132,28 @@ def _backward(
     bounds = bounds_of(weights)
 
     def finished(sums: Tensor) -> Tensor:
-        return sums[:, : anchors.shape[1]].mul_(beta)
+        d = anchors.shape[1]
+        return sums.mul_(beta) if sums.shape[1] == d else sums[:, :d] * beta
+
+    def together(parts: Tensor) -> Tensor:
+        return parts[0] if len(parts) == 1 else parts.sum(dim=0)
 
     if keys is None:  # everyone is pulled as an anchor and as a key at once
         pulls = Pulls(x, y, beta, masks, weights, weights, bounds)
-        return finished(pulled_rows(pulls).sum(dim=0)), lse.new_empty(0)
+        return finished(together(pulled_rows(pulls))), lse.new_empty(0)
     pulls = Pulls(x, y, beta, masks, weights, None, bounds)
     shared = shared_sums(pulls)
-    to_anchors = finished(pulled_rows(pulls, shared=shared).sum(dim=0))
-    other = pulled_rows(pulls.transposed()).sum(dim=0) if shared is None else shared
+    to_anchors = finished(together(pulled_rows(pulls, shared=shared)))
+    other = together(pulled_rows(pulls.transposed())) if shared is None else shared
     return to_anchors, finished(other)
 
 
 @_backward.register_fake
 def _(anchors: Tensor, keys: Tensor | None, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    to_anchors = torch.empty_like(anchors, dtype=torch.float32)
+    to_anchors = anchors.new_empty(anchors.shape, dtype=torch.float32)
     if keys is None:
         return to_anchors, to_anchors.new_empty(0)
-    return to_anchors, torch.empty_like(keys, dtype=torch.float32)
+    return to_anchors, keys.new_empty(keys.shape, dtype=torch.float32)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401

@@ -108,9 +108,8 @@ def scan(
     found = [torch.empty(n, device=x.operand.device) for _ in range(4 + mean + expected)]
     unused = [found[0]] * 2
     floor, least = floor_of(torch.float32), torch.finfo(torch.float32).tiny
-    rows = some[0] if pulled else None
     several = pulled and parts > 1
-    blended = torch.empty_like(some[0]) if several else some
+    blended = torch.empty_like(some[0]) if several else some[0]
     block = max(1, 4096 // width) if several else 256
     merge_kernel[(triton.cdiv(n, block),)](
         *pieces,
@@ -128,11 +127,9 @@ def scan(
         LINEAR=mean,
         PULL=several,
     )
-    if several:
-        rows = blended
     lse, lse2, count, top = found[:4]
     plain, weighted = found[4] if mean else None, found[-1] if expected else None
-    return Statistics(lse, lse2, count, top, plain, weighted, rows)
+    return Statistics(lse, lse2, count, top, plain, weighted, blended if pulled else None)
 
 
 def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
@@ -144,14 +141,10 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
     gradients = [g for w in present for g in (w.to_lse, w.to_lse2, w.share) if g is not None]
     lses = [w.lse for w in present]
     found = torch.empty(3, device=lses[0].device)
-    lists = [(values + [None] * 6)[:6] for values in (gradients, lses)]
-    sizes = [[0 if v is None else len(v) for v in values] for values in lists]
+    values = [*gradients, *[None] * (6 - len(gradients)), *lses, *[None] * (2 - len(lses))]
     bounds_kernel[(1,)](
-        *lists[0],
-        lists[1][0],
-        lists[1][1],
-        *sizes[0],
-        *sizes[1][:2],
+        *values,
+        *(0 if v is None else len(v) for v in values),
         found,
         BLOCK=1024,
         HEAVY=any(w.to_lse2 is not None or w.share is not None for w in present),
@@ -201,6 +194,7 @@ def pull(
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
     inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)
+    del options["CHUNK"]  # which is the width
     gradients, which = _weighted(pulls)
     pull_kernel[(blocks, parts)](
         *inputs,

@@ -119,6 +119,7 @@ def paired_gradient(
             MEAN=sums is None,
             NORMALIZE=normalize,
         )
+        del sums  # before the next are made
     if not with_beta:
         return gradients[0], gradients[1], beta.new_empty(0)
     # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from flatnce.kernels.fused.counted import groups_of, leave_out, span
-from flatnce.kernels.fused.scan import scores_of
+from flatnce.kernels.fused.scan import wide_products
 from flatnce.kernels.fused.weights import side_of, weights_of
 
 __all__ = ["pull_kernel", "weigh_kernel"]
@@ -52,7 +52,6 @@ def pull_kernel(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    CHUNK: tl.constexpr,
     GROUPED: tl.constexpr,
     SAME: tl.constexpr,
     LISTED: tl.constexpr,
@@ -94,10 +93,8 @@ def pull_kernel(
     last = tl.minimum(first + turns * COLUMNS, m)
     for start in tl.range(first, last, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        row = offset + block * ROWS
-        products, passing = scores_of(
-            held, x, y, row, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
-        )
+        passing = y.load([start, 0])
+        products = tl.dot(held, passing.T, input_precision=PRECISION)
         scores, missing = leave_out(
             products * scale,
             missing,
@@ -200,8 +197,7 @@ def weigh_kernel(
     highest, spread, lift = tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 2)
     mine = groups_of(rows, n, period, row_groups, GROUPED)
     low, high = span(row, ROWS, n, period, row_ranges, GROUPED)
-    held = mine  # rows pass by, as columns do
-    products, _ = scores_of(held, x, y, row, column, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION)
+    products = wide_products(x, y, row, column, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION)
     scores, _ = leave_out(
         products * scale,
         tl.zeros((ROWS,), tl.float32),

@@ -6,6 +6,9 @@ multiplied with the rows by torch: two products at any width. The same weights, 
 those of the other side.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -78,13 +81,26 @@ def pulled_rows(
 
 
 def _add(sums: Tensor, weights: Tensor, rows: Tensor, first: bool) -> None:
-    """Add a product to float32 sums, or begin them with it; nothing is rounded in between."""
+    """Add a product to float32 sums, or begin them with it; of half precision too, unrounded."""
+    beta = 0 if first else 1
     if weights.dtype == torch.float32:
-        torch.addmm(sums, weights, rows, beta=0 if first else 1, out=sums)
+        sums.addmm_(weights, rows, beta=beta)
     elif not weights.is_cuda:  # the interpreter
         product = weights.float() @ rows.float()
         sums.copy_(product if first else sums + product)
     else:
-        # An operator without a Python name: half precision in, float32 out.
-        ops = torch.ops.aten.addmm
-        ops.dtype_out(sums, weights, rows, torch.float32, beta=0 if first else 1, out=sums)
+        with _exact_sums():
+            into = torch.ops.aten.addmm.dtype_out
+            into(sums, weights, rows, torch.float32, beta=beta, out=sums)
+
+
+@contextmanager
+def _exact_sums() -> Iterator[None]:
+    """Let products of float16 be summed in float32, whatever the process has chosen."""
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_fp16_accumulation
+    settings.allow_fp16_accumulation = False
+    try:
+        yield
+    finally:
+        settings.allow_fp16_accumulation = before

@@ -1,6 +1,6 @@
 """Row statistics in one pass over tiles of scores, and their pieces put together."""
 # Triton reads annotations itself: only its constants have one.
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201
 
 from typing import no_type_check
 
@@ -9,7 +9,7 @@ import triton.language as tl
 
 from flatnce.kernels.fused.counted import groups_of, leave_out, span
 
-__all__ = ["merge_kernel", "scan_kernel"]
+__all__ = ["merge_kernel", "scan_kernel", "wide_products"]
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-1e30)  # below any product, and times any scale still finite
@@ -19,8 +19,7 @@ LIFT = tl.constexpr(14.0)
 
 @triton.jit
 @no_type_check
-def scores_of(
-    held,
+def wide_products(
     x,
     y,
     row,
@@ -31,17 +30,12 @@ def scores_of(
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Products of a tile, and the passing rows (where they are one chunk)."""
-    if WIDTH == CHUNK:
-        passing = y.load([column, 0])
-        products = tl.dot(held, passing.T, input_precision=PRECISION)
-    else:
-        passing = held  # not used
-        products = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-        for chunk in tl.range(0, WIDTH, CHUNK):
-            own, other = x.load([row, chunk]), y.load([column, chunk])
-            products = tl.dot(own, other.T, products, input_precision=PRECISION)
-    return products, passing
+    """Products of a tile of rows that are too wide to be held: both sides pass by in chunks."""
+    products = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for chunk in tl.range(0, WIDTH, CHUNK):
+        own, other = x.load([row, chunk]), y.load([column, chunk])
+        products = tl.dot(own, other.T, products, input_precision=PRECISION)
+    return products
 
 
 @triton.jit
@@ -89,7 +83,8 @@ def scan_kernel(
     scale = tl.load(beta) * LOG2E
     mine = groups_of(rows, n, period, row_groups, GROUPED)
     low, high = span(block * ROWS, ROWS, n, period, row_ranges, GROUPED)
-    held = x.load([block * ROWS, 0])
+    if WIDTH == CHUNK:
+        held = x.load([block * ROWS, 0])
     top = tl.full((ROWS,), FLOOR, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     square = tl.zeros((ROWS,), tl.float32)
@@ -102,9 +97,13 @@ def scan_kernel(
     last = tl.minimum(first + turns * COLUMNS, m)
     for start in tl.range(first, last, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        products, passing = scores_of(
-            held, x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
-        )
+        if WIDTH == CHUNK:
+            passing = y.load([start, 0])
+            products = tl.dot(held, passing.T, input_precision=PRECISION)
+        else:
+            products = wide_products(
+                x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
+            )
         products, missing = leave_out(
             products,
             missing,

@@ -157,6 +157,7 @@ class Pulls:
 
 def ranges_of(groups: Int[Tensor, " n"]) -> Int[Tensor, "spans 2"]:
     """Lowest and highest group of every few rows, so that most tiles need no mask."""
-    ranges = groups.new_empty((-(-len(groups) // SPAN), 2))
-    range_kernel[(len(ranges),)](groups, ranges, len(groups), SPAN=SPAN, num_warps=1)
+    span = SPAN.value
+    ranges = groups.new_empty((-(-len(groups) // span), 2))
+    range_kernel[(len(ranges),)](groups, ranges, len(groups), SPAN=span, num_warps=1)
     return ranges
