@@ -96,6 +96,7 @@ def main():
     order = [case.name for case in (*CASES, *chosen)]
     for case in chosen:
         found = run_case(case, options, device, results["matmul_tflops"] * 1e12, times, began)
+        found["commit"] = results["environment"]["commit"]
         others = [row for row in results["cases"] if row["name"] != case.name]
         results["cases"] = sorted([*others, found], key=lambda row: order.index(row["name"]))
         results["seconds"] = round(time.perf_counter() - began, 1)
@@ -320,6 +321,8 @@ def table(results):
         error = results["errors"].get("simclr" if case["layout"] == "simclr" else "one", {})
         for place, record in enumerate(case["methods"]):
             lines.append(line(case, record, place, error.get(record["name"])))
+            if case["commit"] != results["environment"]["commit"] and place == 0:
+                lines[-1] = lines[-1].replace(case["name"], f"{case['name']}, earlier commit", 1)
     lines += ["", "Diagnostics on against off, time within rounds, median (quartiles):", ""]
     for case in results["cases"]:
         for name, ratio in case["diagnostics"].items():
