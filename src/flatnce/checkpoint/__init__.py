@@ -13,6 +13,7 @@ Names that begin with a dot are a writer's own: its lock, and folders not yet or
 checkpoints.
 """
 
+from flatnce.checkpoint.background import Writer
 from flatnce.checkpoint.layout import (
     FORMAT_VERSION,
     CheckpointError,
@@ -31,6 +32,7 @@ __all__ = [
     "DamagedCheckpoint",
     "NewerCheckpoint",
     "NoCheckpoint",
+    "Writer",
     "load",
     "rewind",
     "save",

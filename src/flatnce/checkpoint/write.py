@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from flatnce import __version__
 from flatnce.checkpoint import layout
 
-__all__ = ["rewind", "save"]
+__all__ = ["Prepared", "prepare", "rewind", "save"]
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
 
@@ -59,24 +60,71 @@ def save(
         >>> found.step, found.state
         (10, {'seed': 0})
     """
-    place = Path(directory)
+    return prepare(step, weights, state, keep=keep).write(directory)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a checkpoint will hold, on the host and ready to be written.
+
+    Arguments:
+        step: As in :func:`save`.
+        weights: By name.
+        state: In plain data.
+        keep: As in :func:`save`.
+    """
+
+    step: int
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
+    keep: int | None
+
+    def write(self, directory: str | Path) -> Path:
+        """Write it, as :func:`save` does, and return its folder.
+
+        Arguments:
+            directory: The folder of checkpoints.
+        """
+        place = Path(directory)
+        weights = layout.safetensors().save(self.weights, metadata={"format": "pt"})
+        files = {layout.WEIGHTS: weights, layout.STATE: _state_bytes(self.state)}
+        try:
+            with layout.writer(place):
+                _refuse_another_history(place, self.step)
+                folder = _write(place, self.step, files)
+                for old in layout.steps(place)[: -self.keep if self.keep else 0]:
+                    layout.discard(layout.folder_of(place, old))
+        except OSError as error:
+            failure = layout.CheckpointError(_not_written(place, self.step, error))
+            failure.errno = error.errno
+            raise failure from error
+        return folder
+
+
+def prepare(
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int | None = 3,
+    copy: bool = False,
+) -> Prepared:
+    """Bring what a checkpoint will hold to the host; refuses what it cannot hold.
+
+    Arguments:
+        step: As in :func:`save`.
+        weights: Likewise.
+        state: Likewise.
+        keep: Likewise.
+        copy: Copy what is on the host already, so that the model may move on before it is written.
+    """
     if not isinstance(step, int) or step < 0:
         raise ValueError(f"step={step!r} must be a whole number of at least 0")
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
-    portable = _portable(state, "state")
-    files = {layout.WEIGHTS: _weights_bytes(weights), layout.STATE: _state_bytes(portable)}
-    try:
-        with layout.writer(place):
-            _refuse_another_history(place, step)
-            folder = _write(place, step, files)
-            for old in layout.steps(place)[: -keep if keep else 0]:
-                layout.discard(layout.folder_of(place, old))
-    except OSError as error:
-        failure = layout.CheckpointError(_not_written(place, step, error))
-        failure.errno = error.errno
-        raise failure from error
-    return folder
+    portable = _portable(state, "state", copy)
+    layout.safetensors()  # says what to install before anything is copied
+    return Prepared(step, _plain_weights(weights, copy), portable, keep)
 
 
 def rewind(directory: str | Path, step: int) -> None:
@@ -148,7 +196,7 @@ def _force(folder: Path) -> None:
         os.close(file)
 
 
-def _weights_bytes(weights: Mapping[str, Tensor]) -> bytes:
+def _plain_weights(weights: Mapping[str, Tensor], copy: bool) -> dict[str, Tensor]:
     ready: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in weights.items():
@@ -157,13 +205,12 @@ def _weights_bytes(weights: Mapping[str, Tensor]) -> bytes:
                 f"weights[{name!r}] is a {type(tensor).__name__}; pass a state dict: tensors by "
                 "name, and the rest in state"
             )
-        plain = tensor.detach().cpu().contiguous()
+        plain = tensor.detach().to("cpu", copy=copy).contiguous()
         # Tied weights share memory, which safetensors refuses; each name gets its own values.
         address = plain.untyped_storage().data_ptr()
         ready[name] = plain.clone() if address in seen else plain
         seen.add(address)
-    content: bytes = layout.safetensors().save(ready, metadata={"format": "pt"})
-    return content
+    return ready
 
 
 def _state_bytes(state: dict[str, Any]) -> bytes:
@@ -172,10 +219,10 @@ def _state_bytes(state: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _portable(value: Any, place: str) -> Any:  # noqa: ANN401 (any plain data, in and out)
+def _portable(value: Any, place: str, copy: bool) -> Any:  # noqa: ANN401 (any plain data)
     """The value in plain data and CPU tensors; refuses what only code could bring back."""
     if isinstance(value, Tensor):
-        tensor = value.detach().cpu()
+        tensor = value.detach().to("cpu", copy=copy)
         # A view would drag the whole tensor behind it into the file.
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
         return tensor if whole else tensor.clone()
@@ -183,9 +230,10 @@ def _portable(value: Any, place: str) -> Any:  # noqa: ANN401 (any plain data, i
         keys = [key for key in value if not isinstance(key, str | int)]
         if keys:
             raise ValueError(f"{place} has the key {keys[0]!r}; use strings or whole numbers")
-        return {key: _portable(item, f"{place}[{key!r}]") for key, item in value.items()}
+        return {key: _portable(item, f"{place}[{key!r}]", copy) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_portable(item, f"{place}[{i}]") for i, item in enumerate(value))
+        parts = (_portable(item, f"{place}[{i}]", copy) for i, item in enumerate(value))
+        return type(value)(parts)
     if type(value) in _PLAIN:
         return value
     raise ValueError(

@@ -1,6 +1,7 @@
 """Stopping at a number that is not one: which term, since when, and what is still good."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,12 +25,20 @@ class Sentinel:
         learner: Whose loss and gradients.
         directory: The run's, whose checkpoints are named when training stops.
         device: Where the learner computes.
+        writer: Of these checkpoints: what is under way is waited for before they are named.
     """
 
     TERMS = ("loss", "gradient")
 
-    def __init__(self, learner: nn.Module, directory: Path, device: torch.device) -> None:
+    def __init__(
+        self,
+        learner: nn.Module,
+        directory: Path,
+        device: torch.device,
+        writer: checkpoint.Writer | None = None,
+    ) -> None:
         self.learner, self.directory = learner, directory
+        self.writer = writer or checkpoint.Writer()
         self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
         self.taken = torch.zeros((), dtype=torch.long, device=device)
         self.first_parameter = torch.full_like(self.taken, -1)
@@ -94,6 +103,8 @@ class Sentinel:
             found.append(f"the weights {weights} are no longer finite")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
+        with suppress(OSError):  # one that failed is not among them
+            self.writer.wait()
         kept = checkpoint.steps(self.directory / "checkpoints")
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
         return (

@@ -206,7 +206,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
     # In a sweep a lane bounds how far the host runs ahead.
     lines = Lines(training, recorder, clock, log_every, most=None if shared else 1)
 
-    with _asked(shared) as interrupts:
+    with _asked(shared) as interrupts, training.all_saved():
         while training.step < training.steps:
             epoch, done = divmod(training.step, per_epoch)
             for batch in training.images.loader.epoch(epoch, start=done):
@@ -218,6 +218,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 save = step % save_every == 0 or last
                 yield look or save
                 clock.stepped()
+                training.writer.check()
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**position(training), "note": note})
@@ -236,7 +237,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 if save or stop:
                     training.check()
                     clock.stepped()
-                    training.save()
+                    training.save(wait=False)
                     clock.paused()
                 if stop and not last:
                     recorder.close()

@@ -2,6 +2,8 @@
 
 import gc
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from flatnce import checkpoint, distributed
-from flatnce.data import Batch
+from flatnce.data import Batch, Streaming
 from flatnce.diagnostics import Monitor
 from flatnce.models.swift import swift
 from flatnce.train.config import TrainConfig
@@ -74,7 +76,8 @@ class Training:
             momentum=config.optimizer.momentum,
         )
         self.monitor = Monitor()
-        self.sentinel = Sentinel(self.learner, directory, device)
+        self.writer = checkpoint.Writer()
+        self.sentinel = Sentinel(self.learner, directory, device, self.writer)
         self.notes: list[str] = []  # for a person, said once
         self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
         self._take_step = self._stepper()
@@ -113,8 +116,12 @@ class Training:
         """Stop if anything was not finite so far; reads from the device."""
         self.sentinel.check(self.rate.at(self.step))
 
-    def save(self) -> None:
-        """Write a checkpoint of this step, after a check that it is worth keeping."""
+    def save(self, wait: bool = True) -> None:
+        """Write a checkpoint of this step, after a check that it is worth keeping.
+
+        Arguments:
+            wait: Until it is on the disk. Else only until it is copied: the run may go on.
+        """
         self.check()
         random = distributed.gather(torch.get_rng_state()[None].to(self.device))
         random_cuda = None
@@ -136,7 +143,21 @@ class Training:
             "random_cuda": random_cuda,
         }
         place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
-        checkpoint.save(place, self.step, self.learner.state_dict(), state, keep=keep)
+        self.writer.save(place, self.step, self.learner.state_dict(), state, keep=keep)
+        # Where workers are forked, no thread may be under way that they would find cut off.
+        if wait or isinstance(self.images.loader, Streaming):
+            self.writer.wait()
+
+    @contextmanager
+    def all_saved(self) -> Iterator[None]:
+        """Let no checkpoint be under way afterwards, however what is inside ends."""
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):  # what is being raised came first
+                self.writer.wait()
+            raise
+        self.writer.wait()
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint, exactly.

@@ -1,0 +1,178 @@
+"""Checkpoints written while training goes on are those of the moment they were asked for."""
+
+import errno
+import os
+import threading
+
+import pytest
+import torch
+
+from flatnce import checkpoint
+from flatnce.checkpoint import CheckpointError, write
+from flatnce.data import load
+from flatnce.train import preset, train
+from flatnce.train.finite import Sentinel
+from flatnce.train.training import Training
+
+pytest.importorskip("safetensors", reason="the train extra is not installed")
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Writing waits until it is let go."""
+    go, whole = threading.Event(), write._write_file
+
+    def patient(path, content):
+        assert go.wait(20)
+        whole(path, content)
+
+    monkeypatch.setattr(write, "_write_file", patient)
+    yield go
+    go.set()
+
+
+def full(path, content):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_changes_after_the_call_is_not_written(tmp_path, held):
+    net = torch.nn.Linear(2, 1)
+    state = {"momentum": torch.zeros(3), "history": [{"loss": 1.0}]}
+    before = net.weight.detach().clone()
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, net.state_dict(), state)
+    with torch.no_grad():
+        net.weight.add_(1.0)
+    state["momentum"].add_(1.0)
+    state["history"][0]["loss"] = 2.0
+    state["history"].append({"loss": 3.0})
+    held.set()
+    writer.wait()
+    found = checkpoint.load(tmp_path)
+    assert torch.equal(found.weights["weight"], before)
+    assert not found.state["momentum"].any()
+    assert found.state["history"] == [{"loss": 1.0}]
+
+
+def test_one_is_written_at_a_time_and_in_order(tmp_path, held):
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    assert checkpoint.steps(tmp_path) == []
+    writer.check()  # nothing is wrong, and it does not wait
+    threading.Timer(0.05, held.set).start()
+    writer.save(tmp_path, 2, {}, {})
+    assert checkpoint.steps(tmp_path)[0] == 1
+    writer.wait()
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("call", ["save", "check", "wait"])
+def test_what_could_not_be_written_is_raised_once_by_the_next_call(tmp_path, monkeypatch, call):
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "_write_file", full)
+        writer.save(tmp_path, 2, {}, {})
+        writer._thread.join()
+    arguments = (tmp_path, 3, {}, {}) if call == "save" else ()
+    with pytest.raises(CheckpointError, match=r"step 2 was not written.*disk is full.*of step 1"):
+        getattr(writer, call)(*arguments)
+    writer.wait()
+    assert checkpoint.steps(tmp_path) == [1]
+
+
+def test_what_cannot_be_saved_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"state\['net'\] is a Linear"):
+        checkpoint.Writer().save(tmp_path, 1, {}, {"net": torch.nn.Linear(2, 1)})
+
+
+# --- In a run
+
+
+SHORT = preset("digits").override(
+    epochs=1,
+    batch_size=96,
+    log_every=2,
+    checkpoint_every=0.5,
+    watch_every=0.0,
+    tensorboard=False,
+    device="cpu",
+)
+
+
+HALF = "step-000000007"
+
+
+def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
+    later, seen, whole = threading.Event(), [], write._write_file
+
+    def report(line):
+        if line["kind"] == "train" and line["step"] > 7:
+            later.set()
+
+    def patient(path, content):
+        if HALF in str(path):
+            seen.append(later.wait(20))
+        whole(path, content)
+
+    monkeypatch.setattr(write, "_write_file", patient)
+    outcome = train(SHORT, tmp_path / "run", report=report)
+    assert seen and all(seen), "the run waited for the disk"
+    assert outcome.finished and checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 7, 14]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Writer, "save", _at_once)
+        train(SHORT, tmp_path / "other")
+    for step in (7, 14):
+        one, two = (
+            checkpoint.load(tmp_path / name / "checkpoints", step) for name in ("run", "other")
+        )
+        assert all(torch.equal(one.weights[name], two.weights[name]) for name in two.weights)
+
+
+def _at_once(self, *arguments, **options):
+    checkpoint.save(*arguments, **options)
+
+
+def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch):
+    whole = write._write_file
+
+    def sometimes(path, content):
+        (full if HALF in str(path) else whole)(path, content)
+
+    monkeypatch.setattr(write, "_write_file", sometimes)
+    with pytest.raises(CheckpointError, match="the checkpoint of step 7 was not written"):
+        train(SHORT, tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
+    net = torch.nn.Linear(2, 1)
+    writer = checkpoint.Writer()
+    writer.save(tmp_path / "checkpoints", 7, net.state_dict(), {})
+    sentinel = Sentinel(net, tmp_path, torch.device("cpu"), writer)
+    threading.Timer(0.05, held.set).start()
+    error = sentinel.failure(0.1, ValueError("bad rows"))
+    assert "the checkpoint of step 7 is good and is kept" in str(error)
+
+
+def test_where_workers_are_forked_nothing_is_under_way(tmp_path):
+    images = load("digits")
+    for number, picture in enumerate(images.images[:40]):
+        folder = tmp_path / "pictures" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_picture(folder / f"{number}.png", picture)
+    config = preset("digits").override(
+        data=str(tmp_path / "pictures"), batch_size=8, device="cpu", tensorboard=False, workers=0
+    )
+    training = Training(config, tmp_path / "run", torch.device("cpu"))
+    training.save(wait=False)
+    assert training.writer._thread is None
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def _write_picture(path, picture):
+    from PIL import Image
+
+    Image.fromarray(picture[0].numpy()).save(path)
