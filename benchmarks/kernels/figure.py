@@ -53,6 +53,10 @@ def draw_lines(panel, cases, key, label):
     panel.set_ylabel(label)
 
 
+def rounded(number):
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def draw_bars(panel, case):
     """Time of every method of one row."""
     timed = [record for record in case["methods"] if "ms" in record]
@@ -62,7 +66,7 @@ def draw_bars(panel, case):
         whisker = [[record["ms"] - low], [high - record["ms"]]]
         color = "#009E73" if record["kind"] == "ours" else "#BBBBBB"
         panel.barh(place, record["ms"], color=color, xerr=whisker, error_kw={"linewidth": 1})
-        panel.text(high, place, f" {record['ms']:.3g} ms", va="center", fontsize=8)
+        panel.text(high, place, f" {rounded(record['ms'])} ms", va="center", fontsize=8)
     panel.axvline(case["floor_ms"], color="#444444", linestyle=":", linewidth=1.2)
     panel.set_yticks(range(len(timed)), [record["name"] for record in timed], fontsize=8)
     panel.set_xscale("log")
