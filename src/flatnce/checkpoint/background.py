@@ -15,7 +15,8 @@ __all__ = ["Writer"]
 class Writer:
     """Writes one checkpoint at a time in a thread of its own.
 
-    A checkpoint that could not be written is raised by the next call of any method.
+    One that could not be written is raised by the next call of any method, so the last call should
+    be of :meth:`wait`.
 
     Examples:
         >>> import tempfile, torch
@@ -30,7 +31,8 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
+        self._done.set()
         self._failure: BaseException | None = None
 
     def save(
@@ -44,6 +46,8 @@ class Writer:
     ) -> None:
         """As :func:`flatnce.checkpoint.save`; returns when everything is copied.
 
+        Waits first for the one before.
+
         Arguments:
             directory: As there.
             step: As there.
@@ -53,21 +57,33 @@ class Writer:
         """
         self.wait()
         prepared = prepare(step, weights, state, keep=keep, copy=True)
+        work = (prepared, Path(directory))
         # Not a daemon: an interpreter that ends waits until the files are whole.
-        self._thread = threading.Thread(target=self._write, args=(prepared, Path(directory)))
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=work, name=f"checkpoint of {step}")
+        self._done.clear()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._write(*work)
 
     def check(self) -> None:
         """Raise what went wrong so far; does not wait."""
+        if self._failure is None:
+            return
         failure, self._failure = self._failure, None
-        if failure is not None:
+        try:
             raise failure
+        finally:
+            del failure  # its trace holds this frame, and with it all that was to be written
+
+    def settle(self) -> None:
+        """Wait until nothing is under way; what went wrong is left to the next call."""
+        # Not by `join`: an interrupted one takes the thread for ended (until Python 3.13).
+        self._done.wait()
 
     def wait(self) -> None:
         """Wait until nothing is under way."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.settle()
         self.check()
 
     def _write(self, prepared: Prepared, directory: Path) -> None:
@@ -75,3 +91,5 @@ class Writer:
             prepared.write(directory)
         except BaseException as error:  # raised where somebody listens
             self._failure = error
+        finally:
+            self._done.set()

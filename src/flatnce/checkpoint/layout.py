@@ -151,7 +151,11 @@ def writer(directory: Path) -> Iterator[None]:
         for leftover in directory.glob(f".step-*{_PARTIAL}"):
             if alone or time.time() - _last_touched(leftover) > _DEAD_AFTER:
                 shutil.rmtree(leftover, ignore_errors=True)
-        yield
+        try:
+            yield
+        finally:
+            if alone:  # a process forked meanwhile holds the file too, and would keep the lock
+                fcntl.flock(lock.fileno(), fcntl.LOCK_UN)
 
 
 def _locked(file: int) -> bool:

@@ -122,8 +122,8 @@ def prepare(
         raise ValueError(f"step={step!r} must be a whole number of at least 0")
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
-    portable = _portable(state, "state", copy)
     layout.safetensors()  # says what to install before anything is copied
+    portable = _portable(state, "state", copy)
     return Prepared(step, _plain_weights(weights, copy), portable, keep)
 
 

@@ -1,7 +1,6 @@
 """Stopping at a number that is not one: which term, since when, and what is still good."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -35,10 +34,9 @@ class Sentinel:
         learner: nn.Module,
         directory: Path,
         device: torch.device,
-        writer: checkpoint.Writer | None = None,
+        writer: checkpoint.Writer,
     ) -> None:
-        self.learner, self.directory = learner, directory
-        self.writer = writer or checkpoint.Writer()
+        self.learner, self.directory, self.writer = learner, directory, writer
         self.first_bad = torch.full((len(self.TERMS),), -1, dtype=torch.long, device=device)
         self.taken = torch.zeros((), dtype=torch.long, device=device)
         self.first_parameter = torch.full_like(self.taken, -1)
@@ -103,8 +101,7 @@ class Sentinel:
             found.append(f"the weights {weights} are no longer finite")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
-        with suppress(OSError):  # one that failed is not among them
-            self.writer.wait()
+        self.writer.settle()
         kept = checkpoint.steps(self.directory / "checkpoints")
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
         return (

@@ -140,7 +140,8 @@ def begin(
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
             with closing(recorder), recorder.writing(), keeping_failure(training, recorder):
-                training.save()
+                with training.all_saved():
+                    training.save()
                 return (yield from _run(training, recorder, interrupts))
         except (ValueError, OSError):
             if training.step == 0 and log is not None:
@@ -243,6 +244,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                     recorder.close()
                     training.leave()
                     return Outcome(training.directory, False, step)
+    clock.paused()  # the last checkpoint was waited for
     recorder.finish(results_of(training))
     training.leave()
     return Outcome(training.directory, True, training.step)

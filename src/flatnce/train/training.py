@@ -3,9 +3,10 @@
 import gc
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +28,10 @@ from flatnce.train.stepping import Recorded, Step
 __all__ = ["Training", "check_ess", "compute_dtype", "rate_schedule"]
 
 
+_forking: "WeakSet[Training]" = WeakSet()
+"""Runs of this process that let worker processes read their images."""
+
+
 class Training:
     """A run in memory, at some step.
 
@@ -42,6 +47,8 @@ class Training:
         check_ess(config)
         several = distributed.is_active()
         self.images = open_images(config, device)
+        if isinstance(self.images.loader, Streaming):
+            _forking.add(self)
         self.steps_per_epoch = len(self.images.loader)
         self.steps = config.run.epochs * self.steps_per_epoch
         self.learner = build_learner(
@@ -144,8 +151,8 @@ class Training:
         }
         place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
         self.writer.save(place, self.step, self.learner.state_dict(), state, keep=keep)
-        # Where workers are forked, no thread may be under way that they would find cut off.
-        if wait or isinstance(self.images.loader, Streaming):
+        # A worker forked meanwhile would find the thread cut off, and its locks held.
+        if wait or _forking:
             self.writer.wait()
 
     @contextmanager
@@ -153,9 +160,11 @@ class Training:
         """Let no checkpoint be under way afterwards, however what is inside ends."""
         try:
             yield
-        except BaseException:
-            with suppress(OSError):  # what is being raised came first
+        except BaseException as error:
+            try:
                 self.writer.wait()
+            except Exception as failure:  # what is being raised came first
+                error.add_note(str(failure))
             raise
         self.writer.wait()
 
