@@ -95,6 +95,15 @@ def test_without_a_thread_it_is_written_all_the_same(tmp_path, monkeypatch):
     writer.wait()
 
 
+@pytest.fixture
+def interruptible():
+    """Also where the shell that began the tests has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_who_is_interrupted_while_waiting_can_wait_again(tmp_path, held):
     writer = checkpoint.Writer()
     writer.save(tmp_path, 1, {}, {})
