@@ -8,6 +8,7 @@ those of the other side.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 
 import torch
 from jaxtyping import Float
@@ -65,10 +66,10 @@ def pulled_rows(
     if not is_wide(x):
         return pull(pulls, offset, limit)
     sums = torch.empty((limit - offset, x.shape[1]), dtype=torch.float32, device=x.device)
-    for start in range(offset, limit, BLOCK):
-        stop = min(start + BLOCK, limit)
-        for begin in range(0, len(y), BLOCK):
-            end = min(begin + BLOCK, len(y))
+    blocks = product(range(offset, limit, BLOCK), range(0, len(y), BLOCK))
+    with _exact_sums():
+        for start, begin in blocks:
+            stop, end = min(start + BLOCK, limit), min(begin + BLOCK, len(y))
             weights = weigh(pulls, (start, stop), (begin, end))
             _add(sums[start - offset : stop - offset], weights, y[begin:end], begin == 0)
             if shared is not None:
@@ -86,12 +87,10 @@ def _add(sums: Tensor, weights: Tensor, rows: Tensor, first: bool) -> None:
     if weights.dtype == torch.float32:
         sums.addmm_(weights, rows, beta=beta)
     elif not weights.is_cuda:  # the interpreter
-        product = weights.float() @ rows.float()
-        sums.copy_(product if first else sums + product)
+        sums.addmm_(weights.float(), rows.float(), beta=beta)
     else:
-        with _exact_sums():
-            into = torch.ops.aten.addmm.dtype_out
-            into(sums, weights, rows, torch.float32, beta=beta, out=sums)
+        into = torch.ops.aten.addmm.dtype_out
+        into(sums, weights, rows, torch.float32, beta=beta, out=sums)
 
 
 @contextmanager
