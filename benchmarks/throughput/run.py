@@ -116,6 +116,20 @@ def part_sweep(options, root):
 
 
 def by_sweep(options, root):
+    """Images a second in sum, of several sweeps one after another."""
+    sweeps = []
+    for _ in range(options.sweeps):
+        sweeps.append(one_sweep(options, root))
+        release()
+    rates = [found["images_per_second"] for found in sweeps]
+    return {
+        "images_per_second": statistics.median(rates),
+        "range": [min(rates), max(rates)],
+        "sweeps": sweeps,
+    }
+
+
+def one_sweep(options, root):
     """Images a second in sum while all runs are under way, from the lines that they log."""
     from flatnce.train import sweep
 
@@ -404,6 +418,7 @@ def parsed():
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
     options = parser.parse_args()
     options.trial, options.runs, options.peers = 20, SWEEP_RUNS, PEERS
+    options.sweeps = 1 if options.cpu else 3
     if options.cpu:
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
         options.batches, options.runs, options.peers = options.batches or [32], 2, PEERS[1:2]
