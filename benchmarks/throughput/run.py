@@ -102,7 +102,7 @@ def part_sweep(options, root):
     found = {
         "runs": options.runs,
         "batch": SWEEP_BATCH,
-        "goal": None if options.cpu else SWEEP_GOAL,
+        "goal": SWEEP_GOAL if options.runs == SWEEP_RUNS else None,
     }
     for name, measure in (("sweep", by_sweep), ("streams", by_streams)):
         try:
@@ -410,6 +410,7 @@ def parsed():
     parser.add_argument("--out", type=Path, help="results.json beside this file by default")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
+    parser.add_argument("--runs", type=int, help=f"of a sweep; {SWEEP_RUNS} by default")
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
@@ -417,11 +418,12 @@ def parsed():
     parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
     options = parser.parse_args()
-    options.trial, options.runs, options.peers = 20, SWEEP_RUNS, PEERS
+    options.trial, options.peers = 20, PEERS
     options.sweeps = 1 if options.cpu else 3
+    options.runs = options.runs or (2 if options.cpu else SWEEP_RUNS)
     if options.cpu:
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
-        options.batches, options.runs, options.peers = options.batches or [32], 2, PEERS[1:2]
+        options.batches, options.peers = options.batches or [32], PEERS[1:2]
         options.peer_seconds = 0.5
     options.batches = options.batches or list(BATCHES)
     if options.out is None:
