@@ -227,7 +227,7 @@ def weigh(
     """
     x, y = pulls.x, pulls.y
     height, length = rows[1] - rows[0], columns[1] - columns[0]
-    tiles = tiles or choose_tiles(x.operand, height, scans=False, pulls=False)
+    tiles = tiles or choose_tiles(x.operand, len(x.operand), scans=False, pulls=False)
     # Products are fastest from rows that begin at multiples of 128 bytes.
     out = x.operand.new_empty((height, 64 * triton.cdiv(length, 64)))
     inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)

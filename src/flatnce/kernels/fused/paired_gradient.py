@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from flatnce.kernels.fused.launch import bounds_of, scan
-from flatnce.kernels.fused.pulling import piece_of, pulled_rows, shared_sums
+from flatnce.kernels.fused.pulling import MOST_SHARED, piece_of, pulled_rows, shared_sums
 from flatnce.kernels.fused.rows import finish_kernel
 from flatnce.kernels.fused.sides import (
     Masks,
@@ -90,10 +90,12 @@ def paired_gradient(
         weights.append(weights[0] if layout == "views" else None)
     pulls = Pulls(one, two, beta, masks, weights[0], weights[1], bounds)
     from_mean = means.numel() > 0 and to_lse2 is None
-    gradients = [torch.empty_like(left), torch.empty_like(right)]
+    gradients: list[Tensor] = []
     block, chunk = blocks_of(operand)
     for side, start, stop, sums in _sums(pulls, layout, b, from_mean):
         z, partner = (left, right) if side == 0 else (right, left)
+        if side == len(gradients):  # not before: wide rows hold much until then
+            gradients.append(torch.empty_like(z))
         finish_kernel[(triton.cdiv(stop - start, block),)](
             z,
             partner,
@@ -148,13 +150,16 @@ def _sums(
     if from_mean:
         yield 0, 0, b, None
     else:
-        shared = shared_sums(pulls)
+        shared = shared_sums(pulls, MOST_SHARED)
         for start, stop in pieces:
             yield 0, start, stop, pulled_rows(pulls, start, stop, shared)
+    done = 0
     if shared is not None:
-        yield 1, 0, b, shared[None]
-        return
-    for start, stop in pieces:
+        done = len(shared)
+        yield 1, 0, done, shared[None]
+        shared = None  # before the others are made
+    for start in range(done, b, step):
+        stop = min(start + step, b)
         yield 1, start, stop, pulled_rows(pulls.transposed(), start, stop)
 
 

@@ -18,12 +18,12 @@ from flatnce.kernels.fused.launch import MOST_SCRATCH, pull, weigh
 from flatnce.kernels.fused.sides import Pulls
 from flatnce.kernels.fused.tiles import is_wide
 
-__all__ = ["piece_of", "pulled_rows", "shared_sums"]
+__all__ = ["MOST_SHARED", "piece_of", "pulled_rows", "shared_sums"]
 
 BLOCK = 8192
 """Rows and columns of a block of weights: 128 MiB of half precision."""
-MOST_SHARED = 2**26
-"""Numbers of the other side's sums, of which all are held while the rows pass: 256 MiB."""
+MOST_SHARED = 7 * 2**24
+"""Numbers of the other side's sums that plain layouts hold while the rows pass: 448 MiB."""
 
 
 def piece_of(operand: Tensor) -> int:
@@ -36,19 +36,28 @@ def piece_of(operand: Tensor) -> int:
     return max(1, most // width)
 
 
-def shared_sums(pulls: Pulls) -> Float[Tensor, "m w"] | None:
-    """Room for the other side's sums, where those come cheaply with these; else None."""
+def shared_sums(pulls: Pulls, most: int | None = None) -> Float[Tensor, "h w"] | None:
+    """Room for sums of the other side's first rows, where those come cheaply with these.
+
+    Arguments:
+        pulls: Who is pulled by whom.
+        most: Numbers of them; by default all.
+    """
     other = pulls.y.operand
-    if not is_wide(other) or other.numel() > MOST_SHARED:
+    m, width = other.shape
+    held = m if most is None else min(m, most // width)
+    if held < m:
+        held -= held % BLOCK
+    if not is_wide(other) or held == 0:
         return None
-    return torch.empty(other.shape, dtype=torch.float32, device=other.device)
+    return torch.empty((held, width), dtype=torch.float32, device=other.device)
 
 
 def pulled_rows(
     pulls: Pulls,
     offset: int = 0,
     limit: int | None = None,
-    shared: Float[Tensor, "m w"] | None = None,
+    shared: Float[Tensor, "h w"] | None = None,
 ) -> Float[Tensor, "parts r w"]:
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
@@ -59,7 +68,7 @@ def pulled_rows(
         offset: First row wanted.
         limit: One past the last; by default all.
         shared: From :func:`shared_sums`: after pieces in order, from the first row to the last,
-            the sums of ``y`` over ``x``.
+            the sums of the first rows of ``y`` over ``x``.
     """
     x, y = pulls.x.operand, pulls.y.operand
     limit = len(x) if limit is None else limit
@@ -72,7 +81,7 @@ def pulled_rows(
             stop, end = min(start + BLOCK, limit), min(begin + BLOCK, len(y))
             weights = weigh(pulls, (start, stop), (begin, end))
             _add(sums[start - offset : stop - offset], weights, y[begin:end], begin == 0)
-            if shared is not None:
+            if shared is not None and begin < len(shared):
                 _add(shared[begin:end], weights.T, x[start:stop], start == 0)
             del weights  # before the next are made
     lift = pulls.bounds[2]

@@ -112,7 +112,9 @@ def _wide_tiles(n: int, width: int, size: int) -> Tiles:
         return Tiles(64, 64, 32, 4, 3)
     if n <= 1024:
         return Tiles(64, 64, 64, 4, 3)
-    return Tiles(128, 128, 64, 4, 3) if width <= 512 else Tiles(128, 256, 64, 8, 3)
+    # Of very many rows a card is at its limit of power, where what moves less is ahead.
+    small = width <= 512 and n <= 131_072
+    return Tiles(128, 128, 64, 4, 3) if small else Tiles(128, 256, 64, 8, 3)
 
 
 def _best_tiles(n: int, width: int, size: int, scans: bool, pulls: bool) -> Tiles:
