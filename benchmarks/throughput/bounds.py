@@ -2,11 +2,13 @@
 
     python benchmarks/throughput/bounds.py --root DATA       writes bounds.json beside this file
     python benchmarks/throughput/bounds.py --show            prints its tables and stops
+    python benchmarks/throughput/bounds.py --cpu             a smoke run, without a card
 
-A kernel whose blocks fill half of the card's multiprocessors leaves the other half to another run;
-one that fills them all does not. So a step of n runs takes no less than n times the sum over its
-kernels of time x share of the card, if kernels side by side slow each other down no further. The
-times are those of a step whose kernels run one after another.
+A kernel whose blocks fill half of the card's slots leaves the other half to another run; one that
+fills them all does not. Time x share of the slots is a kernel's slot-time, in units of the card.
+If the blocks of a kernel take equally long, and kernels side by side slow each other down no
+further, a step of n runs takes no less than n times the sum over its kernels. The times are those
+of a step whose kernels run one after another.
 """
 
 import argparse
@@ -35,15 +37,21 @@ NORMS = "norms, ReLU and additions"
 OTHER = "the rest: loss, diagnostics, small sums"
 
 
-def kernels_of(trace):
+def kernels_of(trace, device):
     """The kernels and copies of a profiler's trace, with their times in microseconds."""
     events = json.loads(Path(trace).read_text())["traceEvents"]
-    wanted = ("kernel", "gpu_memcpy", "gpu_memset")
+    wanted = ("kernel", "gpu_memcpy", "gpu_memset") if device.type == "cuda" else ("cpu_op",)
     return [e for e in events if e.get("cat") in wanted and e.get("ph") == "X"]
 
 
 def share_of(kernel, card):
-    """How much of the card's multiprocessors a kernel's blocks occupy; more than one wave is 1."""
+    """The share of the card's slots for blocks that a kernel has, on average over its time.
+
+    A multiprocessor has as many slots as blocks of this kernel fit on it. If all blocks take
+    equally long, they run in waves that are full but for the last: 133 blocks on 132 slots take
+    two waves, and have half of the card. That times the kernel's time is the slot-time which
+    other runs cannot have; where blocks differ, it is only an estimate of it.
+    """
     given = kernel["args"]
     if "grid" not in given:
         return 0.0  # a copy is no work of the multiprocessors
@@ -54,7 +62,9 @@ def share_of(kernel, card):
     fit = min(
         card["registers"] // registers, card["shared"] // shared, card["threads"] // threads, 32
     )
-    return min(1.0, math.prod(given["grid"]) / (card["processors"] * max(1, fit)))
+    slots = card["processors"] * max(1, fit)
+    blocks = math.prod(given["grid"])
+    return blocks / (slots * -(-blocks // slots))
 
 
 def family_of(name):
@@ -101,69 +111,78 @@ def summed(kernels, steps, card):
             "kernels": rows(names)[:40]}  # fmt: skip
 
 
-def profiled(go, steps):
-    """The kernels of some steps."""
-    kinds = [torch.profiler.ProfilerActivity.CUDA]
+def profiled(go, steps, device):
+    """The kernels of some steps; on the CPU, operations."""
+    kinds = [getattr(torch.profiler.ProfilerActivity, device.type.upper())]
     with tempfile.TemporaryDirectory() as place:
         with torch.profiler.profile(activities=kinds) as found:
             go(steps)
-            torch.cuda.synchronize()
+            trainings.settle(device)
         path = Path(place) / "trace.json"
         found.export_chrome_trace(str(path))
-        return kernels_of(path)
+        return kernels_of(path, device)
 
 
 def one_after_another(training):
     """Let no two kernels of a step overlap, so that each has the time it needs alone."""
     training.learner.called._overlap = False
-    training._take_step.step.aside.stream = None
+    getattr(training._take_step, "step", training._take_step).aside.stream = None
     return training
 
 
-def measured(options):
-    root, data = trainings.data_root(options)
-    runs = []
-    for seed in range(RUNS):
-        config = trainings.configured(options, root, batch_size=BATCH, seed=seed)
-        runs.append(trainings.build(config))
-    single = one_after_another(trainings.build(config))
-    trainings.take(single, options.warm_up)
-    on = [torch.cuda.Stream() for _ in runs]
-    for one, stream in zip(runs, on, strict=True):
-        with torch.cuda.stream(stream):
-            trainings.take(one, options.warm_up)
-        trainings.settle(one.device)
-
-    def go(steps, count=RUNS):
-        for _ in range(steps):
-            for one, stream in list(zip(runs, on, strict=True))[:count]:
-                with torch.cuda.stream(stream):
-                    trainings.take(one, 1)
-        trainings.settle(runs[0].device)
-
-    facts = torch.cuda.get_device_properties(0)
-    card = {
+def card_of(device):
+    """What a multiprocessor holds, and how many there are; on the CPU nothing is asked of it."""
+    if device.type != "cuda":
+        return {}
+    facts = torch.cuda.get_device_properties(device)
+    return {
         "processors": facts.multi_processor_count,
         "registers": facts.regs_per_multiprocessor,
         "shared": facts.shared_memory_per_multiprocessor,
         "threads": facts.max_threads_per_multi_processor,
     }
+
+
+def measured(options):
+    root, data = trainings.data_root(options)
+    queues, device = trainings.widen(), trainings.device_of(options)
+    on, runs = trainings.lanes(device, options.runs), []
+    for seed, stream in enumerate(on):
+        config = trainings.configured(options, root, batch_size=BATCH, seed=seed)
+        with torch.cuda.stream(stream):
+            runs.append(trainings.build(config))
+            trainings.take(runs[-1], options.warm_up)
+        trainings.settle(device)
+    single = one_after_another(trainings.build(config))
+    trainings.take(single, options.warm_up)
+
+    def go(steps, count=options.runs):
+        for _ in range(steps):
+            for one, stream in list(zip(runs, on, strict=True))[:count]:
+                with torch.cuda.stream(stream):
+                    trainings.take(one, 1)
+        trainings.settle(device)
+
+    card = card_of(device)
     go(STEPS)
-    alone = summed(profiled(lambda steps: trainings.take(single, steps), STEPS), STEPS, card)
-    together = summed(profiled(go, STEPS), STEPS, card)
+    by_itself = profiled(lambda steps: trainings.take(single, steps), STEPS, device)
+    alone = summed(by_itself, STEPS, card)
+    together = summed(profiled(go, STEPS, device), STEPS, card)
     times = {}
-    for name, count in (("alone", 1), ("together", RUNS)):
+    for name, count in (("alone", 1), ("together", options.runs)):
         times[name] = []
         for _ in range(5):
             began = time.perf_counter()
-            go(100, count)
-            times[name].append(round(10 * (time.perf_counter() - began), 4))
+            go(options.timed, count)
+            took = 1e3 * (time.perf_counter() - began) / options.timed
+            times[name].append(round(took, 4))
         times[name].sort()
     return {
-        "environment": environment(list(range(RUNS)), "cuda"),
+        "environment": environment(list(range(options.runs)), device.type),
         "data": data,
-        "runs": RUNS,
+        "runs": options.runs,
         "batch": BATCH,
+        "queues": queues,
         "card": card,
         "ms_a_step": times,
         "alone": alone,
@@ -198,13 +217,21 @@ def table(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="where cifar-10-batches-bin lies")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("bounds.json"))
+    parser.add_argument("--out", type=Path, help="bounds.json beside this file by default")
     parser.add_argument("--show", action="store_true", help="print the tables of --out and stop")
+    parser.add_argument(
+        "--cpu", action="store_true", help="digits, two runs, no card and no bound"
+    )
     options = parser.parse_args()
+    options.runs, options.warm_up, options.timed = (2, 3, 5) if options.cpu else (RUNS, 30, 100)
+    if options.out is None:
+        small = Path("build") / "bounds-smoke.json"
+        options.out = small if options.cpu else Path(__file__).with_name("bounds.json")
     if not options.show:
-        if not torch.cuda.is_available():
+        trainings.widen()  # before CUDA is asked for anything
+        if not options.cpu and not torch.cuda.is_available():
             sys.exit("a profile of the card needs a CUDA device")
-        options.cpu, options.warm_up = False, 30
+        options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(measured(options), indent=1) + "\n")
     print(table(json.loads(options.out.read_text())))
 

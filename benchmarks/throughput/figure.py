@@ -89,10 +89,15 @@ def draw_together(panel, parts):
         and "images_per_second" in row
     ]
     swept = parts.get("sweep") or {}
-    for name in ("streams", "sweep"):
-        if "images_per_second" in swept.get(name, {}):
-            rate = swept[name]["images_per_second"]
-            bars.append((f"{swept['runs']} runs, {name}", rate, OURS))
+    beside = (swept.get("runs"), run.SWEEP_BATCH)
+    bars += [
+        (f"{row['runs']} runs, streams", row["images_per_second"], OURS)
+        for row in parts.get("runs", [])
+        if (row["runs"], row["batch"]) == beside and "images_per_second" in row
+    ]
+    if "images_per_second" in swept.get("sweep", {}):
+        rate = swept["sweep"]["images_per_second"]
+        bars.append((f"{swept['runs']} runs, sweep", rate, OURS))
     for place, (_, rate, color) in enumerate(bars):
         panel.barh(place, rate, color=color)
         panel.text(rate, place, f" {rate:,.0f}", va="center", fontsize=8)

@@ -4,13 +4,14 @@
     python benchmarks/throughput/run.py --only train     one part
     python benchmarks/throughput/run.py --cpu            a smoke run on digits, without a card
 
-Parts: train, sweep, peers, evaluate, memory. One that fails prints its traceback and is noted;
-the others go on.
+Parts, in this order: train, sweep, runs, evaluate, memory, peers. One that fails prints its
+traceback and is noted; the others go on.
 """
 
 import argparse
 import gc
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -37,6 +38,14 @@ GOALS = {
     ("resnet50", 256): 9_000,
 }
 SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
+RUNS_BY_COUNT, HALF_BATCH = (4, 8, 12, 16), 16
+"""Runs side by side at a sweep's batch; and half of that, at which a sweep's number of runs has
+half the work in as many launches."""
+CLASSES_APART = 4.5
+"""How far two classes to be told apart lie from each other, in standard deviations of a feature:
+near enough that kNN and a linear probe are wrong now and then."""
+VIEWS_NOISE = 2.0
+"""Of the two views of an image whose information is asked for: not every pair is recognised."""
 EVALUATION_GOAL_S = 3.0
 NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 MIB = 2**20
@@ -98,21 +107,33 @@ def one_run(options, config, batch):
 
 
 def part_sweep(options, root):
-    """Runs side by side: flatnce.train.sweep as users call it, and lanes of our own beside it."""
-    found = {
-        "runs": options.runs,
-        "batch": SWEEP_BATCH,
-        "goal": SWEEP_GOAL if options.runs == SWEEP_RUNS else None,
-    }
-    for name, measure in (("sweep", by_sweep), ("streams", by_streams)):
-        try:
-            found[name] = measure(options, root)
-        except Exception:
-            found[name] = {"failed": traceback.format_exc()}
-            traceback.print_exc()
-        print(f"  {name}: {found[name]}", flush=True)
-        release()
+    """Runs side by side: flatnce.train.sweep as users call it."""
+    found = {"runs": options.runs, "batch": SWEEP_BATCH, "goal": goal_of(options, SWEEP_BATCH)}
+    found["sweep"] = by_sweep(options, root)
+    print(f"  {found['sweep']}", flush=True)
     return found
+
+
+def part_runs(options, root):
+    """What a sweep could reach, by the number of runs: does the card have room for more?"""
+    wanted = [(count, SWEEP_BATCH) for count in options.counts]
+    rows = []
+    for count, batch in [*wanted, (options.runs, HALF_BATCH)]:
+        goal = goal_of(options, batch) if count == options.runs else None
+        rows.append({"runs": count, "batch": batch, "goal": goal})
+        try:
+            rows[-1] |= by_streams(options, root, count, batch)
+        except Exception:
+            rows[-1]["failed"] = traceback.format_exc()
+            traceback.print_exc()
+        print(f"  {rows[-1]}", flush=True)
+        release()
+    return rows
+
+
+def goal_of(options, batch):
+    """A sweep's, of the batch that it was set for."""
+    return None if options.cpu or batch != SWEEP_BATCH else SWEEP_GOAL
 
 
 def by_sweep(options, root):
@@ -125,6 +146,7 @@ def by_sweep(options, root):
     return {
         "images_per_second": statistics.median(rates),
         "range": [min(rates), max(rates)],
+        "queues": os.environ.get(trainings.QUEUES),
         "sweeps": sweeps,
     }
 
@@ -174,18 +196,15 @@ def one_sweep(options, root):
     }
 
 
-def by_streams(options, root):
-    """The same trainings, each on a stream, a step of each in turn; nothing else."""
-    runs = []
-    for seed in range(options.runs):
-        config = trainings.configured(options, root, batch_size=SWEEP_BATCH, seed=seed)
-        runs.append(trainings.build(config))
-    device = runs[0].device
-    on = [torch.cuda.Stream() for _ in runs] if device.type == "cuda" else [None] * len(runs)
-    trainings.settle(device)
-    for run, stream in zip(runs, on, strict=True):
-        with torch.cuda.stream(stream):
-            trainings.take(run, options.warm_up)
+def by_streams(options, root, count, batch):
+    """A sweep's trainings, each on a stream, a step of each in turn; nothing else."""
+    queues, device = trainings.widen(), trainings.device_of(options)
+    on, runs = trainings.lanes(device, count), []
+    for seed, stream in enumerate(on):
+        config = trainings.configured(options, root, batch_size=batch, seed=seed)
+        with torch.cuda.stream(stream):  # built, recorded and replayed on one, as in a sweep
+            runs.append(trainings.build(config))
+            trainings.take(runs[-1], options.warm_up)
         trainings.settle(device)
 
     def go(steps):
@@ -199,7 +218,8 @@ def by_streams(options, root):
         return (time.perf_counter() - began) / steps
 
     steps = max(2, round(options.window / go(options.trial)))
-    return trainings.speed([go(steps) for _ in range(options.windows)], SWEEP_BATCH * len(runs))
+    times = [go(steps) for _ in range(options.windows)]
+    return {**trainings.speed(times, batch * count), "queues": queues}
 
 
 # ---- what people use instead
@@ -209,7 +229,7 @@ def part_peers(options, root):
     """The usual script with workers, and this package's own step, plain."""
     import script
 
-    device = torch.device("cpu") if options.cpu else torch.device("cuda", 0)
+    device = trainings.device_of(options)
     rows = []
     for backbone, batch in options.peers:
         config = trainings.configured(options, root, backbone=backbone, batch_size=batch)
@@ -245,7 +265,7 @@ def part_peers(options, root):
 
 
 def part_evaluate(options, root):
-    """kNN, linear probe and large-pool information of features that show ten classes."""
+    """kNN, linear probe and large-pool information of features of ten classes that overlap."""
     from flatnce.diagnostics import pool_information
     from flatnce.evaluate import Features, knn_scores, linear_probe, measure
 
@@ -256,13 +276,13 @@ def part_evaluate(options, root):
     def draw(*shape):
         return torch.randn(*shape, generator=generator, device=device)
 
-    centres = draw(10, width)
+    centres = CLASSES_APART / (2 * width) ** 0.5 * draw(10, width)
     labels = torch.arange(n + asked, device=device) % 10
-    features = (0.4 * centres[labels] + draw(n + asked, width)).relu()
+    features = (centres[labels] + draw(n + asked, width)).relu()
     train = Features(features[:n], labels[:n])
     test = Features(features[n:], labels[n:])
-    views = [features[:n] + 0.5 * draw(n, width) for _ in range(2)]
-    others = [features[n:] + 0.5 * draw(asked, width) for _ in range(2)]
+    views = [features[:n] + VIEWS_NOISE * draw(n, width) for _ in range(2)]
+    others = [features[n:] + VIEWS_NOISE * draw(asked, width) for _ in range(2)]
     numbers = {}
 
     def knn():
@@ -272,7 +292,8 @@ def part_evaluate(options, root):
     def probe():
         found = linear_probe(train, test)
         numbers["linear"] = measure(found.scores, test.labels)["top1"]
-        numbers["linear_converged"] = found.protocol["converged"]
+        for name in ("converged", "regularisation", "iterations"):
+            numbers[f"linear_{name}"] = found.protocol[name]
 
     def information():
         numbers["pool"] = pool_information(*views, 0.1, calibration=tuple(others))
@@ -289,7 +310,7 @@ def part_evaluate(options, root):
         rounds.append({**took, "sum": round(sum(took.values()), 4)})
         print(f"  {rounds[-1]}", flush=True)
     warm = sorted(row["sum"] for row in rounds[1:])
-    peer = by_scikit_learn(train, test)
+    peer = by_scikit_learn(train, test, 1 if options.cpu else 3)
     print(f"  scikit-learn: {peer}", flush=True)
     return {
         "scikit_learn": peer,
@@ -304,21 +325,61 @@ def part_evaluate(options, root):
     }
 
 
-def by_scikit_learn(train, test):
-    """The same kNN and one probe on all cores; no grid of strengths, and no information."""
+def by_scikit_learn(train, test, times):
+    """The same kNN and probe by scikit-learn on all cores; no information.
+
+    The probe does the same job: features standardised, each strength of the grid fitted on the
+    same nine tenths, from the strongest on and from where the last one ended, the best on the
+    rest refitted on all from there. Other than ours: float32, and its own tolerance (1e-4); and
+    neighbours vote with equal weight.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.preprocessing import StandardScaler
+
+    from flatnce.evaluate.choice import validation_split
+    from flatnce.evaluate.probe import REGULARISATIONS, VALIDATION
 
     features, labels = train.features.cpu().numpy(), train.labels.cpu().numpy()
     asked, truth = test.features.cpu().numpy(), test.labels.cpu().numpy()
-    began = time.perf_counter()
-    near = KNeighborsClassifier(200, algorithm="brute", metric="cosine", n_jobs=-1)
-    found = {"knn": float((near.fit(features, labels).predict(asked) == truth).mean())}
-    found["knn_s"], began = round(time.perf_counter() - began, 2), time.perf_counter()
-    scale = features.std()
-    probe = LogisticRegression(max_iter=100).fit(features / scale, labels)
-    found["linear"] = float((probe.predict(asked / scale) == truth).mean())
-    return {**found, "linear_s": round(time.perf_counter() - began, 2)}
+    rest, held = (part.numpy() for part in validation_split(train.labels.cpu(), VALIDATION, 0))
+    found = {}
+
+    def knn():
+        near = KNeighborsClassifier(200, algorithm="brute", metric="cosine", n_jobs=-1)
+        found["knn"] = float((near.fit(features, labels).predict(asked) == truth).mean())
+
+    def probe():
+        scaler = StandardScaler().fit(features)
+        x = scaler.transform(features)
+        path, right, weights = LogisticRegression(max_iter=1_000, warm_start=True), {}, {}
+        iterations, fitted_on, fitted_to = [], x[rest], labels[rest]
+        for strength in sorted(REGULARISATIONS, reverse=True):
+            path.set_params(C=1 / (strength * len(rest))).fit(fitted_on, fitted_to)
+            iterations.append(int(path.n_iter_.max()))
+            right[strength] = path.score(x[held], labels[held])
+            weights[strength] = path.coef_.copy(), path.intercept_.copy()
+        best = max(right, key=right.get)  # of equal ones the strongest
+        path.coef_, path.intercept_ = weights[best]
+        path.set_params(C=1 / (best * len(x))).fit(x, labels)
+        found["linear"] = float(path.score(scaler.transform(asked), truth))
+        found["linear_regularisation"] = best
+        found["linear_iterations"] = [*iterations, int(path.n_iter_.max())]
+
+    rounds = []
+    for _ in range(times):
+        took = {}
+        for name, work in (("knn_s", knn), ("linear_s", probe)):
+            began = time.perf_counter()
+            work()
+            took[name] = round(time.perf_counter() - began, 2)
+        rounds.append(took)
+    sums = sorted(sum(took.values()) for took in rounds)
+    for name in rounds[0]:
+        found[name] = statistics.median(took[name] for took in rounds)
+    found["sum_s"] = round(statistics.median(sums), 2)
+    found["range_s"] = [round(sums[0], 2), round(sums[-1], 2)]
+    return {**found, "rounds": rounds}
 
 
 # ---- memory
@@ -348,10 +409,14 @@ def part_memory(options, root):
 PARTS = {
     "train": part_train,
     "sweep": part_sweep,
-    "peers": part_peers,
+    "runs": part_runs,
     "evaluate": part_evaluate,
     "memory": part_memory,
+    "peers": part_peers,
 }
+AFRESH = ("sweep", "runs", "memory")
+"""Parts that want a process of their own: the first two set CUDA up in their own way, and memory
+is not to be that of what other parts have left behind."""
 
 
 def main():
@@ -387,17 +452,15 @@ def main():
 
 
 def measured_of(name, options, root):
-    """A part's rows; a sweep's from a process of its own, as it sets CUDA up in its own way."""
-    if name != "sweep" or options.only == ["sweep"]:
+    """A part's rows, where need be from a process of its own."""
+    if name not in AFRESH or options.only == [name]:
         return PARTS[name](options, root)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    aside = options.out.with_suffix(".sweep.json")
-    given = [argument for argument in sys.argv[1:] if argument not in PARTS]
-    given = [argument for argument in given if argument != "--only"]
-    subprocess.run(
-        [sys.executable, __file__, *given, "--only", "sweep", "--out", str(aside)], check=True
-    )
-    part = json.loads(aside.read_text())["parts"]["sweep"]
+    aside = options.out.with_suffix(f".{name}.json")
+    # What is said last counts, so that nothing need be taken from what was said before.
+    given = [*sys.argv[1:], "--only", name, "--out", str(aside)]
+    subprocess.run([sys.executable, __file__, *given], check=True)
+    part = json.loads(aside.read_text())["parts"][name]
     aside.unlink()
     if "failed" in part:
         raise RuntimeError(part["failed"])
@@ -410,17 +473,16 @@ def parsed():
     parser.add_argument("--out", type=Path, help="results.json beside this file by default")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
-    parser.add_argument("--runs", type=int, help=f"of a sweep; {SWEEP_RUNS} by default")
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
-    parser.add_argument("--peer-seconds", type=float, default=8.0)
+    parser.add_argument("--peer-seconds", type=float, default=5.0)
     parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
     options = parser.parse_args()
     options.trial, options.peers = 20, PEERS
     options.sweeps = 1 if options.cpu else 3
-    options.runs = options.runs or (2 if options.cpu else SWEEP_RUNS)
+    options.runs, options.counts = (2, (1, 2)) if options.cpu else (SWEEP_RUNS, RUNS_BY_COUNT)
     if options.cpu:
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
         options.batches, options.peers = options.batches or [32], PEERS[1:2]
@@ -458,12 +520,17 @@ def table(results):
     }
     for row in sorted(rows.get("train") or [], key=lambda row: (row["backbone"], row["batch"])):
         lines.append(train_line(row, peers))
-    swept = rows.get("sweep") or {}
-    for name in ("sweep", "streams"):
-        if name in swept:
-            what = f"{swept['runs']} runs at batch {swept['batch']}, in sum, by {name}"
-            peer = ("resnet18", swept["batch"])
-            lines.append(speed_line(what, swept["goal"], swept[name], peers.get(peer)))
+    swept = rows.get("sweep")
+    if swept:
+        what = f"{swept['runs']} runs at batch {swept['batch']}"
+        peer = peers.get(("resnet18", swept["batch"]))
+        lines.append(speed_line(f"{what}, in sum, by sweep", swept["goal"], swept["sweep"], peer))
+        whole = f"{what}: the whole sweep, building and saving included"
+        lines.append(speed_line(whole, None, whole_speed(swept["sweep"]), None))
+    for row in rows.get("runs") or []:
+        what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
+        peer = peers.get(("resnet18", row["batch"]))
+        lines.append(speed_line(what, row["goal"], row, peer))
     for row in rows.get("peers") or []:
         what = f"{row['name']}: {NETS[row['backbone']]}, batch {row['batch']}"
         lines.append(speed_line(what, None, row, None))
@@ -474,9 +541,12 @@ def table(results):
         what = f"kNN, linear probe and pool information of {size} features"
         took = f"{found['warm_s']:.2f} s (the first time {found['cold_s']:.2f} s)"
         goal = "" if found["goal_s"] is None else f"{found['goal_s']:g} s"
-        other = found["scikit_learn"]["knn_s"] + found["scikit_learn"]["linear_s"]
+        peer = found["scikit_learn"]
+        other = peer.get("sum_s", peer["knn_s"] + peer["linear_s"])
+        spread = "{:.1f} to {:.1f}, ".format(*peer["range_s"]) if "range_s" in peer else ""
         beside = (
-            f"{other:.1f} s (scikit-learn, without information) | {other / found['warm_s']:.0f}"
+            f"{other:.1f} s ({spread}scikit-learn, without information) | "
+            f"{other / found['warm_s']:.0f}"
         )
         lines.append(f"| {what} | {goal} | {took} | {low} to {high} | {beside} |")
     found = rows.get("memory")
@@ -487,6 +557,14 @@ def table(results):
         lines.append(f"| {what} | no growth | {first} and {last} | | | |")
     lines += [f"\n{name} failed." for name, part in parts.items() if "failed" in part]
     return "\n".join(lines)
+
+
+def whole_speed(found):
+    """Images a second of sweeps from their call to their return."""
+    if "sweeps" not in found:
+        return found
+    rates = [one["images_per_second_whole"] for one in found["sweeps"]]
+    return {"images_per_second": statistics.median(rates), "range": [min(rates), max(rates)]}
 
 
 def train_line(row, peers):

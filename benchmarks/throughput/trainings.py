@@ -1,6 +1,7 @@
 """Trainings to be timed: the ordinary path, a plain one, and one without diagnostics."""
 
 import functools
+import os
 import statistics
 import tempfile
 import time
@@ -11,6 +12,7 @@ import torch
 from flatnce.data.augmentation import fused
 from flatnce.train import images as train_images
 from flatnce.train import preset
+from flatnce.train.sweep import QUEUES
 from flatnce.train.training import Training
 
 RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
@@ -68,11 +70,33 @@ def configured(options, root, **changes):
     return preset("cifar10").override(root=root, **shared, **changes)
 
 
-def build(config, *, recorded=True, diagnostics=True, plain=False):
+def device_of(options):
+    return torch.device("cpu") if options.cpu else torch.device("cuda", 0)
+
+
+def widen():
+    """Ask for as many queues to the card as a sweep does, and say how many there are.
+
+    CUDA reads that once, when it is first used: a process that did so before keeps what it has.
+    """
+    if not torch.cuda.is_initialized():
+        os.environ.setdefault(QUEUES, "32")
+    return os.environ.get(QUEUES, "default")
+
+
+def lanes(device, count):
+    """Streams for runs side by side, like a sweep's: they go before what steps put aside."""
+    if device.type != "cuda":
+        return [None] * count
+    return [torch.cuda.Stream(device, priority=-1) for _ in range(count)]
+
+
+def build(config, *, recorded=True, diagnostics=True, plain=False, directory=None):
     """A run in memory: as it is, or plain, with every operation of torch launched by the host."""
     _read_images_once()
     device = torch.device("cpu") if config.run.device == "cpu" else torch.device("cuda", 0)
-    training = Training(config, Path(tempfile.gettempdir()) / "flatnce-throughput", device)
+    place = directory or Path(tempfile.gettempdir()) / "flatnce-throughput"
+    training = Training(config, place, device)
     stepper = training._take_step
     step = getattr(stepper, "step", stepper)
     if not diagnostics:

@@ -173,6 +173,7 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
         (["digits", "--learn-temperature", "yes", "no"], 2, "is a switch and takes no values"),
         (["digits", "--seed", "0,1"], 2, "separate values by spaces: --seed 0 1"),
         (["digits", "--gamma", "1", "2"], 2, "--gamma changes nothing here"),
+        (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma changes nothing here"),
         (["digits", "--ess-rate", "0.1", "0.2"], 2, "as it is for --ess"),
         (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is no option of a sweep"),
         (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),

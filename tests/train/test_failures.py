@@ -88,6 +88,22 @@ def test_a_rate_far_too_large_ends_in_words_and_not_in_a_trace(tmp_path):
         train(config_of(rate=1e30, scaling="none"), tmp_path / "run")
 
 
+def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path, monkeypatch):
+    """Their norm is infinite, and no number of theirs is."""
+    take = Training.take_step
+
+    def grown(self, batch, epoch):
+        take(self, batch, epoch)
+        with torch.no_grad():
+            self.learner.encoder.head[-1].bias.fill_(-2e25)
+
+    monkeypatch.setattr(Training, "take_step", grown)
+    with pytest.raises(
+        TrainingFailed, match=r"stopped: the weights \S+bias have grown to 2.0e\+25;"
+    ):
+        train(config_of(), tmp_path / "run")
+
+
 def failing(monkeypatch, error, at):
     take = Training.take_step
 

@@ -110,7 +110,7 @@ def configs_of(
             said = " and ".join(_flag(leaf) for leaf in typed)
             raise ValueError(f"two runs would be called {name}; give {said} values that differ")
         found[name] = config
-    _refuse_unused(found, typed)
+    _refuse_unused(found, spans)
     return found
 
 
@@ -162,13 +162,13 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
 
 
 def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
-    """Refuse to train runs that would differ in nothing but their names."""
+    """Refuse settings that no run uses: runs would differ in nothing but their names."""
     for leaf in axes:
         uses, by = USED.get(leaf, (lambda _: True, ""))
         if not any(map(uses, configs.values())):
             raise ValueError(
-                f"{_flag(leaf)} changes nothing here, as it is for {by}: its runs would be the "
-                f"same; give that too, or leave {_flag(leaf)} out"
+                f"{_flag(leaf)} changes nothing here, as it is for {by}; give that too, or leave "
+                f"{_flag(leaf)} out"
             )
 
 

@@ -99,6 +99,9 @@ class Sentinel:
         weights = _first_bad(self.learner.state_dict().items())
         if weights:
             found.append(f"the weights {weights} are no longer finite")
+        if not found:  # each number is finite, and their norm is not
+            name, size = _largest(self.learner.state_dict().items())
+            found.append(f"the weights {name} have grown to {size:.1e}")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
         self.writer.settle()
@@ -108,6 +111,16 @@ class Sentinel:
             f"training stopped: {'; '.join(found)}; {good}. Lower the learning rate (it was "
             f"{rate:.3g}), lengthen the warm-up, or use precision=float32"
         )
+
+
+def _largest(tensors: Iterable[tuple[str, Tensor]]) -> tuple[str, float]:
+    sizes = {
+        name: float(tensor.abs().max())
+        for name, tensor in tensors
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    name = max(sizes, key=lambda name: sizes[name])
+    return name, sizes[name]
 
 
 def _first_bad(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:

@@ -223,6 +223,8 @@ class RunConfig:
             raise ValueError(f"epochs={self.epochs} must be at least 1")
         if self.batch_size < 2:
             raise ValueError(f"batch_size={self.batch_size} leaves no negatives; use at least 2")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}: give a whole number, at least 0")
         if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch_size:
             raise ValueError(
                 f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
