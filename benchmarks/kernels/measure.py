@@ -2,12 +2,14 @@
 
 import contextlib
 import gc
+import random
 import statistics
 import time
 
 import torch
 
 MOST_ROUNDS, LEAST_REPEATS = 30, 5
+EAGER_ROUNDS = 10
 LEAST_SECONDS = 2e-3
 """A sample is at least so long: shorter steps are taken several times in it."""
 MOST_IN_A_GRAPH = 24 * 2**30
@@ -20,6 +22,7 @@ class Step:
     def __init__(self, method, function, inputs):
         self.method, self.function, self.inputs = method, function, inputs
         self.graph, self.samples, self.rounds, self.found = None, [], [], {}
+        self.eager = []
         self.estimate = 0.0
 
     def run(self):
@@ -136,17 +139,36 @@ def record(step, device):
 
 def in_rounds(steps, device, bound, rounds=MOST_ROUNDS):
     """Every step in turn, round after round, so that all of them see the same card."""
+    for number, step, calls in turns(steps, bound, rounds, lambda step: step.estimate):
+        step.samples.append(seconds_of(step.launch, calls, device))
+        step.rounds.append(number)
+
+
+def eager_in_rounds(steps, device, bound, rounds=EAGER_ROUNDS):
+    """The same of ordinary calls, also of what was recorded."""
+    for _, step, calls in turns(steps, bound, rounds, lambda step: step.found["eager_ms"] / 1e3):
+        step.eager.append(seconds_of(step.run, calls, device))
+
+
+def turns(steps, bound, rounds, seconds):
+    """Round, step and calls of each turn. Each round has an order of its own.
+
+    A card that a slow step has made hot, or that has idled, is not the same for what follows.
+    """
     plan = {}
     for step in steps:
-        estimate = max(step.estimate, 1e-6)
+        estimate = max(seconds(step), 1e-6)
         calls = max(1, round(LEAST_SECONDS / estimate))
         repeats = min(rounds, max(LEAST_REPEATS, int(bound / (estimate * calls))))
         plan[step] = calls, max(1, rounds // repeats)
+    order = list(plan)
+    draw = random.Random(0)
     for number in range(rounds):
-        for step, (calls, every) in plan.items():
+        draw.shuffle(order)
+        for step in order:
+            calls, every = plan[step]
             if number % every == 0:
-                step.samples.append(seconds_of(step.launch, calls, device))
-                step.rounds.append(number)
+                yield number, step, calls
 
 
 def summary(samples):

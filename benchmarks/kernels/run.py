@@ -25,8 +25,6 @@ import torch
 
 from flatnce.environment import environment
 
-MIB = 2**20
-
 
 @dataclass(frozen=True)
 class Case:
@@ -66,6 +64,10 @@ CASES = (
 )
 QUICK = ("N = 65,536, d = 256", "SimCLR, N = 65,536, d = 128", "N = 4,096, d = 256")
 ERROR_ROWS = 2_048
+EVERYWHERE = (("one", 256), ("simclr", 128))
+"""Layouts and widths whose errors are measured of every method; else not of compiled ones."""
+MOST_EAGER = 65_536
+"""Rows up to which ordinary calls are timed in turns too: beyond, launches are no matter."""
 LARGEST_TIME = 2.0
 """Seconds a step above which a peer is not run in the largest row, but estimated."""
 LARGE = 200_000
@@ -83,14 +85,15 @@ def main():
         "packages": versions(),
         "temperature": methods.TEMPERATURE,
         "dtype": "bfloat16",
-        "matmul_tflops": round(measure.matmul_rate(device) / 1e12, 2),
+        "matmul_tflops": float(f"{measure.matmul_rate(device) / 1e12:.4g}"),
         "cases": [],
         "errors": {},
     }
     print(f"matmul of bfloat16: {results['matmul_tflops']} TFLOP/s", flush=True)
     if options.cases and options.out.exists():  # rows alone replace only themselves
-        results["cases"] = json.loads(options.out.read_text())["cases"]
-    results["errors"] = errors(options, device, began)
+        before = json.loads(options.out.read_text())
+        results["cases"], results["errors"] = before["cases"], before["errors"]
+    results["errors"] |= errors(options, device, began)
     times = {}  # seconds of a method by (n, d), to know what a larger row would take
     chosen = chosen_cases(options)
     order = [case.name for case in (*CASES, *chosen)]
@@ -111,18 +114,39 @@ def parsed():
     parser.add_argument("--kernels", nargs="+", help="of this package; the first is the reference")
     parser.add_argument("--skip", nargs="+", default=[], help="methods to leave out, by name")
     parser.add_argument("--cases", nargs="+", type=int, help="rows to run, from 0")
-    parser.add_argument("--bound", type=float, default=1.5, help="seconds a method and row, about")
-    parser.add_argument("--seconds", type=float, default=225.0, help="no peer starts after these")
+    parser.add_argument("--bound", type=float, default=0.4, help="seconds a method and row, about")
+    parser.add_argument("--seconds", type=float, default=420.0, help="no peer starts after these")
     parser.add_argument("--quick", action="store_true", help="few rows, ours and plain torch")
     parser.add_argument("--cpu", action="store_true", help="tiny sizes, no card")
     options = parser.parse_args()
     if options.kernels is None:
-        options.kernels = ["dense", "chunked"] if options.cpu else ["fused", "chunked"]
+        options.kernels = ["dense", "chunked"] if options.cpu else ["fused"]
+    refuse(parser, options)
     if options.out is None:
         small = options.cpu or options.quick
         name = "results-smoke.json" if small else "results.json"
         options.out = (Path("build") if small else Path(__file__).parent) / name
     return options
+
+
+def refuse(parser, options):
+    """End with a line that says what is wrong, before anything is measured."""
+    if not options.cpu and not torch.cuda.is_available():
+        parser.error("no CUDA device is there; --cpu is a smoke run without one")
+    if options.peers and not options.peers.is_dir():
+        parser.error(f"--peers {options.peers} is no folder")
+    if options.bound <= 0:
+        parser.error(f"--bound {options.bound:g} must be more than 0")
+    strange = [number for number in options.cases or () if not 0 <= number < len(CASES)]
+    if strange:
+        parser.error(f"--cases {strange[0]}: rows are numbered from 0 to {len(CASES) - 1}")
+    for kernel in options.kernels:
+        if kernel not in methods.KERNELS:
+            parser.error(f"--kernels {kernel}: take some of {', '.join(methods.KERNELS)}")
+    known = {m.name for layout in methods.LAYOUTS for m in chosen_methods(layout, options)}
+    strange = sorted(set(options.skip) - known - {m.name for m in methods.PEERS})
+    if strange:
+        parser.error(f"--skip {strange[0]!r} is no method; the first is {sorted(known)[0]!r}")
 
 
 def chosen_cases(options):
@@ -172,9 +196,13 @@ def run_case(case, options, device, rate, times, began):
     for step in steps:
         measure.record(step, device)
     measured(steps, options, device)
+    if case.n <= MOST_EAGER and all("in_turns" not in step.found for step in steps):
+        measure.eager_in_rounds(steps, device, 0.1 if options.cpu else options.bound / 2)
     for step in steps:
         if step.samples:
             step.found |= measure.summary(step.samples)
+            if step.eager:
+                step.found["eager"] = measure.summary(step.eager)
             times[step.method.name, case.n, case.d] = step.found["ms"] / 1e3
     compare(records, steps, floor)
     found = {**asdict(case), "floor_ms": round(floor, 4), "methods": records}
@@ -253,6 +281,9 @@ def compare(records, steps, floor):
         record["share_of_floor"] = round(floor / record["ms"], 3)
         if reference is not None:
             record["ratio"] = round(record["ms"] / reference.found["ms"], 3)
+            if "eager" in record:
+                eager = record["eager"]["ms"] / reference.found["eager"]["ms"]
+                record["eager_ratio"] = round(eager, 3)
             if "memory_mib" in record:
                 ratio = record["memory_mib"] / max(reference.found["memory_mib"], 1e-9)
                 record["memory_ratio"] = round(ratio, 2)
@@ -271,15 +302,17 @@ def diagnostics(steps):
 
 
 def errors(options, device, began):
-    """Relative error of the gradients against float64, by layout and method."""
+    """Relative error of the gradients against float64, by layout and width, and by method."""
     found = {}
     rows = 64 if options.cpu else ERROR_ROWS
-    for layout, width in (("one", 256), ("simclr", 128)):
-        case = Case("", layout, rows, 16 if options.cpu else width, 0)
+    for layout, width in dict.fromkeys((case.layout, case.d) for case in chosen_cases(options)):
+        case = Case("", layout, rows, width, 0)
         inputs = measure.make_inputs(case, device)
-        found[layout] = {}
+        mine = found[errors_key(layout, width)] = {}
         for method in chosen_methods(layout, options):
             if method.kind == "peer" and time.perf_counter() - began > options.seconds:
+                continue
+            if method.compiles and (layout, width) not in EVERYWHERE and not options.cpu:
                 continue
             try:
                 step = measure.Step(method, method.make(layout), inputs)
@@ -288,11 +321,15 @@ def errors(options, device, began):
                 exact = methods.exact_gradient(*inputs, layout, method)
                 apart = sum((a - b).square().sum() for a, b in zip(gradients, exact, strict=True))
                 size = sum(b.square().sum() for b in exact)
-                found[layout][method.name] = float(f"{float((apart / size).sqrt()):.3g}")
+                mine[method.name] = float(f"{float((apart / size).sqrt()):.3g}")
             except Exception as error:
-                found[layout][method.name] = None
+                mine[method.name] = None
                 print(f"  error of {method.name}: {measure.first_line(error)}", flush=True)
     return found
+
+
+def errors_key(layout, width):
+    return f"{layout}, {width}"
 
 
 def versions():
@@ -314,11 +351,12 @@ def write(path, results):
 def table(results):
     """What README.md holds between its marks."""
     lines = [
-        "| row | method | time (quartiles) | peak memory | ratio | share of floor | error |",
-        "|---|---|---|---|---|---|---|",
+        "| row | method | time (quartiles) | peak memory | ratio | share of floor "
+        "| ordinary calls | ratio of these | error |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in results["cases"]:
-        error = results["errors"].get("simclr" if case["layout"] == "simclr" else "one", {})
+        error = results["errors"].get(errors_key(case["layout"], case["d"]), {})
         for place, record in enumerate(case["methods"]):
             lines.append(line(case, record, place, error.get(record["name"])))
             if case["commit"] != results["environment"]["commit"] and place == 0:
@@ -333,23 +371,35 @@ def table(results):
 
 
 def line(case, record, place, error):
-    goal = "" if case["goal_ms"] is None else f"; goal {case['goal_ms']:g} ms"
-    goal += "" if case["goal_mib"] is None else f", {case['goal_mib']:g} MiB"
+    goals = [] if case["goal_ms"] is None else [f"{case['goal_ms']:g} ms"]
+    goals += [] if case["goal_mib"] is None else [f"{case['goal_mib']:g} MiB"]
+    goal = f"; goal {', '.join(goals)}" if goals else ""
     row = f"{case['name']} (floor {case['floor_ms']:.3g} ms{goal})" if place == 0 else ""
     name = f"**{record['name']}**" if record["kind"] == "ours" else record["name"]
     if "ms" not in record:
-        return f"| {row} | {name} | {record.get('failed', 'not timed')} | | | | |"
-    low, high = record["quartiles_ms"]
-    digits = 3 if record["ms"] < 10 else 1
-    took = f"{record['ms']:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
-    if record["timed"] == "eager":
-        took += ", eager"
-    elif "eager_ms" in record:
-        took += f"; {record['eager_ms']:.{digits}f} eager"
+        return f"| {row} | {name} | {record.get('failed', 'not timed')} | | | | | | |"
+    took = spread(record) + (", eager" if record["timed"] == "eager" else "")
+    # One sample of two calls, where there were no turns of ordinary calls.
+    calls = f"{record['eager_ms']:.{digits_of(record['eager_ms'])}f} ms"
+    if "eager" in record:
+        calls = spread(record["eager"])
     memory = f"{record['memory_mib']:,.0f} MiB" if "memory_mib" in record else ""
     ratio, share = record.get("ratio"), record.get("share_of_floor")
     shown = "" if error is None else f"{error:.1e}"
-    return f"| {row} | {name} | {took} | {memory} | {ratio} | {share:.0%} | {shown} |"
+    eager = record.get("eager_ratio", "")
+    counted = f"{ratio} | {share:.0%} | {calls} | {eager}"
+    return f"| {row} | {name} | {took} | {memory} | {counted} | {shown} |"
+
+
+def spread(found):
+    """Median and quartiles, in words."""
+    low, high = found["quartiles_ms"]
+    digits = digits_of(found["ms"])
+    return f"{found['ms']:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def digits_of(milliseconds):
+    return 3 if milliseconds < 10 else 1
 
 
 if __name__ == "__main__":
