@@ -4,6 +4,7 @@
     python benchmarks/throughput/accuracy.py --root DATA --path plain     accuracy-plain.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager     accuracy-eager.json
     python benchmarks/throughput/accuracy.py --root DATA --path eager --probe    what it would take
+    python benchmarks/throughput/accuracy.py --root DATA --path eager --stage 400 --keep DIR
     python benchmarks/throughput/accuracy.py --root DATA --path plain --same 300
 
 FlatNCE at the preset, three seeds side by side: recorded, in one process, each on a stream of its
@@ -12,7 +13,11 @@ each (eager). Then kNN (200 neighbours) and a linear probe on the test set. The 
 the differences, seed by seed, beside the spread of the seeds.
 
 ``--same`` takes so many steps of the plain path twice, recorded and eager, and compares the
-weights bit by bit: where they are equal, the plain path's accuracy is the eager one's.
+weights of each seed bit by bit: where equal, the plain path's accuracy is the eager one's.
+
+``--stage`` is for the eager path, which takes long: it trains for so many seconds, saves each seed
+under ``--keep`` and stops; the same command again goes on from there, exactly, and evaluates when
+all steps are done. Start-up and evaluation come on top of these seconds.
 """
 
 import argparse
@@ -26,10 +31,13 @@ from pathlib import Path
 import torch
 import trainings
 
+from flatnce import checkpoint
 from flatnce.data import load
 from flatnce.environment import environment
 from flatnce.evaluate import extract, knn_scores, linear_probe, measure
+from flatnce.train import TrainConfig
 from flatnce.train.images import normalisation
+from flatnce.train.saved import CHECKPOINTS
 
 HERE = Path(__file__).parent
 BATCH, NEIGHBOURS = 32, 200
@@ -38,18 +46,27 @@ MEASURES = ("knn", "linear")
 PROBE_STEPS, PROBE_WARM_UP = 150, 30
 
 
-def built(options, seed):
+def built(options, seed, path):
+    """A run of a path; where it is kept, from where it was left."""
     root, _ = trainings.data_root(options)
     config = trainings.configured(
         options, root, batch_size=BATCH, epochs=options.epochs, seed=seed
     )
-    path = options.path
-    return trainings.build(config, recorded=path != "eager", plain=path == "plain")
+    place = options.keep / f"seed-{seed}" if options.keep else None
+    kinds = {"recorded": path != "eager", "plain": path == "plain"}
+    run = trainings.build(config, **kinds, directory=place)
+    if place and checkpoint.steps(place / CHECKPOINTS):
+        found = checkpoint.load(place / CHECKPOINTS)
+        there = TrainConfig.from_plain(found.state["config"])
+        if there.override(root=root) != config:  # the same images may lie elsewhere
+            raise SystemExit(f"--keep {options.keep} holds other runs; name another folder")
+        run.restore(found)
+    return run
 
 
 def trained_together(options):
     """All seeds in this process, a step of each in turn, each on its own stream."""
-    runs = [built(options, seed) for seed in options.seeds]
+    runs = [built(options, seed, options.path) for seed in options.seeds]
     device = runs[0].device
     on = [torch.cuda.Stream() for _ in runs] if device.type == "cuda" else [None] * len(runs)
     trainings.settle(device)
@@ -75,20 +92,20 @@ def trained_together(options):
 
 
 def same_bits(options):
-    """Whether the plain path is the eager one to the last bit, after some steps of each."""
-    weights = []
-    torch.backends.cudnn.deterministic = True  # as recorded steps have it
-    for path in ("plain", "eager"):
-        options.path = path
-        run = built(options, options.seeds[0])
-        trainings.take(run, options.same)
-        trainings.settle(run.device)
-        weights.append([value.clone() for value in run.learner.state_dict().values()])
-    pairs = list(zip(*weights, strict=True))
-    differ = sum(not torch.equal(one, two) for one, two in pairs)
-    found = {"steps": options.same, "tensors": len(pairs), "differ": differ}
-    print(f"plain, recorded and eager: {found}", flush=True)
-    return found
+    """Whether the plain path is the eager one to the last bit, after some steps of each seed."""
+    found = []
+    for seed in options.seeds:
+        weights = []
+        for path in ("plain", "eager"):
+            run = built(options, seed, path)
+            trainings.take(run, options.same)
+            trainings.settle(run.device)
+            weights.append([value.clone() for value in run.learner.state_dict().values()])
+        pairs = list(zip(*weights, strict=True))
+        differ = sum(not torch.equal(one, two) for one, two in pairs)
+        found.append({"seed": seed, "tensors": len(pairs), "differ": differ})
+        print(f"plain, recorded and eager, {options.same} steps: {found[-1]}", flush=True)
+    return {"steps": options.same, "seeds": found}
 
 
 def trained_apart(options):
@@ -97,6 +114,8 @@ def trained_apart(options):
     shared = ["--path", options.path, "--epochs", str(options.epochs)]
     shared += ["--root", str(options.root)] if options.root else []
     shared += ["--cpu"] * options.cpu + ["--probe"] * options.probe
+    if options.stage:
+        shared += ["--stage", str(options.stage), "--keep", str(options.keep)]
     began = time.perf_counter()
     children = []
     for seed, part in zip(options.seeds, parts, strict=True):
@@ -111,17 +130,29 @@ def trained_apart(options):
         part.unlink()
     if options.probe:
         return max(found, key=lambda one: one["needs_s"])
-    return {"seconds": round(time.perf_counter() - began, 1), "seeds": found}
+    if any("left_at" in one for one in found):
+        reached = ", ".join(f"{one.get('left_at', one['steps']):,}" for one in found)
+        seeds = ", ".join(map(str, options.seeds))
+        print(
+            f"not done: seeds {seeds} are at steps {reached} of {found[0]['steps']:,}, kept in "
+            f"{options.keep}; the same command goes on"
+        )
+        return None
+    # Of a run in stages, the longest of the seeds': they were trained side by side.
+    longest = max(one["training_s"] for one in found)
+    wall = longest if options.stage else time.perf_counter() - began
+    return {"seconds": round(wall, 1), "seeds": found}
 
 
 def trained_alone(options, seed):
-    """One seed in this process."""
-    run = built(options, seed)
-    trainings.take(run, min(PROBE_WARM_UP, run.steps))
+    """One seed in this process; to the end, or for a stage."""
+    run = built(options, seed, options.path)
+    trainings.take(run, min(PROBE_WARM_UP, run.steps - run.step))
     trainings.settle(run.device)
     steps = min(PROBE_STEPS, run.steps) if options.probe else run.steps
     began, start = time.perf_counter(), run.step
-    while run.step < steps:
+    end = began + (options.stage or float("inf"))
+    while run.step < steps and time.perf_counter() < end:
         trainings.take(run, 1)
         if seed == options.seeds[0]:
             progress(run, steps, began, start)
@@ -130,7 +161,12 @@ def trained_alone(options, seed):
     if options.probe:
         return foreseen(seconds / max(steps - start, 1), run.steps)
     run.check()
-    return {**evaluated(options, run), "training_s": round(seconds, 1)}
+    run.seconds += seconds  # of the stages before; a checkpoint has them
+    if options.keep:
+        run.save()
+    if run.step < steps:
+        return {"left_at": run.step, "steps": steps}
+    return {**evaluated(options, run), "training_s": round(run.seconds, 1)}
 
 
 def progress(run, steps, began, start):
@@ -211,10 +247,20 @@ def parsed():
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--probe", action="store_true", help="a few steps: what would it take?")
     parser.add_argument("--same", type=int, help="steps to compare with eager ones, bit by bit")
+    parser.add_argument("--stage", type=float, help="seconds to train for; eager only")
+    parser.add_argument("--keep", type=Path, help="where the runs of a stage are kept")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cpu", action="store_true", help="digits, a smoke run")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if (options.stage is None) != (options.keep is None):
+        parser.error("--stage and --keep go together")
+    if options.stage is not None and not options.stage > 0:
+        parser.error(f"argument --stage: {options.stage:g} must be more than 0")
+    if options.stage and (options.path != "eager" or options.same or options.probe):
+        parser.error("--stage is for --path eager, without --same and --probe")
+    if options.same and options.path != "plain":
+        parser.error("--same is for --path plain, whose accuracy goes into the same file")
     if options.out is None:
         folder = Path("build") if options.cpu or options.probe else HERE
         folder.mkdir(exist_ok=True)
@@ -224,6 +270,8 @@ def parsed():
 
 def main():
     options = parsed()
+    # As recorded steps have it: else eager ones would not repeat to the bit.
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     if options.child is not None:
         found = trained_alone(options, options.child)
         options.out.write_text(json.dumps(found) + "\n")
@@ -233,8 +281,9 @@ def main():
             f"--root {options.root} holds no CIFAR-10, and accuracy needs the real one"
         )
     same = {"same_as_eager": same_bits(options)} if options.same else {}
-    options.path = "plain" if options.same else options.path
     found = trained_apart(options) if options.path == "eager" else trained_together(options)
+    if found is None:  # a stage, and there are more to come
+        return
     if options.probe:
         needs = found["needs_s"]
         print(

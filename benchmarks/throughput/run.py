@@ -44,7 +44,7 @@ half the work in as many launches."""
 CLASSES_APART = 4.5
 """How far two classes to be told apart lie from each other, in standard deviations of a feature:
 near enough that kNN and a linear probe are wrong now and then."""
-VIEWS_NOISE = 2.0
+VIEWS_NOISE = 1.0
 """Of the two views of an image whose information is asked for: not every pair is recognised."""
 EVALUATION_GOAL_S = 3.0
 NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
