@@ -47,7 +47,7 @@ near enough that kNN and a linear probe are wrong now and then."""
 VIEWS_NOISE = 1.0
 """Of the two views of an image whose information is asked for: not every pair is recognised."""
 EVALUATION_GOAL_S = 3.0
-NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+NETS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "small": "small network"}
 MIB = 2**20
 
 
@@ -65,7 +65,8 @@ def part_train(options, root):
             rows.append({"backbone": backbone, "batch": batch, "failed": "not run: no time left"})
             continue
         config = trainings.configured(options, root, backbone=backbone, batch_size=batch)
-        rows.append({"backbone": backbone, "batch": batch, **one_run(options, config, batch)})
+        net = "small" if options.cpu else backbone  # of digits
+        rows.append({"backbone": net, "batch": batch, **one_run(options, config, batch)})
         rows[-1]["goal"] = None if options.cpu else GOALS.get((backbone, batch))
         print(f"  {rows[-1]}", flush=True)
         release()
@@ -248,6 +249,7 @@ def part_peers(options, root):
         rows.append({"name": name, **entry, **trainings.speed(seconds, batch)})
         print(f"  {rows[-1]}", flush=True)
         release()
+        entry["backbone"] = "small" if options.cpu else backbone
         rows.append({"name": "flatnce, plain", **entry})
         run = trainings.build(config, recorded=False)
         trainings.take(run, options.warm_up)
@@ -444,11 +446,13 @@ def main():
         found["seconds"] = round(time.perf_counter() - start, 1)
         results["parts"][name] = found
         results["environment"] = environment([0], "cpu" if options.cpu else "cuda")
+        found["commit"] = results["environment"]["commit"]
         results["seconds"] = round(time.perf_counter() - began, 1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
         release()
     print(f"\n{results['seconds']} s in all, data: {data}\n\n{table(results)}")
+    sys.exit(any("failed" in results["parts"][name] for name in options.only))
 
 
 def measured_of(name, options, root):
@@ -480,6 +484,7 @@ def parsed():
     parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
     options = parser.parse_args()
+    refuse(parser, options)
     options.trial, options.peers = 20, PEERS
     options.sweeps = 1 if options.cpu else 3
     options.runs, options.counts = (2, (1, 2)) if options.cpu else (SWEEP_RUNS, RUNS_BY_COUNT)
@@ -492,6 +497,20 @@ def parsed():
         small = Path("build") / "throughput-smoke.json"
         options.out = small if options.cpu else Path(__file__).with_name("results.json")
     return options
+
+
+def refuse(parser, options):
+    """End with a line that says what is wrong, before anything is measured or written."""
+    if not options.cpu and not torch.cuda.is_available():
+        parser.error("no CUDA device is there; --cpu is a smoke run without one")
+    if options.root is not None and not (options.root / trainings.FOLDER).is_dir():
+        parser.error(f"--root {options.root} holds no {trainings.FOLDER}; see `flatnce data`")
+    for name, value in (("windows", options.windows), ("window", options.window)):
+        if value <= 0:
+            parser.error(f"--{name} {value:g} must be more than 0")
+    small = [batch for batch in options.batches or () if batch < 2]
+    if small:
+        parser.error(f"--batches {small[0]}: a batch of at least 2 has negatives")
 
 
 def release():
@@ -575,7 +594,8 @@ def train_line(row, peers):
         cost = row["diagnostics_cost"]
         low, high = cost["range"]
         what = f"{net}, batch {row['batch']}: diagnostics on against off"
-        text += f"\n| {what} | 3 % | {cost['median']:.1%} | {low:.1%} to {high:.1%} | | |"
+        goal = "3 %" if row.get("goal") else ""
+        text += f"\n| {what} | {goal} | {cost['median']:.1%} | {low:.1%} to {high:.1%} | | |"
     return text
 
 

@@ -21,7 +21,7 @@ from flatnce.cli.sweep_grid import (
 )
 from flatnce.cli.sweep_progress import Board
 from flatnce.cli.sweep_table import Column, fitted, show_tables
-from flatnce.runlog import read_run
+from flatnce.runlog import RunLog, read_run
 from flatnce.train import SweptRun, TrainConfig, preset
 from flatnce.train.sweep_summary import over_seeds, rows_of
 from forked import Forked
@@ -365,6 +365,15 @@ def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_pa
 def test_a_run_that_has_not_begun_has_a_row_without_numbers(tmp_path):
     (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0)])
     assert row["loss"] is None and row["epoch"] == 0.0 and row["state"] == "waiting"
+
+
+@pytest.mark.parametrize(("state", "epoch"), [("stopped", 0.6), ("failed", 0.4)])
+def test_a_run_that_was_stopped_stands_where_it_was_saved(state, epoch, tmp_path):
+    """Not at its last line; one that failed may have been saved long before that."""
+    log = RunLog(tmp_path / "a", kind="pretrain", config=TrainConfig(), seeds=[0], device="cpu")
+    log.log({"kind": "train", "step": 20, "epoch": 0.4, "images_per_second": 1.0})
+    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), state, 30)])
+    assert row["epoch"] == pytest.approx(epoch)
 
 
 def test_a_board_without_numbers_says_no_speed():

@@ -5,6 +5,7 @@ import torch
 
 from flatnce.data import load
 from flatnce.train import preset
+from flatnce.train.loop import begin
 from flatnce.train.stepping import Recorded, Step
 from flatnce.train.training import Training
 from gpu import host_reads_forbidden
@@ -80,6 +81,23 @@ def test_an_epoch_reads_nothing_from_the_device(case, tmp_path):
     with host_reads_forbidden():
         for batch in training.images.loader.epoch(1):
             training.take_step(batch, 1)
+
+
+def test_a_run_that_logs_reads_nothing_from_the_device(tmp_path):
+    """The numbers of a line travel while the next steps run."""
+    asked = {"log_every": 5, "watch_every": 0.0, "checkpoint_every": 100.0, "tensorboard": False}
+    config = preset("digits").override(device="cuda", epochs=3, **asked)
+    told = []
+    steps = begin(config, tmp_path / "run", report=lambda line: told.append(line["kind"]))
+    for _ in range(20):
+        next(steps)
+    torch.cuda.synchronize()
+    before = told.count("train")
+    with host_reads_forbidden():
+        for _ in range(20):
+            assert next(steps) is False
+    assert told.count("train") >= before + 3
+    steps.close()
 
 
 @every_case

@@ -106,7 +106,7 @@ class Arguments:
             raise ValueError(
                 f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
                 "filled KeyQueue, hard negatives (of two towers they serve left anchors alone: "
-                "directions='left'), or gather=True over several processes"
+                "two_tower(..., directions='left')), or gather=True over several processes"
             )
 
     def left_out(

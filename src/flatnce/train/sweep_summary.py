@@ -38,6 +38,9 @@ def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
     last, watched = latest.get("train", {}), latest.get("watch", {})
     verdict = latest.get("verdict", {})
     speeds = [line["images_per_second"] for line in lines if line["images_per_second"]]
+    epoch = last.get("epoch", 0.0)
+    if run.state == "stopped" and epoch:  # and saved, some steps after its last line
+        epoch *= run.step / last["step"]
     config, settings = run.config, run.config.flat()
     return {
         "run": run.name,
@@ -46,7 +49,7 @@ def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
         "batch_size": config.run.batch_size,
         "temperature": config.loss.temperature,
         "seed": config.run.seed,
-        "epoch": last.get("epoch", 0.0),
+        "epoch": epoch,
         "epochs": config.run.epochs,
         "last_temperature": last.get("temperature"),
         "loss": last.get("loss"),

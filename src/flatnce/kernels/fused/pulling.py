@@ -9,6 +9,7 @@ those of the other side.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
+from threading import Lock
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,9 @@ BLOCK = 8192
 """Rows and columns of a block of weights: 128 MiB of half precision."""
 MOST_SHARED = 7 * 2**24
 """Numbers of the other side's sums that plain layouts hold while the rows pass: 448 MiB."""
+
+_SETTINGS = Lock()
+"""Of the process: of two threads one would put back what the other has set."""
 
 
 def piece_of(operand: Tensor) -> int:
@@ -106,9 +110,10 @@ def _add(sums: Tensor, weights: Tensor, rows: Tensor, first: bool) -> None:
 def _exact_sums() -> Iterator[None]:
     """Let products of float16 be summed in float32, whatever the process has chosen."""
     settings = torch.backends.cuda.matmul
-    before = settings.allow_fp16_accumulation
-    settings.allow_fp16_accumulation = False
-    try:
-        yield
-    finally:
-        settings.allow_fp16_accumulation = before
+    with _SETTINGS:
+        before = settings.allow_fp16_accumulation
+        settings.allow_fp16_accumulation = False
+        try:
+            yield
+        finally:
+            settings.allow_fp16_accumulation = before
