@@ -22,7 +22,6 @@ from flatnce.diagnostics import Monitor, Snapshot
 TEMPERATURE = 0.125  # beta is 8: those that scale bfloat16 rows by it round nothing
 BETA = 1 / TEMPERATURE
 LAYOUTS = ("one", "both", "simclr")
-KERNELS = ("fused", "chunked", "dense")
 NARROWEST = 16
 """Columns of the values that FlexAttention is given: they are not used, so as few as it takes."""
 

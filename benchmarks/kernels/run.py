@@ -120,7 +120,7 @@ def parsed():
     parser.add_argument("--cpu", action="store_true", help="tiny sizes, no card")
     options = parser.parse_args()
     if options.kernels is None:
-        options.kernels = ["dense", "chunked"] if options.cpu else ["fused"]
+        options.kernels = ["dense", "chunked"] if options.cpu else ["fused", "dense"]
     refuse(parser, options)
     if options.out is None:
         small = options.cpu or options.quick
