@@ -274,7 +274,8 @@ def test_any_temperature_and_any_state_of_the_rows(rows, beta, operands):
 
 @pytest.mark.parametrize("d", [48, 300])
 def test_two_calls_give_the_same_bits(d):
-    z = [torch.randn(150, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    b = 70 if INTERPRETED else 150  # several tiles either way
+    z = [torch.randn(b, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     beta = torch.tensor(10.0, device=DEVICE)
 
     def once(layout: str) -> list[Tensor]:
