@@ -7,8 +7,7 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Compiling every module of torch takes a minute; what is imported is compiled then.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+INSTALL := $(BIN)/python -m pip install --quiet
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread per test process: more only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
