@@ -13,6 +13,9 @@ fused = pytest.importorskip("flatnce.kernels.fused", reason="no Triton on this p
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_card = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+interpreted = pytest.mark.skipif(
+    DEVICE == "cuda", reason="a card takes these tiles of itself, in the tests below"
+)
 # Largest relative error of a gradient, and largest error of a log-sum-exp at beta 10.
 GRADIENT = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
 VALUE = {torch.float32: 3e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
@@ -69,6 +72,7 @@ def assert_as_defined(b: int, d: int, layout: str, operands: torch.dtype, with_i
 LAYOUTS = pytest.mark.parametrize("layout", ["views", "left", "both"])
 
 
+@interpreted
 @LAYOUTS
 @pytest.mark.parametrize(
     ("d", "operands"),
@@ -85,19 +89,16 @@ LAYOUTS = pytest.mark.parametrize("layout", ["views", "left", "both"])
 def test_tiles_of_large_batches_have_the_numbers_of_the_definition(
     monkeypatch, layout, d, operands
 ):
-    if DEVICE == "cuda":
-        pytest.skip("a card takes them of itself: see the other tests")
     from flatnce.kernels.fused import launch, tiles
 
     chosen = []
 
     def large(like: Tensor, n: int, *, scans: bool, pulls: bool):
-        width, size, rows = like.shape[1], like.element_size(), 40_000
+        asked = 40_000, like.shape[1], like.element_size()
         wide = tiles.is_wide(like)
-        best = tiles._wide_tiles, tiles._best_tiles
-        asked = (rows, width, size) if wide else (rows, width, size, scans, pulls)
-        chosen.append(best[not wide](*asked))
-        return chosen[-1]
+        found = tiles._wide_tiles(*asked) if wide else tiles._best_tiles(*asked, scans, pulls)
+        chosen.append(found)
+        return found
 
     monkeypatch.setattr(launch, "choose_tiles", large)
     assert_as_defined(150, d, layout, operands, with_ids=layout != "left")

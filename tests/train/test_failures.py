@@ -104,6 +104,12 @@ def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path, monkeypat
         train(config_of(), tmp_path / "run")
 
 
+def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
+    training = Training(config_of(), tmp_path / "run", torch.device("cpu"))
+    with pytest.raises(TrainingFailed, match="stopped: a number of another process"):
+        training.sentinel.check(0.1, sound=torch.tensor(False))
+
+
 def failing(monkeypatch, error, at):
     take = Training.take_step
 

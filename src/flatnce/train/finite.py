@@ -1,6 +1,6 @@
 """Stopping at a number that is not one: which term, since when, and what is still good."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -96,14 +96,17 @@ class Sentinel:
         if int(self.first_parameter) >= 0:
             where = self._names[int(self.first_parameter)]
             found.append(f"the first such gradient, from the loss backwards, is that of {where}")
-        weights = _first_bad(self.learner.state_dict().items())
+        state = self.learner.state_dict()
+        weights = _first_bad(state.items())
         if weights:
             found.append(f"the weights {weights} are no longer finite")
-        if not found:  # each number is finite, and their norm is not
-            name, size = _largest(self.learner.state_dict().items())
-            found.append(f"the weights {name} have grown to {size:.1e}")
+        grown = None if weights else _first_bad(_norms(state))
+        if grown:  # each number is finite, and their norm is not
+            found.append(f"the weights {grown} have grown to {state[grown].abs().max():.1e}")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
+        if not found:  # here all is well, and all stop together
+            found.append("a number of another process is infinite or not one")
         self.writer.settle()
         kept = checkpoint.steps(self.directory / "checkpoints")
         good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
@@ -113,14 +116,10 @@ class Sentinel:
         )
 
 
-def _largest(tensors: Iterable[tuple[str, Tensor]]) -> tuple[str, float]:
-    sizes = {
-        name: float(tensor.abs().max())
-        for name, tensor in tensors
-        if tensor.is_floating_point() and tensor.numel()
-    }
-    name = max(sizes, key=lambda name: sizes[name])
-    return name, sizes[name]
+def _norms(state: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+    """As :meth:`Sentinel.sound` takes them, which overflow where numbers do not yet."""
+    weights = {name: w for name, w in state.items() if w.is_floating_point()}
+    return zip(weights, torch._foreach_norm(list(weights.values())), strict=True)
 
 
 def _first_bad(tensors: Iterable[tuple[str, Tensor | None]]) -> str | None:

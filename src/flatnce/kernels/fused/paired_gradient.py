@@ -136,7 +136,11 @@ def _sums(
 ) -> Iterator[tuple[int, int, int, Tensor | None]]:
     """Side, first row, one past the last, and the sums of these; None for the scan's mean."""
     step = piece_of(pulls.x.operand)
-    pieces = [(start, min(start + step, b)) for start in range(0, b, step)]
+
+    def pieces_from(first: int) -> list[tuple[int, int]]:
+        return [(start, min(start + step, b)) for start in range(first, b, step)]
+
+    pieces = pieces_from(0)
     if layout == "views" and 2 * b <= step:  # all rows are pulled by all: one launch
         whole = pulled_rows(pulls)
         yield 0, 0, b, whole[:, :b]
@@ -158,8 +162,7 @@ def _sums(
         done = len(shared)
         yield 1, 0, done, shared[None]
         shared = None  # before the others are made
-    for start in range(done, b, step):
-        stop = min(start + step, b)
+    for start, stop in pieces_from(done):
         yield 1, start, stop, pulled_rows(pulls.transposed(), start, stop)
 
 
