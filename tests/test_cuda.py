@@ -1,5 +1,7 @@
 """On a GPU: no host read in a step, CUDA graphs, flags instead of raises, kernels equal."""
 
+import json
+
 import pytest
 import torch
 
@@ -155,24 +157,38 @@ def test_an_interval_is_closed_without_a_host_read_while_the_device_is_behind(wi
     assert monitor.compute(step=1) == pytest.approx(found, rel=1e-9)
 
 
+# Where pytest has not hooked its shape checks into flatnce: torch.compile cannot trace them.
+COMPILED = """
+import json, sys, warnings
+import torch
+from flatnce import EssController, FlatNCE, Monitor
+
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
+warnings.filterwarnings("ignore", "TensorFloat32")
+torch.manual_seed(0)
+x, y, z = (torch.randn(32, 16, device="cuda") for _ in range(3))
+z1, z2 = ((x + 0.3 * noise).requires_grad_() for noise in (y, z))
+
+def losses(compiled):
+    loss_fn = FlatNCE(EssController(0.3), kernel=sys.argv[1]).cuda()
+    monitor = Monitor().cuda()
+
+    def step(a, b):
+        loss = loss_fn(a, b)
+        monitor.update(loss_fn.last)
+        return loss
+
+    step = torch.compile(step, fullgraph=True) if compiled else step
+    return [step(z1, z2).item() for _ in range(4)], monitor.compute()
+
+print(json.dumps([losses(False), losses(True)]))
+"""
+
+
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_a_compiled_step_has_no_graph_break_and_the_same_numbers(kernel):
-    z1, z2 = batch()
-
-    def losses(compiled):
-        loss_fn, monitor = FlatNCE(EssController(0.3), kernel=kernel).cuda(), Monitor().cuda()
-
-        def step(a, b):
-            loss = loss_fn(a, b)
-            monitor.update(loss_fn.last)
-            return loss
-
-        step = torch.compile(step, fullgraph=True) if compiled else step
-        found = torch.stack([step(z1, z2).detach() for _ in range(4)])
-        return found, monitor.compute()
-
-    (eager, numbers), (compiled, same) = losses(False), losses(True)
-    torch.testing.assert_close(compiled, eager)
+def test_a_compiled_step_has_no_graph_break_and_the_same_numbers(kernel, run_python):
+    (eager, numbers), (compiled, same) = json.loads(run_python(COMPILED, kernel))
+    assert compiled == pytest.approx(eager, rel=1.3e-6, abs=1e-5)  # as torch has it for float32
     assert same == pytest.approx(numbers, rel=1e-4)
 
 

@@ -147,7 +147,7 @@ def by_sweep(options, root):
     return {
         "images_per_second": statistics.median(rates),
         "range": [min(rates), max(rates)],
-        "queues": os.environ.get(trainings.QUEUES),
+        "queues": os.environ.get(trainings.QUEUES, "default"),
         "sweeps": sweeps,
     }
 
@@ -501,7 +501,8 @@ def parsed():
 
 def refuse(parser, options):
     """End with a line that says what is wrong, before anything is measured or written."""
-    if not options.cpu and not torch.cuda.is_available():
+    # Not torch.cuda.is_available: that starts CUDA, and a sweep could ask for no queues then.
+    if not options.cpu and not torch.cuda.device_count():
         parser.error("no CUDA device is there; --cpu is a smoke run without one")
     if options.root is not None and not (options.root / trainings.FOLDER).is_dir():
         parser.error(f"--root {options.root} holds no {trainings.FOLDER}; see `flatnce data`")

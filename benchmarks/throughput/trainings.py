@@ -12,7 +12,7 @@ import torch
 from flatnce.data.augmentation import fused
 from flatnce.train import images as train_images
 from flatnce.train import preset
-from flatnce.train.sweep import QUEUES
+from flatnce.train.sweep_queues import QUEUES, ask_for_queues
 from flatnce.train.training import Training
 
 RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
@@ -79,8 +79,7 @@ def widen():
 
     CUDA reads that once, when it is first used: a process that did so before keeps what it has.
     """
-    if not torch.cuda.is_initialized():
-        os.environ.setdefault(QUEUES, "32")
+    ask_for_queues()
     return os.environ.get(QUEUES, "default")
 
 

@@ -1,9 +1,12 @@
 """Runs of a sweep are the runs they would be alone, whatever happens to the others."""
 
+import ctypes
 import json
 import os
 import shutil
 import signal
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,8 @@ from flatnce.train.loop import Outcome, begin
 from flatnce.train.sweep import states_of
 from flatnce.train.sweep_file import find_sweep, read_sweep
 from flatnce.train.sweep_lanes import AHEAD, AHEAD_SECONDS, Generators, Lane, Lead
-from flatnce.train.sweep_room import MOST_AT_ONCE, _fitting, _need, plan
+from flatnce.train.sweep_queues import QUEUES, ask_for_queues
+from flatnce.train.sweep_room import MOST_AT_ONCE, Plan, _fitting, _need, plan
 from flatnce.train.training import Training
 from forked import Forked
 
@@ -340,16 +344,78 @@ def test_a_sweep_is_no_launch_of_several_processes(monkeypatch, tmp_path):
         sweep({"one": TINY}, tmp_path / "sweep")
 
 
-@pytest.mark.parametrize(("given", "found"), [(None, "32"), ("4", "4")])
-def test_a_sweep_asks_cuda_for_more_queues_unless_told(given, found, monkeypatch, tmp_path):
-    name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    monkeypatch.setenv(name, given or "")  # noted, so that it is put back
-    if given is None:
-        monkeypatch.delenv(name)
+class Driver:
+    """CUDA's, as far as it is asked: it has read its settings, or not yet."""
+
+    def __init__(self, *, started):
+        self.found = 0 if started else 3  # 3: it is not initialized
+
+    def __call__(self, name):
+        assert name == "libcuda.so.1"
+        return self
+
+    def cuDeviceGetCount(self, count):
+        return self.found
+
+
+@pytest.fixture
+def without_queues(monkeypatch):
+    """The variable unset, and put back afterwards."""
+    monkeypatch.setenv(QUEUES, "")
+    monkeypatch.delenv(QUEUES)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "32"), ("4", "4")])
+def test_a_sweep_asks_cuda_for_more_queues_unless_told(
+    given, found, without_queues, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=given is not None))
+    if given is not None:
+        monkeypatch.setenv(QUEUES, given)
     with pytest.raises(ValueError, match="at_once"):  # the queues are asked for before anything
         sweep({"a": TINY}, tmp_path / "sweep", at_once=0)
-    assert os.environ[name] == found
+    assert os.environ[QUEUES] == found
+    assert ask_for_queues()  # a second sweep of the process has what the first one asked for
+
+
+def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
+    assert not ask_for_queues() and QUEUES not in os.environ
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=False))
+    assert ask_for_queues()
+    del os.environ[QUEUES]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not ask_for_queues() and QUEUES not in os.environ
+
+
+def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert ask_for_queues()
+
+
+@pytest.mark.parametrize(("device", "warned"), [("cuda", True), ("cpu", False)])
+def test_a_sweep_says_that_cuda_was_in_use_before(
+    device, warned, without_queues, monkeypatch, tmp_path
+):
+    class Nothing:
+        def __init__(self, *given):
+            pass
+
+        def drive(self):
+            return []
+
+    decided = Plan(torch.device(device), at_once=2, bytes=0, images=0, steps=0)
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
+    module = sys.modules[sweep.__module__]  # `flatnce.train.sweep` is the function
+    monkeypatch.setattr(module, "plan", lambda *given: decided)
+    monkeypatch.setattr(module, "_Driver", Nothing)
+    expected = pytest.warns(RuntimeWarning, match=f"a sixth slower.* set {QUEUES}=32 before")
+    with expected if warned else nullcontext():
+        assert sweep(PAIR, tmp_path / "sweep") == []
 
 
 def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monkeypatch):

@@ -9,8 +9,13 @@ from flatnce.models.swift import swift
 from flatnce.runlog import read_run
 from flatnce.train import learner, preset, sweep, train, training
 from flatnce.train.sweep_lanes import Generators, Lane
+from flatnce.train.sweep_queues import QUEUES
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # pytest's own process has asked for the device, above.
+    pytest.mark.filterwarnings("ignore:CUDA was in use before this sweep"),
+]
 
 CUDA = torch.device("cuda", 0)
 BASE = preset("digits").override(
@@ -105,3 +110,15 @@ def test_lanes_have_streams_of_their_own():
     # torch hands out its few streams again and again: none of those may be a lane's.
     aside = {torch.cuda.Stream(CUDA).cuda_stream for _ in range(64)}
     assert not aside & {lane.stream.cuda_stream for lane in lanes}
+
+
+def test_the_driver_tells_whether_queues_can_still_be_asked_for(run_python, monkeypatch):
+    monkeypatch.delenv(QUEUES, raising=False)
+    found = run_python(
+        "import os, torch\n"
+        "from flatnce.train.sweep_queues import QUEUES, ask_for_queues\n"
+        "print(ask_for_queues(), os.environ.pop(QUEUES))\n"
+        "torch.cuda.is_available()\n"
+        "print(torch.cuda.is_initialized(), ask_for_queues(), QUEUES in os.environ)\n"
+    )
+    assert found.split() == ["True", "32", "False", "False", "False"]

@@ -6,9 +6,9 @@ numbers are its own, so what it does depends on no other run: on the CPU to the 
 """
 
 import gc
-import os
 import shutil
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +36,7 @@ from flatnce.train.saved import (
 )
 from flatnce.train.sweep_file import check_names, check_place, write_sweep
 from flatnce.train.sweep_lanes import Lane
+from flatnce.train.sweep_queues import TOO_LATE, ask_for_queues
 from flatnce.train.sweep_room import Plan, plan
 
 __all__ = ["SweepReport", "SweptRun", "states_of", "sweep"]
@@ -45,10 +46,6 @@ State = Literal["done", "failed", "stopped", "waiting"]
 SweepReport = Callable[[str, Mapping[str, Any]], None]
 """Called with a run's name and each line it logs; and with lines of kind ``state``, whose
 ``state`` is ``started``, ``done``, ``failed`` (with ``failure``) or ``stopped``."""
-
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""How many streams a GPU takes work from at once. With the default, eight, runs wait for one
-another where they need not: on an H200, eight runs at batch 32 were a fifth faster with 32."""
 
 FAILURE = "failure.txt"
 # What a run that was killed before its first checkpoint may have left.
@@ -106,11 +103,12 @@ def sweep(
         raise ValueError("a sweep is one process; start it without torchrun, on one GPU")
     check_names(configs)
     check_place(place, configs)
-    if not torch.cuda.is_initialized():  # CUDA reads it then, once
-        os.environ.setdefault(QUEUES, "32")
+    in_time = ask_for_queues()
     whole = {name: with_whole_paths(config) for name, config in configs.items()}
     with sharing_images(), torch.random.fork_rng(devices=[]):
         decided = plan(whole, at_once)
+        if decided.device.type == "cuda" and decided.at_once > 1 and not in_time:
+            warnings.warn(TOO_LATE, RuntimeWarning, stacklevel=2)
         place.mkdir(parents=True, exist_ok=True)
         with only_writer(place), Interrupts() as interrupts:
             write_sweep(place, configs)
