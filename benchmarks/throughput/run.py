@@ -543,14 +543,13 @@ def table(results):
     swept = rows.get("sweep")
     if swept:
         what = f"{swept['runs']} runs at batch {swept['batch']}"
-        peer = peers.get(("resnet18", swept["batch"]))
+        peer = peer_of(swept, peers)
         lines.append(speed_line(f"{what}, in sum, by sweep", swept["goal"], swept["sweep"], peer))
         whole = f"{what}: the whole sweep, building and saving included"
         lines.append(speed_line(whole, None, whole_speed(swept["sweep"]), None))
     for row in rows.get("runs") or []:
         what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
-        peer = peers.get(("resnet18", row["batch"]))
-        lines.append(speed_line(what, row["goal"], row, peer))
+        lines.append(speed_line(what, row["goal"], row, peer_of(row, peers)))
     for row in rows.get("peers") or []:
         what = f"{row['name']}: {NETS[row['backbone']]}, batch {row['batch']}"
         lines.append(speed_line(what, None, row, None))
@@ -576,7 +575,17 @@ def table(results):
         what = f"MiB allocated after {steps} steps"
         lines.append(f"| {what} | no growth | {first} and {last} | | | |")
     lines += [f"\n{name} failed." for name, part in parts.items() if "failed" in part]
+    now = results["environment"].get("commit")
+    earlier = [f"`{name}` ({part['commit'][:7]})" for name, part in parts.items()
+               if part.get("commit") not in (None, now)]  # fmt: skip
+    if earlier:
+        lines.append(f"\nOf an earlier run, with its commit: {', '.join(earlier)}.")
     return "\n".join(lines)
+
+
+def peer_of(found, peers):
+    """The usual script's speed: of the same run, also where that is an earlier one."""
+    return found.get("peer", peers.get(("resnet18", found["batch"])))
 
 
 def whole_speed(found):
