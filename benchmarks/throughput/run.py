@@ -435,6 +435,7 @@ def main():
     if options.out.exists() and set(options.only) != set(PARTS):
         before = json.loads(options.out.read_text())
         results["parts"] = before.get("parts", {})  # a part alone replaces only itself
+        keep_peers(results["parts"])
     for name in options.only:
         start = time.perf_counter()
         print(f"{name}", flush=True)
@@ -533,11 +534,7 @@ def table(results):
     parts = results["parts"]
     rows = {name: part.get("rows") for name, part in parts.items()}
     lines = ["| what | goal | measured | range | peer | ratio |", "|---|---|---|---|---|---|"]
-    peers = {
-        (row["backbone"], row["batch"]): row["images_per_second"]
-        for row in rows.get("peers") or []
-        if row["name"].startswith("PIL") and "images_per_second" in row
-    }
+    peers = peers_of(parts)
     for row in sorted(rows.get("train") or [], key=lambda row: (row["backbone"], row["batch"])):
         lines.append(train_line(row, peers))
     swept = rows.get("sweep")
@@ -583,9 +580,28 @@ def table(results):
     return "\n".join(lines)
 
 
+def peers_of(parts):
+    """The usual script's speed by network and batch."""
+    return {
+        (row["backbone"], row["batch"]): row["images_per_second"]
+        for row in parts.get("peers", {}).get("rows") or []
+        if row["name"].startswith("PIL") and "images_per_second" in row
+    }
+
+
 def peer_of(found, peers):
-    """The usual script's speed: of the same run, also where that is an earlier one."""
+    """The usual script's speed beside several runs: that of their own run."""
     return found.get("peer", peers.get(("resnet18", found["batch"])))
+
+
+def keep_peers(parts):
+    """Note the usual script's speed in what is kept of an earlier run: the next may differ."""
+    peers = peers_of(parts)
+    swept = parts.get("sweep", {}).get("rows")
+    for found in [*([swept] if swept else []), *(parts.get("runs", {}).get("rows") or [])]:
+        peer = peer_of(found, peers)
+        if peer is not None:
+            found["peer"] = peer
 
 
 def whole_speed(found):

@@ -351,7 +351,8 @@ class Driver:
         self.found = 0 if started else 3  # 3: it is not initialized
 
     def __call__(self, name):
-        assert name == "libcuda.so.1"
+        assert name == ("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        assert os.environ[QUEUES] == "32"  # it may read it when it is loaded
         return self
 
     def cuDeviceGetCount(self, count):
@@ -389,6 +390,12 @@ def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkey
     assert not ask_for_queues() and QUEUES not in os.environ
 
 
+def test_queues_are_no_matter_of_amd_cards(without_queues, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert ask_for_queues() and QUEUES not in os.environ
+
+
 def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, monkeypatch):
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file")
@@ -397,9 +404,11 @@ def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, 
     assert ask_for_queues()
 
 
-@pytest.mark.parametrize(("device", "warned"), [("cuda", True), ("cpu", False)])
+@pytest.mark.parametrize(
+    ("device", "at_once", "warned"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)]
+)
 def test_a_sweep_says_that_cuda_was_in_use_before(
-    device, warned, without_queues, monkeypatch, tmp_path
+    device, at_once, warned, without_queues, monkeypatch, tmp_path
 ):
     class Nothing:
         def __init__(self, *given):
@@ -408,7 +417,7 @@ def test_a_sweep_says_that_cuda_was_in_use_before(
         def drive(self):
             return []
 
-    decided = Plan(torch.device(device), at_once=2, bytes=0, images=0, steps=0)
+    decided = Plan(torch.device(device), at_once, bytes=0, images=0, steps=0)
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
     module = sys.modules[sweep.__module__]  # `flatnce.train.sweep` is the function
     monkeypatch.setattr(module, "plan", lambda *given: decided)

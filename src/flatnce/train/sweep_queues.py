@@ -18,8 +18,11 @@ TOO_LATE = (
 
 
 def ask_for_queues() -> bool:
-    """Ask CUDA for as many queues as it has, unless told otherwise; whether it was in time."""
-    if QUEUES in os.environ:
+    """Ask CUDA for as many queues as it has, unless told otherwise; whether it was in time.
+
+    A variable that is there already counts as in time: when it was set, nobody can tell.
+    """
+    if QUEUES in os.environ or torch.version.hip:
         return True
     os.environ[QUEUES] = "32"  # before the driver is looked for, whenever that reads it
     if _driver_has_started():
@@ -33,7 +36,7 @@ def _driver_has_started() -> bool:
     if torch.cuda.is_initialized():
         return True
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:  # no driver, or one of another name
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:  # no driver
         return False
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # else an error
