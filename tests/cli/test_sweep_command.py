@@ -178,7 +178,11 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
         (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is no option of a sweep"),
         (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),
         (["--resume"], 2, "`flatnce sweep --resume NAME`"),
-        (["digits", "--seed", "0", "1", "--at-once", "0"], 2, "at_once=0 must lie between"),
+        (
+            ["digits", "--seed", "0", "1", "--at-once", "0"],
+            2,
+            "at_once=0 must be a whole number between",
+        ),
         (["digits", "--backbone", "small", "resnet81"], 2, "did you mean resnet18"),
         (["--resume", "nothing"], 2, "resume='nothing' is no sweep"),
         (["cifar10", "--seed", "0", "1"], 1, "flatnce data cifar10"),

@@ -27,7 +27,7 @@ from flatnce.train.sweep_lanes import AHEAD, AHEAD_SECONDS, Generators, Lane, Le
 from flatnce.train.sweep_queues import QUEUES, ask_for_queues
 from flatnce.train.sweep_room import MOST_AT_ONCE, Plan, _fitting, _need, plan
 from flatnce.train.training import Training
-from forked import Forked
+from forked import Forked, run_forked
 
 BASE = preset("digits").override(
     epochs=1,
@@ -298,8 +298,8 @@ def test_another_run_in_the_place_of_one_is_refused(swept):
         ({}, {}, "configs is empty"),
         ({"a/b": TINY}, {}, "'a/b' is no name of a folder"),
         ({"..": TINY}, {}, "no name of a folder"),
-        ({"one": TINY}, {"at_once": 0}, "at_once=0 must lie between 1 and"),
-        ({"one": TINY}, {"at_once": 99}, "at_once=99 must lie between 1 and"),
+        ({"one": TINY}, {"at_once": 0}, "at_once=0 must be a whole number between 1 and 16"),
+        ({"one": TINY}, {"at_once": 99}, "at_once=99 must be"),
         ({"one": TINY, "two": TINY.override(batch_size=9999)}, {}, "run two: .*9999.*larger"),
         ({"one": TINY.override(ess=0.0001)}, {}, "run one: ess=0.0001 is out of reach"),
         ({"one": TINY.override(backbone="resnet81")}, {}, "resnet18"),
@@ -309,6 +309,37 @@ def test_another_run_in_the_place_of_one_is_refused(swept):
 def test_what_cannot_be_done_is_refused_before_anything_starts(configs, options, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         sweep(configs, tmp_path / "sweep", **options)
+    assert not (tmp_path / "sweep").exists()
+
+
+SLIPS = {
+    "sweep([base], place)": "configs is a list; give the runs by name",
+    "sweep({1: base}, place)": "the name 1 is no name of a folder",
+    "sweep({'one': {'epochs': 1}}, place)": "configs: 'one' is a dict; give a TrainConfig",
+    "sweep(two, None)": "directory=None is no path; name the sweep's folder",
+    "sweep(two, place, at_once=1.5)": "at_once=1.5 must be a whole number between 1 and 16",
+    "sweep(two, place, at_once='2')": "at_once='2' must be a whole number",
+    "sweep(two, place, at_once=True)": "at_once=True must be a whole number",
+    "sweep(two, place, report=3)": "report=3 is no function",
+}
+
+
+def test_arguments_of_another_type_are_named_and_claim_no_folder(tmp_path):
+    """In a process without the checks of types that pytest hooks in."""
+    code = f"""
+import json, sys
+from flatnce.train import preset, sweep
+base, place, said = preset("digits").override(device="cpu"), sys.argv[1], {{}}
+two = {{"a": base, "b": base.override(seed=1)}}
+for call in {list(SLIPS)!r}:
+    try:
+        eval(call)
+    except ValueError as error:
+        said[call] = str(error)
+print(json.dumps(said))
+"""
+    said = json.loads(run_forked(code, tmp_path / "sweep"))
+    assert {call: words for call, words in SLIPS.items() if words not in said.get(call, "")} == {}
     assert not (tmp_path / "sweep").exists()
 
 
@@ -445,6 +476,11 @@ def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monke
         read_sweep("runs/study")
     with pytest.raises(ValueError, match="is no sweep"):
         read_sweep("runs")
+    for number in range(9):
+        (tmp_path / f"runs/{number}").mkdir()
+        (tmp_path / f"runs/{number}/sweep.json").touch()
+    with pytest.raises(ValueError, match="there are 0, 1, 2, 3, 4, 5, 6, 7 and 2 more in runs/"):
+        find_sweep("elsewhere")
 
 
 def test_images_are_loaded_once_for_all_runs():

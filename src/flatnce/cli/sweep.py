@@ -224,6 +224,9 @@ def _took(runs: Sequence[SweptRun], trained: int, seconds: float) -> str:
         return f"no step was taken; {done} of {len(runs)} runs are done"
     count = sum(run.taken > 0 for run in runs)
     some = f"{count} runs" if count == len(runs) else f"{count} of {len(runs)} runs"
+    ended = sum(run.taken > 0 and run.state == "done" for run in runs)
+    if ended < count:
+        some += f" ({ended or 'none'} of them to the end)"
     speed = f"{trained / seconds:,.0f} images/s over all, everything included"
     return f"trained {some} in {seconds:.0f} s, {speed}"
 

@@ -58,16 +58,17 @@ def show_standing(
         print(json.dumps({"runs": rows, "at_once": decided.at_once, "bytes": decided.bytes}))
         return 0
     show_tables(rows, over_seeds(runs, rows))
-    print(f"\n{_said(configs, decided)}")
+    print(f"\n{_said(configs, decided, taken=sum(run.step for run in runs))}")
     return 0
 
 
-def _said(configs: Mapping[str, TrainConfig], decided: Plan) -> str:
+def _said(configs: Mapping[str, TrainConfig], decided: Plan, taken: int = 0) -> str:
     extra = workspace(decided.device)
     own = round((decided.bytes - extra) / SLACK)
+    done = f" ({taken:,} of them done)" if taken else ""
     return (
-        f"{len(configs)} runs, {decided.steps:,} steps in all, {decided.at_once} at once on "
-        f"{decided.device}\nthe largest is expected to take {_size(decided.bytes)} beside the "
+        f"{len(configs)} runs, {decided.steps:,} steps in all{done}, {decided.at_once} at once "
+        f"on {decided.device}\nthe largest is expected to take {_size(decided.bytes)} beside the "
         f"images: {SLACK:g} times the {_size(own)} of its network, activations and scores, and "
         f"{_size(extra)} for libraries, kNN and the pool"
     )

@@ -98,6 +98,10 @@ def sweep(
         at_once: Runs side by side; by default as many as fit in memory by an estimate, up to 16.
         report: Called with each line of each run.
     """
+    if not isinstance(directory, str | Path):
+        raise ValueError(f"directory={directory!r} is no path; name the sweep's folder")
+    if report is not None and not callable(report):
+        raise ValueError(f"report={report!r} is no function; give one of a name and a line")
     place = Path(directory)
     if is_launched():
         raise ValueError("a sweep is one process; start it without torchrun, on one GPU")

@@ -32,7 +32,7 @@ __all__ = [
 FORMAT_VERSION = 1
 PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-LONGEST_NAME = 200
+LONGEST_NAME, MOST_NAMED = 200, 8
 
 
 def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
@@ -46,7 +46,7 @@ def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
 
 
 def check_names(configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse an empty sweep, and names that are no names of folders.
+    """Refuse an empty sweep, names that are no names of folders, and what is no config.
 
     Arguments:
         configs: The runs by name.
@@ -58,11 +58,16 @@ def check_names(configs: Mapping[str, TrainConfig]) -> None:
         )
     if not configs:
         raise ValueError("configs is empty; give at least one run")
-    for name in configs:
-        if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+    for name, config in configs.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
             raise ValueError(
                 f"configs: the name {name!r} is no name of a folder; use letters, digits and "
                 f". _ + - (up to {LONGEST_NAME}), beginning with a letter or a digit"
+            )
+        if not isinstance(config, TrainConfig):
+            raise ValueError(
+                f"configs: {name!r} is a {type(config).__name__}; give a TrainConfig, such as "
+                'preset("digits").override(seed=1)'
             )
 
 
@@ -142,7 +147,9 @@ def find_sweep(name: str | Path) -> Path:
             return place
     there = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
     near = difflib.get_close_matches(str(name), there, n=1)
-    known = f"there are {', '.join(there[:8])}" if there else f"there are none in {RUNS}/"
+    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+    known = f"there are {', '.join(there[:MOST_NAMED])}{more} in {RUNS}/"
+    known = known if there else f"there are none in {RUNS}/"
     known = f"did you mean {near[0]!r}?" if near else known
     raise ValueError(f"resume={str(name)!r} is no sweep and no name of one; {known}")
 

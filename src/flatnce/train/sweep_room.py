@@ -53,9 +53,11 @@ def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> Plan
         configs: The runs by name.
         at_once: As many are wanted; by default as many as fit, up to :data:`MOST_AT_ONCE`.
     """
-    if at_once is not None and not 1 <= at_once <= MOST_AT_ONCE:
+    whole = isinstance(at_once, int) and not isinstance(at_once, bool)
+    if at_once is not None and not (whole and 1 <= at_once <= MOST_AT_ONCE):
         raise ValueError(
-            f"at_once={at_once} must lie between 1 and {MOST_AT_ONCE}; further runs wait"
+            f"at_once={at_once!r} must be a whole number between 1 and {MOST_AT_ONCE}; further "
+            "runs wait"
         )
     device = _one_device(configs)
     images = steps = 0
