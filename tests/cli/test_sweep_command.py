@@ -248,6 +248,7 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
     done = process.wait(timeout=60)
     assert done.returncode == 130 and done.stderr == "", done.stderr
     assert "flatnce sweep --resume hurt" in done.stdout and "stopped" in done.stdout
+    assert "trained 2 runs (none of them to the end) in " in done.stdout
     process = Forked("sweep", "--resume", "hurt")
     settled(metrics, 12)
     process.kill()
