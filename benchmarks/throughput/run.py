@@ -40,7 +40,7 @@ GOALS = {
 SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
 RUNS_BY_COUNT, HALF_BATCH = (4, 8, 12, 16), 16
 """Runs side by side at a sweep's batch; and half of that, at which a sweep's number of runs has
-half the work in as many launches."""
+half the work in about as many launches."""
 CLASSES_APART = 4.5
 """How far two classes to be told apart lie from each other, in standard deviations of a feature:
 near enough that kNN and a linear probe are wrong now and then."""

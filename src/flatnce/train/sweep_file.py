@@ -32,7 +32,9 @@ __all__ = [
 FORMAT_VERSION = 1
 PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-LONGEST_NAME, MOST_NAMED = 200, 8
+LONGEST_NAME = 200
+MOST_NAMED = 8
+"""Sweeps that are named where another was asked for."""
 
 
 def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
@@ -147,10 +149,12 @@ def find_sweep(name: str | Path) -> Path:
             return place
     there = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
     near = difflib.get_close_matches(str(name), there, n=1)
-    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
-    known = f"there are {', '.join(there[:MOST_NAMED])}{more} in {RUNS}/"
-    known = known if there else f"there are none in {RUNS}/"
-    known = f"did you mean {near[0]!r}?" if near else known
+    if near:
+        known = f"did you mean {near[0]!r}?"
+    else:
+        named = ", ".join(there[:MOST_NAMED]) or "none"
+        more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+        known = f"there are {named}{more} in {RUNS}/"
     raise ValueError(f"resume={str(name)!r} is no sweep and no name of one; {known}")
 
 
