@@ -4,8 +4,8 @@
     python benchmarks/throughput/run.py --only train     one part
     python benchmarks/throughput/run.py --cpu            a smoke run on digits, without a card
 
-Parts, in this order: train, sweep, runs, evaluate, memory, peers. One that fails prints its
-traceback and is noted; the others go on.
+Parts, in this order: train, sweep, runs, queues, evaluate, memory, peers. One that fails prints
+its traceback and is noted; the others go on.
 """
 
 import argparse
@@ -38,9 +38,11 @@ GOALS = {
     ("resnet50", 256): 9_000,
 }
 SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
-RUNS_BY_COUNT, HALF_BATCH = (4, 8, 12, 16), 16
+RUNS_BY_COUNT, HALF_BATCH = (4, 8, 16), 16
 """Runs side by side at a sweep's batch; and half of that, at which a sweep's number of runs has
 half the work in about as many launches."""
+OTHER_QUEUES, RUNS_BY_QUEUES = (8, 16, 32), (8, 16)
+"""Queues to the card than which a sweep asks for others, and runs that are tried with each."""
 CLASSES_APART = 4.5
 """How far two classes to be told apart lie from each other, in standard deviations of a feature:
 near enough that kNN and a linear probe are wrong now and then."""
@@ -117,9 +119,11 @@ def part_sweep(options, root):
 
 def part_runs(options, root):
     """What a sweep could reach, by the number of runs: does the card have room for more?"""
-    wanted = [(count, SWEEP_BATCH) for count in options.counts]
+    wanted = [(count, SWEEP_BATCH) for count in options.counts or options.all_counts]
+    if not options.counts:
+        wanted.append((options.runs, HALF_BATCH))
     rows = []
-    for count, batch in [*wanted, (options.runs, HALF_BATCH)]:
+    for count, batch in wanted:
         goal = goal_of(options, batch) if count == options.runs else None
         rows.append({"runs": count, "batch": batch, "goal": goal})
         try:
@@ -129,6 +133,16 @@ def part_runs(options, root):
             traceback.print_exc()
         print(f"  {rows[-1]}", flush=True)
         release()
+    return rows
+
+
+def part_queues(options, root):
+    """The same with other numbers of queues to the card, each in a process that has them."""
+    rows = []
+    for queues in options.queues:
+        counts = ["--counts", *map(str, options.counts or options.queue_counts)]
+        found = elsewhere("runs", options, *counts, variables={trainings.QUEUES: str(queues)})
+        rows += [{**row, "goal": None, "queues": str(queues)} for row in found]
     return rows
 
 
@@ -412,6 +426,7 @@ PARTS = {
     "train": part_train,
     "sweep": part_sweep,
     "runs": part_runs,
+    "queues": part_queues,
     "evaluate": part_evaluate,
     "memory": part_memory,
     "peers": part_peers,
@@ -460,11 +475,17 @@ def measured_of(name, options, root):
     """A part's rows, where need be from a process of its own."""
     if name not in AFRESH or options.only == [name]:
         return PARTS[name](options, root)
+    return elsewhere(name, options)
+
+
+def elsewhere(name, options, *more, variables=None):
+    """A part's rows from a process of its own, given more arguments and variables than this."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     aside = options.out.with_suffix(f".{name}.json")
     # What is said last counts, so that nothing need be taken from what was said before.
-    given = [*sys.argv[1:], "--only", name, "--out", str(aside)]
-    subprocess.run([sys.executable, __file__, *given], check=True)
+    given = [*sys.argv[1:], "--only", name, "--out", str(aside), *more]
+    around = {**os.environ, **(variables or {})}
+    subprocess.run([sys.executable, __file__, *given], check=True, env=around)
     part = json.loads(aside.read_text())["parts"][name]
     aside.unlink()
     if "failed" in part:
@@ -478,6 +499,7 @@ def parsed():
     parser.add_argument("--out", type=Path, help="results.json beside this file by default")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
+    parser.add_argument("--counts", nargs="+", type=int, help="of runs side by side, by streams")
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
@@ -488,7 +510,10 @@ def parsed():
     refuse(parser, options)
     options.trial, options.peers = 20, PEERS
     options.sweeps = 1 if options.cpu else 3
-    options.runs, options.counts = (2, (1, 2)) if options.cpu else (SWEEP_RUNS, RUNS_BY_COUNT)
+    options.runs, options.all_counts = (2, (1, 2)) if options.cpu else (SWEEP_RUNS, RUNS_BY_COUNT)
+    options.queues, options.queue_counts = OTHER_QUEUES, RUNS_BY_QUEUES
+    if options.cpu:
+        options.queues, options.queue_counts = OTHER_QUEUES[:1], (2,)
     if options.cpu:
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
         options.batches, options.peers = options.batches or [32], PEERS[1:2]
@@ -510,9 +535,13 @@ def refuse(parser, options):
     for name, value in (("windows", options.windows), ("window", options.window)):
         if value <= 0:
             parser.error(f"--{name} {value:g} must be more than 0")
-    small = [batch for batch in options.batches or () if batch < 2]
-    if small:
-        parser.error(f"--batches {small[0]}: a batch of at least 2 has negatives")
+    for name, least, why in (
+        ("batches", 2, "a batch of at least 2 has negatives"),
+        ("counts", 1, "at least one run trains"),
+    ):
+        small = [value for value in getattr(options, name) or () if value < least]
+        if small:
+            parser.error(f"--{name} {small[0]}: {why}")
 
 
 def release():
@@ -544,9 +573,10 @@ def table(results):
         lines.append(speed_line(f"{what}, in sum, by sweep", swept["goal"], swept["sweep"], peer))
         whole = f"{what}: the whole sweep, building and saving included"
         lines.append(speed_line(whole, None, whole_speed(swept["sweep"]), None))
-    for row in rows.get("runs") or []:
+    for row in [*(rows.get("runs") or []), *(rows.get("queues") or [])]:
         what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
-        lines.append(speed_line(what, row["goal"], row, peer_of(row, peers)))
+        queues = f", {row['queues']} queues" if "queues" in row else ""
+        lines.append(speed_line(what + queues, row["goal"], row, peer_of(row, peers)))
     for row in rows.get("peers") or []:
         what = f"{row['name']}: {NETS[row['backbone']]}, batch {row['batch']}"
         lines.append(speed_line(what, None, row, None))
@@ -598,7 +628,8 @@ def keep_peers(parts):
     """Note the usual script's speed in what is kept of an earlier run: the next may differ."""
     peers = peers_of(parts)
     swept = parts.get("sweep", {}).get("rows")
-    for found in [*([swept] if swept else []), *(parts.get("runs", {}).get("rows") or [])]:
+    several = [row for name in ("runs", "queues") for row in parts.get(name, {}).get("rows") or []]
+    for found in [*([swept] if swept else []), *several]:
         peer = peer_of(found, peers)
         if peer is not None:
             found["peer"] = peer

@@ -24,7 +24,7 @@ from flatnce.train.loop import Outcome, begin
 from flatnce.train.sweep import states_of
 from flatnce.train.sweep_file import find_sweep, read_sweep
 from flatnce.train.sweep_lanes import AHEAD, AHEAD_SECONDS, Generators, Lane, Lead
-from flatnce.train.sweep_queues import QUEUES, ask_for_queues
+from flatnce.train.sweep_queues import ENOUGH, QUEUES, ask_for_queues
 from flatnce.train.sweep_room import MOST_AT_ONCE, Plan, _fitting, _need, plan
 from flatnce.train.training import Training
 from forked import Forked, run_forked
@@ -383,7 +383,7 @@ class Driver:
 
     def __call__(self, name):
         assert name == ("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-        assert os.environ[QUEUES] == "32"  # it may read it when it is loaded
+        assert os.environ[QUEUES] == ENOUGH  # it may read it when it is loaded
         return self
 
     def cuDeviceGetCount(self, count):
@@ -398,7 +398,7 @@ def without_queues(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
 
 
-@pytest.mark.parametrize(("given", "found"), [(None, "32"), ("4", "4")])
+@pytest.mark.parametrize(("given", "found"), [(None, "24"), ("4", "4")])
 def test_a_sweep_asks_cuda_for_more_queues_unless_told(
     given, found, without_queues, monkeypatch, tmp_path
 ):
@@ -453,7 +453,7 @@ def test_a_sweep_says_that_cuda_was_in_use_before(
     module = sys.modules[sweep.__module__]  # `flatnce.train.sweep` is the function
     monkeypatch.setattr(module, "plan", lambda *given: decided)
     monkeypatch.setattr(module, "_Driver", Nothing)
-    expected = pytest.warns(RuntimeWarning, match=f"a sixth slower.* set {QUEUES}=32 before")
+    expected = pytest.warns(RuntimeWarning, match=f"a fifth slower.* set {QUEUES}=24 before")
     with expected if warned else nullcontext():
         assert sweep(PAIR, tmp_path / "sweep") == []
 

@@ -121,4 +121,4 @@ def test_the_driver_tells_whether_queues_can_still_be_asked_for(run_python, monk
         "torch.cuda.is_available()\n"
         "print(torch.cuda.is_initialized(), ask_for_queues(), QUEUES in os.environ)\n"
     )
-    assert found.split() == ["True", "32", "False", "False", "False"]
+    assert found.split() == ["True", "24", "False", "False", "False"]
