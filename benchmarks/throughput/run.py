@@ -594,7 +594,7 @@ def table(results):
             f"{other:.1f} s ({spread}scikit-learn, without information) | "
             f"{other / found['warm_s']:.0f}"
         )
-        lines.append(f"| {what} | {goal} | {took} | {low} to {high} | {beside} |")
+        lines.append(f"| {what} | {goal} | {took} | {low:.2f} to {high:.2f} | {beside} |")
     found = rows.get("memory")
     if found and found["allocated"]:
         first, last = (f"{value / MIB:,.1f}" for value in found["allocated"])
