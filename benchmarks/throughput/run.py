@@ -26,6 +26,7 @@ import torch
 import trainings
 
 from flatnce.environment import environment
+from flatnce.train.sweep_room import MOST_AT_ONCE
 
 BATCHES = (32, 256, 16, 64, 128, 512)
 PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))
@@ -41,8 +42,8 @@ SWEEP_RUNS, SWEEP_BATCH, SWEEP_GOAL = 8, 32, 30_000
 RUNS_BY_COUNT, HALF_BATCH = (4, 8, 16), 16
 """Runs side by side at a sweep's batch; and half of that, at which a sweep's number of runs has
 half the work in about as many launches."""
-OTHER_QUEUES, RUNS_BY_QUEUES = (8, 16, 32), (8, 16)
-"""Queues to the card than which a sweep asks for others, and runs that are tried with each."""
+QUEUE_COUNTS, RUNS_BY_QUEUES = (8, 16, 24, 32), (8, 16)
+"""Numbers of queues to the card, and the runs that are tried with each."""
 CLASSES_APART = 4.5
 """How far two classes to be told apart lie from each other, in standard deviations of a feature:
 near enough that kNN and a linear probe are wrong now and then."""
@@ -138,11 +139,15 @@ def part_runs(options, root):
 
 def part_queues(options, root):
     """The same with other numbers of queues to the card, each in a process that has them."""
-    rows = []
-    for queues in options.queues:
-        counts = ["--counts", *map(str, options.counts or options.queue_counts)]
-        found = elsewhere("runs", options, *counts, variables={trainings.QUEUES: str(queues)})
-        rows += [{**row, "goal": None, "queues": str(queues)} for row in found]
+    counts, rows = options.counts or options.runs_by_queues, []
+    for queues in map(str, options.queues):
+        around = {trainings.QUEUES: queues}
+        try:
+            found = elsewhere("runs", options, "--counts", *map(str, counts), variables=around)
+        except RuntimeError:  # the other numbers are worth having
+            shared = {"batch": SWEEP_BATCH, "failed": traceback.format_exc()}
+            found = [{"runs": count, **shared} for count in counts]
+        rows += [{**row, "goal": None, "queues": queues} for row in found]
     return rows
 
 
@@ -485,7 +490,10 @@ def elsewhere(name, options, *more, variables=None):
     # What is said last counts, so that nothing need be taken from what was said before.
     given = [*sys.argv[1:], "--only", name, "--out", str(aside), *more]
     around = {**os.environ, **(variables or {})}
-    subprocess.run([sys.executable, __file__, *given], check=True, env=around)
+    aside.unlink(missing_ok=True)
+    ended = subprocess.run([sys.executable, __file__, *given], env=around)
+    if not aside.exists():
+        raise RuntimeError(f"the process of part {name} ended with {ended.returncode}")
     part = json.loads(aside.read_text())["parts"][name]
     aside.unlink()
     if "failed" in part:
@@ -499,7 +507,9 @@ def parsed():
     parser.add_argument("--out", type=Path, help="results.json beside this file by default")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
-    parser.add_argument("--counts", nargs="+", type=int, help="of runs side by side, by streams")
+    parser.add_argument(
+        "--counts", nargs="+", type=int, help="of runs by streams, at batch 32 alone"
+    )
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
@@ -510,11 +520,11 @@ def parsed():
     refuse(parser, options)
     options.trial, options.peers = 20, PEERS
     options.sweeps = 1 if options.cpu else 3
-    options.runs, options.all_counts = (2, (1, 2)) if options.cpu else (SWEEP_RUNS, RUNS_BY_COUNT)
-    options.queues, options.queue_counts = OTHER_QUEUES, RUNS_BY_QUEUES
+    options.runs, options.all_counts = SWEEP_RUNS, RUNS_BY_COUNT
+    options.queues, options.runs_by_queues = QUEUE_COUNTS, RUNS_BY_QUEUES
     if options.cpu:
-        options.queues, options.queue_counts = OTHER_QUEUES[:1], (2,)
-    if options.cpu:
+        options.runs, options.all_counts = 2, (1, 2)
+        options.queues, options.runs_by_queues = QUEUE_COUNTS[:1], (2,)
         options.windows, options.window, options.warm_up, options.trial = 3, 0.05, 3, 2
         options.batches, options.peers = options.batches or [32], PEERS[1:2]
         options.peer_seconds = 0.5
@@ -535,13 +545,12 @@ def refuse(parser, options):
     for name, value in (("windows", options.windows), ("window", options.window)):
         if value <= 0:
             parser.error(f"--{name} {value:g} must be more than 0")
-    for name, least, why in (
-        ("batches", 2, "a batch of at least 2 has negatives"),
-        ("counts", 1, "at least one run trains"),
-    ):
-        small = [value for value in getattr(options, name) or () if value < least]
-        if small:
-            parser.error(f"--{name} {small[0]}: {why}")
+    small = [batch for batch in options.batches or () if batch < 2]
+    if small:
+        parser.error(f"--batches {small[0]}: a batch of at least 2 has negatives")
+    strange = [count for count in options.counts or () if not 1 <= count <= MOST_AT_ONCE]
+    if strange:
+        parser.error(f"--counts {strange[0]}: a sweep has 1 to {MOST_AT_ONCE} runs at once")
 
 
 def release():
@@ -573,10 +582,11 @@ def table(results):
         lines.append(speed_line(f"{what}, in sum, by sweep", swept["goal"], swept["sweep"], peer))
         whole = f"{what}: the whole sweep, building and saving included"
         lines.append(speed_line(whole, None, whole_speed(swept["sweep"]), None))
-    for row in [*(rows.get("runs") or []), *(rows.get("queues") or [])]:
-        what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
-        queues = f", {row['queues']} queues" if "queues" in row else ""
-        lines.append(speed_line(what + queues, row["goal"], row, peer_of(row, peers)))
+    for part in ("runs", "queues"):
+        for row in rows.get(part) or []:
+            what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
+            what += f", {row['queues']} queues" if part == "queues" else ""
+            lines.append(speed_line(what, row["goal"], row, peer_of(row, peers)))
     for row in rows.get("peers") or []:
         what = f"{row['name']}: {NETS[row['backbone']]}, batch {row['batch']}"
         lines.append(speed_line(what, None, row, None))

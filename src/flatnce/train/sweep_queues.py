@@ -10,8 +10,8 @@ __all__ = ["ENOUGH", "QUEUES", "TOO_LATE", "ask_for_queues"]
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 """With CUDA's default, eight, runs side by side wait for one another where they need not."""
 ENOUGH = "24"
-"""On an H200 eight runs at batch 32 were fastest with these: a quarter faster than with eight, and
-still one to two hundredths faster than with 32, the most there are (benchmarks/throughput)."""
+"""Of 8 to 32, the most there are, eight runs at batch 32 were fastest with these on an H200: by a
+quarter than with 8, by one to three hundredths than with 32 (benchmarks/throughput)."""
 TOO_LATE = (
     "CUDA was in use before this sweep (torch.cuda.is_available() is use): its runs share eight "
     "queues to the GPU and wait for one another, a fifth slower on an H200; call sweep first, or "
