@@ -409,6 +409,8 @@ def by_scikit_learn(train, test, times):
 def part_memory(options, root):
     """Bytes after some steps and after a thousand more."""
     early, late = (4, 24) if options.cpu else (100, 1_100)
+    if options.cpu:
+        print("  without a card nothing is counted, only trained", flush=True)
     run = trainings.build(trainings.configured(options, root, batch_size=32))
     found = {"steps": [early, late], "allocated": [], "reserved": [], "peak": []}
     for steps in (early, late):
@@ -436,6 +438,9 @@ PARTS = {
     "memory": part_memory,
     "peers": part_peers,
 }
+OF_A_PART = ("commit", "device")
+"""Noted with each part, as parts of several runs may stand in one file."""
+SMOKE = "a smoke run, whose numbers say nothing of speed; written to"
 AFRESH = ("sweep", "runs", "memory")
 """Parts that want a process of their own: the first two set CUDA up in their own way, and memory
 is not to be that of what other parts have left behind."""
@@ -453,12 +458,11 @@ def main():
         "parts": {},
     }
     if options.out.exists() and set(options.only) != set(PARTS):
-        before = json.loads(options.out.read_text())
-        results["parts"] = before.get("parts", {})  # a part alone replaces only itself
-        keep_peers(results["parts"])
+        results["parts"] = kept(options.out, data)  # a part alone replaces only itself
     for name in options.only:
         start = time.perf_counter()
-        print(f"{name}", flush=True)
+        if not options.no_table:
+            print(f"{name}", flush=True)
         try:
             found = {"rows": measured_of(name, options, root)}
         except Exception:
@@ -467,13 +471,25 @@ def main():
         found["seconds"] = round(time.perf_counter() - start, 1)
         results["parts"][name] = found
         results["environment"] = environment([0], "cpu" if options.cpu else "cuda")
-        found["commit"] = results["environment"]["commit"]
+        found |= {name: results["environment"][name] for name in OF_A_PART}
         results["seconds"] = round(time.perf_counter() - began, 1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
         release()
-    print(f"\n{results['seconds']} s in all, data: {data}\n\n{table(results)}")
+    if not options.no_table:
+        print(f"\n{results['seconds']} s in all, data: {data}\n\n{table(results)}")
+        print(f"\n{SMOKE if options.cpu else 'written to'} {options.out}")
     sys.exit(any("failed" in results["parts"][name] for name in options.only))
+
+
+def kept(path, data):
+    """The parts of an earlier run, to stand beside those of this one."""
+    before = json.loads(path.read_text())
+    if before.get("data", data) != data:
+        said = f"{path} holds a run on {before['data']}, and this one is on {data}"
+        sys.exit(f"run.py: {said}; name another file by --out")
+    keep_peers(before["parts"])
+    return before["parts"]
 
 
 def measured_of(name, options, root):
@@ -488,7 +504,7 @@ def elsewhere(name, options, *more, variables=None):
     options.out.parent.mkdir(parents=True, exist_ok=True)
     aside = options.out.with_suffix(f".{name}.json")
     # What is said last counts, so that nothing need be taken from what was said before.
-    given = [*sys.argv[1:], "--only", name, "--out", str(aside), *more]
+    given = [*sys.argv[1:], "--only", name, "--out", str(aside), "--no-table", *more]
     around = {**os.environ, **(variables or {})}
     aside.unlink(missing_ok=True)
     ended = subprocess.run([sys.executable, __file__, *given], env=around)
@@ -504,7 +520,8 @@ def elsewhere(name, options, *more, variables=None):
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="where cifar-10-batches-bin lies")
-    parser.add_argument("--out", type=Path, help="results.json beside this file by default")
+    parser.add_argument("--out", type=Path, help="results.json beside this file by default; "
+                        "build/throughput-smoke.json with --cpu")  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--batches", nargs="+", type=int, help="of ResNet-18, in this order")
     parser.add_argument(
@@ -514,8 +531,11 @@ def parsed():
     parser.add_argument("--window", type=float, default=0.5, help="seconds")
     parser.add_argument("--warm-up", type=int, default=30, help="steps")
     parser.add_argument("--peer-seconds", type=float, default=5.0)
-    parser.add_argument("--seconds", type=float, default=150.0, help="no batch starts after these")
+    parser.add_argument(
+        "--seconds", type=float, default=150.0, help="of part train: no batch starts later"
+    )
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
+    parser.add_argument("--no-table", action="store_true", help="print no table at the end")
     options = parser.parse_args()
     refuse(parser, options)
     options.trial, options.peers = 20, PEERS
@@ -548,6 +568,8 @@ def refuse(parser, options):
     small = [batch for batch in options.batches or () if batch < 2]
     if small:
         parser.error(f"--batches {small[0]}: a batch of at least 2 has negatives")
+    if options.out is None and not options.cpu and (options.batches or options.counts):
+        parser.error("--batches and --counts leave rows out: name another file by --out")
     strange = [count for count in options.counts or () if not 1 <= count <= MOST_AT_ONCE]
     if strange:
         parser.error(f"--counts {strange[0]}: a sweep has 1 to {MOST_AT_ONCE} runs at once")
@@ -572,7 +594,8 @@ def table(results):
     parts = results["parts"]
     rows = {name: part.get("rows") for name, part in parts.items()}
     lines = ["| what | goal | measured | range | peer | ratio |", "|---|---|---|---|---|---|"]
-    peers = peers_of(parts)
+    # Without a card runs are of a small network, which the script's is not.
+    peers = {} if results.get("data") == "digits" else peers_of(parts)
     for row in sorted(rows.get("train") or [], key=lambda row: (row["backbone"], row["batch"])):
         lines.append(train_line(row, peers))
     swept = rows.get("sweep")
@@ -584,7 +607,8 @@ def table(results):
         lines.append(speed_line(whole, None, whole_speed(swept["sweep"]), None))
     for part in ("runs", "queues"):
         for row in rows.get(part) or []:
-            what = f"{row['runs']} runs at batch {row['batch']}, in sum, by streams"
+            several = "1 run" if row["runs"] == 1 else f"{row['runs']} runs"
+            what = f"{several} at batch {row['batch']}, in sum, by streams"
             what += f", {row['queues']} queues" if part == "queues" else ""
             lines.append(speed_line(what, row["goal"], row, peer_of(row, peers)))
     for row in rows.get("peers") or []:
@@ -612,11 +636,14 @@ def table(results):
         what = f"MiB allocated after {steps} steps"
         lines.append(f"| {what} | no growth | {first} and {last} | | | |")
     lines += [f"\n{name} failed." for name, part in parts.items() if "failed" in part]
-    now = results["environment"].get("commit")
-    earlier = [f"`{name}` ({part['commit'][:7]})" for name, part in parts.items()
-               if part.get("commit") not in (None, now)]  # fmt: skip
+    now = results["environment"]
+    earlier = []
+    for name, part in parts.items():
+        own = {key: part.get(key, now.get(key)) for key in OF_A_PART}
+        if any(own[key] != now.get(key) for key in OF_A_PART):
+            earlier.append(f"`{name}` ({own['commit'][:7]}, {own['device']})")
     if earlier:
-        lines.append(f"\nOf an earlier run, with its commit: {', '.join(earlier)}.")
+        lines.append(f"\nOf an earlier run: {', '.join(earlier)}.")
     return "\n".join(lines)
 
 

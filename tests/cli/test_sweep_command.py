@@ -124,7 +124,8 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     capsys.readouterr()
     more = ["sweep", "--resume", "s", "--seed", "0", "1"]
     assert main([*more, "--dry-run"]) == 0
-    assert "4 runs, 12 steps in all" in capsys.readouterr().out
+    # What is done needs no place.
+    assert "4 runs, 12 steps in all (6 of them done), 2 at once" in capsys.readouterr().out
     assert main(more) == 0
     shown = capsys.readouterr().out
     assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown
@@ -133,6 +134,11 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     ]
     assert main(more) == 0
     assert "nothing to do: all 4 runs are done" in capsys.readouterr().out
+    for looking in (more, [*grid, *QUICK, "--resume"]):  # the sweep by its name, or by its options
+        assert main([*looking, "--dry-run"]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[1].startswith("run ") and shown[-1].endswith(" steps in all, all done")
+    assert shown[-1].startswith("2 runs, 6 ")
 
     again = "go on with it: `flatnce sweep --resume s`"
     for typed, words in (
@@ -142,6 +148,7 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
         (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
         (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
         (["sweep", "s", "--resume"], "say `flatnce sweep --resume s`"),
+        (["sweep", "digits", "--resume", "s"], "say `flatnce sweep --resume s`, or add `--name s"),
         (grid, "or give this one another --name"),
     ):
         assert main(typed) == 2

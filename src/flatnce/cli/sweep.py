@@ -112,6 +112,8 @@ def run(arguments: list[str]) -> int:
             f"{directory} already holds a sweep; go on with it "
             f"(`flatnce sweep --resume {run_name(directory)}`), or give this one another --name"
         )
+    if options.dry_run and options.resume and (directory / SWEEP).is_file():
+        return show_standing(configs, directory, options.at_once, as_json=options.json)
     if options.dry_run:
         return show_plan(configs, options.at_once, as_json=options.json, taken=taken)
     if taken:
@@ -165,6 +167,12 @@ def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
         if argument.partition("=")[0] in ELSEWHERE:
             flag = argument.partition("=")[0]
             raise ValueError(f"{flag} is no option of a sweep: {ELSEWHERE[flag]}")
+    named = value_of("--resume", typed)
+    if named is not None and not named.startswith("-"):
+        raise ValueError(
+            f"--resume {named}: beside a data set --resume takes no name; say `flatnce sweep "
+            f"--resume {named}`, or add `--name {named}`"
+        )
     start = start_of(data, value_of("--preset", typed))
     rest, spans = spans_of(typed, start.flat())
     configs = configs_of(rest, spans, lambda line: _parsed(line, start).config)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from flatnce.cli.sweep_table import show_tables
@@ -54,11 +55,16 @@ def show_standing(
         decided = plan(configs, at_once)
     runs = states_of(configs, directory)
     rows = rows_of(runs)
+    left = sum(run.state != "done" for run in runs)
+    decided = replace(decided, at_once=min(decided.at_once, left))
     if as_json:
         print(json.dumps({"runs": rows, "at_once": decided.at_once, "bytes": decided.bytes}))
         return 0
     show_tables(rows, over_seeds(runs, rows))
-    print(f"\n{_said(configs, decided, taken=sum(run.step for run in runs))}")
+    if left:
+        print(f"\n{_said(configs, decided, taken=sum(run.step for run in runs))}")
+    else:
+        print(f"\n{len(runs)} runs, {decided.steps:,} steps in all, all done")
     return 0
 
 
