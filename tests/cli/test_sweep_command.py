@@ -148,7 +148,10 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
         (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
         (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
         (["sweep", "s", "--resume"], "say `flatnce sweep --resume s`"),
-        (["sweep", "digits", "--resume", "s"], "say `flatnce sweep --resume s`, or add `--name s"),
+        (
+            ["sweep", "digits", "--resume", "s"],
+            "say `flatnce sweep --resume s`, or here `--resume --name s`",
+        ),
         (grid, "or give this one another --name"),
     ):
         assert main(typed) == 2

@@ -171,7 +171,7 @@ def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
     if named is not None and not named.startswith("-"):
         raise ValueError(
             f"--resume {named}: beside a data set --resume takes no name; say `flatnce sweep "
-            f"--resume {named}`, or add `--name {named}`"
+            f"--resume {named}`, or here `--resume --name {named}`"
         )
     start = start_of(data, value_of("--preset", typed))
     rest, spans = spans_of(typed, start.flat())
