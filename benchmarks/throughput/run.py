@@ -138,7 +138,7 @@ def part_runs(options, root):
 
 
 def part_queues(options, root):
-    """The same with other numbers of queues to the card, each in a process that has them."""
+    """The same by the number of queues to the card, each in a process that has so many."""
     counts, rows = options.counts or options.runs_by_queues, []
     for queues in map(str, options.queues):
         around = {trainings.QUEUES: queues}
@@ -471,7 +471,7 @@ def main():
         found["seconds"] = round(time.perf_counter() - start, 1)
         results["parts"][name] = found
         results["environment"] = environment([0], "cpu" if options.cpu else "cuda")
-        found |= {name: results["environment"][name] for name in OF_A_PART}
+        found |= {key: results["environment"][key] for key in OF_A_PART}
         results["seconds"] = round(time.perf_counter() - began, 1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -535,7 +535,7 @@ def parsed():
         "--seconds", type=float, default=150.0, help="of part train: no batch starts later"
     )
     parser.add_argument("--cpu", action="store_true", help="digits, tiny, no card")
-    parser.add_argument("--no-table", action="store_true", help="print no table at the end")
+    parser.add_argument("--no-table", action="store_true", help="print rows alone")
     options = parser.parse_args()
     refuse(parser, options)
     options.trial, options.peers = 20, PEERS

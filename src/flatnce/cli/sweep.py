@@ -106,13 +106,13 @@ def run(arguments: list[str]) -> int:
         return _go_on(arguments)
     options, configs = _parse(arguments)
     directory = Path(RUNS) / (options.name or _usual_name(configs))
-    taken = ""
-    if (directory / SWEEP).is_file() and not options.resume:
+    taken, is_there = "", (directory / SWEEP).is_file()
+    if is_there and not options.resume:
         taken = (
             f"{directory} already holds a sweep; go on with it "
             f"(`flatnce sweep --resume {run_name(directory)}`), or give this one another --name"
         )
-    if options.dry_run and options.resume and (directory / SWEEP).is_file():
+    if options.dry_run and options.resume and is_there:
         return show_standing(configs, directory, options.at_once, as_json=options.json)
     if options.dry_run:
         return show_plan(configs, options.at_once, as_json=options.json, taken=taken)
