@@ -24,11 +24,7 @@ def _(buffer: Tensor) -> Tensor:
 
 
 def held(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """What a buffer holds now, for a step that goes on to write it; without a gradient.
-
-    Arguments:
-        buffer: The buffer.
-    """
+    """What a buffer holds now, for a step that goes on to write it; without a gradient."""
     if not torch.compiler.is_compiling():
         return buffer.detach().clone()
     copy: Tensor = _held(buffer.detach())

@@ -49,11 +49,7 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 (JSON in, JSON out)
-    """The value in what JSON can hold, without the paths of this machine.
-
-    Arguments:
-        value: A dataclass, a mapping, a sequence, a number, a path, text.
-    """
+    """The value in what JSON can hold, without the paths of this machine."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):

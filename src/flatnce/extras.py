@@ -7,13 +7,7 @@ __all__ = ["needed"]
 
 
 def needed(module: str, purpose: str, extra: str = "train") -> ModuleType:
-    """A module of an extra, or an error that says how to get it.
-
-    Arguments:
-        module: Its full name, for example ``PIL.Image``.
-        purpose: What needs it, for the message.
-        extra: Which extra has it.
-    """
+    """A module of an extra, or an error that says how to get it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

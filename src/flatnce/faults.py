@@ -59,11 +59,7 @@ def must_not_read(tensor: Tensor) -> bool:
 
 
 def flag(**conditions: Bool[Tensor, ""]) -> Bool[Tensor, " f"]:
-    """One boolean per known fault, true where a condition holds.
-
-    Arguments:
-        **conditions: Zero-dimensional booleans by fault name.
-    """
+    """One boolean per known fault, true where a condition holds."""
     some = next(iter(conditions.values()))
     clear = torch.zeros((), dtype=torch.bool, device=some.device)
     return torch.stack([conditions.get(name, clear) for name in FAULTS])

@@ -80,11 +80,7 @@ class Prepared:
     keep: int | None
 
     def write(self, directory: str | Path) -> Path:
-        """Write it, as :func:`save` does, and return its folder.
-
-        Arguments:
-            directory: The folder of checkpoints.
-        """
+        """Write it, as :func:`save` does, and return its folder."""
         place = Path(directory)
         weights = layout.safetensors().save(self.weights, metadata={"format": "pt"})
         files = {layout.WEIGHTS: weights, layout.STATE: _state_bytes(self.state)}
@@ -109,15 +105,7 @@ def prepare(
     keep: int | None = 3,
     copy: bool = False,
 ) -> Prepared:
-    """Bring what a checkpoint will hold to the host; refuses what it cannot hold.
-
-    Arguments:
-        step: As in :func:`save`.
-        weights: Likewise.
-        state: Likewise.
-        keep: Likewise.
-        copy: Copy what is on the host already, so that the model may move on before it is written.
-    """
+    """Bring what a checkpoint will hold to the host; refuses what it cannot hold."""
     if not isinstance(step, int) or step < 0:
         raise ValueError(f"step={step!r} must be a whole number of at least 0")
     if keep is not None and keep < 1:

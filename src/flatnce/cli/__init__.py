@@ -42,11 +42,7 @@ TABLE_EXTRAS = ("pandas", "pyarrow")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce``; by default this process's own.
-    """
+    """Run a command and return the exit code."""
     # Threads that wait by spinning take a shared machine's cores from whoever works: a small net
     # on two busy cores then trains ten times slower. Read when torch is imported, so set before.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -44,11 +44,7 @@ class CompareOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce compare``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(
         CompareOptions,
         prog="flatnce compare",
@@ -64,14 +60,7 @@ def compare(
     by: Sequence[str] = (),
     against: str | None = None,
 ) -> int:
-    """Write the page that compares runs, and what else was asked for; return the exit code.
-
-    Arguments:
-        directories: The runs'.
-        options: What to write, and where.
-        by: Settings to group by.
-        against: Whose group the others are compared with.
-    """
+    """Write the page that compares runs, and what else was asked for; return the exit code."""
     out = options.out or OUT
     check_place(out)
     anew = partial(page_of_runs, directories, by=by, against=against)
@@ -87,11 +76,7 @@ def compare(
 
 
 def named_runs(names: Sequence[str]) -> list[Path]:
-    """The directories of runs, each once; a sweep stands for all that have begun.
-
-    Arguments:
-        names: As typed.
-    """
+    """The directories of runs, each once; a sweep stands for all that have begun."""
     if not names:
         raise ValueError("RUN is missing: name at least one run")
     found: dict[Path, None] = {}

@@ -37,11 +37,7 @@ class CostOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce cost``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(CostOptions, prog="flatnce cost", args=arguments)
     for name in ("price", "devices"):
         if options.run is None and getattr(options, name) is not None:

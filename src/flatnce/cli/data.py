@@ -55,11 +55,7 @@ class DataOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce data``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(DataOptions, prog="flatnce data", args=arguments)
     if options.list:
         return _list(options)

@@ -42,11 +42,7 @@ class DemoOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce demo``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(DemoOptions, prog="flatnce demo", args=arguments)
     with _progress(quiet=options.json) as report:
         result = run_demo(options.config, report)

@@ -51,11 +51,7 @@ class DoctorOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code: 0 whatever is found, as long as it could look.
-
-    Arguments:
-        arguments: As typed after ``flatnce doctor``.
-    """
+    """Run the command and return the exit code: 0 whatever is found, as long as it could look."""
     options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
     if options.target is None:
         _refuse_all_but_json(options)

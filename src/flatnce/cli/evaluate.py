@@ -84,11 +84,7 @@ class EvaluateOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce evaluate``.
-    """
+    """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         usage = (
             "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first --protocol knn"
@@ -129,21 +125,13 @@ def run(arguments: list[str]) -> int:
 
 
 def check_protocols(names: Sequence[str]) -> None:
-    """Refuse a name that is no protocol, with a suggestion; none at all is fine.
-
-    Arguments:
-        names: As typed.
-    """
+    """Refuse a name that is no protocol, with a suggestion; none at all is fine."""
     if names:
         expand(names)
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print results as one table, and what was found for each class where it was asked for.
-
-    Arguments:
-        results: As :func:`evaluate_run` returns them, or as results.json holds them.
-    """
+    """Print results as one table, and what was found for each class where it was asked for."""
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""

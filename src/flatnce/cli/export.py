@@ -44,11 +44,7 @@ class ExportOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce export``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(ExportOptions, prog="flatnce export", args=arguments)
     check_form(options.to)
     try:

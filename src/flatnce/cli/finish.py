@@ -16,13 +16,7 @@ __all__ = ["check_protocols", "finish", "run_name"]
 
 
 def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
-    """Evaluate, write the page, print what came out, and return the exit code.
-
-    Arguments:
-        outcome: How training ended.
-        protocols: To evaluate by; none for none.
-        as_json: Print JSON and nothing else.
-    """
+    """Evaluate, write the page, print what came out, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
     name = run_name(outcome.directory)

@@ -29,12 +29,6 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
 
     A process that dies is replaced, with all others, up to three times; the run then goes on from
     its last checkpoint. The first Ctrl-C lets the run save and stop, the second ends it.
-
-    Arguments:
-        devices: How many processes, each on a GPU of its own where they compute on GPUs.
-        command: Of flatnce.
-        arguments: Of that command.
-        device: What the processes were asked to compute on.
     """
     there = torch.cuda.device_count()
     if there and device != "cpu" and devices > there:
@@ -64,12 +58,7 @@ def has_given_up() -> bool:
 
 
 def give_up(message: str, code: int) -> None:
-    """Leave an error for the launcher to say, if there is one and none was left before.
-
-    Arguments:
-        message: One line.
-        code: What the command exits with.
-    """
+    """Leave an error for the launcher to say, if there is one and none was left before."""
     folder = os.environ.get(LAUNCH_VARIABLE)
     if folder is not None and not has_given_up():
         mine = Path(folder) / f"{FAILURE}.{os.getpid()}"

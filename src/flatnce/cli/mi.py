@@ -26,11 +26,7 @@ AS_TYPED = {
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce mi``.
-    """
+    """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         print(help_text(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2

@@ -140,11 +140,7 @@ def with_page(arguments: list[str]) -> list[str]:
 
 
 def check(options: MiOptions) -> None:
-    """Refuse what does not go together, before anything is read.
-
-    Arguments:
-        options: As typed.
-    """
+    """Refuse what does not go together, before anything is read."""
     modes = {
         "--benchmark": options.benchmark is not None,
         "--list-columns": options.list_columns,

@@ -52,11 +52,7 @@ def counting() -> Iterator[Callable[[Any], None] | None]:
 
 
 def described(now: Any) -> str:  # noqa: ANN401 (as above)
-    """Where training stands, in a few words.
-
-    Arguments:
-        now: With fold, folds, step, steps, train and validation.
-    """
+    """Where training stands, in a few words."""
     fold = f"fold {now.fold + 1}/{now.folds}  " if now.folds > 1 else ""
     return (
         f"{fold}step {now.step:,} of at most {now.steps:,}  train {now.train:.2f}  "

@@ -29,11 +29,7 @@ OTHER_NAMES = {
 
 
 def refuse_other_names(arguments: Sequence[str]) -> None:
-    """Name the right option where another program's was typed.
-
-    Arguments:
-        arguments: Of ``flatnce train`` or ``flatnce sweep``, as typed.
-    """
+    """Name the right option where another program's was typed."""
     for place, argument in enumerate(arguments):
         typed, sign, value = argument.partition("=")
         right = OTHER_NAMES.get(typed[2:].replace("_", "-")) if typed.startswith("--") else None

@@ -25,10 +25,6 @@ def showing(config: TrainConfig, *, quiet: bool = False) -> Iterator[Report]:
 
     On a terminal one line is kept up to date on standard error; elsewhere each interval is a
     line of standard output. A verdict that something is wrong is always a line of its own.
-
-    Arguments:
-        config: The run's.
-        quiet: Show nothing but on a terminal.
     """
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
@@ -68,13 +64,7 @@ class _Lines:
 
 
 def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: int) -> str:
-    """Where a run stands, in one line.
-
-    Arguments:
-        line: The last interval's numbers.
-        watched: The last kNN and large-pool information, or nothing.
-        epochs: Of the whole run.
-    """
+    """Where a run stands, in one line."""
     parts = [
         f"epoch {line['epoch']:.1f}/{epochs}",
         f"loss {line['loss']:.3f}",

@@ -50,11 +50,7 @@ class ReportOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce report``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(
         ReportOptions,
         prog="flatnce report",

@@ -56,11 +56,7 @@ class ReproduceOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce reproduce``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(ReproduceOptions, prog="flatnce reproduce", args=arguments)
     if options.list:
         return _list(options.json)

@@ -37,11 +37,7 @@ class ResumeOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce resume``.
-    """
+    """Run the command and return the exit code."""
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
     if any((place / SWEEP).is_file() for place in (Path(options.run), Path(RUNS) / options.run)):
         raise ValueError(

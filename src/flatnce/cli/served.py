@@ -49,15 +49,7 @@ def say(
     left_out: str = "",
     **more: object,
 ) -> None:
-    """Print what was written.
-
-    Arguments:
-        page: The page.
-        figures: For papers.
-        as_json: As one JSON object.
-        left_out: What could not be done, and why.
-        **more: Said in JSON only.
-    """
+    """Print what was written."""
     if as_json:
         plain = {"page": str(page), "figures": list(map(str, figures)), "left_out": left_out}
         print(json.dumps({**plain, **more}), flush=True)
@@ -77,11 +69,6 @@ def served(
 
     The address is said first: what the block does may take a while, and the page can be read
     meanwhile. In JSON it comes after what the block says.
-
-    Arguments:
-        directories: The runs it follows.
-        page: Makes it anew.
-        options: Whether and where.
     """
     if not options.watch:
         yield

@@ -12,11 +12,7 @@ WIDTH = 92
 
 
 def descriptions(options: Any) -> dict[str, tuple[Any, str]]:  # noqa: ANN401 (a dataclass)
-    """Every leaf of nested dataclasses: its value and what its docstring says of it.
-
-    Arguments:
-        options: An instance.
-    """
+    """Every leaf of nested dataclasses: its value and what its docstring says of it."""
     said = _said(type(options))
     found: dict[str, tuple[Any, str]] = {}
     for field in fields(options):
@@ -34,14 +30,7 @@ def short_help(
     names: Sequence[str],
     sections: Mapping[str, Iterable[tuple[str, str]]],
 ) -> str:
-    """The help text: usage, the main options with their defaults, then lists by heading.
-
-    Arguments:
-        usage: The first line.
-        options: An instance that holds the defaults.
-        names: The main options, in order.
-        sections: Headings with (name, text) below.
-    """
+    """The help text: usage, the main options with their defaults, then lists by heading."""
     every = descriptions(options)
     summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
     lines = [f"usage: {usage}", "", summary, "", "main options (with their defaults):"]

@@ -12,12 +12,7 @@ LONGEST = 160
 
 
 def stand_of(directory: Path, step: int) -> tuple[dict[str, Any], str]:
-    """How a run stands, for a program; and a line for a person, empty where all is well.
-
-    Arguments:
-        directory: The run's.
-        step: Of the checkpoint that was used.
-    """
+    """How a run stands, for a program; and a line for a person, empty where all is well."""
     found = standing_of(directory)
     plain: dict[str, Any] = {"finished": found.finished, "steps": found.steps}
     if found.failure:
@@ -26,21 +21,13 @@ def stand_of(directory: Path, step: int) -> tuple[dict[str, Any], str]:
 
 
 def run_name(directory: Path) -> str:
-    """How a run is named on the command line: within runs/ without that folder.
-
-    Arguments:
-        directory: The run's.
-    """
+    """How a run is named on the command line: within runs/ without that folder."""
     inside = directory.parts[:1] == (RUNS,)
     return str(Path(*directory.parts[1:])) if inside else str(directory)
 
 
 def in_brief(failure: str) -> str:
-    """The first reason of a failure; the whole is in the run's metrics.jsonl.
-
-    Arguments:
-        failure: As kept.
-    """
+    """The first reason of a failure; the whole is in the run's metrics.jsonl."""
     first = failure.partition(";")[0]
     return first if len(first) <= LONGEST else f"{first[: LONGEST - 3]}..."
 

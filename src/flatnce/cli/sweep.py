@@ -95,11 +95,7 @@ class ResumeOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce sweep``.
-    """
+    """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         return _help(arguments)
     if arguments[0].partition("=")[0] == "--resume":

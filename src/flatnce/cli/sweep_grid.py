@@ -27,12 +27,7 @@ USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
 def spans_of(
     arguments: list[str], settings: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Take the training options out of a command line, each with its values.
-
-    Arguments:
-        arguments: As typed after the data set.
-        settings: Every training option with its default.
-    """
+    """Take the training options out of a command line, each with its values."""
     rest: list[str] = []
     spans: dict[str, list[str]] = {}
     place = 0
@@ -65,12 +60,7 @@ def spans_of(
 
 
 def with_values(rest: list[str], values: Mapping[str, str]) -> list[str]:
-    """A command line of one run.
-
-    Arguments:
-        rest: What is no training option.
-        values: One of each training option that is given.
-    """
+    """A command line of one run."""
     return [*rest, *(part for leaf, value in values.items() for part in (_flag(leaf), value))]
 
 
@@ -79,13 +69,7 @@ def configs_of(
     spans: Mapping[str, list[str]],
     parse: Callable[[list[str]], TrainConfig],
 ) -> dict[str, TrainConfig]:
-    """The runs of a grid, by name; the last option changes fastest.
-
-    Arguments:
-        rest: What is no training option.
-        spans: Values of each training option that is given.
-        parse: A command line of one run to its config.
-    """
+    """The runs of a grid, by name; the last option changes fastest."""
     count = math.prod(len(values) for values in spans.values())
     if count > MOST_RUNS:
         sizes = " x ".join(f"{len(values)} {leaf}" for leaf, values in spans.items())
@@ -119,13 +103,7 @@ def extended(
     spans: Mapping[str, list[str]],
     parse: Callable[[list[str]], TrainConfig],
 ) -> dict[str, TrainConfig]:
-    """The runs of a sweep, and each of them with the values given; those there keep their names.
-
-    Arguments:
-        configs: The runs by name.
-        spans: Values of each training option that is given.
-        parse: A command line of one run to its config.
-    """
+    """The runs of a sweep, and each of them with the values given; those there keep their names."""
     typed = {
         leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
         for leaf, values in spans.items()

@@ -18,14 +18,7 @@ __all__ = ["show_plan", "show_standing"]
 def show_plan(
     configs: Mapping[str, TrainConfig], at_once: int | None, *, as_json: bool, taken: str
 ) -> int:
-    """Name the runs of a sweep that is not begun, and return the exit code.
-
-    Arguments:
-        configs: The runs by name.
-        at_once: As asked for.
-        as_json: Print JSON and nothing else.
-        taken: Why they could not begin under the sweep's name; empty where they could.
-    """
+    """Name the runs of a sweep that is not begun, and return the exit code."""
     with sharing_images():
         decided = plan(configs, at_once)
     if as_json:
@@ -43,14 +36,7 @@ def show_plan(
 def show_standing(
     configs: Mapping[str, TrainConfig], directory: Path, at_once: int | None, *, as_json: bool
 ) -> int:
-    """Show the table of a sweep as it stands, and return the exit code.
-
-    Arguments:
-        configs: The runs by name, those to be added too.
-        directory: The sweep's.
-        at_once: As asked for.
-        as_json: Print JSON and nothing else.
-    """
+    """Show the table of a sweep as it stands, and return the exit code."""
     with sharing_images():
         decided = plan(configs, at_once)
     runs = states_of(configs, directory)

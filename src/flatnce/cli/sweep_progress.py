@@ -25,10 +25,6 @@ def showing_sweep(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterato
 
     On a terminal the runs under way are a table on standard error; elsewhere each run has a line
     of standard output an epoch. Failures and verdicts are lines of their own.
-
-    Arguments:
-        configs: The runs by name.
-        quiet: Show nothing but on a terminal.
     """
     board = Board(configs)
     if sys.stderr.isatty():
@@ -68,12 +64,7 @@ class Board:
         self.shown: dict[str, int] = {}
 
     def take(self, name: str, line: Mapping[str, Any]) -> list[str]:
-        """Note a line of a run, and return what needs a person's attention.
-
-        Arguments:
-            name: The run's.
-            line: As logged.
-        """
+        """Note a line of a run, and return what needs a person's attention."""
         kind = line["kind"]
         if kind == "train":
             self.lines[name] = line
@@ -93,12 +84,7 @@ class Board:
         return []
 
     def progress(self, name: str, line: Mapping[str, Any]) -> list[str]:
-        """A line for a file: one an epoch and run.
-
-        Arguments:
-            name: The run's.
-            line: As logged.
-        """
+        """A line for a file: one an epoch and run."""
         if line["kind"] == "train" and int(line["epoch"]) > self.shown.get(name, 0):
             self.shown[name] = int(line["epoch"])
             return [f"{name}  {self._said(name)}"]

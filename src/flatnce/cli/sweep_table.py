@@ -47,12 +47,7 @@ class Column:
 
 
 def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
-    """Print the runs, and below them the means over seeds where there are any.
-
-    Arguments:
-        rows: Of :func:`flatnce.train.sweep_summary.rows_of`.
-        means: Of :func:`flatnce.train.sweep_summary.over_seeds`.
-    """
+    """Print the runs, and below them the means over seeds where there are any."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     tables = [("", _of_runs(rows))]
     if means:
@@ -71,13 +66,7 @@ def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
 def fitted(
     columns: Sequence[Column], room: int | None, settings: Sequence[str]
 ) -> tuple[list[Column], list[str]]:
-    """The columns that there is room for, and the headings of the others.
-
-    Arguments:
-        columns: All of a table; the first one always stays.
-        room: Characters of a line; None: as many as it takes.
-        settings: Varied settings: the names of the runs tell them too.
-    """
+    """The columns that there is room for, and the headings of the others."""
     kept, gone = list(columns), []
     for heading in (*DISPENSABLE, *map(_option, reversed(settings))):
         if room is None or sum(c.width for c in kept) + len(GAP) * (len(kept) - 1) <= room:

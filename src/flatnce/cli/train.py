@@ -75,11 +75,7 @@ class TrainOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code.
-
-    Arguments:
-        arguments: As typed after ``flatnce train``.
-    """
+    """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         return _help(arguments)
     options = _parse(arguments)
@@ -139,12 +135,7 @@ def _parse(arguments: list[str]) -> TrainOptions:
 
 
 def start_of(data: str, name: str | None) -> TrainConfig:
-    """The settings that a command line changes.
-
-    Arguments:
-        data: A data set's name, or a folder's path.
-        name: Of a preset to lay over it; by default the one made for the data.
-    """
+    """The settings that a command line changes."""
     if name is None:
         if data not in PRESETS:
             return preset(data if is_path(data) else find(data).name)
@@ -156,12 +147,7 @@ def start_of(data: str, name: str | None) -> TrainConfig:
 
 
 def value_of(flag: str, arguments: list[str]) -> str | None:
-    """What follows a flag, read before the parser runs: the parser's defaults depend on it.
-
-    Arguments:
-        flag: With its dashes.
-        arguments: As typed.
-    """
+    """What follows a flag, read before the parser runs: the parser's defaults depend on it."""
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
             return arguments[place + 1]

@@ -115,12 +115,7 @@ def _lonely(positive: Float[Tensor, " n"]) -> RowStatistics:
 
 
 def report(shown: Tensor | None = None, **rows: Bool[Tensor, "..."]) -> Bool[Tensor, " f"] | None:
-    """Raise the first bad row where that is free, else return the flags.
-
-    Arguments:
-        shown: The offending value, for the message.
-        **rows: Where each fault holds, by name.
-    """
+    """Raise the first bad row where that is free, else return the flags."""
     if not all(faults.can_raise_now(bad) for bad in rows.values()):
         return faults.flag(**{name: bad.any() for name, bad in rows.items()})
     for name, bad in rows.items():

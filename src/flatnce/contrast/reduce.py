@@ -77,12 +77,7 @@ def contrast_of(
 def inverse_temperature(
     temperature: float | Tensor, like: Tensor
 ) -> tuple[Float[Tensor, ""], Tensor | None]:
-    """Inverse temperature as a zero-dimensional tensor beside ``like``, and its fault flag.
-
-    Arguments:
-        temperature: A positive number or zero-dimensional tensor.
-        like: Gives dtype and device.
-    """
+    """Inverse temperature as a zero-dimensional tensor beside ``like``, and its fault flag."""
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1 or not temperature.is_floating_point():
             raise ValueError(

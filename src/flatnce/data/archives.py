@@ -12,23 +12,13 @@ __all__ = ["check", "digest", "unpack"]
 
 
 def digest(path: Path, algorithm: str) -> str:
-    """The checksum of a file's bytes, in hexadecimal.
-
-    Arguments:
-        path: The file.
-        algorithm: ``sha256`` or ``md5``; md5 finds damage, it does not keep forgers out.
-    """
+    """The checksum of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def check(path: Path, checksum: str) -> None:
-    """Refuse a file whose bytes are not those expected.
-
-    Arguments:
-        path: The file.
-        checksum: ``algorithm:hex``.
-    """
+    """Refuse a file whose bytes are not those expected."""
     algorithm, _, expected = checksum.partition(":")
     found = digest(path, algorithm)
     if found != expected:
@@ -39,12 +29,7 @@ def check(path: Path, checksum: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar or zip file, refusing members that would land outside the folder.
-
-    Arguments:
-        archive: The file.
-        folder: Where to; made if it is not there.
-    """
+    """Unpack a tar or zip file, refusing members that would land outside the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if zipfile.is_zipfile(archive):

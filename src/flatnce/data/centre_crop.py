@@ -52,11 +52,7 @@ class CentreCrop:
         Normalisation(self.mean, self.std)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Views of shape (b, c, size, size), float32.
-
-        Arguments:
-            images: uint8 of shape (b, c, h, w), one or three channels.
-        """
+        """Views of shape (b, c, size, size), float32."""
         check_images(images)
         normalise = Normalisation(self.mean, self.std)
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):

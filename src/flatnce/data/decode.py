@@ -25,12 +25,7 @@ FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
-    """Decode a file to RGB, shorter side to ``size``, centre square.
-
-    Arguments:
-        path: The file.
-        size: Side of the square, in pixels.
-    """
+    """Decode a file to RGB, shorter side to ``size``, centre square."""
     pillow = needed("PIL.Image", "decoding image files")
     try:
         with pillow.open(path) as image:
@@ -55,11 +50,7 @@ def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
 
 
 def fault_of(path: str) -> str | None:
-    """Why a file cannot be decoded; None if it can.
-
-    Arguments:
-        path: The file. It is decoded whole: a header may be right where the rest is missing.
-    """
+    """Why a file cannot be decoded; None if it can."""
     pillow = needed("PIL.Image", "decoding image files")
     try:
         with pillow.open(path) as image:
@@ -71,13 +62,7 @@ def fault_of(path: str) -> str | None:
 
 
 def decode_all(paths: Sequence[str], size: int, threads: int) -> UInt8[Tensor, "n 3 size size"]:
-    """Decode many files into one tensor.
-
-    Arguments:
-        paths: The files.
-        size: Side of the squares, in pixels.
-        threads: How many at once; Pillow lets go of Python's lock while it decodes.
-    """
+    """Decode many files into one tensor."""
     images = torch.empty((len(paths), 3, size, size), dtype=torch.uint8)
 
     def fill(number: int) -> None:

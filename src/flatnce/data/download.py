@@ -48,13 +48,7 @@ class FetchProgress:
 def download(
     item: Download, folder: Path, report: Callable[[FetchProgress], None] | None = None
 ) -> Path:
-    """Fetch one file, or the rest of it, and return where it is.
-
-    Arguments:
-        item: What to fetch.
-        folder: Where to put it; made if it is not there.
-        report: Called after every block.
-    """
+    """Fetch one file, or the rest of it, and return where it is."""
     folder.mkdir(parents=True, exist_ok=True)
     target, partial = folder / item.file, folder / f"{item.file}.partial"
     if target.is_file():

@@ -30,10 +30,6 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     ``test`` with classes is there, as with ImageNet, whose test images have no labels; otherwise
     it is the validation part. A folder without these is all ``train``. Images that lie in no
     folder of a class have no label (-1).
-
-    Arguments:
-        path: The folder.
-        split: ``train``, ``validation`` or ``test``.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -74,12 +70,7 @@ def _unlabelled(part: Path, name: str, split: str) -> FolderSet:
 
 
 def has_part(path: str | Path, split: str) -> bool:
-    """Whether a folder in ImageNet's layout has a part of its own.
-
-    Arguments:
-        path: The folder.
-        split: As in :func:`image_folder`.
-    """
+    """Whether a folder in ImageNet's layout has a part of its own."""
     folder = Path(path).expanduser()
     held, test = _one_of(folder, VALIDATION), _one_of(folder, TEST)
     found = {"train": True, "test": bool(test or held), "validation": bool(test and held)}
@@ -90,10 +81,6 @@ def tiny_imagenet(root: Path, split: str) -> FolderSet:
     """Tiny-ImageNet-200: ``train/CLASS/images`` and, as test, ``val`` with its annotations.
 
     Classes are numbered in the order of ``wnids.txt`` sorted; their names are the words.
-
-    Arguments:
-        root: The folder that ``tiny-imagenet-200`` lies in.
-        split: ``train`` or ``test``.
     """
     folder = root / "tiny-imagenet-200"
     codes = sorted(_text(folder / "wnids.txt").split())

@@ -171,10 +171,7 @@ class _Decoder(Dataset[Any]):
         self.size = image_set.size
 
     def __getitems__(self, indices: list[int]) -> Tensor | str:
-        """A whole batch; or, in words, why it cannot be had.
-
-        An exception would come out of a worker wrapped in its traceback.
-        """
+        """A whole batch; or, in words, why it cannot be had."""
         images = torch.empty((len(indices), 3, self.size, self.size), dtype=torch.uint8)
         try:
             for place, index in enumerate(indices):

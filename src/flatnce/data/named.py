@@ -75,13 +75,7 @@ def load(
 
 
 def check_counts(entry: Entry, layout: Layout, root: Path) -> None:
-    """Refuse a set that does not have the official number of images in every part.
-
-    Arguments:
-        entry: The set.
-        layout: How it lies there.
-        root: Where data sets lie.
-    """
+    """Refuse a set that does not have the official number of images in every part."""
     for split in entry.splits:
         if entry.name in LISTED:
             _list(entry, root, split)
@@ -90,12 +84,7 @@ def check_counts(entry: Entry, layout: Layout, root: Path) -> None:
 
 
 def present_layout(entry: Entry, root: Path) -> Layout:
-    """The layout in which a set lies under a root; an error that says how to get it if none.
-
-    Arguments:
-        entry: The set.
-        root: Where data sets lie.
-    """
+    """The layout in which a set lies under a root; an error that says how to get it if none."""
     for layout in entry.layouts:
         if not absent_from(root / layout.folder, layout):
             return layout
@@ -114,12 +103,7 @@ def present_layout(entry: Entry, root: Path) -> Layout:
 
 
 def absent_from(folder: Path, layout: Layout) -> list[str]:
-    """What a layout needs and a folder has not.
-
-    Arguments:
-        folder: Where it should be.
-        layout: What should be there.
-    """
+    """What a layout needs and a folder has not."""
     return [file for file in layout.files if not (folder / file).exists()]
 
 

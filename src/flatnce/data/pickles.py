@@ -46,12 +46,7 @@ class _Restricted(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a file of CIFAR's python layout, its keys as text.
-
-    Arguments:
-        path: The file. Refused with :class:`~flatnce.data.errors.DamagedData` if it is cut
-            short, is not a dictionary, or names anything but arrays and plain values.
-    """
+    """The dictionary in a file of CIFAR's python layout, its keys as text."""
     try:
         with path.open("rb") as file:
             # Python 2 wrote them: its strings are bytes.

@@ -49,9 +49,6 @@ def digits(split: str) -> Content:
     """scikit-learn's handwritten digits at their own 8 x 8: views may enlarge them.
 
     The values 0 to 16 become 0 to 255. A fifth of each class is the test set, by a fixed draw.
-
-    Arguments:
-        split: ``train`` or ``test``.
     """
     found = needed("sklearn.datasets", "the digits").load_digits()
     images = torch.from_numpy(np.rint(found.images * (255 / 16)).astype(np.uint8))[:, None]

@@ -200,16 +200,7 @@ class Views:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
     ) -> Tensor:
-        """Views of shape (views, b, c, size, size), on the images' device.
-
-        Arguments:
-            images: uint8 of shape (b, c, h, w), one or three channels.
-            indices: Each image's number in its data set, shape (b,): what its draws depend on.
-            epoch: Number of the epoch; a zero-dimensional int64 tensor inside a captured graph.
-            views: How many of each image.
-            dtype: Of the result: float32, or bfloat16 or float16 rounded from it.
-            channels_last: In torch's memory format of that name, the first two axes taken as one.
-        """
+        """Views of shape (views, b, c, size, size), on the images' device."""
         check_images(images)
         check_request(images, indices, epoch, views)
         fused.check_dtype(dtype)

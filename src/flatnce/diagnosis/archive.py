@@ -24,9 +24,6 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
 
     Other arrays in it are not read. NumPy has no bfloat16: save such embeddings as float32 and
     say ``precision="bfloat16"``.
-
-    Arguments:
-        path: Written by ``numpy.savez(path, z1=..., z2=..., temperature=...)``.
     """
     place = Path(path)
     if not place.is_file():

@@ -32,12 +32,7 @@ Integers: TypeAlias = Tensor | Array | Sequence[int]
 
 
 def tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
-    """The argument as a tensor.
-
-    Arguments:
-        name: Of the argument, for the message.
-        given: A tensor is passed on as it is.
-    """
+    """The argument as a tensor."""
     if isinstance(given, Tensor):
         return given
     if isinstance(given, Array):
@@ -56,12 +51,7 @@ def tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
 
 
 def same_type(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views in the narrowest type that holds both; what is not floating is left alone.
-
-    Arguments:
-        z1: First views.
-        z2: Second views.
-    """
+    """Both views in the narrowest type that holds both; what is not floating is left alone."""
     if z1.dtype == z2.dtype or not (z1.is_floating_point() and z2.is_floating_point()):
         return z1, z2
     try:

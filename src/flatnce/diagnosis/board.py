@@ -25,24 +25,14 @@ Numbers = Mapping[str, float | int]
 
 
 def event_folders(directory: Path) -> list[Path]:
-    """Folders below a folder, itself included, that hold event files.
-
-    Arguments:
-        directory: Where to look.
-    """
+    """Folders below a folder, itself included, that hold event files."""
     return sorted({path.parent for path in directory.rglob(EVENTS)})
 
 
 def examine_board(
     directory: str | Path, *, candidates: int | None = None, objective: str = ""
 ) -> Diagnosis:
-    """Judge the scalars of one writer.
-
-    Arguments:
-        directory: A folder with event files of one run, itself or somewhere below.
-        candidates: Positive and negatives a row, K, for loss curves of others.
-        objective: The loss's name; remedies depend on it.
-    """
+    """Judge the scalars of one writer."""
     place = Path(directory)
     folders = event_folders(place)
     if len(folders) != 1:

@@ -29,17 +29,6 @@ def examine(
 
     A file is read as embeddings; a folder with a run's ``config.json``, or a name in ``runs/``, as
     a run; a folder with event files in or below it, such as Hugging Face's, as TensorBoard's.
-
-    Arguments:
-        target: Its path; of a run, its name will do.
-        temperature: Of the loss; before what the file says.
-        batch_size: Samples of a training batch; before what the file says.
-        precision: In which the loss is computed, for embeddings.
-        loss_scale: Of a gradient scaler, for embeddings.
-        layout: ``two_view`` or ``two_tower``.
-        objective: The loss's name; a run knows its own.
-        embeddings: Of a run, embed some of its images, too.
-        device: Of a run, where to embed.
     """
     place = Path(target)
     if layout not in LAYOUTS:

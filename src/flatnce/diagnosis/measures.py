@@ -76,22 +76,14 @@ class Case:
         return [slice(start, start + size) for start in range(0, len(self.z1) - size + 1, size)]
 
     def pairs(self, part: slice) -> Pairs | tuple[Pairs, ...]:
-        """The layout of a batch.
-
-        Arguments:
-            part: One of :meth:`batches`.
-        """
+        """The layout of a batch."""
         ids = None if self.ids is None else self.ids[part]
         layout: Any = two_tower if self.layout == "two_tower" else two_view
         found: Pairs | tuple[Pairs, ...] = layout(self.z1[part], self.z2[part], ids=ids)
         return found
 
     def of(self, rows: Tensor) -> "Case":
-        """The same of some of the samples, as one batch.
-
-        Arguments:
-            rows: Their places.
-        """
+        """The same of some of the samples, as one batch."""
         return replace(
             self,
             z1=self.z1[rows],
@@ -111,13 +103,7 @@ class Case:
 
 
 def spread(n: int, most: int, device: torch.device) -> Tensor:
-    """Places of at most so many of n samples, evenly spread.
-
-    Arguments:
-        n: How many there are.
-        most: How many are wanted.
-        device: Where the places are needed.
-    """
+    """Places of at most so many of n samples, evenly spread."""
     return torch.linspace(0, n - 1, min(n, most), device=device).round().long()
 
 
@@ -125,10 +111,6 @@ def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
     """A Monitor's numbers over the batches; and the negatives at which half the gain is left.
 
     Of two towers the geometry is that of the worse one: either can collapse alone.
-
-    Arguments:
-        case: The embeddings.
-        temperature: At which to look.
     """
     monitor, gaps = Monitor(rows=0), []
     for part in case.batches():
@@ -143,11 +125,7 @@ def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
 
 
 def better_temperature(case: Case) -> float | None:
-    """The temperature of a good ESS on the first batch; None where negatives are too few.
-
-    Arguments:
-        case: The embeddings; of a large batch, :data:`MOST_SEARCHED` samples are taken.
-    """
+    """The temperature of a good ESS on the first batch; None where negatives are too few."""
     searched = case.of(spread(case.batch_size, MOST_SEARCHED, case.z1.device))
     pairs = searched.pairs(slice(None))
     if float(least_effective_sample_size(contrast_of(pairs, 1.0))) >= GOOD_ESS:

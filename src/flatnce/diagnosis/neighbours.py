@@ -81,16 +81,7 @@ def look_around(
     labels: Int[Tensor, " n"] | None = None,
     batch_size: int | None = None,
 ) -> Neighbours:
-    """Look at all pairs of samples.
-
-    Arguments:
-        first: Unit rows of the first views, in float64.
-        second: Unit rows of the second views.
-        groups: Samples of one group are known to be the same and are no negatives.
-        temperature: What weighs negatives.
-        labels: Classes; negative ones are unknown.
-        batch_size: Samples of a training batch; by default all that there are.
-    """
+    """Look at all pairs of samples."""
     n = first.shape[0]
     apart = groups[:, None] != groups
     twins = _copies(first, first, apart) | _copies(second, second, apart)
@@ -111,12 +102,7 @@ def look_around(
 
 
 def neighbour_findings(seen: Neighbours, negatives: float) -> list[Finding]:
-    """What is wrong, in words.
-
-    Arguments:
-        seen: By :func:`look_around`.
-        negatives: How many a row has in a batch.
-    """
+    """What is wrong, in words."""
     found = []
     if seen.copied > COPIED_VIEWS:
         found.append(_copied_views(seen))
@@ -139,12 +125,7 @@ def _copies(
 def _false_rate(
     cosines: Float[Tensor, "n n"], negative: Bool[Tensor, "n n"]
 ) -> tuple[float | None, float]:
-    """How many negatives look like positives, and how far positives stand from negatives.
-
-    Half of all positives lie above their median. If a share r of the negatives are positives in
-    truth, r/2 of the negatives lie there too, and beside them only the tail of the true ones:
-    taken as normal, with the middle and the spread of the lower half, which r hardly moves.
-    """
+    """How many negatives look like positives, and how far positives stand from negatives."""
     scores = cosines[negative]
     if len(scores) == 0:
         return None, 0.0

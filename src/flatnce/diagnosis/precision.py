@@ -67,13 +67,7 @@ def survival(
 
 
 def dead_in(precision: str, cosine: float, bare: float | None = None) -> Finding:
-    """The finding that a gradient does not survive.
-
-    Arguments:
-        precision: In which.
-        cosine: By :func:`survival`.
-        bare: The same without a scaler; None where there was none.
-    """
+    """The finding that a gradient does not survive."""
     scaled = "" if bare is None else f" with a gradient scaler ({bare:.2f} without)"
     float32 = (
         "compute rows, scores and loss in float32: flatnce's losses do by themselves; elsewhere "

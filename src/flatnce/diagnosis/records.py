@@ -63,11 +63,7 @@ _NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
 
 
 def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
-    """Records that can be judged: finite ones, and at the end those with a NaN, which failed.
-
-    Arguments:
-        records: Oldest first; numbers that were not finite are NaN in them.
-    """
+    """Records that can be judged: finite ones, and at the end those with a NaN, which failed."""
     finite: list[Numbers] = []
     broken: list[Numbers] = []  # after the last that is finite
     for record in records:
@@ -111,15 +107,7 @@ def findings_on(
     available: int | None = None,
     idle: bool | None = None,
 ) -> list[Finding]:
-    """Findings on the last of some records: the verdicts, too few negatives, too few directions.
-
-    Arguments:
-        history: Records of a Monitor, oldest first, each with :data:`NEEDED`.
-        objective: The objective's name; the remedies depend on it.
-        available: Directions that the embeddings could use: their width, or their number if
-            that is smaller.
-        idle: Whether it does not learn at a good temperature either; None where nobody tried.
-    """
+    """Findings on the last of some records: the verdicts, too few negatives, too few directions."""
     last = history[-1]
     verdicts = verdicts_on(history, objective)
     if verdicts and verdicts[0].kind == "failed":
@@ -144,11 +132,7 @@ def findings_on(
 
 
 def _consequences(kinds: set[str], last: Numbers, idle: bool | None) -> set[str]:
-    """Verdicts that only follow from another: no findings of their own.
-
-    Embeddings in one place weigh all negatives alike and know nothing; at a wrong temperature even
-    those that know much score like chance.
-    """
+    """Verdicts that only follow from another: no findings of their own."""
     if "collapsed" in kinds:
         return {"uniform", "not learning"}
     learns_nothing = "not learning" in kinds if idle is None else idle

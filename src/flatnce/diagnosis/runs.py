@@ -45,14 +45,7 @@ WATCHED = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
 def examine_run(
     name: str | Path, *, embeddings: bool = True, device: str = "auto", images: int = IMAGES
 ) -> Diagnosis:
-    """Judge a run, going on, finished or failed.
-
-    Arguments:
-        name: The run's folder, or its name in ``runs/``.
-        embeddings: Embed views of its training images by its newest checkpoint, too.
-        device: Where to embed: ``auto``, or as torch spells it.
-        images: How many to embed.
-    """
+    """Judge a run, going on, finished or failed."""
     place = find_run(name)
     run = read_run(place)
     if run.kind != KIND:

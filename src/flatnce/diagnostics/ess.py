@@ -44,11 +44,7 @@ def effective_sample_size(
 
 
 def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
-    """The mean ESS of rows that each hang on one negative: 1/m, where all have m of them.
-
-    Arguments:
-        contrast: Row statistics.
-    """
+    """The mean ESS of rows that each hang on one negative: 1/m, where all have m of them."""
     return contrast.reduce(contrast.count.clamp_min(1.0).reciprocal())
 
 

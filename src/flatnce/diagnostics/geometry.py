@@ -66,11 +66,7 @@ def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
 
 def rank_of_gram(gram: Float[Tensor, "d d"]) -> Float[Tensor, ""]:
-    """Effective rank from an accumulated second-moment matrix zᵀz.
-
-    Arguments:
-        gram: Sum over batches of zᵀz, in float64.
-    """
+    """Effective rank from an accumulated second-moment matrix zᵀz."""
     on_host = gram.cpu() if len(gram) <= SMALL_GRAM else gram
     return _rank_of(torch.linalg.eigvalsh(on_host).clamp_min(0).sqrt()).to(gram.device)
 

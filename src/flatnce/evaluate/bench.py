@@ -238,12 +238,7 @@ class Bench:
 
 
 def split_of(data: str, part: str) -> str:
-    """The official part: ``trainval`` is what to train on where a set has one.
-
-    Arguments:
-        data: The set's name, or a folder's path.
-        part: ``train`` or ``test``.
-    """
+    """The official part: ``trainval`` is what to train on where a set has one."""
     if part == "train" and not is_path(data) and "trainval" in find(data).splits:
         return "trainval"
     return part

@@ -39,16 +39,7 @@ def choose(
     held: Int64[Tensor, " m"],
     seed: int,
 ) -> Choice:
-    """The value that scores best on the held-out part; of equal ones the first.
-
-    Arguments:
-        what: What is chosen, for the result.
-        values: What to try, in order of preference.
-        score: Of a value: its accuracy on the held-out part, then what decides between equal
-            ones; both the higher the better. NaN is the worst.
-        held: Which training images are held out.
-        seed: By which draw.
-    """
+    """The value that scores best on the held-out part; of equal ones the first."""
     scores = {value: score(value) for value in values}
     if all(math.isnan(number) for found in scores.values() for number in found):
         raise ValueError(f"{what}={list(values)}: training diverged with each; try lower ones")
@@ -106,11 +97,7 @@ def validation_split(
 
 
 def can_hold_out(labels: Tensor) -> bool:
-    """Whether some class has an image to spare for :func:`validation_split`.
-
-    Arguments:
-        labels: As in the image set.
-    """
+    """Whether some class has an image to spare for :func:`validation_split`."""
     if labels.ndim == 2:
         return len(labels) > 1
     return bool((torch.bincount(labels) > 1).any())

@@ -142,12 +142,7 @@ def _rate(
 
 
 def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy; binary, over the labels that count, where images show several classes.
-
-    Arguments:
-        scores: One an image and class.
-        labels: As in an image set.
-    """
+    """Cross-entropy; binary, over the labels that count, where images show several classes."""
     if labels.ndim == 1:
         return cross_entropy(scores, labels)
     counted = (labels >= 0).to(scores.dtype)

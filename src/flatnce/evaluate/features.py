@@ -188,15 +188,7 @@ def image_batches(
     side: int,
     workers: int | None = None,
 ) -> Iterator[Tensor]:
-    """Every image once, in the order of the set, as unsigned bytes on a device.
-
-    Arguments:
-        image_set: The images.
-        batch_size: Images at a time.
-        device: Where they are wanted.
-        side: What the shorter side of files is resized to; images in memory come as they are.
-        workers: Processes that decode files.
-    """
+    """Every image once, in the order of the set, as unsigned bytes on a device."""
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
     if isinstance(image_set, ImageSet):

@@ -24,23 +24,14 @@ FEWEST = 5
 
 
 def has_no_test(data: str) -> bool:
-    """Whether a set is a folder without a test part of its own.
-
-    Arguments:
-        data: The set's name, or a folder's path.
-    """
+    """Whether a set is a folder without a test part of its own."""
     return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
 
 
 def split_labels(
     image_set: ImageSet | FolderSet, data: str
 ) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
-    """The images to train on and those to test on, by class.
-
-    Arguments:
-        image_set: All images of the folder.
-        data: Its path, for the message where a class is too small.
-    """
+    """The images to train on and those to test on, by class."""
     labels, classes = image_set.labels.cpu(), image_set.classes
     counts = torch.bincount(labels, minlength=len(classes))
     few = [
@@ -59,13 +50,7 @@ def split_labels(
 
 
 def held_out_part(part: str, held: Int64[Tensor, " m"], own: bool) -> dict[str, Any]:
-    """What a result says of such a part.
-
-    Arguments:
-        part: ``train`` or ``test``.
-        held: The images held out, as numbers in the whole folder.
-        own: Whether the encoder was pretrained on this folder.
-    """
+    """What a result says of such a part."""
     if part == "train":
         return {"split": "train, without the images held out as a test part"}
     how = {"fraction": SHARE, "draw": "stratified", "seed": SEED, "drawn": drawn(held)}

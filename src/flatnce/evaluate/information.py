@@ -30,10 +30,6 @@ def view_information(bench: Bench, data: str) -> dict[str, Any]:
 
     The pool is test images; the scale it is read at is chosen on training images. See
     :func:`flatnce.diagnostics.pool_information`.
-
-    Arguments:
-        bench: What is evaluated; its subject must know the views it was trained with.
-        data: Of which set.
     """
     began = time.perf_counter()
     subject, seed = bench.subject, bench.options.seed

@@ -243,11 +243,7 @@ class Regression:
 def _correlated(
     rows: Float64[Tensor, "b d"], error: Float64[Tensor, "b k"]
 ) -> Float64[Tensor, "d k"]:
-    """``rows.T @ error`` in many short sums side by side.
-
-    One long sum for each of the few entries would leave most of a GPU idle; and on a CPU, too,
-    narrow factors are quicker this way round.
-    """
+    """``rows.T @ error`` in many short sums side by side."""
     (b, d), k = rows.shape, error.shape[1]
     whole = b - b % SPAN
     shape = b // SPAN, SPAN

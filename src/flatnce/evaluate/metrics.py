@@ -76,11 +76,6 @@ def hits(
     """Whether each row's class is among the k that score highest.
 
     Of equal scores the lower class comes first; a class at minus infinity is never among them.
-
-    Arguments:
-        scores: One a class.
-        labels: The true classes.
-        k: How many count.
     """
     if bool(scores.isnan().any()):
         raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")

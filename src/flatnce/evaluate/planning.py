@@ -48,13 +48,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Which protocol on which set, whether or not the set is there; see :func:`plan`.
-
-    Arguments:
-        names: As in :func:`expand`.
-        own: The set the encoder was trained on.
-        data: Sets to evaluate on instead.
-    """
+    """Which protocol on which set, whether or not the set is there; see :func:`plan`."""
     pairs: list[tuple[str, str]] = []
     for name in expand(names):
         if ALL in names and name == "transfer-finetune" and name not in names:

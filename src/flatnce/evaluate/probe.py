@@ -118,12 +118,7 @@ def _chosen(
 
 
 def goodness(scores: Tensor, held: Features) -> tuple[float, float]:
-    """How good scores are on held-out images: accuracy (or mAP), then minus the loss.
-
-    Arguments:
-        scores: One an image and class.
-        held: The images' labels.
-    """
+    """How good scores are on held-out images: accuracy (or mAP), then minus the loss."""
     if not bool(scores.isfinite().all()):
         return float("nan"), float("nan")
     labels = held.labels

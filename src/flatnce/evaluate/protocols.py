@@ -185,16 +185,7 @@ def _finetuned(
 def result(
     bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[str, Any], began: float
 ) -> Result:
-    """The measures of scores on the test images, with their protocol.
-
-    Arguments:
-        bench: What was evaluated.
-        name: Of the protocol.
-        data: Of the set.
-        scores: One a test image and class.
-        protocol: How they came about.
-        began: When, by ``time.perf_counter``.
-    """
+    """The measures of scores on the test images, with their protocol."""
     test, each = bench.load(data, "test"), bench.options.per_class
     labels = test.labels.to(scores.device)
     if labels.ndim == 2:

@@ -32,16 +32,7 @@ def card(
     check: Check | None,
     versions: Mapping[str, str],
 ) -> str:
-    """The text of the card.
-
-    Arguments:
-        source: What is exported.
-        form: ``timm``, ``torch`` or ``onnx``.
-        folder: The folder's name, as the code of the card spells it.
-        normalised_inside: Whether the network normalises its input itself.
-        check: How the features compare after loading it back; None if not measured.
-        versions: Of the packages that wrote it.
-    """
+    """The text of the card."""
     parts = [
         _front_matter(source, form),
         f"# {_plain(source.name)}",

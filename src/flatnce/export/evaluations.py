@@ -13,11 +13,7 @@ HEADER = ("Protocol", "Data", "Measure", "Value", "95 % interval", "Top-5", "Tes
 
 
 def evaluations_of(source: Source) -> tuple[list[dict[str, Any]], int]:
-    """The evaluations of the exported step, and how many there are of other steps.
-
-    Arguments:
-        source: What is exported.
-    """
+    """The evaluations of the exported step, and how many there are of other steps."""
     results = (source.run.results if source.run else None) or {}
     every = [found for found in results.get("evaluations", ()) if isinstance(found, dict)]
     # One that does not say its step is of the run's last.

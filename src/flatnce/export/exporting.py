@@ -81,11 +81,7 @@ def export(
 
 
 def check_form(to: str) -> ModuleType:
-    """The module of a form; a ValueError with the nearest name if there is none so called.
-
-    Arguments:
-        to: Its name.
-    """
+    """The module of a form; a ValueError with the nearest name if there is none so called."""
     if to in FORMS:
         return FORMS[to]
     near = difflib.get_close_matches(to, [*FORMS, "pytorch", "safetensors"], n=1, cutoff=0.5)

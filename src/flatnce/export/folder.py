@@ -14,12 +14,7 @@ __all__ = ["check_room", "new_folder"]
 
 
 def check_room(out: Path, replace: bool) -> None:
-    """Refuse a place that holds something, before any work is done.
-
-    Arguments:
-        out: Where the folder will be.
-        replace: Whether an earlier export there may go. Anything else is never removed.
-    """
+    """Refuse a place that holds something, before any work is done."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -40,12 +35,7 @@ def check_room(out: Path, replace: bool) -> None:
 
 @contextmanager
 def new_folder(out: Path, replace: bool) -> Iterator[Path]:
-    """A temporary folder that gets its name when the block ends well, and vanishes otherwise.
-
-    Arguments:
-        out: The name.
-        replace: As in :func:`check_room`.
-    """
+    """A temporary folder that gets its name when the block ends well, and vanishes otherwise."""
     check_room(out, replace)
     place = out.resolve()  # a link to a folder stays a link
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")

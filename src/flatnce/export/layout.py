@@ -68,22 +68,13 @@ class Check:
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """Write ``config.json``.
-
-    Arguments:
-        folder: The exported folder.
-        config: Plain data.
-    """
+    """Write ``config.json``."""
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The ``config.json`` of an exported folder; refuses what flatnce did not write.
-
-    Arguments:
-        folder: The exported folder.
-    """
+    """The ``config.json`` of an exported folder; refuses what flatnce did not write."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(
@@ -106,11 +97,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds an export and nothing else.
-
-    Arguments:
-        folder: Any folder.
-    """
+    """Whether a folder holds an export and nothing else."""
     if not {entry.name for entry in folder.iterdir()} <= FILES:
         return False
     try:
@@ -121,11 +108,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def file_record(path: Path) -> dict[str, Any]:
-    """Name, size and checksum of a file, by which damage is found.
-
-    Arguments:
-        path: The file.
-    """
+    """Name, size and checksum of a file, by which damage is found."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}

@@ -42,11 +42,7 @@ class _Network(nn.Module):
 
 
 def check(source: Source) -> None:
-    """Refuse where the packages of the ``onnx`` extra are missing.
-
-    Arguments:
-        source: What is to be exported.
-    """
+    """Refuse where the packages of the ``onnx`` extra are missing."""
     for module in PACKAGES:
         try:
             import_module(module)
@@ -67,11 +63,6 @@ def write(source: Source, folder: Path, normalise: bool = False) -> dict[str, An
     """Write ``model.onnx``: images (batch, c, size, size) to features (batch, width).
 
     The number of images is free, their size is not.
-
-    Arguments:
-        source: What is exported.
-        folder: Where to.
-        normalise: Put the normalisation into the graph: it then takes values from 0 to 1.
     """
     program = _exported(_Network(source, normalise).eval(), source)
     program.model.metadata_props.update(
@@ -88,12 +79,7 @@ def write(source: Source, folder: Path, normalise: bool = False) -> dict[str, An
 
 
 def features(folder: Path, images: Tensor) -> Tensor:
-    """What onnxruntime makes of images with the exported graph, on the CPU.
-
-    Arguments:
-        folder: The exported folder.
-        images: As the graph takes them.
-    """
+    """What onnxruntime makes of images with the exported graph, on the CPU."""
     onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; it has much to say about devices it does not find

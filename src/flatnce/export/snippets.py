@@ -8,14 +8,7 @@ __all__ = ["how_to_load"]
 
 
 def how_to_load(source: Source, form: str, folder: str, normalised_inside: bool) -> str:
-    """Markdown with the code for a form, and with what else the weights fit into.
-
-    Arguments:
-        source: What is exported.
-        form: ``timm``, ``torch`` or ``onnx``.
-        folder: The folder's name.
-        normalised_inside: Whether the network normalises its input itself.
-    """
+    """Markdown with the code for a form, and with what else the weights fit into."""
     if form == "timm":
         return _timm(source, folder)
     if form == "onnx":

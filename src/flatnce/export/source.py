@@ -75,13 +75,7 @@ class Source:
 
 
 def source_of(given: Trained | str | Path, step: int | None, name: str | None) -> Source:
-    """Read a run, or take what was read, and bring its backbone to the CPU.
-
-    Arguments:
-        given: A run's name or folder, or what :func:`flatnce.train.trained` returns.
-        step: Which checkpoint of the run; the newest by default.
-        name: What to call a network that comes without a run.
-    """
+    """Read a run, or take what was read, and bring its backbone to the CPU."""
     run: Run | None = None
     if isinstance(given, Trained):
         if step is not None:

@@ -17,11 +17,7 @@ _OF_THE_NETWORK = ("fixed_input_size", "pool_size", "first_conv", "classifier")
 
 
 def check(source: Source) -> None:
-    """Refuse what timm has no name for, with the form to take instead.
-
-    Arguments:
-        source: What is to be exported.
-    """
+    """Refuse what timm has no name for, with the form to take instead."""
     if source.architecture == "small":
         raise ValueError(
             "to='timm': backbone 'small' is flatnce's own and timm has none like it; export it "
@@ -44,10 +40,6 @@ def write(source: Source, folder: Path) -> dict[str, Any]:
     The input size, mean and standard deviation are what ``timm.data.resolve_model_data_config``
     reads; the names of the first convolution and the classifier let timm adapt the network to
     other channels or add classes.
-
-    Arguments:
-        source: What is exported.
-        folder: Where to.
     """
     known = _known(source)
     if source.channels != 3:
@@ -73,12 +65,7 @@ def write(source: Source, folder: Path) -> dict[str, Any]:
 
 
 def features(folder: Path, images: Tensor) -> Tensor:
-    """What timm makes of images with the exported folder.
-
-    Arguments:
-        folder: The exported folder.
-        images: Normalised.
-    """
+    """What timm makes of images with the exported folder."""
     timm = needed("timm", "loading from timm")
     try:
         network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()

@@ -21,22 +21,12 @@ def check(source: Source) -> None:
 
 
 def write(source: Source, folder: Path) -> dict[str, Any]:
-    """Write the weights; return what ``config.json`` says besides what it always says.
-
-    Arguments:
-        source: What is exported.
-        folder: Where to.
-    """
+    """Write the weights; return what ``config.json`` says besides what it always says."""
     return write_weights(source, folder)
 
 
 def write_weights(source: Source, folder: Path) -> dict[str, Any]:
-    """Write the state dict as safetensors; return how to recognise the file.
-
-    Arguments:
-        source: What is exported.
-        folder: Where to.
-    """
+    """Write the state dict as safetensors; return how to recognise the file."""
     library = needed("safetensors.torch", "exporting weights")
     content: bytes = library.save(source.weights(), metadata={"format": "pt"})
     (folder / WEIGHTS).write_bytes(content)
@@ -44,12 +34,7 @@ def write_weights(source: Source, folder: Path) -> dict[str, Any]:
 
 
 def features(folder: Path, images: Tensor) -> Tensor:
-    """What the exported backbone, loaded back, makes of images.
-
-    Arguments:
-        folder: The exported folder.
-        images: Normalised.
-    """
+    """What the exported backbone, loaded back, makes of images."""
     return load_exported(folder)(images)
 
 

@@ -53,11 +53,7 @@ def data_named(data: str) -> str:
 
 
 def training_of(source: Source) -> dict[str, str]:
-    """Names and values for the table of the training.
-
-    Arguments:
-        source: What is exported.
-    """
+    """Names and values for the table of the training."""
     settings = source.settings
     objective = str(settings.get("objective", "unknown"))
     written = OBJECTIVES.get(objective, objective)
@@ -85,11 +81,7 @@ def training_of(source: Source) -> dict[str, str]:
 
 
 def seen_by_augmentation(settings: Mapping[str, Any]) -> list[str]:
-    """What the views differed in, and the features therefore tend to ignore.
-
-    Arguments:
-        settings: The run's config, flat.
-    """
+    """What the views differed in, and the features therefore tend to ignore."""
     names = {
         "flip": "left and right",
         "jitter": "brightness, contrast and colour",

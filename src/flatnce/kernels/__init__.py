@@ -54,15 +54,7 @@ def _known_card(device: torch.device) -> bool:
 
 
 def fused_is_better(name: str, n: int, m: int, like: Tensor, operands: torch.dtype) -> bool:
-    """Whether the fused kernel is asked for, or ``auto`` should take it.
-
-    Arguments:
-        name: The kernel asked for.
-        n: Number of anchors.
-        m: Number of keys.
-        like: Embeddings: their device, width and precision.
-        operands: What would be multiplied.
-    """
+    """Whether the fused kernel is asked for, or ``auto`` should take it."""
     if name == "fused":
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         if not TRITON_IS_THERE or not (like.is_cuda or interpreted):
@@ -94,16 +86,7 @@ def choose_kernel(
     operands: torch.dtype = torch.float32,
     extras: tuple[str, ...] = (),
 ) -> Callable[..., RowStatistics]:
-    """The kernel of that name; ``auto`` takes fused on CUDA, else dense where it fits.
-
-    Arguments:
-        name: ``auto`` or one of :data:`KERNELS`.
-        n: Number of anchors.
-        m: Number of keys.
-        like: The anchors.
-        operands: What a fused kernel multiplies.
-        extras: What is asked for beside; ``extremes`` is chunked's and dense's alone.
-    """
+    """The kernel of that name; ``auto`` takes fused on CUDA, else dense where it fits."""
     if name not in ("auto", *KERNELS):
         known = ", ".join(["auto", *KERNELS])
         raise ValueError(f"kernel={name!r} is unknown; choose one of {known}")

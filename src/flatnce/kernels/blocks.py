@@ -95,15 +95,7 @@ class RunningStatistics:
         )
 
     def add(self, scores: Tensor, out: Out, start: int, weights: Tensor) -> None:
-        """Take in some columns; the scores are overwritten.
-
-        Arguments:
-            scores: Of these columns.
-            out: Which do not count.
-            start: Number of the first column.
-            weights: Where their exponentials go, relative to the largest score so far. May be
-                the scores' own memory, unless the expectation is wanted.
-        """
+        """Take in some columns; the scores are overwritten."""
         self._number += scores.shape[1]
         if isinstance(out, tuple):
             self._number -= torch.bincount(out[0], minlength=scores.shape[0])

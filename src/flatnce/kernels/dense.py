@@ -16,14 +16,6 @@ def row_statistics(
     selection: Selection,
     extras: tuple[str, ...] = (),
 ) -> RowStatistics:
-    """Row statistics of the scores ``beta * anchors @ keys.T`` over the selected keys.
-
-    Arguments:
-        anchors: One row per anchor.
-        keys: One row per candidate.
-        beta: Inverse temperature; may be negative (Hölder means of negative power).
-        selection: Which keys count for which anchor.
-        extras: Optional statistics, see :data:`~flatnce.kernels.statistics.EXTRAS`.
-    """
+    """Row statistics of the scores ``beta * anchors @ keys.T`` over the selected keys."""
     scores = (beta * anchors) @ keys.T
     return statistics_of_scores(scores, selection.block(), extras)

@@ -79,11 +79,6 @@ def statistics_of_scores(
         \mathrm{lse2}_i = \log \sum_{j \in N(i)} e^{2 s_{ij}}
 
     One exponential serves both sums, taken relative to the row's maximum.
-
-    Arguments:
-        scores: Scores, temperature included; at least one column.
-        out: True where a score does not count.
-        extras: Names from :data:`EXTRAS`.
     """
     floor, tiny = floor_of(scores.dtype), torch.finfo(scores.dtype).tiny
     masked = scores.masked_fill(out, -torch.inf)

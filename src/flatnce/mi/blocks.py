@@ -199,12 +199,7 @@ def _at_least_float32(block: Tensor) -> Tensor:
 def _collected(
     blocks: ScoreBlocks, numbers: Callable[[Tensor, int], Tensor]
 ) -> tuple[Float[Tensor, " n"], ...]:
-    """Numbers of the rows of every block, in one piece.
-
-    Without gradients they are copied into place at once. Kept apart until the end, small vectors
-    that lie between large blocks would keep the allocator from using that space again, and a
-    vector that is a view of its block would keep the block: either costs gibibytes.
-    """
+    """Numbers of the rows of every block, in one piece."""
     place: Tensor | None = None
     parts: list[Tensor] = []
     for start, block in blocks.each():

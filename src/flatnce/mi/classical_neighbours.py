@@ -52,18 +52,7 @@ class Tree(Protocol):
 def count_neighbours(
     left: Table, right: Table, k: int, kind: str, workers: int = 1, tree: bool | None = None
 ) -> Counts:
-    """Count other points within reach of each point.
-
-    Arguments:
-        left: One side, rows by columns.
-        right: The other side.
-        k: Neighbours in the joint space that set the reach.
-        kind: ``ball``: nearer than the k-th neighbour. ``box``: within the extent of the k
-            neighbours on that side, the border included. ``mixed``: as ``ball``, but points that
-            are equal where the k-th neighbour is at distance 0.
-        workers: Threads of the tree.
-        tree: Whether to use the tree; by default, in few columns.
-    """
+    """Count other points within reach of each point."""
     if tree is None:
         tree = left.shape[1] + right.shape[1] <= TREE_COLUMNS
     return _by_tree(left, right, k, kind, workers) if tree else _by_distances(left, right, k, kind)

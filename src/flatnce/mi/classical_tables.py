@@ -7,12 +7,7 @@ __all__ = ["table_of", "two_tables"]
 
 
 def table_of(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    """A table as float64, rows by columns; a vector is one column.
-
-    Arguments:
-        values: Numbers.
-        name: What to call it in a message.
-    """
+    """A table as float64, rows by columns; a vector is one column."""
     array = np.asarray(values)
     if array.dtype == object or not (
         np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_
@@ -33,13 +28,7 @@ def table_of(values: ArrayLike, name: str) -> NDArray[np.float64]:
 def two_tables(
     x: ArrayLike, y: ArrayLike, fewest: int = 2
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two tables of as many rows.
-
-    Arguments:
-        x: One table.
-        y: The other, row by row its partners.
-        fewest: Rows that are needed.
-    """
+    """Two tables of as many rows."""
     left, right = table_of(x, "x"), table_of(y, "y")
     if len(left) != len(right):
         raise ValueError(f"x has {len(left)} rows and y {len(right)}; partners come row by row")

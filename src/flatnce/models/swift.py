@@ -53,11 +53,7 @@ class Swift(nn.Module):
     def forward(
         self, images: Float[Tensor, "b c h w"]
     ) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
-        """Features and embeddings.
-
-        Arguments:
-            images: Floating point and normalised.
-        """
+        """Features and embeddings."""
         plan = self._planned()
         if plan is None or not _applies(plan, self.encoder, images):
             found: tuple[Tensor, Tensor] = self.encoder(images)

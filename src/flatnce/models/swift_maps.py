@@ -66,11 +66,7 @@ class Casts:
         _copy_together([self._copies[parameter] for parameter in parameters], parameters)
 
     def of(self, parameter: Tensor) -> Tensor:
-        """A parameter's copy.
-
-        Arguments:
-            parameter: A weight or bias of a map.
-        """
+        """A parameter's copy."""
         if parameter in self._late:
             self._side.join()
             self._late.clear()
@@ -85,12 +81,7 @@ class Collected:
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
     def put(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Take a gradient.
-
-        Arguments:
-            parameter: Whose.
-            gradient: Of any dtype.
-        """
+        """Take a gradient."""
         if gradient.dtype == parameter.dtype:
             self.found[parameter] = gradient
             return
@@ -109,13 +100,7 @@ class Collected:
 
 
 def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
-    """The map of its inputs, with the channels last in memory.
-
-    Arguments:
-        module: The map.
-        inputs: In the dtype of the pass.
-        casts: Its weights.
-    """
+    """The map of its inputs, with the channels last in memory."""
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         bias = None if module.bias is None else casts.of(module.bias)
@@ -130,14 +115,7 @@ def mapped(module: Map, inputs: Tensor, casts: Casts) -> Tensor:
 
 
 def to_input(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Tensor:
-    """The gradient of a map's input.
-
-    Arguments:
-        module: The map.
-        gradient: Of its output.
-        inputs: What it was given.
-        casts: Its weights.
-    """
+    """The gradient of a map's input."""
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         return gradient @ weight
@@ -147,14 +125,7 @@ def to_input(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Ten
 
 
 def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Tensor:
-    """The gradient of a map's weight, in the dtype of the pass or in float32.
-
-    Arguments:
-        module: The map.
-        gradient: Of its output.
-        inputs: What it was given.
-        casts: Its weights.
-    """
+    """The gradient of a map's weight, in the dtype of the pass or in float32."""
     weight = casts.of(module.weight)
     if isinstance(module, nn.Linear):
         return gradient.T @ inputs
@@ -176,11 +147,7 @@ def _convolution_backward(
 
 
 def _copy_together(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors of one dtype to tensors of another, with many programs that do little each.
-
-    Torch would give whole tensors, up to :data:`MOST` elements of one, to a program each: of few
-    tensors that are not large, a handful of programs with many rounds of loads.
-    """
+    """Copy tensors of one dtype to tensors of another, with many programs that do little each."""
     free = max(1, PIECES - len(targets))
     size = -(-sum(target.numel() for target in targets) // (free * PIECE)) * PIECE
     if size < MOST:
@@ -201,11 +168,7 @@ def _pieces(tensor: Tensor, other: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """The gradient with the parameter's strides, without a copy where memory is the same.
-
-    Strides of axes of length one mean nothing, but one pair that differs makes torch copy a whole
-    list tensor by tensor.
-    """
+    """The gradient with the parameter's strides, without a copy where memory is the same."""
     if gradient.stride() == like.stride():
         return gradient
     pairs = zip(gradient.shape, gradient.stride(), like.stride(), strict=True)

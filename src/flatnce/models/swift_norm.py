@@ -96,13 +96,7 @@ class Gradients:
 
 
 def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:
-    """A branch ready to be normalised.
-
-    Arguments:
-        x: The matrix.
-        norm: Its norm.
-        branches: How many will be normalised together.
-    """
+    """A branch ready to be normalised."""
     rows, c = _shape(x)
     if _whole(rows, branches) is not None:
         return Branch(x, norm, None)
@@ -118,13 +112,7 @@ def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:
 def normalised(
     branch: Branch, added: Tensor | Branch | None = None, *, update: bool = True
 ) -> Tensor:
-    """The output relu(norm(x) + added); keeps the statistics, in the norm too.
-
-    Arguments:
-        branch: From :func:`measured`.
-        added: Before the ReLU: a tensor like x, or another branch, which is normalised first.
-        update: The norm's running statistics.
-    """
+    """The output relu(norm(x) + added); keeps the statistics, in the norm too."""
     x, norm = branch.x, branch.norm
     other = added if isinstance(added, Branch) else None
     y = torch.empty_like(x)
@@ -165,16 +153,7 @@ def differentiated(
     pooled: bool = False,
     behind: bool = False,
 ) -> Gradients:
-    """The gradients of what went into :func:`normalised`.
-
-    Arguments:
-        arriving: One or two gradients of the output, to be added.
-        branch: As it was left.
-        other: The one added to it, if one was.
-        y: The output, where something was added.
-        pooled: The gradient is one row per image, of the mean over it.
-        behind: The gradient of what was added is wanted.
-    """
+    """The gradients of what went into :func:`normalised`."""
     x = branch.x
     rows, c = _shape(x)
     branches = [branch] if other is None else [branch, other]

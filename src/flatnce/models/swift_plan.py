@@ -99,11 +99,7 @@ class _Unknown(Exception):
 
 
 def plan_of(encoder: nn.Module) -> Plan | None:
-    """The encoder's plan, or None if it holds anything that is not known exactly.
-
-    Arguments:
-        encoder: Any module.
-    """
+    """The encoder's plan, or None if it holds anything that is not known exactly."""
     try:
         _require(type(encoder) is Encoder)
         assert isinstance(encoder, Encoder)
@@ -120,11 +116,7 @@ def plan_of(encoder: nn.Module) -> Plan | None:
 
 
 def contents_of(encoder: nn.Module) -> list[object]:
-    """What a plan rests on: as long as these are the same objects, the plan holds.
-
-    Arguments:
-        encoder: Any module.
-    """
+    """What a plan rests on: as long as these are the same objects, the plan holds."""
     found: list[object] = []
     for module in encoder.modules():
         own = vars(module)

@@ -33,12 +33,7 @@ PARTS = 528
 
 
 def is_stem(module: nn.Conv2d, inputs: Tensor) -> bool:
-    """Whether the kernels compute this convolution.
-
-    Arguments:
-        module: The convolution.
-        inputs: In the dtype of the pass: in float32 the library's own precision is wanted.
-    """
+    """Whether the kernels compute this convolution."""
     height, width = module.kernel_size
     return (
         inputs.dtype in (torch.float16, torch.bfloat16)
@@ -50,13 +45,7 @@ def is_stem(module: nn.Conv2d, inputs: Tensor) -> bool:
 
 
 def convolved(module: nn.Conv2d, images: Tensor, weight: Tensor) -> Tensor:
-    """The convolution, channels last.
-
-    Arguments:
-        module: The convolution.
-        images: Channels last.
-        weight: In the dtype of the images, of any layout.
-    """
+    """The convolution, channels last."""
     sizes = _sizes(module, images)
     shape = (len(images), module.out_channels, *sizes[2:])
     found = torch.empty(
@@ -71,13 +60,7 @@ def convolved(module: nn.Conv2d, images: Tensor, weight: Tensor) -> Tensor:
 
 
 def to_stem(module: nn.Conv2d, gradient: Tensor, images: Tensor) -> Tensor:
-    """The gradient of the weight, in float32.
-
-    Arguments:
-        module: The convolution.
-        gradient: Of its output, channels last.
-        images: What it was given, channels last.
-    """
+    """The gradient of the weight, in float32."""
     rows = gradient.numel() // module.out_channels
     tiles = -(-rows // TILE)
     parts = min(PARTS, -(-rows // RANGE))

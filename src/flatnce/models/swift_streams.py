@@ -53,11 +53,7 @@ class SideTrack:
 
     @contextmanager
     def beside(self, *read: Any) -> Iterator[None]:  # noqa: ANN401 (anything that holds tensors)
-        """Do what stands inside on the second stream.
-
-        Arguments:
-            read: What it reads, to be kept.
-        """
+        """Do what stands inside on the second stream."""
         if self.stream is None:
             yield
             return

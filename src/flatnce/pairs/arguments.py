@@ -143,13 +143,7 @@ class Arguments:
 
 
 def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
-    """Refuse what is no batch of floating-point rows.
-
-    Arguments:
-        name: What to call it.
-        z: The embeddings.
-        ndim: Axes wanted.
-    """
+    """Refuse what is no batch of floating-point rows."""
     if not isinstance(z, Tensor):
         raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
     if not z.is_floating_point():
@@ -163,12 +157,7 @@ def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
 
 
 def operands_for(dtype: torch.dtype, normalize: bool) -> torch.dtype:
-    """What a fused kernel multiplies; unit rows of half precision fit float16 best.
-
-    Arguments:
-        dtype: Of the embeddings.
-        normalize: Whether rows are divided by their norm.
-    """
+    """What a fused kernel multiplies; unit rows of half precision fit float16 best."""
     if dtype in (torch.float16, torch.bfloat16):
         return torch.float16 if normalize else dtype
     return torch.float32

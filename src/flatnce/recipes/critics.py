@@ -55,14 +55,7 @@ class Critics:
 def start_critics(
     seeds: Sequence[int], dimensions: int, width: int, copies: int = len(OBJECTIVES)
 ) -> Critics:
-    """Untrained critics, one a seed, then the same again for each further objective.
-
-    Arguments:
-        seeds: One a critic; a critic's start depends on its own seed only.
-        dimensions: Coordinates of X, and of Y.
-        width: Of both hidden layers.
-        copies: How many objectives start from each critic.
-    """
+    """Untrained critics, one a seed, then the same again for each further objective."""
     sizes = (dimensions, width, width, EMBEDDING)
     apart = [_start(seed, sizes) for seed in seeds] * copies
     stacked = [torch.stack(tensors).requires_grad_() for tensors in zip(*apart, strict=True)]
@@ -71,11 +64,7 @@ def start_critics(
 
 
 def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
-    """Each run's own loss: InfoNCE for the first half of the runs, FlatNCE for the second.
-
-    Arguments:
-        logits: Scores of each run's batch; the positives are on the diagonal.
-    """
+    """Each run's own loss: InfoNCE for the first half of the runs, FlatNCE for the second."""
     runs, batch, _ = logits.shape
     own = torch.arange(batch).repeat(runs)
     contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)

@@ -157,12 +157,7 @@ def cases_of(config: DemoConfig) -> list[Case]:
 def run_demo(
     config: DemoConfig, progress: Callable[[DemoProgress], None] = lambda _: None
 ) -> DemoResult:
-    """Train every case, write the run directory, return the results. Prints nothing.
-
-    Arguments:
-        config: What to run.
-        progress: Called after each evaluation.
-    """
+    """Train every case, write the run directory, return the results. Prints nothing."""
     began, cases = time.perf_counter(), cases_of(config)
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     log = RunLog(config.out, kind="demo", config=config, seeds=seeds, device="cpu", replace=True)
@@ -208,13 +203,7 @@ def one_thread() -> Iterator[None]:
 def train_case(
     case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] = losses_of
 ) -> Iterator[tuple[int, dict[str, list[float]]]]:
-    """Train all runs of a case side by side; yield the step and every measure of every run.
-
-    Arguments:
-        case: The setting.
-        config: Steps, seeds, sizes.
-        losses: Each run's loss from the stacked logits (r, k, k).
-    """
+    """Train all runs of a case side by side; yield the step and every measure of every run."""
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     correlation = correlation_of(NATS, DIMENSIONS)
     # Three streams a seed: start, held-out pools, training pairs.

@@ -9,11 +9,7 @@ __all__ = ["findings_of", "focus_of"]
 
 
 def findings_of(results: dict[str, Any]) -> list[dict[str, str]]:
-    """Topics and texts, for the terminal and the page.
-
-    Arguments:
-        results: As in ``results.json``.
-    """
+    """Topics and texts, for the terminal and the page."""
     main = [case for case in results["cases"] if not case["contrary"]]
     warm = [case for case in results["cases"] if case["contrary"]]
     focus = focus_of(main)

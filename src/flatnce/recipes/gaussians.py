@@ -37,13 +37,6 @@ def correlation_of(nats: float, dimensions: int) -> float:
 def draw_pairs(
     generator: torch.Generator, count: int, dimensions: int, correlation: float
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    r"""Independent pairs :math:`Y = \rho X + \sqrt{1 - \rho^2}\,\varepsilon`.
-
-    Arguments:
-        generator: Where the randomness comes from.
-        count: Number of pairs.
-        dimensions: Coordinates of X, and of Y.
-        correlation: Of each coordinate of X with the same coordinate of Y.
-    """
+    r"""Independent pairs :math:`Y = \rho X + \sqrt{1 - \rho^2}\,\varepsilon`."""
     x, noise = torch.randn(2, count, dimensions, generator=generator)
     return x, correlation * x + math.sqrt(1 - correlation**2) * noise

@@ -76,15 +76,7 @@ def portray(
     device: str = "auto",
     report: Callable[[str], None] | None = None,
 ) -> Path:
-    """Look at a run's encoder, write ``portrait.json`` into its directory, return its path.
-
-    Arguments:
-        directory: The run's.
-        options: How much is looked at.
-        step: Which checkpoint; the newest by default.
-        device: Where to compute: ``auto``, or as torch spells it.
-        report: Called with a line about what is being done.
-    """
+    """Look at a run's encoder, write ``portrait.json`` into its directory, return its path."""
     asked, tell = options or PortraitOptions(), report or (lambda line: None)
     run = trained(directory, step, choose_device(device))
     tell("loading images")
@@ -113,13 +105,7 @@ def portray(
 
 
 def is_current(directory: str | Path, options: PortraitOptions, step: int | None = None) -> bool:
-    """Whether the portrait that is there is of this checkpoint and was made with these options.
-
-    Arguments:
-        directory: The run's.
-        options: How much is to be looked at.
-        step: Which checkpoint; the newest by default.
-    """
+    """Whether the portrait that is there is of this checkpoint and was made with these options."""
     place = Path(directory)
     try:
         found = json.loads((place / PORTRAIT).read_text(encoding="utf-8"))

@@ -47,14 +47,7 @@ class Pools:
 
 
 def draw_pools(seeds: Sequence[int], size: int, dimensions: int, correlation: float) -> Pools:
-    """Two pools for each seed, from streams that training never touches.
-
-    Arguments:
-        seeds: One a critic.
-        size: Pairs of a pool.
-        dimensions: Coordinates of X, and of Y.
-        correlation: Of each coordinate.
-    """
+    """Two pools for each seed, from streams that training never touches."""
     drawn = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
@@ -68,15 +61,7 @@ def draw_pools(seeds: Sequence[int], size: int, dimensions: int, correlation: fl
 def read_out(
     critics: Critics, pools: Pools, candidates: int, beta: float, scales: Sequence[float]
 ) -> dict[str, list[float]]:
-    """Every measure of every run, in the runs' order.
-
-    Arguments:
-        critics: Stacked runs: all seeds of one objective, then all of the next.
-        pools: Held-out pairs of the seeds.
-        candidates: K of training.
-        beta: Inverse temperature of training.
-        scales: Where to begin the search for each run's scale.
-    """
+    """Every measure of every run, in the runs' order."""
     copies = len(scales) // len(pools.x)
     left, right = critics.embed(pools.x.repeat(copies, 1, 1), pools.y.repeat(copies, 1, 1))
     anchors, keys = critics.embed(

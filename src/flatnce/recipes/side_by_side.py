@@ -55,12 +55,7 @@ class SideBySide:
     def __call__(
         self, x: Float[Tensor, "s n d"], y: Float[Tensor, "s m e"]
     ) -> tuple[Float[Tensor, "s n m"], Float[Tensor, "s n"]]:
-        """Each critic's scores of its own x's with its own y's, and u of partners (or zeros).
-
-        Arguments:
-            x: Samples of each critic.
-            y: At least as many, row by row the partners, then further candidates.
-        """
+        """Each critic's scores of its own x's with its own y's, and u of partners (or zeros)."""
 
         def one(weights: dict, buffers: dict, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             return functional_call(self._shape, (weights, buffers), (x, y))
@@ -68,12 +63,7 @@ class SideBySide:
         return vmap(one)(self.weights, self.buffers, x, y)
 
     def parameters(self, chosen: Callable[[str], bool] = lambda name: True) -> list[Tensor]:
-        """The stacked weights, or some of them.
-
-        Arguments:
-            chosen: Whether a weight of that name is wanted; names of the u-head begin with
-                ``critic.dual_head``, those of a second critic with ``second``.
-        """
+        """The stacked weights, or some of them."""
         return [value for name, value in self.weights.items() if chosen(name)]
 
     def gradient_norms(self) -> Float[Tensor, " s"]:
@@ -91,11 +81,7 @@ class SideBySide:
             value.grad = None
 
     def drop_gradients(self, of: Bool[Tensor, " s"]) -> None:
-        """Let some critics stay as they are: those that have diverged.
-
-        Arguments:
-            of: Which.
-        """
+        """Let some critics stay as they are: those that have diverged."""
         for value in self.weights.values():
             if value.grad is not None:
                 value.grad[of] = 0.0

@@ -43,18 +43,7 @@ def bar_chart(
     y: Axis,
     marks: str = "",
 ) -> str:
-    """An SVG element that a screen reader announces by its title and description.
-
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for those who do not see it.
-        categories: Said under the groups of bars.
-        bars: The groups' bars, each of one series.
-        x: What the categories are.
-        y: Vertical axis; bars begin at its low end, or at zero.
-        marks: What the marks are, for the legend; empty if there are none.
-    """
+    """An SVG element that a screen reader announces by its title and description."""
     found = [value for group in bars for row in _rows(group) for value in row if value is not None]
     if not found or not categories:
         raise ValueError(f"bars of chart {name!r} hold no values; leave the chart out")

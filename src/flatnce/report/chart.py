@@ -54,17 +54,7 @@ def line_chart(
     y: Axis,
     references: Sequence[Reference] = (),
 ) -> str:
-    """An SVG element that a screen reader announces by its title and description.
-
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for those who do not see it.
-        lines: The curves.
-        x: Horizontal axis.
-        y: Vertical axis.
-        references: Horizontal lines.
-    """
+    """An SVG element that a screen reader announces by its title and description."""
     drawn = [(line, points) for line in lines if (points := _points(line))]
     xs = [x for _, points in drawn for x, _, _ in points]
     if not xs:

@@ -47,13 +47,7 @@ def compare_page(
 def page_of_runs(
     directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
 ) -> Page:
-    """The page that compares training runs.
-
-    Arguments:
-        directories: Written by ``flatnce train``; at least two.
-        by: As in :func:`compare_page`.
-        against: As in :func:`compare_page`.
-    """
+    """The page that compares training runs."""
     groups, names, others = group_runs(_read(directories), by, against)
     runs = [member.run for group in groups for member in group.members]
     measures = measures_of([run for run in runs if finished(run)])
@@ -78,13 +72,7 @@ def page_of_runs(
 def pictures_of_runs(
     directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
 ) -> list[Curves]:
-    """Every chart of that page, before it is drawn.
-
-    Arguments:
-        directories: Written by ``flatnce train``; at least two.
-        by: As in :func:`compare_page`.
-        against: As in :func:`compare_page`.
-    """
+    """Every chart of that page, before it is drawn."""
     groups, _, _ = group_runs(_read(directories), by, against)
     # In a paper there is no list beside the picture that says what the letters mean.
     return overlaid([replace(group, label=group.name) for group in groups])
@@ -93,13 +81,7 @@ def pictures_of_runs(
 def differences_of(
     directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every difference as plain data: measure, groups, pairs, mean, interval, seeds needed.
-
-    Arguments:
-        directories: Written by ``flatnce train``; at least two.
-        by: As in :func:`compare_page`.
-        against: As in :func:`compare_page`.
-    """
+    """Every difference as plain data: measure, groups, pairs, mean, interval, seeds needed."""
     groups, _, _ = group_runs(_read(directories), by, against)
     runs = [member.run for group in groups for member in group.done]
     return [

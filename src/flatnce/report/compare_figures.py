@@ -19,11 +19,7 @@ MOST_POINTS = 50
 
 
 def overlaid(groups: Sequence[Group]) -> list[Curves]:
-    """One chart a measure, one curve a group; only what was measured.
-
-    Arguments:
-        groups: To compare.
-    """
+    """One chart a measure, one curve a group; only what was measured."""
     every = (_overlay(chart, key, groups) for chart in CHARTS for key in chart.keys)
     return [found for found in every if found is not None]
 

@@ -7,14 +7,7 @@ __all__ = ["finding", "remark"]
 
 
 def finding(measure: Measure, group: str, against: str, one: Paired) -> str:
-    """A sentence or two about one difference.
-
-    Arguments:
-        measure: Of what.
-        group: Whose number comes first.
-        against: Whose is subtracted.
-        one: The difference.
-    """
+    """A sentence or two about one difference."""
     if one.mean is None:
         return f"{group} and {against} have no seed in common that is finished in both."
     size = measure.written(one.mean, signed=True)

@@ -32,15 +32,7 @@ def curves(
     title: str,
     references: Sequence[Reference] = (),
 ) -> Figure:
-    """One measure by step, both objectives, mean and band over seeds.
-
-    Arguments:
-        run: Where the measurements are.
-        case: As in the results.
-        measure: A key of :data:`LABELS`.
-        title: A few words.
-        references: Lines to compare with.
-    """
+    """One measure by step, both objectives, mean and band over seeds."""
     label = LABELS[measure]
     found = {objective: by_step(run, case, objective, measure) for objective in NAMES}
     lines = [
@@ -70,12 +62,7 @@ def curves(
 
 
 def end_by_size(cases: Sequence[dict[str, Any]], ceiling: Reference) -> Figure:
-    """Final large-pool information against K.
-
-    Arguments:
-        cases: One for each K.
-        ceiling: What the pool can show at most.
-    """
+    """Final large-pool information against K."""
     sizes = [float(case["candidates"]) for case in cases]
     lines = []
     for series, (objective, name) in enumerate(NAMES.items()):
@@ -112,14 +99,7 @@ def end_by_size(cases: Sequence[dict[str, Any]], ceiling: Reference) -> Figure:
 def by_step(
     run: Run, case: dict[str, Any], objective: str, measure: str
 ) -> dict[float, list[float]]:
-    """A measure's values over seeds, by step.
-
-    Arguments:
-        run: Where the measurements are.
-        case: As in the results.
-        objective: ``infonce`` or ``flatnce``.
-        measure: A key of the measurements.
-    """
+    """A measure's values over seeds, by step."""
     found: dict[float, list[float]] = {}
     for record in run.metrics:
         if record["objective"] == objective and all(record[key] == case[key] for key in KEYS):

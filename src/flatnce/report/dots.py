@@ -48,17 +48,7 @@ def dot_chart(
     kinds: Sequence[str],
     uprights: Sequence[Upright] = (),
 ) -> str:
-    """An SVG element that a screen reader announces by its title and description.
-
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for those who do not see it.
-        dots: From top to bottom.
-        x: The axis of the values.
-        kinds: What each series is, for the legend.
-        uprights: Vertical lines.
-    """
+    """An SVG element that a screen reader announces by its title and description."""
     if not dots:
         raise ValueError(f"dots of chart {name!r} hold no rows; leave the chart out")
     ends = [d.value + sign * (d.spread or 0.0) for d in dots for sign in (-1, 1)]

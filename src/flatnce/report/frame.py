@@ -62,12 +62,7 @@ class Frame:
     def labels(
         self, ends: Iterable[tuple[float, str, int]], references: Iterable[Reference] = ()
     ) -> list[str]:
-        """Names beside the ends of their lines, moved apart where they would overlap.
-
-        Arguments:
-            ends: Value on the vertical axis, name and series of each.
-            references: Named without a marker.
-        """
+        """Names beside the ends of their lines, moved apart where they would overlap."""
         wanted = [(self.up(y), label, series) for y, label, series in ends]
         wanted += [(self.up(reference.y), reference.label, -1) for reference in references]
         # What lies equally high stays in the order given.
@@ -96,16 +91,7 @@ def open_frame(
     labels: Iterable[str] = (),
     x_names: Sequence[str] | None = None,
 ) -> tuple[Frame, list[str]]:
-    """Scales that hold the data, and the axes drawn.
-
-    Arguments:
-        xs: Every value across.
-        ys: Every value up, ends of bands and references among them.
-        x: Horizontal axis.
-        y: Vertical axis.
-        labels: What will stand at the right; they decide how much room is left there.
-        x_names: Said at the ticks of the horizontal axis instead of their numbers.
-    """
+    """Scales that hold the data, and the axes drawn."""
     room = max([LEAST_RIGHT, *(LETTER * len(label) + 26 for label in labels)])
     right = WIDTH - min(room, MOST_RIGHT)
     up, y_ticks = scale_of(ys, y, HEIGHT - BOTTOM, TOP)
@@ -117,14 +103,7 @@ def open_frame(
 
 
 def drawing(name: str, title: str, description: str, parts: Iterable[str]) -> str:
-    """The SVG element around a chart's parts.
-
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for those who do not see it.
-        parts: SVG elements.
-    """
+    """The SVG element around a chart's parts."""
     return "\n".join(
         [
             f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
@@ -138,13 +117,7 @@ def drawing(name: str, title: str, description: str, parts: Iterable[str]) -> st
 
 
 def marker(series: int, x: float, y: float) -> str:
-    """A disc, square, triangle or diamond, by series.
-
-    Arguments:
-        series: Which colour and shape.
-        x: Centre, in the drawing.
-        y: Centre, in the drawing.
-    """
+    """A disc, square, triangle or diamond, by series."""
     kind = f'class="marker series-{series % SERIES}"'
     if series % 4 == 0:
         return f'<circle {kind} cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>'
@@ -158,15 +131,7 @@ def marker(series: int, x: float, y: float) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
-    """Words in the drawing.
-
-    Arguments:
-        x: Where the anchor is.
-        y: The baseline.
-        words: Escaped here.
-        anchor: ``start``, ``middle`` or ``end``.
-        more: Further attributes.
-    """
+    """Words in the drawing."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(words)}</text>'
 
 

@@ -57,25 +57,14 @@ class Group:
 
 
 def finished(run: Run) -> bool:
-    """Whether a run went to its end; results may also hold evaluations of an unfinished one.
-
-    Arguments:
-        run: As read.
-    """
+    """Whether a run went to its end; results may also hold evaluations of an unfinished one."""
     return run.results is not None and "step" in run.results
 
 
 def group_runs(
     runs: Sequence[Run], by: Sequence[str] = (), against: str | None = None
 ) -> tuple[list[Group], list[str], list[str]]:
-    """The groups, the settings they are made by, and those that differ inside them.
-
-    Arguments:
-        runs: At least two, of ``flatnce train``.
-        by: Settings to group by; by default all that differ, but for the seed.
-        against: A value of the first of these settings: its group comes first, and the others are
-            compared with it. By default ``infonce`` where there is one, else the first run's.
-    """
+    """The groups, the settings they are made by, and those that differ inside them."""
     _check(runs)
     settings = [flat(run.config) for run in runs]
     differing = varied(settings)

@@ -26,23 +26,13 @@ class Measure:
     read: Callable[[Run], float | None]
 
     def written(self, value: float | None, signed: bool = False) -> str:
-        """A number, or a difference of numbers where signed, in the unit.
-
-        Arguments:
-            value: What to write.
-            signed: Write a plus, too, and points for a difference in per cent.
-        """
+        """A number, or a difference of numbers where signed, in the unit."""
         if value is None:
             return "–"
         return self._number(value, signed) + self._unit(signed)
 
     def interval(self, low: float, high: float) -> str:
-        """An interval of differences, its unit said once.
-
-        Arguments:
-            low: Where it begins.
-            high: Where it ends.
-        """
+        """An interval of differences, its unit said once."""
         first, last = (self._number(end, signed=True) for end in (low, high))
         return f"{first} to {last}{self._unit(signed=True)}"
 
@@ -67,11 +57,7 @@ LAST = (
 
 
 def measures_of(runs: Sequence[Run]) -> list[Measure]:
-    """What at least one of the runs has measured: test results first.
-
-    Arguments:
-        runs: Finished ones.
-    """
+    """What at least one of the runs has measured: test results first."""
     tests = dict.fromkeys(_what(one) for run in runs for one in _last_evaluations(run))
     every = [_tested(*what) for what in tests]
     every += [Measure(label, unit, _logged(kind, key)) for label, unit, kind, key in LAST]

@@ -28,17 +28,7 @@ def mi_page(
     notes: Sequence[str] = (),
     environment: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the page of an estimate and return its path.
-
-    Arguments:
-        estimate: From ``flatnce.mi.estimate``.
-        path: The file; its folder is made.
-        unit: ``nats`` or ``bits``.
-        x_names: Of the columns of x, where they have names.
-        y_names: Of the columns of y.
-        notes: What was done to the data before, in sentences.
-        environment: Where it was computed, as :func:`flatnce.environment.environment` says it.
-    """
+    """Write the page of an estimate and return its path."""
     unit_factor(unit)  # refuses an unknown one before anything is drawn
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,7 @@ MOST_POINTS, MOST_FOLDS = 120, 5
 
 
 def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  # noqa: ANN401
-    """All readings on one axis, bounds told from others; None where there are none.
-
-    Arguments:
-        estimate: An ``Estimate`` of ``flatnce.mi``.
-        unit: Of the axis.
-        factor: What nats are multiplied by.
-    """
+    """All readings on one axis, bounds told from others; None where there are none."""
     dots = [
         Dot(one.name, one.nats * factor, _spread(one, factor), BOUND if one.is_bound else NO_BOUND)
         for one in estimate.readouts.values()
@@ -77,13 +71,7 @@ def readouts_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  
 
 
 def training_figure(estimate: Any, unit: str, factor: float) -> Figure | None:  # noqa: ANN401
-    """Training and validation by step, with the ceiling; None where nothing was trained.
-
-    Arguments:
-        estimate: An ``Estimate`` of ``flatnce.mi``.
-        unit: Of the axis.
-        factor: What nats are multiplied by.
-    """
+    """Training and validation by step, with the ceiling; None where nothing was trained."""
     folds = sorted({int(record.get("fold", 0)) for record in estimate.history})
     lines: list[Line] = []
     for fold in folds[:MOST_FOLDS]:

@@ -115,13 +115,7 @@ class Page:
 
 
 def render_page(page: Page, live: str = "") -> str:
-    """The page as HTML that refers to nothing outside itself.
-
-    Arguments:
-        page: What to show. Text is escaped; only charts are taken as markup.
-        live: Which state of the run this is, where the page is served and follows the run: it
-            then has a script that asks its own server for newer states.
-    """
+    """The page as HTML that refers to nothing outside itself."""
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
@@ -150,10 +144,6 @@ def write_page(page: Page, path: Path) -> Path:
     """Write the page, all or nothing, and return where it is.
 
     A file that is there and is no page of ours is never replaced.
-
-    Arguments:
-        page: What to show.
-        path: The file.
     """
     check_place(path)
     temporary = path.with_name(f".{path.name}.partial")
@@ -163,11 +153,7 @@ def write_page(page: Page, path: Path) -> Path:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place where a page cannot be written, before any work is done.
-
-    Arguments:
-        path: The file.
-    """
+    """Refuse a place where a page cannot be written, before any work is done."""
     if path.is_dir():
         raise ValueError(f"out={str(path)!r} is a folder; name a file in it, such as report.html")
     if not path.parent.is_dir():

@@ -39,13 +39,7 @@ def write_figures(
     directory: str | Path,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Write every chart once a format, named after the chart, and return the files.
-
-    Arguments:
-        pictures: As a page shows them.
-        directory: Where to; made, with its parents.
-        formats: ``pdf``, ``svg`` and ``png``, or some of them.
-    """
+    """Write every chart once a format, named after the chart, and return the files."""
     unknown = [one for one in formats if one not in FORMATS]
     if unknown or not formats:
         raise ValueError(f"formats={list(formats)} must be some of {', '.join(FORMATS)}")

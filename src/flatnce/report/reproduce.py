@@ -34,11 +34,7 @@ def reproduce_page(directory: str | Path) -> Path:
 
 
 def draw(picture: Plain) -> Figure:
-    """A picture of a recipe's results, with the table of its numbers.
-
-    Arguments:
-        picture: With its ``kind``: ``lines``, ``scatter`` or ``bars``.
-    """
+    """A picture of a recipe's results, with the table of its numbers."""
     drawing, table = {"lines": _lines, "scatter": _scatter, "bars": _bars}[picture["kind"]](
         picture
     )
@@ -46,12 +42,7 @@ def draw(picture: Plain) -> Figure:
 
 
 def table_of(rows: Sequence[Plain], caption: str) -> Table:
-    """A recipe's numbers, a line a group of runs; the paper's own beside ours.
-
-    Arguments:
-        rows: With ``variables`` and ``measures``.
-        caption: What they are.
-    """
+    """A recipe's numbers, a line a group of runs; the paper's own beside ours."""
     names = list(dict.fromkeys(name for row in rows for name in row["variables"]))
     measures = list(dict.fromkeys(name for row in rows for name in row["measures"]))
     printed = {name for row in rows for name, cell in row["measures"].items() if "paper" in cell}

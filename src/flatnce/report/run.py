@@ -31,11 +31,7 @@ def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
 
 
 def page_of_run(directory: str | Path) -> Page:
-    """The page of a training run.
-
-    Arguments:
-        directory: Written by ``flatnce train``.
-    """
+    """The page of a training run."""
     run = read_run(directory)
     if run.kind != "train":
         raise ValueError(
@@ -64,11 +60,7 @@ def page_of_run(directory: str | Path) -> Page:
 
 
 def pictures_of_run(directory: str | Path) -> list[Curves | Scattered]:
-    """Every chart of a training run's page, before it is drawn.
-
-    Arguments:
-        directory: Written by ``flatnce train``.
-    """
+    """Every chart of a training run's page, before it is drawn."""
     run = read_run(directory)
     portrait = portrait_of(run.directory)
     return [*_curves(run), *(portrait_pictures(portrait) if portrait else [])]

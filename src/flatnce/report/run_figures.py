@@ -136,13 +136,7 @@ CHARTS = (
 
 
 def curves_of(chart: Chart, records: Records, ceiling: str = "log K") -> Curves | None:
-    """A chart of what was measured, or None where nothing was.
-
-    Arguments:
-        chart: What to show.
-        records: All measurements of the run.
-        ceiling: What to call the ceiling.
-    """
+    """A chart of what was measured, or None where nothing was."""
     found = measured(chart, records)
     if not found:
         return None
@@ -171,12 +165,7 @@ def curves_of(chart: Chart, records: Records, ceiling: str = "log K") -> Curves 
 
 
 def measured(chart: Chart, records: Records) -> list[Mapping[str, Any]]:
-    """The lines of a run that hold something of a chart.
-
-    Arguments:
-        chart: Which.
-        records: All measurements of the run.
-    """
+    """The lines of a run that hold something of a chart."""
     return [
         record
         for record in records
@@ -187,24 +176,14 @@ def measured(chart: Chart, records: Records) -> list[Mapping[str, Any]]:
 
 
 def ceiling_label(record: Mapping[str, Any], chart: Chart) -> str:
-    """What the ceiling of a chart is called: log of the number of candidates.
-
-    Arguments:
-        record: A measurement.
-        chart: The chart.
-    """
+    """What the ceiling of a chart is called: log of the number of candidates."""
     if chart.ceiling == "pool_ceiling":
         return f"log {record['pool']:,}" if record.get("pool") else "log of pool"
     return f"log {record['negatives'] + 1:,.0f}" if record.get("negatives") else "log K"
 
 
 def thinned(records: list[Mapping[str, Any]], most: int = MOST_POINTS) -> list[Mapping[str, Any]]:
-    """Every so many of them, the first and the last included.
-
-    Arguments:
-        records: In order.
-        most: How many at most.
-    """
+    """Every so many of them, the first and the last included."""
     if len(records) <= most:
         return records
     last = len(records) - 1

@@ -24,11 +24,7 @@ Portrait = Mapping[str, Any]
 
 
 def portrait_of(directory: Path) -> dict[str, Any] | None:
-    """What ``flatnce report`` measured of a run's encoder; None where it has not.
-
-    Arguments:
-        directory: The run's.
-    """
+    """What ``flatnce report`` measured of a run's encoder; None where it has not."""
     path = directory / PORTRAIT
     if not path.is_file():
         return None
@@ -42,21 +38,12 @@ def portrait_of(directory: Path) -> dict[str, Any] | None:
 
 
 def portrait_pictures(portrait: Portrait) -> list[Curves | Scattered]:
-    """Its charts.
-
-    Arguments:
-        portrait: As :func:`portrait_of` gives it.
-    """
+    """Its charts."""
     return [_histogram(portrait), _embedding(portrait)]
 
 
 def portrait_sections(portrait: Portrait | None, name: str) -> list[Section]:
-    """Its part of the page; a hint where there is none.
-
-    Arguments:
-        portrait: As :func:`portrait_of` gives it.
-        name: Of the run, for the hint.
-    """
+    """Its part of the page; a hint where there is none."""
     if portrait is None:
         hint = (
             "Similarities of positives and negatives, a picture of the embedding and nearest "

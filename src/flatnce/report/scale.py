@@ -55,14 +55,7 @@ class Scale:
 def scale_of(
     values: Sequence[float], axis: Axis, start: float, end: float
 ) -> tuple[Scale, list[float]]:
-    """A scale that holds the values, and its ticks.
-
-    Arguments:
-        values: At least one.
-        axis: What is asked of it.
-        start: Where its low end lies in the drawing.
-        end: Where its high end does.
-    """
+    """A scale that holds the values, and its ticks."""
     low, high = min(values), max(values)
     if axis.low is not None:
         low, high = axis.low, max(high, axis.low)

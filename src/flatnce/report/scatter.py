@@ -50,17 +50,7 @@ def scatter_chart(
     y: Axis,
     fit: Fit | None = None,
 ) -> str:
-    """An SVG element that a screen reader announces by its title and description.
-
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for those who do not see it.
-        clouds: The points, by kind.
-        x: Horizontal axis.
-        y: Vertical axis.
-        fit: The line through them.
-    """
+    """An SVG element that a screen reader announces by its title and description."""
     xs = [value for cloud in clouds for value in cloud.x]
     ys = [value for cloud in clouds for value in cloud.y]
     if not xs:

@@ -40,11 +40,7 @@ def loopback_of(host: str) -> str:
 
 
 def state_of(directories: Sequence[Path]) -> str:
-    """A short text that changes whenever a file of the runs does.
-
-    Arguments:
-        directories: The runs'.
-    """
+    """A short text that changes whenever a file of the runs does."""
     digest = hashlib.sha256()
     for path in (directory / name for directory in directories for name in WATCHED):
         try:
@@ -62,14 +58,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> ThreadingHTTPServer:
-    """A server of one page, not yet answering: call its ``serve_forever``.
-
-    Arguments:
-        directories: The runs it follows.
-        page: Makes the page from what the runs hold now.
-        host: This machine as seen from itself.
-        port: Where; any free one by default.
-    """
+    """A server of one page, not yet answering: call its ``serve_forever``."""
     if not 0 <= port <= 65535:
         raise ValueError(f"port={port} must lie between 0 (any free one) and 65535")
     answers = {"directories": directories, "page": staticmethod(page), "host": host}
@@ -111,11 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "text/html", text)
 
     def _is_called_locally(self) -> bool:
-        """Whether the name asked for is this machine's own.
-
-        A page of another site may point a name of its own here, and would then be let in by the
-        browser; but the name it asks for gives it away.
-        """
+        """Whether the name asked for is this machine's own."""
         name = self.headers.get("Host", "").partition(":")[0]
         return name in (LOCAL, "127.0.0.1", self.host)
 

@@ -35,15 +35,7 @@ def backward(
     micro_batch: int | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Float[Tensor, ""]:
-    """Add the gradients of a batch's loss to the parameters, and return the loss, detached.
-
-    Arguments:
-        learner: Whose.
-        views: Two views of each image.
-        indices: Which samples.
-        micro_batch: Images with a graph at once; None for all.
-        between: Called when the loss is known and its gradient is not.
-    """
+    """Add the gradients of a batch's loss to the parameters, and return the loss, detached."""
     if micro_batch is None or micro_batch >= len(indices):
         loss = learner(views, indices)
         between()

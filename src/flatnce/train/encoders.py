@@ -91,9 +91,5 @@ def find_run(name: str | Path) -> Path:
 
 
 def runs_in(directory: Path) -> list[str]:
-    """Names of the runs in a folder, sorted; those that have begun.
-
-    Arguments:
-        directory: Of runs, such as a sweep's.
-    """
+    """Names of the runs in a folder, sorted; those that have begun."""
     return sorted(path.parent.name for path in directory.glob("*/config.json"))

@@ -68,11 +68,6 @@ def expect(config: TrainConfig, device: torch.device, world_size: int = 1) -> Ex
 
     Memory is what autograd would save, traced on tensors that have shapes and no contents; what
     a library needs for workspace is not in it.
-
-    Arguments:
-        config: The run's.
-        device: Where it would compute.
-        world_size: Processes that would share a batch.
     """
     here, images, channels, side = _images(config)
     size = config.views.view_size or side

@@ -44,11 +44,7 @@ class Sentinel:
 
     @torch.no_grad()
     def look(self, loss: Tensor) -> None:
-        """Look at one step, after ``backward`` and before the optimizer moves.
-
-        Arguments:
-            loss: Its loss.
-        """
+        """Look at one step, after ``backward`` and before the optimizer moves."""
         found = {n: p.grad for n, p in self.learner.named_parameters() if p.grad is not None}
         # By the time of a message gradients may be gone.
         self._names, gradients = list(found), list(found.values())
@@ -69,22 +65,12 @@ class Sentinel:
         return distributed.mean(((self.first_bad < 0).all() & finite).float()) == 1
 
     def check(self, rate: float, sound: Tensor | None = None) -> None:
-        """Stop if anything was not finite; reads from the device.
-
-        Arguments:
-            rate: The learning rate now, for the message.
-            sound: From :meth:`sound` earlier; by default, of now.
-        """
+        """Stop if anything was not finite; reads from the device."""
         if not bool(self.sound() if sound is None else sound):
             raise TrainingFailed(self._message(rate, None))
 
     def failure(self, rate: float, error: ValueError) -> TrainingFailed:
-        """What to raise when the objective refused the embeddings.
-
-        Arguments:
-            rate: The learning rate now, for the message.
-            error: What it said.
-        """
+        """What to raise when the objective refused the embeddings."""
         return TrainingFailed(self._message(rate, error))
 
     def _message(self, rate: float, error: ValueError | None) -> str:

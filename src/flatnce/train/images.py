@@ -47,11 +47,7 @@ class Images:
 
 
 def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation by which the pixels of a set are normalised.
-
-    Arguments:
-        data: The set's name, or a folder's path, which gets ImageNet's.
-    """
+    """Mean and standard deviation by which the pixels of a set are normalised."""
     entry = CATALOG.get(data)
     return (IMAGENET_MEAN, IMAGENET_STD) if entry is None else (entry.mean, entry.std)
 
@@ -70,12 +66,7 @@ def sharing_images() -> Iterator[None]:
 
 
 def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSet | FolderSet:
-    """The set that a config names; on a device if it is held in memory.
-
-    Arguments:
-        data: Which.
-        device: Where its images are wanted.
-    """
+    """The set that a config names; on a device if it is held in memory."""
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
     key = replace(data, workers=None)
@@ -94,22 +85,12 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
 
 
 def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
-    """Side of a view: as asked for, or the images' own shorter side.
-
-    Arguments:
-        config: The run's.
-        image_set: Its images.
-    """
+    """Side of a view: as asked for, or the images' own shorter side."""
     return config.views.view_size or min(image_set.shape[1:])
 
 
 def views_of(config: TrainConfig, size: int) -> Views:
-    """The views that a config asks for.
-
-    Arguments:
-        config: The run's.
-        size: Side of a view.
-    """
+    """The views that a config asks for."""
     mean, std = normalisation(config.data.data)
     asked = config.views
     return Views(
@@ -129,12 +110,7 @@ def views_of(config: TrainConfig, size: int) -> Views:
 
 
 def open_images(config: TrainConfig, device: torch.device) -> Images:
-    """Load the set, bring it to the device if it is held in memory, and set up its batches.
-
-    Arguments:
-        config: The run's.
-        device: Where the batches are wanted.
-    """
+    """Load the set, bring it to the device if it is held in memory, and set up its batches."""
     image_set = load_images(config.data, device)
     size = view_size(config, image_set)
     views = views_of(config, size)

@@ -56,11 +56,7 @@ class Interrupts:
         return self.signalled or was_asked_by_launcher()
 
     def agreed(self, device: torch.device) -> bool:
-        """Whether any process was asked to stop; collective.
-
-        Arguments:
-            device: Where collectives happen.
-        """
+        """Whether any process was asked to stop; collective."""
         if not distributed.is_active():
             return self.asked
         return bool(distributed.mean(torch.tensor(float(self.asked), device=device)) > 0)

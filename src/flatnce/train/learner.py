@@ -63,11 +63,7 @@ class Learner(nn.Module):
         self._called: tuple[nn.Module] = (encoder,)
 
     def call_through(self, wrapper: nn.Module) -> None:
-        """Let the encoder be called through a wrapper of it.
-
-        Arguments:
-            wrapper: For example ``DistributedDataParallel(learner.encoder)``.
-        """
+        """Let the encoder be called through a wrapper of it."""
         self._called = (wrapper,)
 
     @property
@@ -78,12 +74,7 @@ class Learner(nn.Module):
     def forward(
         self, views: Float[Tensor, "2 b c h w"], indices: Int[Tensor, " b"]
     ) -> Float[Tensor, ""]:
-        """The loss of a batch of two views.
-
-        Arguments:
-            views: As :class:`flatnce.data.Views` makes them.
-            indices: Which samples: a queue leaves their own past keys out.
-        """
+        """The loss of a batch of two views."""
         return self.loss(self.embed(views), indices)
 
     def embed(self, views: Float[Tensor, "2 b c h w"]) -> Float[Tensor, "2 b d"]:
@@ -95,12 +86,7 @@ class Learner(nn.Module):
         return torch.stack([queries, self._encode(self.momentum_encoder, views[1])])
 
     def loss(self, z: Float[Tensor, "2 b d"], indices: Int[Tensor, " b"]) -> Float[Tensor, ""]:
-        """The loss of embeddings.
-
-        Arguments:
-            z: From :meth:`embed`.
-            indices: Which samples.
-        """
+        """The loss of embeddings."""
         ids = indices if self.objective.queue is not None else None
         found: Tensor = self.objective(z[0], z[1], ids=ids)
         return found
@@ -131,19 +117,7 @@ def build_learner(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Learner:
-    """A learner on a device, its weights drawn from a seed; torch's generator stays as it was.
-
-    Arguments:
-        model: What encodes.
-        loss: What is minimised.
-        channels: Colours of an image.
-        size: Side of a view in pixels.
-        steps: Steps of the whole run, for schedules.
-        seed: Of the weights.
-        gather: Contrast with the keys of every process, and normalise batches over them all.
-        device: Where it computes.
-        dtype: As in :class:`Learner`.
-    """
+    """A learner on a device, its weights drawn from a seed; torch's generator stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = build_encoder(model, channels=channels, size=size)
@@ -160,13 +134,7 @@ def build_learner(
 
 
 def build_encoder(model: ModelConfig, *, channels: int, size: int) -> Encoder:
-    """The encoder of a config.
-
-    Arguments:
-        model: What encodes.
-        channels: Colours of an image.
-        size: Side of a view in pixels.
-    """
+    """The encoder of a config."""
     net = backbone(
         model.backbone,
         stem=model.stem,
@@ -189,26 +157,14 @@ def build_encoder(model: ModelConfig, *, channels: int, size: int) -> Encoder:
 def build_objective(
     loss: LossConfig, *, steps: int, queue: KeyQueue | None = None, gather: bool = False
 ) -> Objective:
-    """The objective of a config.
-
-    Arguments:
-        loss: What is minimised.
-        steps: Steps of the whole run, for schedules.
-        queue: Past keys.
-        gather: Contrast with the keys of every process.
-    """
+    """The objective of a config."""
     options: dict[str, Any] = {"gamma": loss.gamma} if loss.objective == "holder" else {}
     temperature = build_temperature(loss, steps)
     return _CLASSES[loss.objective](temperature, queue=queue, gather=gather, **options)
 
 
 def build_temperature(loss: LossConfig, steps: int) -> Temperature:
-    """A number, a schedule, control by ESS, or learning: as the config says.
-
-    Arguments:
-        loss: What is minimised.
-        steps: Steps of the whole run, for schedules.
-    """
+    """A number, a schedule, control by ESS, or learning: as the config says."""
     start = loss.temperature
     if loss.learn_temperature:
         return LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 10.0))

@@ -50,11 +50,7 @@ class Clock:
         return passed
 
     def images_per_second(self, step: int) -> float:
-        """Images trained on a second since the last reading.
-
-        Arguments:
-            step: That the device has reached by now.
-        """
+        """Images trained on a second since the last reading."""
         steps = step - self.since
         speed = steps * self.training.config.run.batch_size / max(self.stepping, 1e-9)
         self.stepping, self.since = 0.0, step
@@ -95,11 +91,7 @@ class Lines:
         self._under_way.append((self.training.step, sound, self.training.monitor.close()))
 
     def tell(self, at_once: bool = False) -> None:
-        """Log the lines that have arrived, and the verdict where it is another than before.
-
-        Arguments:
-            at_once: Wait for all. Several processes always do: they must fail together.
-        """
+        """Log the lines that have arrived, and the verdict where it is another than before."""
         at_once, arrived = at_once or distributed.is_active(), []
         while self._under_way and (at_once or self._under_way[0][2].arrived()):
             arrived.append(self._under_way.popleft())
@@ -137,12 +129,7 @@ class Lines:
 
 
 def position(training: Training, step: int | None = None) -> dict[str, Any]:
-    """Where the run stands.
-
-    Arguments:
-        training: The run.
-        step: Where it stood, if it has gone on since.
-    """
+    """Where the run stands."""
     step = training.step if step is None else step
     epoch = step / training.steps_per_epoch
     return {"step": step, "epoch": epoch, "seconds": training.seconds}
@@ -150,12 +137,7 @@ def position(training: Training, step: int | None = None) -> dict[str, Any]:
 
 @contextmanager
 def keeping_failure(training: Training, recorder: Recorder) -> Iterator[None]:
-    """Let whatever ends a run be kept in its log, so that not only a terminal knew.
-
-    Arguments:
-        training: The run.
-        recorder: Of its lines.
-    """
+    """Let whatever ends a run be kept in its log, so that not only a terminal knew."""
     try:
         yield
     except Exception as error:
@@ -166,11 +148,7 @@ def keeping_failure(training: Training, recorder: Recorder) -> Iterator[None]:
 
 
 def said_of(error: Exception) -> str:
-    """What went wrong, on one line; what is no message for users begins with its kind.
-
-    Arguments:
-        error: What was raised.
-    """
+    """What went wrong, on one line; what is no message for users begins with its kind."""
     said = str(error).strip()
     if isinstance(error, ValueError | OSError | TrainingFailed) and said:
         return " ".join(said.split())

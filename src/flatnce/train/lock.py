@@ -11,11 +11,7 @@ LOCK = ".training"
 
 @contextmanager
 def only_writer(directory: Path) -> Iterator[None]:
-    """Be the one that trains a run, while it lasts; the system lets go when a process dies.
-
-    Arguments:
-        directory: The run's.
-    """
+    """Be the one that trains a run, while it lasts; the system lets go when a process dies."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -32,11 +28,7 @@ def only_writer(directory: Path) -> Iterator[None]:
 
 
 def refuse_if_busy(directory: Path) -> None:
-    """Refuse a run that another process is training.
-
-    Arguments:
-        directory: The run's; need not exist.
-    """
+    """Refuse a run that another process is training."""
     if (directory / LOCK).exists():
         with only_writer(directory):
             pass

@@ -105,15 +105,7 @@ def begin(
     replace: bool = False,
     interrupts: Interrupts | None = None,
 ) -> Steps:
-    """:func:`train`, step by step.
-
-    Arguments:
-        config: As there.
-        directory: As there.
-        report: As there.
-        replace: As there.
-        interrupts: Who is asked to stop, where several runs share it; by default its own.
-    """
+    """:func:`train`, step by step."""
     place, config = Path(directory), with_whole_paths(config)
     with joined(config.run.device) as device:
         begun = begun_by_this_launch(place, device)
@@ -156,14 +148,7 @@ def go_on(
     report: Report | None = None,
     interrupts: Interrupts | None = None,
 ) -> Steps:
-    """:func:`resume`, step by step.
-
-    Arguments:
-        directory: As there.
-        step: As there.
-        report: As there.
-        interrupts: As in :func:`begin`.
-    """
+    """:func:`resume`, step by step."""
     place = Path(directory)
     config, found = read_saved(place, step)
     results = read_run(place).results or {}

@@ -29,10 +29,6 @@ def begun_by_this_launch(directory: Path, device: torch.device) -> bool:
     The first process decides for all: how often a launcher has restarted differs between
     machines. A launch is known by its rendezvous id, which torchrun makes up, or is given
     (``--rdzv-id``); the usual id of one machine, ``none``, counts only after a restart.
-
-    Arguments:
-        directory: The run's.
-        device: Where collectives happen.
     """
     launch = os.environ.get("TORCHELASTIC_RUN_ID")
     found = False
@@ -51,11 +47,7 @@ def _restarts() -> int:
 
 
 def choose_device(device: str) -> torch.device:
-    """The device that a setting means; under torchrun each process gets its own GPU.
-
-    Arguments:
-        device: ``auto`` (a GPU where there is one), or as torch spells it.
-    """
+    """The device that a setting means; under torchrun each process gets its own GPU."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -77,11 +69,7 @@ def choose_device(device: str) -> torch.device:
 
 @contextmanager
 def joined(device: str) -> Iterator[torch.device]:
-    """This process's device, with the processes of torchrun joined while it lasts.
-
-    Arguments:
-        device: As in :func:`choose_device`.
-    """
+    """This process's device, with the processes of torchrun joined while it lasts."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

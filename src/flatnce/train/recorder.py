@@ -54,12 +54,7 @@ class Recorder:
         return nullcontext() if self.log is None else only_writer(self.directory)
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
-        """Log one line.
-
-        Arguments:
-            kind: ``train``, ``watch``, ``verdict`` or ``note``.
-            numbers: What was measured, with its ``step``.
-        """
+        """Log one line."""
         record = {"kind": kind, **numbers}
         if self.log is not None:
             self.log.log(record)
@@ -72,11 +67,7 @@ class Recorder:
             self.report(record)
 
     def failure(self, said: Mapping[str, Any]) -> None:
-        """Keep why a run ended in its log. Who called it hears of it by what was raised.
-
-        Arguments:
-            said: The ``message``, with its ``step``.
-        """
+        """Keep why a run ended in its log. Who called it hears of it by what was raised."""
         if self.log is not None:
             with suppress(OSError):  # a full disk, say, is what is being raised already
                 self.log.log({"kind": FAILURE, **said})

@@ -48,11 +48,7 @@ class Standing:
 
 
 def standing_of(directory: str | Path) -> Standing:
-    """How far a run came, from its folder.
-
-    Arguments:
-        directory: The run's.
-    """
+    """How far a run came, from its folder."""
     place = Path(directory)
     run = read_run(place)
     kept = checkpoint.steps(place / CHECKPOINTS)
@@ -82,12 +78,7 @@ def read_config(directory: str | Path) -> TrainConfig:
 def read_saved(
     directory: str | Path, step: int | None = None
 ) -> tuple[TrainConfig, checkpoint.Checkpoint]:
-    """The whole config of a run and a checkpoint of it, the newest unless a step is named.
-
-    Arguments:
-        directory: The run's.
-        step: Which checkpoint.
-    """
+    """The whole config of a run and a checkpoint of it, the newest unless a step is named."""
     place = Path(directory)
     written = _written(place)
     found = checkpoint.load(place / CHECKPOINTS, step)
@@ -105,11 +96,7 @@ def read_saved(
 
 
 def with_whole_paths(config: TrainConfig) -> TrainConfig:
-    """The config with paths that mean the same from every working directory.
-
-    Arguments:
-        config: As typed.
-    """
+    """The config with paths that mean the same from every working directory."""
     data, root = config.data.data, config.data.root
     if is_path(data):
         config = config.override(data=str(Path(data).expanduser().resolve()))

@@ -29,10 +29,7 @@ EAGER_STEPS = 3
 
 @contextmanager
 def _same_bits_twice() -> Iterator[None]:
-    """Convolutions by algorithms that are not chosen by the clock and add in a fixed order.
-
-    Measured on an H200: no slower. The settings are the process's, so they are put back.
-    """
+    """Convolutions by algorithms that are not chosen by the clock and add in a fixed order."""
     settings = torch.backends.cudnn
     before = settings.benchmark, settings.deterministic
     settings.benchmark, settings.deterministic = False, True
@@ -102,13 +99,7 @@ class Step:
         self.aside = Aside(sentinel.taken.device)
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
-        """Take the step.
-
-        Arguments:
-            images: Unsigned bytes (b, c, h, w).
-            indices: Which samples.
-            epoch: Of which epoch, a tensor.
-        """
+        """Take the step."""
         with self.aside.work():
             set_rate(self.optimizer, self._rate_now())
         on_cuda = images.is_cuda
@@ -155,13 +146,7 @@ class Recorded:
         self.stream = torch.cuda.Stream(priority=-1) if alone else current
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
-        """Take the step.
-
-        Arguments:
-            images: As in :class:`Step`.
-            indices: Likewise.
-            epoch: Likewise.
-        """
+        """Take the step."""
         self.calls += 1
         if self.inputs is None:
             self.inputs = (images.clone(), indices.clone(), epoch.clone())

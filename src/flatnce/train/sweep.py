@@ -120,12 +120,7 @@ def sweep(
 
 
 def states_of(configs: Mapping[str, TrainConfig], directory: str | Path) -> list[SweptRun]:
-    """How the runs of a sweep stand, from their folders; nothing is trained.
-
-    Arguments:
-        configs: The runs by name.
-        directory: The sweep's folder.
-    """
+    """How the runs of a sweep stand, from their folders; nothing is trained."""
     return [_stands(name, config, Path(directory) / name) for name, config in configs.items()]
 
 

@@ -38,21 +38,13 @@ MOST_NAMED = 8
 
 
 def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
-    """The settings that are not the same in all runs.
-
-    Arguments:
-        configs: The runs by name.
-    """
+    """The settings that are not the same in all runs."""
     every = [config.flat() for config in configs.values()]
     return [name for name, first in every[0].items() if any(one[name] != first for one in every)]
 
 
 def check_names(configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse an empty sweep, names that are no names of folders, and what is no config.
-
-    Arguments:
-        configs: The runs by name.
-    """
+    """Refuse an empty sweep, names that are no names of folders, and what is no config."""
     if not isinstance(configs, Mapping):
         raise ValueError(
             f"configs is a {type(configs).__name__}; give the runs by name: "
@@ -77,10 +69,6 @@ def check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     """Refuse a directory that holds another sweep, or anything else.
 
     One whose runs are all among these, as they were, is this sweep with fewer runs.
-
-    Arguments:
-        directory: The sweep's; need not exist.
-        configs: The runs by name.
     """
     if (directory / SWEEP).is_file():
         _refuse_others(directory, configs)
@@ -96,12 +84,7 @@ def check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
 
 
 def write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
-    """Write the file, unless it is there and says the same.
-
-    Arguments:
-        directory: The sweep's, which exists.
-        configs: The runs by name.
-    """
+    """Write the file, unless it is there and says the same."""
     if (directory / SWEEP).is_file() and read_sweep(directory) == dict(configs):
         return
     names = varied(configs)
@@ -114,11 +97,7 @@ def write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
 
 
 def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
-    """The runs of a sweep, by name.
-
-    Arguments:
-        directory: The sweep's.
-    """
+    """The runs of a sweep, by name."""
     path = Path(directory) / SWEEP
     if not path.is_file():
         raise ValueError(
@@ -139,11 +118,7 @@ def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
 
 
 def find_sweep(name: str | Path) -> Path:
-    """The directory of a sweep, given as a path or as a name in ``runs/``.
-
-    Arguments:
-        name: As typed.
-    """
+    """The directory of a sweep, given as a path or as a name in ``runs/``."""
     for place in (Path(name), Path(RUNS) / name):
         if (place / SWEEP).is_file():
             return place

@@ -73,21 +73,13 @@ class Lead:
         self._most = 2  # until their pace is known
 
     def add(self, event: Any) -> None:  # noqa: ANN401 (a CUDA event, or what answers like one)
-        """A step was launched.
-
-        Arguments:
-            event: Done when the step is.
-        """
+        """A step was launched."""
         if not self._events:
             self._looked = self._now()
         self._events.append(event)
 
     def has_room(self, reads: bool) -> bool:
-        """Whether another step may be launched now.
-
-        Arguments:
-            reads: It begins with reading from the device, and so would wait for all others.
-        """
+        """Whether another step may be launched now."""
         done = 0
         while self._events and self._events[0].query():
             self._events.popleft()
@@ -121,12 +113,7 @@ class Lane:
         self._lead = Lead()
 
     def start(self, name: str, steps: Steps) -> None:
-        """Take a run in; its first turn builds it.
-
-        Arguments:
-            name: The run's.
-            steps: The run.
-        """
+        """Take a run in; its first turn builds it."""
         self.name, self.steps, self.taken = name, steps, 0
         self._reads = False
         self._generators = Generators(self.device)

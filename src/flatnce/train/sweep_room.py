@@ -47,12 +47,7 @@ class Plan:
 
 
 def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> Plan:
-    """Check every run, load its images, and count how many runs fit side by side.
-
-    Arguments:
-        configs: The runs by name.
-        at_once: As many are wanted; by default as many as fit, up to :data:`MOST_AT_ONCE`.
-    """
+    """Check every run, load its images, and count how many runs fit side by side."""
     whole = isinstance(at_once, int) and not isinstance(at_once, bool)
     if at_once is not None and not (whole and 1 <= at_once <= MOST_AT_ONCE):
         raise ValueError(
@@ -108,11 +103,7 @@ def _need(
 
 
 def workspace(device: torch.device) -> int:
-    """Bytes for libraries, and for kNN and the pool on the way, of each run.
-
-    Arguments:
-        device: Where it computes.
-    """
+    """Bytes for libraries, and for kNN and the pool on the way, of each run."""
     return WORKSPACE["cuda" if device.type == "cuda" else "cpu"]
 
 

@@ -21,9 +21,6 @@ def rows_of(runs: Sequence[SweptRun]) -> list[dict[str, Any]]:
     """Where each run stands, from its directory; what it has not measured is None.
 
     ``settings`` has every setting that is not the same in all runs, as it was asked for.
-
-    Arguments:
-        runs: All of a sweep.
     """
     names = varied({run.name: run.config for run in runs})
     return [_row(run, names) for run in runs]
@@ -75,10 +72,6 @@ def over_seeds(
 
     That is the standard deviation of a sample. Only runs that are done count. Nothing where no
     two of them are alike.
-
-    Arguments:
-        runs: All of a sweep.
-        rows: Theirs, of :func:`rows_of`.
     """
     groups: dict[TrainConfig, list[tuple[SweptRun, Mapping[str, Any]]]] = {}
     for run, row in zip(runs, rows, strict=True):

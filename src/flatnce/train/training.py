@@ -95,12 +95,7 @@ class Training:
         torch.manual_seed(config.run.seed + 1_000_003 * distributed.rank())
 
     def take_step(self, batch: Batch, epoch: int) -> None:
-        """One step of training; reads nothing from the device.
-
-        Arguments:
-            batch: This process's share of the global batch.
-            epoch: Which epoch it is from.
-        """
+        """One step of training; reads nothing from the device."""
         if int(self._epoch[1]) != epoch:
             self._epoch = (self._epoch[0].fill_(epoch), epoch)
         try:
@@ -124,11 +119,7 @@ class Training:
         self.sentinel.check(self.rate.at(self.step))
 
     def save(self, wait: bool = True) -> None:
-        """Write a checkpoint of this step, after a check that it is worth keeping.
-
-        Arguments:
-            wait: Until it is on the disk. Else only until it is copied: the run may go on.
-        """
+        """Write a checkpoint of this step, after a check that it is worth keeping."""
         self.check()
         random = distributed.gather(torch.get_rng_state()[None].to(self.device))
         random_cuda = None
@@ -169,11 +160,7 @@ class Training:
         self.writer.wait()
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Go on from a checkpoint, exactly.
-
-        Arguments:
-            found: Of a run with this config.
-        """
+        """Go on from a checkpoint, exactly."""
         found.restore(self.learner)
         state = found.state
         load_optimizer(self.optimizer, state["optimizer"])
@@ -213,11 +200,7 @@ class Training:
 
 
 def check_ess(config: TrainConfig) -> None:
-    """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m.
-
-    Arguments:
-        config: The run's.
-    """
+    """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m."""
     targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
     batch = config.run.batch_size
     negatives = batch - 1 if config.model.queue else 2 * batch - 2  # a queue starts empty
@@ -229,12 +212,7 @@ def check_ess(config: TrainConfig) -> None:
 
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
-    """What the encoder computes in.
-
-    Arguments:
-        run: The setting; ``auto`` is bfloat16 on CUDA and float32 elsewhere.
-        device: Where it computes.
-    """
+    """What the encoder computes in."""
     if run.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     found: torch.dtype = getattr(torch, run.precision)
@@ -242,12 +220,7 @@ def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
 
 
 def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
-    """The learning rate by step.
-
-    Arguments:
-        config: The run's.
-        steps_per_epoch: Batches of an epoch.
-    """
+    """The learning rate by step."""
     asked = config.optimizer
     peak = scaled_rate(
         asked.rate, config.run.batch_size, base_batch=asked.base_batch, rule=asked.scaling

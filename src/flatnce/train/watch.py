@@ -59,11 +59,7 @@ class Watcher:
 
     @torch.no_grad()
     def __call__(self, learner: Learner) -> dict[str, float | int]:
-        """The measurements of now.
-
-        Arguments:
-            learner: Whose encoder; its mode is put back.
-        """
+        """The measurements of now."""
         found: dict[str, float | int] = {}
         if self.memory is not None and self.queries is not None:
             found["knn"] = self._knn(learner, self.memory, self.queries)

@@ -29,11 +29,6 @@ def blur_weights(
 
     Row i gives each source pixel j the weight of its distance from i, and of the distance of
     its two mirror images in the borders, −j and 2·(size − 1) − j, where those are not j itself.
-
-    Arguments:
-        sigma: Standard deviation of the Gaussian, in pixels.
-        radius: Where the kernel is cut off; less than ``size``.
-        size: Side of the picture.
     """
     offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float32)
     kernel = to_grid(torch.exp(-0.5 * (offsets / sigma[:, None]) ** 2))
@@ -56,11 +51,6 @@ def blur(
     """Gaussian blur where ``applied`` is one, as torchvision's ``gaussian_blur``.
 
     Within 0.4 of a level of 255 of the same in float: pixels and weights are rounded to 2⁻¹¹.
-
-    Arguments:
-        planes: Square pictures with values in [0, 1].
-        sigma: Standard deviation of each view's kernel, in pixels.
-        applied: Zero or one.
     """
     size = planes.shape[-1]
     weights = blur_weights(sigma, blur_radius(size), size)[:, None]

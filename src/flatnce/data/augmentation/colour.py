@@ -67,11 +67,6 @@ def draw_jitter(
     """Factors distributed as torchvision's ColorJitter, in uniform order, with a probability.
 
     Factors are uniform in [max(0, 1 − amount), 1 + amount], the hue shift in ± its amount.
-
-    Arguments:
-        uniforms: From :func:`~flatnce.data.augmentation.draws.draw_uniforms`.
-        amount: Of brightness, contrast, saturation and hue.
-        probability: That a view is jittered at all.
     """
     applied = uniforms[draws.JITTER] < probability
     chosen = uniforms[draws.JITTER_FACTORS]
@@ -95,10 +90,6 @@ def jitter(planes: Float[Tensor, "c n y x"], drawn: Jitter) -> Float[Tensor, "c 
     """Colour jitter, every view by its own factors in its own order.
 
     A picture of one channel has no colour: saturation and hue leave it as it is.
-
-    Arguments:
-        planes: Values in [0, 1].
-        drawn: From :func:`draw_jitter`.
     """
     coefficients = [field.flatten(0, 1).T[..., None, None] for field in drawn[:BLENDS]]
     for slot, (scale, of_luminance, of_mean) in enumerate(zip(*coefficients, strict=True)):
@@ -110,11 +101,7 @@ def jitter(planes: Float[Tensor, "c n y x"], drawn: Jitter) -> Float[Tensor, "c 
 
 
 def luminance(planes: Float[Tensor, "c n y x"]) -> Float[Tensor, "n y x"]:
-    """How bright each pixel is; a single channel is its own luminance.
-
-    Arguments:
-        planes: One channel, or red, green and blue.
-    """
+    """How bright each pixel is; a single channel is its own luminance."""
     if planes.shape[0] == 1:
         return planes[0]
     red, green, blue = planes.unbind()
@@ -128,14 +115,7 @@ def blend(
     of_luminance: Float[Tensor, "n 1 1"],
     of_mean: Float[Tensor, "n 1 1"],
 ) -> Float[Tensor, "c n y x"]:
-    """The picture, its luminance and its mean luminance, added with these weights and clamped.
-
-    Arguments:
-        planes: Values in [0, 1].
-        scale: Weight of the picture.
-        of_luminance: Weight of the luminance.
-        of_mean: Weight of the mean luminance.
-    """
+    """The picture, its luminance and its mean luminance, added with these weights and clamped."""
     grey = luminance(planes)
     counted = (grey * MEAN_GRID).round_().sum(dim=-1).sum(dim=-1, dtype=torch.float64)
     mean = (counted / (MEAN_GRID * grey.shape[-1] * grey.shape[-2])).to(torch.float32)
@@ -154,10 +134,6 @@ def shift_hue(
         red V − 2C + C·[|h − 3|],   green V + C − C·[|h − 2|],   blue V + C − C·[|h − 4|],
 
     where [t] is t clamped to [1, 2].
-
-    Arguments:
-        planes: Red, green and blue in [0, 1].
-        shift: In turns.
 
     References:
         Smith, 1978, "Color gamut transform pairs", SIGGRAPH (the hexcone).
@@ -185,23 +161,13 @@ def shift_hue(
 def grayscale(
     planes: Float[Tensor, "c n y x"], applied: Float[Tensor, "n 1 1"]
 ) -> Float[Tensor, "c n y x"]:
-    """Every channel replaced by the luminance, where ``applied`` is one.
-
-    Arguments:
-        planes: Values in [0, 1].
-        applied: Zero or one.
-    """
+    """Every channel replaced by the luminance, where ``applied`` is one."""
     return torch.lerp(planes, luminance(planes).expand_as(planes), applied)
 
 
 def solarize(
     planes: Float[Tensor, "c n y x"], applied: Float[Tensor, "n 1 1"]
 ) -> Float[Tensor, "c n y x"]:
-    """Values from level 128 of 255 up inverted, where ``applied`` is one.
-
-    Arguments:
-        planes: Values in [0, 1].
-        applied: Zero or one.
-    """
+    """Values from level 128 of 255 up inverted, where ``applied`` is one."""
     inverted = (planes >= SOLARIZE_THRESHOLD) * applied
     return torch.lerp(planes, 1 - planes, inverted)

@@ -29,11 +29,6 @@ def draw_squares(uniforms: Uniforms, size: int, probability: float) -> Squares:
 
     They may hang over the border.
 
-    Arguments:
-        uniforms: From :func:`~flatnce.data.augmentation.draws.draw_uniforms`.
-        size: Side of the picture.
-        probability: That a view has a square.
-
     References:
         DeVries and Taylor, 2017, "Improved regularization of convolutional neural networks with
         Cutout", https://arxiv.org/abs/1708.04552.
@@ -47,12 +42,7 @@ def draw_squares(uniforms: Uniforms, size: int, probability: float) -> Squares:
 
 
 def cut_out(planes: Float[Tensor, "c n y x"], squares: Squares) -> Float[Tensor, "c n y x"]:
-    """Zero inside every square that applies.
-
-    Arguments:
-        planes: Values of which zero is the mean.
-        squares: From :func:`draw_squares`.
-    """
+    """Zero inside every square that applies."""
     size = planes.shape[-1]
     pixel = torch.arange(size, device=planes.device)
     top, left, applied = (field.flatten()[:, None] for field in squares)
@@ -64,13 +54,7 @@ def cut_out(planes: Float[Tensor, "c n y x"], squares: Squares) -> Float[Tensor,
 def add_noise(
     planes: Float[Tensor, "c n y x"], keys: Keys, sigma: float
 ) -> Float[Tensor, "c n y x"]:
-    """Normal noise added to every value, clamped to [0, 1], as torchvision's GaussianNoise.
-
-    Arguments:
-        planes: Values in [0, 1].
-        keys: From :func:`~flatnce.data.augmentation.draws.view_keys`.
-        sigma: Standard deviation of the noise.
-    """
+    """Normal noise added to every value, clamped to [0, 1], as torchvision's GaussianNoise."""
     c, n, y, x = planes.shape
     normals = draws.draw_normals(keys, c * y * x).view(n, c, y, x).transpose(0, 1)
     return (planes + sigma * normals).clamp_(0.0, 1.0)

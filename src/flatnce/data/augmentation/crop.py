@@ -62,14 +62,6 @@ def draw_boxes(
     3/4 and 4/3; sides are rounded to pixels. The first of ten attempts that fits is taken, at a
     uniform place; if none fits, the largest central box of allowed ratio.
 
-    Arguments:
-        uniforms: From :func:`~flatnce.data.augmentation.draws.draw_uniforms`; float64, so that
-            rounding a side does not depend on the device's square root.
-        height: Height of the images.
-        width: Width of the images.
-        scale: Least and largest share of the area.
-        flip: Probability of mirroring.
-
     References:
         Szegedy et al., 2015, "Going deeper with convolutions", Sec. 6.
     """
@@ -98,11 +90,6 @@ def crop_and_resize(
     Bilinear with antialiasing, as torchvision's ``resized_crop(..., antialias=True)``: weights
     fall off linearly over one pixel of the box or of the result, whichever is larger, and pixels
     outside the box have none. Within 0.4 of a level of 255 of the same in float.
-
-    Arguments:
-        pixels: Levels from 0 to 255, rows outermost.
-        boxes: Where to cut.
-        size: Side of the result.
     """
     h, w = pixels.shape[1], pixels.shape[3]
     rows = _window(boxes.top, boxes.height, None, size, h)
@@ -118,12 +105,7 @@ def _window(
     size: int,
     extent: int,
 ) -> Float[Tensor, "b v s e"]:
-    """Weights of ``extent`` source pixels in each of ``size`` results along one axis.
-
-    In units of 1/(2·size) of a source pixel everything is a whole number: source pixel j lies at
-    (2j + 1)·size, result i at 2·size·start + (2i + 1)·length, and the triangle reaches
-    2·max(length, size) to either side.
-    """
+    """Weights of ``extent`` source pixels in each of ``size`` results along one axis."""
     device = start.device
     source = torch.arange(1, 2 * extent, 2, device=device, dtype=torch.float32)
     result = torch.arange(1, 2 * size, 2, device=device, dtype=torch.float32)

@@ -113,14 +113,7 @@ def word(key: Int[Tensor, "..."], number: Int[Tensor, "..."]) -> Int[Tensor, "..
 
 
 def view_keys(seed: int, epoch: int | Tensor, indices: Int[Tensor, " b"], views: int) -> Keys:
-    """The key of every image and view.
-
-    Arguments:
-        seed: Any integer of 64 bits.
-        epoch: Epoch number; a zero-dimensional int64 tensor where a captured graph is replayed.
-        indices: Number of each image in its data set.
-        views: Views of each image, at most 256.
-    """
+    """The key of every image and view."""
     device = indices.device
     # full fills on the device; torch.tensor would copy from the host and wait.
     first = torch.full((), _signed(seed % 2**64), dtype=torch.int64, device=device)
@@ -131,22 +124,13 @@ def view_keys(seed: int, epoch: int | Tensor, indices: Int[Tensor, " b"], views:
 
 
 def draw_uniforms(keys: Keys) -> Uniforms:
-    """Every place of every view's stream, uniform in [0, 1).
-
-    Arguments:
-        keys: From :func:`view_keys`.
-    """
+    """Every place of every view's stream, uniform in [0, 1)."""
     words = word(keys, torch.arange(PLACES, device=keys.device)[:, None, None])
     return _shifted(words, 11).to(torch.float64) * 2.0**-53
 
 
 def draw_normals(keys: Keys, count: int) -> Float[Tensor, "b v count"]:
-    """Independent normal numbers by the Box-Muller transform, one word of the stream each.
-
-    Arguments:
-        keys: From :func:`view_keys`.
-        count: How many a view.
-    """
+    """Independent normal numbers by the Box-Muller transform, one word of the stream each."""
     places = torch.arange(NOISE_FROM, NOISE_FROM + count, device=keys.device)
     words = word(keys[..., None], places)
     # Of each word the upper half is the radius and the lower half the angle, 24 bits each:

@@ -46,12 +46,7 @@ FOUND = find_spec("triton") is not None
 
 
 def takes(images: Tensor, size: int) -> bool:
-    """Whether the kernel renders views of this size of these images.
-
-    Arguments:
-        images: uint8 of shape (b, c, h, w).
-        size: Side of the views.
-    """
+    """Whether the kernel renders views of this size of these images."""
     return (
         FOUND
         and images.is_cuda
@@ -68,13 +63,7 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 
 def arrange(views: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """Views in another type and memory order, as the kernel would have written them.
-
-    Arguments:
-        views: Of shape (v, b, c, size, size).
-        dtype: One of ``DTYPES``.
-        channels_last: Whether a pixel's channels are neighbours in memory.
-    """
+    """Views in another type and memory order, as the kernel would have written them."""
     views = views.to(dtype)
     if not channels_last:
         return views
@@ -90,17 +79,7 @@ def render(
     dtype: torch.dtype = torch.float32,
     channels_last: bool = False,
 ) -> Tensor:
-    """Views of shape (v, b, c, size, size), by the kernel.
-
-    Arguments:
-        settings: Of the views.
-        images: uint8 of shape (b, c, h, w).
-        indices: Each image's number, shape (b,), whole numbers.
-        epoch: A number, or a zero-dimensional int64 tensor.
-        views: How many of each image.
-        dtype: Of the result, one of ``DTYPES``.
-        channels_last: Whether a pixel's channels are neighbours in memory.
-    """
+    """Views of shape (v, b, c, size, size), by the kernel."""
     if not isinstance(epoch, Tensor):
         epoch = torch.full((), epoch, dtype=torch.int64, device=images.device)
     means, stds = zip(

@@ -194,15 +194,7 @@ def draws_kernel(
 def record_draws(
     settings: Settings, shape: torch.Size, indices: Tensor, epoch: Tensor, views: int
 ) -> dict[str, Float[Tensor, "b v"]]:
-    """What the kernel draws, by the names of ``FIELDS``: to be compared, not to be used.
-
-    Arguments:
-        settings: Of the views.
-        shape: Of the images, (b, c, h, w).
-        indices: Each image's number.
-        epoch: A zero-dimensional int64 tensor.
-        views: How many of each image.
-    """
+    """What the kernel draws, by the names of ``FIELDS``: to be compared, not to be used."""
     count = shape[0] * views
     out = torch.empty(len(FIELDS), shape[0], views, dtype=torch.float64, device=indices.device)
     given = constants(settings, *shape[1:])

@@ -49,14 +49,7 @@ class Settings(NamedTuple):
 
 
 def constants(settings: Settings, channels: int, height: int, width: int) -> dict[str, Any]:
-    """What the kernel knows when it is compiled, by name.
-
-    Arguments:
-        settings: Of the views.
-        channels: One or three.
-        height: Height of the images.
-        width: Width of the images.
-    """
+    """What the kernel knows when it is compiled, by name."""
     size = settings.size
     tile = max(16, 1 << (size - 1).bit_length())
     least, most = settings.crop
@@ -92,11 +85,7 @@ def taps(size: int, extent: int) -> int:
 
 
 def signed(seed: int) -> int:
-    """The signed number with the lowest 64 bits of a seed.
-
-    Arguments:
-        seed: Any whole number.
-    """
+    """The signed number with the lowest 64 bits of a seed."""
     return (seed + 2**63) % 2**64 - 2**63
 
 

@@ -25,9 +25,6 @@ def to_grid(weights: Float[Tensor, "*n taps"]) -> Float[Tensor, "*n taps"]:
     """Weights along the last axis, scaled to sum to GRID and rounded to whole numbers.
 
     Each is off by at most half, so a row of t weights may sum to GRID ± t/2.
-
-    Arguments:
-        weights: Not negative, not all zero.
     """
     return (weights * (GRID / weights.sum(dim=-1, keepdim=True))).round()
 
@@ -38,16 +35,7 @@ def filter_separably(
     columns: Float[Tensor, "b v x w"],
     refine: int,
 ) -> Float[Tensor, "c n y x"]:
-    """Every view's rows and columns applied to its image; n = b·v.
-
-    Arguments:
-        pixels: Whole numbers up to GRID/refine, rows outermost: the two products then need no
-            copy of the image for its views or its channels.
-        rows: Row weights on the grid.
-        columns: Column weights on the grid.
-        refine: What to multiply values by before they are rounded between the products; the
-            result is refine times what the filter of ``pixels`` is.
-    """
+    """Every view's rows and columns applied to its image; n = b·v."""
     b, h, c, w = pixels.shape
     v, y, x = rows.shape[1], rows.shape[2], columns.shape[2]
     across = torch.bmm(rows.reshape(b, v * y, h), pixels.reshape(b, h, c * w))

@@ -196,17 +196,7 @@ def row_statistics(
     extras: tuple[str, ...] = (),
     operands: torch.dtype = torch.float32,
 ) -> RowStatistics:
-    """The dense kernel's statistics without the n by m matrix; first derivatives only.
-
-    Arguments:
-        anchors: As for the dense kernel.
-        keys: Likewise. The very tensor ``anchors`` where each row plays both parts: with the very
-            same groups, and nothing left out one by one, the gradient takes one product less.
-        beta: Positive, and below about 1e7.
-        selection: Likewise.
-        extras: ``mean`` and ``expected``.
-        operands: What the products are computed from.
-    """
+    """The dense kernel's statistics without the n by m matrix; first derivatives only."""
     groups = selection.key_group is selection.anchor_group
     groups = groups and selection.key_self is selection.anchor_self
     symmetric = keys is anchors and groups and selection.left_out is None

@@ -68,18 +68,7 @@ def scan(
     pulled: bool = False,
     tiles: Tiles | None = None,
 ) -> Statistics:
-    """Statistics of each row of ``x`` over the rows of ``y`` that count.
-
-    Arguments:
-        x: Anchors.
-        y: Keys.
-        beta: Inverse temperature.
-        masks: Who counts.
-        mean: Also the plain mean.
-        expected: Also the mean under the softmax.
-        pulled: Also the keys' mean under the softmax; of one chunk of the width alone.
-        tiles: Instead of the chosen ones.
-    """
+    """Statistics of each row of ``x`` over the rows of ``y`` that count."""
     n, width = x.operand.shape
     m = len(y.operand)
     tiles = tiles or choose_tiles(x.operand, n, scans=True, pulls=pulled)
@@ -176,12 +165,6 @@ def pull(
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
     In parts that are to be added; without the factor beta. Rows are of one chunk of the width.
-
-    Arguments:
-        pulls: Who is pulled by whom.
-        offset: First row wanted.
-        limit: One past the last.
-        tiles: Instead of the chosen ones.
     """
     x, y = pulls.x, pulls.y
     n, width = x.operand.shape
@@ -217,14 +200,7 @@ def pull(
 def weigh(
     pulls: Pulls, rows: tuple[int, int], columns: tuple[int, int], tiles: Tiles | None = None
 ) -> Float[Tensor, "r c"]:
-    """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide.
-
-    Arguments:
-        pulls: Who is pulled by whom.
-        rows: First row of the block, and one past the last.
-        columns: Likewise.
-        tiles: Instead of the chosen ones.
-    """
+    """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide."""
     x, y = pulls.x, pulls.y
     height, length = rows[1] - rows[0], columns[1] - columns[0]
     tiles = tiles or choose_tiles(x.operand, len(x.operand), scans=False, pulls=False)

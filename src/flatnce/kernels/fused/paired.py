@@ -234,16 +234,6 @@ def paired_statistics(
     """Row statistics of two batches whose rows i belong together.
 
     Differentiable once, in the embeddings and in beta.
-
-    Arguments:
-        left: First views, or one tower's embeddings.
-        right: Second views, or the other's; same dtype.
-        beta: Inverse temperature, float32.
-        layout: Views or towers.
-        ids: Rows that share an id are never negatives of each other.
-        normalize: Divide rows by their norm.
-        operands: What the products are computed from: float16, bfloat16 or float32.
-        expected: Also the softmax's mean score (always where beta has a gradient).
     """
     everyone = ids if ids is None else torch.cat([ids, ids])
     whole = padded_width(left.shape[1], operands.itemsize)

@@ -28,15 +28,7 @@ __all__ = ["blocks_of", "paired_gradient", "sides_of"]
 def sides_of(
     operand: Tensor, left: Tensor, right: Tensor, ids: Tensor | None, layout: str
 ) -> tuple[Side, Side, Masks]:
-    """The rows as two sides; of views both are all rows.
-
-    Arguments:
-        operand: All rows as they are multiplied; empty: the rows themselves are.
-        left: Raw rows.
-        right: Likewise.
-        ids: Group of each, of both sides; None: their place.
-        layout: Views or towers.
-    """
+    """The rows as two sides; of views both are all rows."""
     b = len(left)
     ranges = None if ids is None else ranges_of(ids)
     if layout == "views":

@@ -41,12 +41,7 @@ def piece_of(operand: Tensor) -> int:
 
 
 def shared_sums(pulls: Pulls, most: int | None = None) -> Float[Tensor, "h w"] | None:
-    """Room for sums of the other side's first rows, where those come cheaply with these.
-
-    Arguments:
-        pulls: Who is pulled by whom.
-        most: Numbers of them; by default all.
-    """
+    """Room for sums of the other side's first rows, where those come cheaply with these."""
     other = pulls.y.operand
     m, width = other.shape
     held = m if most is None else min(m, most // width)
@@ -66,13 +61,6 @@ def pulled_rows(
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
     In parts that are to be added; without the factor beta.
-
-    Arguments:
-        pulls: Who is pulled by whom.
-        offset: First row wanted.
-        limit: One past the last; by default all.
-        shared: From :func:`shared_sums`: after pieces in order, from the first row to the last,
-            the sums of the first rows of ``y`` over ``x``.
     """
     x, y = pulls.x.operand, pulls.y.operand
     limit = len(x) if limit is None else limit

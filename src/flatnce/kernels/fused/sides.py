@@ -27,11 +27,7 @@ Result = TypeVar("Result")
 
 
 def on_its_card(launch: Callable[..., Result]) -> Callable[..., Result]:
-    """Launch on the card of the first tensor: Triton would take the current one.
-
-    Arguments:
-        launch: What an operator does.
-    """
+    """Launch on the card of the first tensor: Triton would take the current one."""
 
     @wraps(launch)
     def run(first: Tensor, *rest: Any, **options: Any) -> Result:  # noqa: ANN401 (as they come)

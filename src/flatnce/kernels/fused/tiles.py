@@ -30,20 +30,12 @@ class Tiles:
     stages: int
 
     def held(self, width: int) -> int:
-        """Elements in fast memory, at most: rows that stay, rows that pass, and weights.
-
-        Arguments:
-            width: Of a row; of more than one chunk, those that stay are fetched again and again.
-        """
+        """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
         stay = self.rows if width == self.chunk else self.stages * self.rows
         return self.chunk * (stay + self.stages * self.columns) + self.rows * self.columns + 1024
 
     def together(self, like: Tensor) -> int:
-        """Programs that a processor takes at once, by its fast memory and registers; up to two.
-
-        Arguments:
-            like: An operand: its device, width and element size.
-        """
+        """Programs that a processor takes at once, by its fast memory and registers; up to two."""
         if not like.is_cuda or self.warps > 4:
             return 1
         held = like.element_size() * self.held(like.shape[1])
@@ -64,10 +56,6 @@ def padded_width(d: int, itemsize: int) -> tuple[int, int]:
     """Width of a row in memory, and of a chunk of it: a power of two.
 
     What a program can hold and sum up is one chunk. Wider rows are of several, and only pass by.
-
-    Arguments:
-        d: Width of the embeddings.
-        itemsize: Bytes of an operand's element.
     """
     widest = 256 if itemsize == 2 else 128
     if d <= widest:
@@ -83,14 +71,7 @@ def is_wide(operand: Tensor) -> bool:
 
 
 def choose_tiles(like: Tensor, n: int, *, scans: bool, pulls: bool) -> Tiles:
-    """The tile shape that measured best on an H200; smaller where the card's fast memory is.
-
-    Arguments:
-        like: An operand: its device, width and element size.
-        n: Rows.
-        scans: Whether statistics are collected.
-        pulls: Whether a program also keeps a sum of rows in registers.
-    """
+    """The tile shape that measured best on an H200; smaller where the card's fast memory is."""
     width, size = like.shape[1], like.element_size()
     wide = is_wide(like)
     if not like.is_cuda:  # the interpreter; tiny tiles walk more of the code on tiny sizes
@@ -143,14 +124,7 @@ def _card(device: int) -> _Card:
 
 
 def splits_for(like: Tensor, blocks: int, turns: int, together: int = 1) -> int:
-    """Into how many parts to cut the passing rows, so that the programs fill the card evenly.
-
-    Arguments:
-        like: An operand, on its device.
-        blocks: Programs that one part takes.
-        turns: Parts at most.
-        together: Programs that a processor takes at once.
-    """
+    """Into how many parts to cut the passing rows, so that the programs fill the card evenly."""
     if not like.is_cuda:
         return min(2, turns)
     processors = together * _card(like.device.index).processors

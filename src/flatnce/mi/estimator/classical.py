@@ -26,12 +26,7 @@ CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
 
 
 def baselines_of(cleaned: Cleaned, seed: int) -> dict[str, float | None]:
-    """What classical methods say; None where one does not apply.
-
-    Arguments:
-        cleaned: The data.
-        seed: Of the rows that are drawn where there are too many.
-    """
+    """What classical methods say; None where one does not apply."""
     if max(cleaned.x.ndim, cleaned.y.ndim) > 2:
         return {}
     found: dict[str, float | None] = {}
@@ -48,13 +43,7 @@ def baselines_of(cleaned: Cleaned, seed: int) -> dict[str, float | None]:
 
 
 def classical_estimate(cleaned: Cleaned, name: str, settings: Mapping[str, Any]) -> Estimate:
-    """An estimate without a critic: a number, and no more than that.
-
-    Arguments:
-        cleaned: The data.
-        name: ``ksg``, ``cca`` or ``gaussian-copula``.
-        settings: For the record.
-    """
+    """An estimate without a critic: a number, and no more than that."""
     began = time.perf_counter()
     if max(cleaned.x.ndim, cleaned.y.ndim) > 2:
         raise ValueError(f"method={name!r} takes tables, rows by columns")

@@ -76,12 +76,7 @@ class Cleaned:
 
 
 def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns into an array)
-    """Values as floating-point numbers, rows first; a vector is one column.
-
-    Arguments:
-        values: An array, tensor, table or nested lists of numbers.
-        name: What to call it in a message.
-    """
+    """Values as floating-point numbers, rows first; a vector is one column."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         array = values.double().numpy() if values.is_floating_point() else values.numpy()
@@ -115,13 +110,7 @@ def _array(values: Any, name: str) -> NDArray[Any]:  # noqa: ANN401
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401
-    """Names of a table's columns, for messages.
-
-    Arguments:
-        values: The table as it was given.
-        name: x or y.
-        width: Its columns.
-    """
+    """Names of a table's columns, for messages."""
     named = getattr(values, "columns", None)
     if named is not None and len(named) == width:
         return [str(column) for column in named]
@@ -129,12 +118,7 @@ def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401
 
 
 def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an array)
-    """Check two tables, drop rows with missing values and columns that say nothing.
-
-    Arguments:
-        x: One table: rows by columns, a vector, or samples of any shape.
-        y: The other, row by row its partners.
-    """
+    """Check two tables, drop rows with missing values and columns that say nothing."""
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
     if given != len(tables[1]):

@@ -24,11 +24,7 @@ Indices = NDArray[np.int64]
 
 
 def repeated_rows(*tables: Table) -> Indices | None:
-    """The first row equal to each row, where rows repeat more than chance explains; else None.
-
-    Arguments:
-        tables: Tables of as many rows, taken side by side.
-    """
+    """The first row equal to each row, where rows repeat more than chance explains; else None."""
     both = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
     mixed = _mixed(both)
     whole = mixed.sum(axis=1, dtype=np.uint64)

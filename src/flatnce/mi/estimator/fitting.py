@@ -50,13 +50,7 @@ STACKED = (
 
 @torch.no_grad()
 def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[float, float]:
-    """The scale at which InfoNCE is largest on these scores, and its value there.
-
-    Arguments:
-        scores: Of validation rows, row i's partner in column i.
-        start: Where to begin.
-        tolerance: Relative precision of the scale.
-    """
+    """The scale at which InfoNCE is largest on these scores, and its value there."""
     if not bool(torch.isfinite(scores).all()):
         return start, -math.inf
     # A critic's c(x) changes nothing but the rounding of squares.
@@ -70,13 +64,7 @@ def fit(
     settings: FitSettings,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Fitted]:
-    """Train critics; those that can be stacked, side by side.
-
-    Arguments:
-        members: Critics of one shape and their rows.
-        settings: How.
-        progress: Called at every look with the first critic that still trains.
-    """
+    """Train critics; those that can be stacked, side by side."""
     crews: dict[Any, list[int]] = {}
     for number, member in enumerate(members):
         crews.setdefault(_shape(member.critic) or number, []).append(number)
@@ -103,10 +91,7 @@ def _threads_for(rows: int) -> Iterator[None]:
 
 
 def _shape(critic: Critic) -> tuple[Any, ...] | None:
-    """What critics must share to be stacked; None for those that cannot be.
-
-    Modules of others may draw at random, keep statistics or be frozen: those train one by one.
-    """
+    """What critics must share to be stacked; None for those that cannot be."""
     known = all(type(module) in STACKED for module in critic.modules())
     if not known or not all(weight.requires_grad for weight in critic.parameters()):
         return None

@@ -63,12 +63,7 @@ class Seen:
 
 
 def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
-    """Every warning that applies.
-
-    Arguments:
-        cleaned: The data.
-        seen: What estimation showed.
-    """
+    """Every warning that applies."""
     found = [*number_flags(seen), *_of_training(seen), *data_flags(cleaned)]
     rows = seen.read_rows or seen.test_rows
     if rows < 200:
@@ -92,11 +87,7 @@ def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
 
 
 def number_flags(seen: Seen) -> list[Flag]:
-    """Warnings about the numbers that were read.
-
-    Arguments:
-        seen: What estimation showed.
-    """
+    """Warnings about the numbers that were read."""
     found = []
     value = seen.readouts["infonce"]
     if value.nats > seen.ceiling - 1:
@@ -187,11 +178,7 @@ def _of_training(seen: Seen) -> list[Flag]:
 
 
 def data_flags(cleaned: Cleaned) -> list[Flag]:
-    """Warnings that come with the data, whatever is estimated from it.
-
-    Arguments:
-        cleaned: The data.
-    """
+    """Warnings that come with the data, whatever is estimated from it."""
     found = []
     if cleaned.tied > 0.5:
         found.append(

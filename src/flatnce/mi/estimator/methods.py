@@ -133,11 +133,7 @@ CLASSICAL: tuple[str, ...] = tuple(name for name, method in METHODS.items() if m
 
 
 def method_named(name: str) -> Method:
-    """An entry of :data:`METHODS`, or an error with the nearest name.
-
-    Arguments:
-        name: For example ``auto``.
-    """
+    """An entry of :data:`METHODS`, or an error with the nearest name."""
     if name in METHODS:
         return METHODS[name]
     near = get_close_matches(str(name), METHODS, n=1)
@@ -146,12 +142,7 @@ def method_named(name: str) -> Method:
 
 
 def refuse_classical(name: str, purpose: str) -> None:
-    """An error where a study needs limits and p-values, which classical methods do not give.
-
-    Arguments:
-        name: A method.
-        purpose: The study.
-    """
+    """An error where a study needs limits and p-values, which classical methods do not give."""
     if method_named(name).classical:
         raise ValueError(
             f"method={name!r} gives no limits and p-values, which {purpose} needs; use "

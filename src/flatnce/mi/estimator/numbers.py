@@ -39,14 +39,7 @@ class Numbers:
 def numbers_of_parts(
     parts: Sequence[Part], units: Sequence[NDArray[np.int64]], permutations: int, seed: int
 ) -> Numbers:
-    """Read every part, all pairs.
-
-    Arguments:
-        parts: Critics and rows.
-        units: What each row of each part belongs to.
-        permutations: For the p-value.
-        seed: Of the permutations.
-    """
+    """Read every part, all pairs."""
     sums = [sums_of(part) for part in parts]
     readouts = read(sums)
     primary = readouts["infonce"]

@@ -26,12 +26,6 @@ def permutation_p_value(
     Where rows belong together, whole units change places and their rows meet in order, the first
     with the first; units weigh alike. Of units of several sizes the rows that both have meet:
     that varies more than the true order and makes the test err on the safe side.
-
-    Arguments:
-        parts: Rows and critics.
-        units: What each test row of each part belongs to.
-        permutations: How many are drawn.
-        seed: Of the draws.
     """
     random = np.random.default_rng([seed, 0x9E57])
     total = torch.zeros(permutations + 1, dtype=torch.float64)

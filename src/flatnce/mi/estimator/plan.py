@@ -100,11 +100,7 @@ class Plan:
         return device
 
     def settings(self, train_rows: int) -> FitSettings:
-        """How to train on so many rows.
-
-        Arguments:
-            train_rows: Rows of the training part.
-        """
+        """How to train on so many rows."""
         usual = 256 if train_rows < 100_000 else 1024
         batch = self.batch_size or min(usual, max(train_rows // 2, 2))
         epochs = 3 * train_rows // batch
@@ -121,12 +117,7 @@ class Plan:
         )
 
     def new_critic(self, train: Sides, seed: int) -> Critic:
-        """A critic to train, its weights drawn by the seed.
-
-        Arguments:
-            train: Rows of x and y.
-            seed: Of the weights.
-        """
+        """A critic to train, its weights drawn by the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if not isinstance(self.critic, str):

@@ -81,9 +81,6 @@ def read(parts: Sequence[Sums]) -> dict[str, Readout]:
 
     Leaving a group out takes its rows and its candidates away. A bootstrap would put copies of a
     partner among the negatives, which lowers InfoNCE.
-
-    Arguments:
-        parts: Sums of each part; their groups of one number are left out together.
     """
     groups = jackknife_size(parts)
     whole = _mean(parts)
@@ -99,11 +96,7 @@ def read(parts: Sequence[Sums]) -> dict[str, Readout]:
 
 
 def jackknife_size(parts: Sequence[Sums]) -> int:
-    """Groups that are left out in turn; a part need not hold rows of each.
-
-    Arguments:
-        parts: Sums of each part.
-    """
+    """Groups that are left out in turn; a part need not hold rows of each."""
     return max(sums.negatives.shape[1] for sums in parts)
 
 
@@ -134,11 +127,7 @@ def _spread(parts: Sequence[Sums]) -> Values:
 
 
 def learned_dual_readout(parts: Sequence[Part]) -> Readout:
-    """FLO with the u that was learned beside the critic, on untouched rows and raw scores.
-
-    Arguments:
-        parts: What to read; their critics have a u.
-    """
+    """FLO with the u that was learned beside the critic, on untouched rows and raw scores."""
     rows: list[Tensor] = []
     for part in parts:
         found: Contrast = row_statistics(part.critic.blocks(part.x, part.y))

@@ -173,11 +173,7 @@ class Estimate:
 
 
 def unit_factor(unit: str) -> float:
-    """What a number in nats is multiplied by.
-
-    Arguments:
-        unit: ``nats`` or ``bits``.
-    """
+    """What a number in nats is multiplied by."""
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r} is unknown; choose nats or bits")
     return UNITS[unit]

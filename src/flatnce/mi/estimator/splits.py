@@ -43,15 +43,7 @@ def units_of(
     blocks: int | None = None,
     given: int | None = None,
 ) -> Indices:
-    """What each row belongs to: rows of one unit are never separated.
-
-    Arguments:
-        rows: Numbers of the rows in the tables as they were given.
-        copies: The first row equal to each row, or None.
-        groups: One label a row of the tables as they were given.
-        blocks: Length of runs of consecutive rows.
-        given: Rows of the tables as they were given.
-    """
+    """What each row belongs to: rows of one unit are never separated."""
     if groups is not None and blocks is not None:
         raise ValueError("pass groups or blocks, not both: a block is a group of consecutive rows")
     if groups is not None:
@@ -97,11 +89,6 @@ def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
 
     In a round of cross-fitting one fold is read, the next one stops and calibrates, the others
     train: every row is read once, by a critic that never saw it.
-
-    Arguments:
-        units: What each row belongs to.
-        folds: 1, or at least 3.
-        seed: Of the shuffle.
     """
     if (
         isinstance(folds, bool)
@@ -160,13 +147,7 @@ def _parts(
 
 
 def jackknife_groups(units: Indices, groups: int, seed: int) -> NDArray[Any]:
-    """A number below ``groups`` for each row, the same for rows of one unit.
-
-    Arguments:
-        units: What each row belongs to.
-        groups: How many; fewer where there are fewer units.
-        seed: Of the shuffle.
-    """
+    """A number below ``groups`` for each row, the same for rows of one unit."""
     found, inverse = np.unique(units, return_inverse=True)
     order = np.random.default_rng([seed, 0x1ACC]).permutation(len(found))
     return (order % min(groups, len(found)))[inverse]

@@ -71,11 +71,7 @@ class Sums:
         return torch.bincount(self.group, minlength=self.negatives.shape[1])
 
     def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor, Tensor]:
-        """Row statistics, SMILE's clipped log-sums, and which rows they are of.
-
-        Arguments:
-            without: A group that is left out, of rows and of candidates.
-        """
+        """Row statistics, SMILE's clipped log-sums, and which rows they are of."""
         groups = self.negatives.shape[1]
         kept = torch.arange(groups, device=self.group.device) != (
             -1 if without is None else without
@@ -99,11 +95,7 @@ def _log(sums: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sums_of(part: Part) -> Sums:
-    """Read all pairs of a part's rows, in blocks, in float64.
-
-    Arguments:
-        part: What to read.
-    """
+    """Read all pairs of a part's rows, in blocks, in float64."""
     scores = part.critic.blocks(part.x, part.y).map(lambda block: part.scale * block)
     pooled = part.critic.blocks(part.x, part.y_pool).map(lambda block: part.scale * block)
     shift = pool_log_sum(pooled) - torch.log(

@@ -35,11 +35,7 @@ class Transform:
     size: Table | None = None
 
     def __call__(self, table: Table) -> NDArray[np.float32]:
-        """The rows after the map, in float32.
-
-        Arguments:
-            table: Any rows of the same columns.
-        """
+        """The rows after the map, in float32."""
         if self.kind == "standard":
             assert self.centre is not None and self.size is not None
             return _single((table - self.centre) / self.size)
@@ -67,13 +63,7 @@ def _single(table: Table) -> NDArray[np.float32]:
 
 
 def fitted_transform(kind: str, table: Table) -> Transform:
-    """Fit the map of one table's columns.
-
-    Arguments:
-        kind: ``copula``: ranks as quantiles of the normal law; ``standard``: mean 0 and standard
-            deviation 1; ``none``.
-        table: The training part.
-    """
+    """Fit the map of one table's columns."""
     if kind == "none" or table.ndim > 2:
         return Transform("none")
     if kind == "copula":

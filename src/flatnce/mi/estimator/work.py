@@ -64,15 +64,7 @@ def prepare(
     groups: ArrayLike | None = None,
     blocks: int | None = None,
 ) -> Work:
-    """Clean, split, transform, and make the critics.
-
-    Arguments:
-        x: One table.
-        y: The other.
-        plan: The choices.
-        groups: One label a row.
-        blocks: Length of runs of consecutive rows.
-    """
+    """Clean, split, transform, and make the critics."""
     began = time.perf_counter()
     cleaned = clean(x, y)
     given = cleaned.report.rows_given
@@ -105,12 +97,7 @@ def _round(cleaned: Cleaned, split: Split, plan: Plan, number: int) -> Round:
 
 
 def train(works: Sequence[Work], progress: Callable[[Progress], None] | None = None) -> None:
-    """Train the critics of all data sets, side by side where they are alike.
-
-    Arguments:
-        works: Data sets under one plan.
-        progress: Called now and then.
-    """
+    """Train the critics of all data sets, side by side where they are alike."""
     rounds = [round for work in works for round in work.rounds]
     if not rounds:
         return
@@ -188,11 +175,7 @@ def _train_and_test(work: Work, parts: Sequence[Part]) -> tuple[float, float]:
 
 
 def finish(work: Work) -> Estimate:
-    """Read the trained critics on untouched rows.
-
-    Arguments:
-        work: A data set whose critics are trained.
-    """
+    """Read the trained critics on untouched rows."""
     plan = work.plan
     parts, units = _parts(work)
     numbers = numbers_of_parts(parts, units, plan.permutations, plan.seed)

@@ -33,14 +33,7 @@ class Choice:
 def choose(
     sources: Sequence[Source], x: str | None, y: str | None, group: str | None = None
 ) -> Choice:
-    """The columns that are asked for, and what is meant where nothing is said.
-
-    Arguments:
-        sources: One file or two.
-        x: As typed; None if nothing was.
-        y: As typed; None if nothing was.
-        group: As typed; None if nothing was.
-    """
+    """The columns that are asked for, and what is meant where nothing is said."""
     notes: list[str] = []
     grouped = None if group is None else _group(sources, group)
     if len(sources) == 2:
@@ -64,12 +57,7 @@ def choose(
 
 
 def choose_all(source: Source, typed: str | None) -> Choice:
-    """Columns of one table, as x: those that are asked for, or all that hold numbers.
-
-    Arguments:
-        source: The file.
-        typed: Which columns; None if nothing was said.
-    """
+    """Columns of one table, as x: those that are asked for, or all that hold numbers."""
     notes: list[str] = []
     if typed is None:
         columns = _all_numeric(source, set(), "The table", notes)

@@ -43,12 +43,7 @@ class Dialect:
 
 
 def dialect_of(path: Path, header: bool = True) -> Dialect:
-    """How a file writes its table.
-
-    Arguments:
-        path: Text, or text compressed with gzip.
-        header: Whether its first line holds names.
-    """
+    """How a file writes its table."""
     raw, ratio = _head(path)
     encoding, text = _decoded(raw, path)
     if not text.strip():

@@ -40,14 +40,7 @@ def encoded(
     encode: str | None,
     rows: NDArray[np.int64],
 ) -> Encoded:
-    """The column as numbers.
-
-    Arguments:
-        column: As pandas read it.
-        name: Of the column.
-        encode: One of :data:`ENCODINGS`, or None to refuse words and dates.
-        rows: Which row of the file each cell comes from, for messages.
-    """
+    """The column as numbers."""
     kind = kind_of(column)
     if kind in ("number", "boolean", "empty"):
         return Encoded((name,), as_numbers(column)[:, None])

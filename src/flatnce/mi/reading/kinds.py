@@ -47,9 +47,6 @@ def kind_of(column: Any) -> str:  # noqa: ANN401 (a pandas Series)
     One of ``number``, ``boolean``, ``dates``, ``durations``, ``empty``, ``mixed`` (numbers and a
     few words), ``units`` (numbers, each with a unit), ``thousands`` (numbers with signs between
     their digits), ``lists``, ``complex`` and ``words``.
-
-    Arguments:
-        column: As pandas read it.
     """
     types = needed("pandas", "reading a table", "mi").api.types
     kind = column.dtype
@@ -67,11 +64,7 @@ def kind_of(column: Any) -> str:  # noqa: ANN401 (a pandas Series)
 
 
 def present(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
-    """The cells that hold something; text is stripped, other values stay as they are.
-
-    Arguments:
-        column: As pandas read it.
-    """
+    """The cells that hold something; text is stripped, other values stay as they are."""
     filled = column.astype(object)[column.notna().to_numpy()]
     stripped = filled.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
     marked = stripped.map(lambda cell: isinstance(cell, str) and cell in MISSING)
@@ -79,11 +72,7 @@ def present(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
 
 
 def as_numbers(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
-    """Every cell as float64, NaN where it is missing or no number.
-
-    Arguments:
-        column: As pandas read it.
-    """
+    """Every cell as float64, NaN where it is missing or no number."""
     pandas = needed("pandas", "reading a table", "mi")
     if pandas.api.types.is_numeric_dtype(column.dtype):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -101,11 +90,7 @@ def _plainly(cell: Any) -> Any:  # noqa: ANN401 (a cell)
 
 
 def as_dates(column: Any) -> tuple[Any, bool]:  # noqa: ANN401 (a pandas Series)
-    """Every cell as a moment, and whether day and month could also be the other way round.
-
-    Arguments:
-        column: As pandas read it.
-    """
+    """Every cell as a moment, and whether day and month could also be the other way round."""
     pandas = needed("pandas", "reading a table", "mi")
     if pandas.api.types.is_datetime64_any_dtype(column.dtype):
         return column, False

@@ -26,13 +26,7 @@ def available_bytes() -> int | None:
 
 
 def check_fits(needed: int, available: int | None, what: str) -> None:
-    """Refuse a table that would not fit, with numbers and remedies.
-
-    Arguments:
-        needed: Bytes that reading takes at its peak.
-        available: Bytes that can be had; None if that is not known.
-        what: The file, as the message names it.
-    """
+    """Refuse a table that would not fit, with numbers and remedies."""
     if available is not None and needed > available:
         raise ValueError(
             f"{what} would take about {size_in_words(needed)} of memory and "

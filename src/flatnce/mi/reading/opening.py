@@ -19,12 +19,7 @@ SHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 
 
 def open_source(path: str | Path, header: bool = True) -> Source:
-    """The file's reader, opened as far as the names of its columns.
-
-    Arguments:
-        path: Of a format in :data:`FORMATS`.
-        header: Whether the first line of text holds names.
-    """
+    """The file's reader, opened as far as the names of its columns."""
     place = Path(path)
     _check_is_file(place)
     suffix = place.suffix.lower()

@@ -81,12 +81,7 @@ class Source(ABC):
 
 
 def gathered(chunks: Iterable[Any], sample: Sample) -> Part:
-    """One table of what a stream of DataFrames holds; of a sample no more is kept than it needs.
-
-    Arguments:
-        chunks: DataFrames of the same columns.
-        sample: Which rows.
-    """
+    """One table of what a stream of DataFrames holds; of a sample no more is kept than it needs."""
     pandas = needed("pandas", "reading a table", "mi")
     generator = np.random.default_rng(sample.seed)
     kept: list[Any] = []

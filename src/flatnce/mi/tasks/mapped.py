@@ -26,19 +26,11 @@ class Injection:
     undo: Map
 
     def __call__(self, z: Columns) -> np.ndarray:
-        """The rows mapped.
-
-        Arguments:
-            z: Rows by columns.
-        """
+        """The rows mapped."""
         return self.forward(z)
 
     def then(self, other: "Injection") -> "Injection":
-        """This map and another after it.
-
-        Arguments:
-            other: What comes second.
-        """
+        """This map and another after it."""
         return Injection(
             lambda z: other.forward(self.forward(z)), lambda w: self.undo(other.undo(w))
         )

@@ -83,12 +83,7 @@ wiggle_y = _wiggle(_wiggle_y)
 
 
 def to_bimodal(weights: tuple[float, float], centres: tuple[float, float]) -> Injection:
-    """Standard normal columns to a mixture of two unit normals: F⁻¹(Φ(z)), F the mixture's CDF.
-
-    Arguments:
-        weights: Of the two normals; they add up to one.
-        centres: Their means.
-    """
+    """Standard normal columns to a mixture of two unit normals: F⁻¹(Φ(z)), F the mixture's CDF."""
 
     def tail(w: Columns, side: Columns) -> Columns:
         first, second = (
@@ -129,10 +124,6 @@ def spiral(plane: tuple[int, int], speed: float | None = None) -> Injection:
     """Each row turned in one plane by an angle that grows with its own length: speed × ‖z‖².
 
     A rotation keeps ‖z‖, so turning back by the same angle undoes it.
-
-    Arguments:
-        plane: The two columns that turn, counted from zero.
-        speed: Angle in radians over ‖z‖²; None for one over the number of columns.
     """
 
     def turned(z: Columns, direction: int) -> Columns:

@@ -22,13 +22,7 @@ TINY = 1e-300  # under the logarithm of a density that underflowed: its term is 
 def information_of_grid(
     density: Float64[np.ndarray, "u v"], u_step: float, v_step: float
 ) -> float:
-    """∬ p log(p / (p_u p_v)) of a joint density given on a regular grid, by the trapezoid rule.
-
-    Arguments:
-        density: p on the grid; next to zero along its border.
-        u_step: Distance of two rows.
-        v_step: Distance of two columns.
-    """
+    """∬ p log(p / (p_u p_v)) of a joint density given on a regular grid, by the trapezoid rule."""
     u_density = density.sum(axis=1, keepdims=True) * v_step
     v_density = density.sum(axis=0, keepdims=True) * u_step
     logs = [np.log(np.maximum(p, TINY)) for p in (density, u_density, v_density)]

@@ -25,32 +25,18 @@ __all__ = [
 
 
 def checkpoints(run: Finished) -> list[int]:
-    """Steps of the checkpoints that are kept, that of step 0 left out.
-
-    Arguments:
-        run: Whose.
-    """
+    """Steps of the checkpoints that are kept, that of step 0 left out."""
     return [step for step in checkpoint.steps(run.directory / CHECKPOINTS) if step > 0]
 
 
 def epoch_of(run: Finished, step: int) -> float:
-    """The epoch at a step.
-
-    Arguments:
-        run: Whose.
-        step: Steps done.
-    """
+    """The epoch at a step."""
     results = run.run.results or {}
     return float(results["epochs"] * step / results["step"])
 
 
 def step_at(run: Finished, epoch: float) -> int:
-    """The step of the checkpoint that is nearest to an epoch, within half an interval of them.
-
-    Arguments:
-        run: Whose.
-        epoch: Wanted.
-    """
+    """The step of the checkpoint that is nearest to an epoch, within half an interval of them."""
     kept = checkpoints(run)
     nearest = min(kept, key=lambda step: abs(epoch_of(run, step) - epoch))
     found = epoch_of(run, nearest)
@@ -73,13 +59,6 @@ def evaluations(
     """Results of protocols at a checkpoint; what was evaluated before is read, not done again.
 
     What is not there yet is done together, so that features are made once.
-
-    Arguments:
-        run: Whose.
-        protocols: One or several names of :data:`flatnce.evaluate.PROTOCOLS`.
-        step: Which checkpoint; the last by default.
-        data: Sets to evaluate on; the run's own by default.
-        **options: Of :class:`flatnce.evaluate.Options`.
     """
     chosen = checkpoints(run)[-1] if step is None else step
     names = [protocols] if isinstance(protocols, str) else list(protocols)
@@ -107,35 +86,18 @@ def evaluations(
 
 
 def score(run: Finished, protocol: str, step: int | None = None, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The one result of a protocol that has one.
-
-    Arguments:
-        run: Whose.
-        protocol: As in :func:`evaluations`.
-        step: Likewise.
-        **options: Likewise.
-    """
+    """The one result of a protocol that has one."""
     return evaluations(run, protocol, step, **options)[0]
 
 
 def linear_scores(group: Group, setting: Setting, epoch: float | None = None) -> dict[str, Values]:
-    """The linear probe to convergence; at smoke scale one that costs a tenth of a second.
-
-    Arguments:
-        group: Runs.
-        setting: Whose scale.
-        epoch: As in :func:`scores`.
-    """
+    """The linear probe to convergence; at smoke scale one that costs a tenth of a second."""
     protocol, options = probe_of(setting)
     return scores(group, protocol, epoch, **options)
 
 
 def probe_of(setting: Setting) -> tuple[str, dict[str, Any]]:
-    """Protocol and options of the linear probe at a scale.
-
-    Arguments:
-        setting: Whose scale.
-    """
+    """Protocol and options of the linear probe at a scale."""
     if setting.scale == "smoke":
         return "linear-short", {"epochs": 2, "rates": (1.0,)}
     return "linear", {}
@@ -147,14 +109,7 @@ def scores(
     epoch: float | None = None,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, Values]:
-    """Top-1 and top-5 of every run of a group; None of those that diverged.
-
-    Arguments:
-        group: Runs.
-        protocol: As in :func:`evaluations`.
-        epoch: When; at the end by default.
-        **options: Likewise.
-    """
+    """Top-1 and top-5 of every run of a group; None of those that diverged."""
     found: dict[str, Values] = {"top1": [], "top5": []}
     for run in group.runs:
         result: dict[str, Any] = {}

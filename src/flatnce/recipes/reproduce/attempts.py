@@ -63,13 +63,7 @@ class Attempt:
     def loss(
         self, scores: Float[Tensor, "n n"], dual: Float[Tensor, " n"], of_u: bool
     ) -> Float[Tensor, ""]:
-        """What is minimised.
-
-        Arguments:
-            scores: Row i's partner in column i.
-            dual: u of the partners.
-            of_u: In alternating training, whether this is a step of u.
-        """
+        """What is minimised."""
         rows: Tensor | Contrast = one_negative(scores) if self.single else scores
         if self.objective == "infonce":
             return -infonce(rows)

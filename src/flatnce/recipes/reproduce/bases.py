@@ -35,9 +35,6 @@ def cifar(setting: Setting) -> TrainConfig:
 
     The paper states 256 dimensions and "a linear classifier trained to convergence"; temperature,
     number of epochs and optimizer it does not. Here: 0.1, 200 and SGD.
-
-    Arguments:
-        setting: Whose scale.
     """
     small = preset("cifar10").override(epochs=20, tensorboard=False, keep=1)
     paper = small.override(epochs=200, head_out=256, checkpoint_every=5.0)
@@ -45,11 +42,7 @@ def cifar(setting: Setting) -> TrainConfig:
 
 
 def imagenet(setting: Setting) -> TrainConfig:
-    """The paper's setting of Section 5: ImageNet, ResNet-50, batch 512, 100 epochs.
-
-    Arguments:
-        setting: Whose scale; at ``paper`` it must name ImageNet's folder.
-    """
+    """The paper's setting of Section 5: ImageNet, ResNet-50, batch 512, 100 epochs."""
     if setting.scale != "paper":
         return cifar(setting)
     if setting.imagenet is None:

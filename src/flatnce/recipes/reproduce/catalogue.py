@@ -76,13 +76,7 @@ CATALOGUE = {one.name: one for one in _ENTRIES}
 
 
 def check_settings(about: Entry, given: Mapping[str, Any], scale: str) -> None:
-    """Refuse a setting that would do nothing.
-
-    Arguments:
-        about: The recipe.
-        given: By name; None where it was not given.
-        scale: At which scale.
-    """
+    """Refuse a setting that would do nothing."""
     for name in (name for name, value in given.items() if value is not None):
         if name not in about.reads:
             others = [one.name for one in CATALOGUE.values() if name in one.reads]

@@ -7,11 +7,7 @@ __all__ = ["dynamics"]
 
 
 def dynamics(setting: Setting) -> list[Planned]:
-    """InfoNCE and FlatNCE at a batch small enough to saturate.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """InfoNCE and FlatNCE at a batch small enough to saturate."""
     batch = setting.pick(smoke=64, small=32, paper=32)
     config = cifar(setting).override(batch_size=batch)
     return grid(config, setting, objective=OBJECTIVES)

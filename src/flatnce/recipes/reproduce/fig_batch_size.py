@@ -26,11 +26,7 @@ SATURATED = 0.9
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Both objectives at every batch size.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Both objectives at every batch size."""
     sizes = setting.pick(smoke=(64, 128), small=(16, 32, 128), paper=(16, 32, 64, 128, 256))
     config = cifar(setting)
     if setting.scale == "small":
@@ -39,12 +35,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy by epoch and at the end; the gap against how saturated InfoNCE is.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Accuracy by epoch and at the end; the gap against how saturated InfoNCE is."""
     found = groups(runs)
     sizes = list(dict.fromkeys(group.variables["batch_size"] for group in found))
     top1 = {id(group): linear_scores(group, setting)["top1"] for group in found}

@@ -25,12 +25,7 @@ DEFINITIONS = {
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Both definitions, of both objectives: like is compared with like.
-
-    Arguments:
-        runs: Of :func:`dynamics`.
-        setting: As planned.
-    """
+    """Both definitions, of both objectives: like is compared with like."""
     found, pictures, words = groups(runs), [], {}
     for key, (title, caption) in DEFINITIONS.items():
         curves = {group.label: curve(group, key) for group in found}

@@ -26,11 +26,7 @@ SCHEDULES = {
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """FlatNCE under every schedule.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """FlatNCE under every schedule."""
     names = setting.pick(
         smoke=("0.2 held", "0.1 to 0.4"), small=tuple(SCHEDULES), paper=tuple(SCHEDULES)
     )
@@ -45,12 +41,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """ESS, temperature and accuracy by epoch, and the accuracy at the end.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """ESS, temperature and accuracy by epoch, and the accuracy at the end."""
     found = groups(runs)
     pictures = []
     for key, kind, title, up, caption in (

@@ -32,11 +32,7 @@ __all__ = ["RECIPE"]
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """FlatNCE at every target; both objectives at their fixed temperature to compare with.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """FlatNCE at every target; both objectives at their fixed temperature to compare with."""
     targets = setting.pick(
         smoke=(0.1, 0.4),
         small=(0.05, 0.15, 0.25, 0.4, 0.8),
@@ -69,12 +65,7 @@ def _epoch(setting: Setting) -> float:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy against target at the checkpoint that is nearest to the epoch asked for.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned; its epoch is when to read.
-    """
+    """Accuracy against target at the checkpoint that is nearest to the epoch asked for."""
     *held, infonce, flatnce = found = groups(runs)
     first = sound(runs)
     if first is None:

@@ -21,11 +21,7 @@ __all__ = ["RECIPE"]
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Hölder-FlatNCE at every power, and FlatNCE, which is its γ = 1.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Hölder-FlatNCE at every power, and FlatNCE, which is its γ = 1."""
     wide = (0.25, 0.5, 1.0, 2.0, 4.0)
     powers = setting.pick(smoke=(0.5, 2.0), small=(0.5, 1.0, 2.0, 4.0), paper=wide)
     batch = setting.pick(smoke=64, small=32, paper=128)
@@ -35,12 +31,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy and effective sample size by γ.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Accuracy and effective sample size by γ."""
     *powers, flat = found = groups(runs)
     top1 = {id(group): linear_scores(group, setting)["top1"] for group in found}
     knn = {id(group): curve(group, "knn", "watch").last() for group in found}

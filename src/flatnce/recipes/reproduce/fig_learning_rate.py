@@ -38,11 +38,7 @@ WAYS = (
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """FlatNCE at every rate: by batch size, and by the keys of a queue at one batch size.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """FlatNCE at every rate: by batch size, and by the keys of a queue at one batch size."""
     fine = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     rates = setting.pick(smoke=(0.1, 3.0), small=(0.03, 0.1, 0.3, 1.0, 3.0), paper=fine)
     sizes = setting.pick(smoke=(64, 128), small=(32, 256), paper=(16, 32, 64, 128, 256, 512))
@@ -58,12 +54,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy by rate, a line a number of negatives; the largest rate that each bears.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Accuracy by rate, a line a number of negatives; the largest rate that each bears."""
     rows, pictures, words, borne = [], [], {}, []
     for variable, title, caption in WAYS:
         found = [group for group in groups(runs) if variable in group.variables]
@@ -97,11 +88,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
 
 
 def negatives_of(config: TrainConfig) -> int:
-    """Of an image: the other views of its batch; with a queue, its other keys and the queue's.
-
-    Arguments:
-        config: The run's.
-    """
+    """Of an image: the other views of its batch; with a queue, its other keys and the queue's."""
     batch, queue = config.run.batch_size, config.model.queue
     return batch - 1 + queue if queue else 2 * batch - 2
 

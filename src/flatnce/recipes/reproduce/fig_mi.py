@@ -14,12 +14,7 @@ __all__ = ["RECIPE"]
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Both informations by epoch, each under its own ceiling.
-
-    Arguments:
-        runs: Of :func:`dynamics`.
-        setting: As planned.
-    """
+    """Both informations by epoch, each under its own ceiling."""
     infonce, flatnce = found = groups(runs)
     batch = infonce.runs[0].planned.config.run.batch_size
     pools = [size for group in found for size in curve(group, "pool", "watch").last() if size]

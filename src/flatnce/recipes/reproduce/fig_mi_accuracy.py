@@ -19,11 +19,7 @@ INFORMATION = {
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Both objectives at several batch sizes, every checkpoint kept and measured.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Both objectives at several batch sizes, every checkpoint kept and measured."""
     sizes = setting.pick(smoke=(64,), small=(32, 256), paper=(16, 32, 64, 128, 256))
     every = setting.pick(smoke=0.34, small=2.0, paper=5.0)
     config = cifar(setting).override(checkpoint_every=every, watch_every=every, keep=None)
@@ -31,12 +27,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """A point a checkpoint: both informations, and the linear probe's accuracy.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """A point a checkpoint: both informations, and the linear probe's accuracy."""
     found = groups(runs)
     points = [
         (group, point)

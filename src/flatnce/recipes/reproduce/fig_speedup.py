@@ -30,11 +30,7 @@ BASE = 256
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """FlatNCE at every batch size, for each backbone.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """FlatNCE at every batch size, for each backbone."""
     sizes = setting.pick(
         smoke=(64, BASE), small=(64, BASE, 1024), paper=(64, 128, BASE, 512, 1024)
     )
@@ -48,12 +44,7 @@ def plan(setting: Setting) -> list[Planned]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy by epoch and by time; how long each batch size takes to a common accuracy.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Accuracy by epoch and by time; how long each batch size takes to a common accuracy."""
     found = groups(runs)
     rows, pictures, words = [], [], {}
     for net in dict.fromkeys(group.variables["backbone"] for group in found):
@@ -71,11 +62,7 @@ def read(runs: Sequence[Finished], setting: Setting) -> Findings:
 
 
 def stepping_seconds(run: Finished) -> dict[int, float]:
-    """Seconds that went into steps until each line of training; checks and saving not counted.
-
-    Arguments:
-        run: Whose lines say the images a second of the steps since the line before.
-    """
+    """Seconds that went into steps until each line of training; checks and saving not counted."""
     batch = run.planned.config.run.batch_size
     found, total, before = {0: 0.0}, 0.0, 0
     for one in run.run.metrics:

@@ -85,12 +85,7 @@ class Stream:
         ]
 
     def draw(self, count: int, extra: int = 0) -> Pairs:
-        """X's and their partners, then ``extra`` further y's that are nobody's partners here.
-
-        Arguments:
-            count: Pairs of a run.
-            extra: Further y's of a run.
-        """
+        """X's and their partners, then ``extra`` further y's that are nobody's partners here."""
         drawn = [
             draw_pairs(generator, count + extra, self.size.dimensions, correlation)
             for generator, correlation in zip(self.generators, self.correlations, strict=True)
@@ -102,24 +97,14 @@ class Stream:
 def true_scores(
     x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], nats: float
 ) -> Float[Tensor, "n m"]:
-    """The optimal critic, log p(y|x)/p(y), of every x with every y.
-
-    Arguments:
-        x: Samples of X.
-        y: Samples of Y.
-        nats: Their true information.
-    """
+    """The optimal critic, log p(y|x)/p(y), of every x with every y."""
     square = -math.expm1(-2 * nats / x.shape[1])
     own = square * (x.square().sum(1)[:, None] + y.square().sum(1)[None])
     return nats - (own - 2 * math.sqrt(square) * x @ y.T) / (2 * (1 - square))
 
 
 def one_negative(scores: Float[Tensor, "n m"]) -> Contrast:
-    """Row statistics with one negative a row, the next row's partner: K = 1.
-
-    Arguments:
-        scores: Row i's partner in column i.
-    """
+    """Row statistics with one negative a row, the next row's partner: K = 1."""
     n = len(scores)
     strangers = torch.cat((scores.diagonal(1)[: n - 1], scores[-1:, 0]))
     pairs = torch.stack((scores.diagonal(), strangers), dim=1)
@@ -132,14 +117,7 @@ class _OnSphere(nn.Module):
 
 
 def critics_of(size: Size, kind: str, dual: str | None = None) -> SideBySide:
-    """Untrained critics, one a run; those of one seed begin alike whatever they are trained with.
-
-    Arguments:
-        size: Whose runs.
-        kind: ``dot``, or ``cosine`` times a scale of 20 that stays.
-        dual: As in :func:`~flatnce.mi.critics_joint.critic_for`, or ``critic``: u is a second
-            critic.
-    """
+    """Untrained critics, one a run; those of one seed begin alike whatever they are trained with."""
     made: list[Critic] = []
     seconds: list[Critic] = []
     hidden, widths = (size.width,) * 2, (size.dimensions,) * 2

@@ -53,12 +53,7 @@ class Course:
         ]
 
     def of(self, nats: float, values: Sequence[float | None]) -> list[float | None]:
-        """Those of one information, a seed each.
-
-        Arguments:
-            nats: Which.
-            values: One a run.
-        """
+        """Those of one information, a seed each."""
         runs = zip(self.size.runs, values, strict=True)
         return [value for (at, _), value in runs if at == nats]
 
@@ -66,16 +61,7 @@ class Course:
 def train_critics(
     critics: SideBySide, size: Size, loss: Loss, *, extra: int = 0, alternating: bool = False
 ) -> Course:
-    """Adam on fresh pairs; a run that is no longer finite is left as it is.
-
-    Arguments:
-        critics: To be trained.
-        size: How long, on what.
-        loss: From a run's number, its scores, its u's and whether this is a step of u alone (in
-            alternating training), to what is minimised.
-        extra: Further y's of a batch, after the partners.
-        alternating: Every other step is of u alone, the others of the critic alone.
-    """
+    """Adam on fresh pairs; a run that is no longer finite is left as it is."""
     stream, alive = Stream(size, purpose=0), torch.ones(critics.count, dtype=torch.bool)
     course = Course(size, critics, alive, best=[-math.inf] * critics.count)
     sides = [critics.parameters(lambda name: not _of_u(name)), critics.parameters(_of_u)]
@@ -124,14 +110,7 @@ def _gradients(course: Course, x: Tensor, y: Tensor, loss: Loss, of_u: bool) -> 
 def held_out_values(
     critics: SideBySide, size: Size, alive: Bool[Tensor, " s"], pool: int
 ) -> list[float | None]:
-    """InfoNCE among all of a held-out pool, at the scale that is best on another; None if dead.
-
-    Arguments:
-        critics: To be read.
-        size: Whose runs.
-        alive: Which of them.
-        pool: Pairs of either pool.
-    """
+    """InfoNCE among all of a held-out pool, at the scale that is best on another; None if dead."""
     stream = Stream(size, purpose=1)
     calibration, _ = critics(*stream.draw(pool))
     scores, _ = critics(*stream.draw(pool))

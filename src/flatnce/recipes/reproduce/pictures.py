@@ -15,34 +15,19 @@ Plain = dict[str, Any]
 
 
 def axis(label: str, **more: Any) -> Plain:  # noqa: ANN401 (what an axis of the report takes)
-    """An axis.
-
-    Arguments:
-        label: With its unit.
-        **more: ``ticks``, ``logarithmic``, ``low``, ``factor``.
-    """
+    """An axis."""
     if "ticks" in more:
         more["ticks"] = [float(tick) for tick in more["ticks"]]
     return {"label": label, **more}
 
 
 def accuracy(label: str, **more: Any) -> Plain:  # noqa: ANN401 (as above)
-    """An axis of accuracies, which are shares, written in per cent.
-
-    Arguments:
-        label: What kind of accuracy.
-        **more: As in :func:`axis`.
-    """
+    """An axis of accuracies, which are shares, written in per cent."""
     return axis(f"{label} accuracy (%)", factor=100.0, **more)
 
 
 def reference(label: str, y: float) -> Plain:
-    """A horizontal line to compare with.
-
-    Arguments:
-        label: Said at its end.
-        y: Where it lies.
-    """
+    """A horizontal line to compare with."""
     return {"label": label, "y": y}
 
 
@@ -55,17 +40,7 @@ def lines(
     drawn: Sequence[Mapping[str, Any]],
     references: Sequence[Plain] = (),
 ) -> list[Plain]:
-    """A line chart; none where there is nothing to draw.
-
-    Arguments:
-        name: Unique in the recipe.
-        title: A few words.
-        caption: What it shows.
-        x: Horizontal axis.
-        y: Vertical axis.
-        drawn: Lines: ``label``, ``x``, ``y``, ``spread``, ``series``.
-        references: Horizontal lines.
-    """
+    """A line chart; none where there is nothing to draw."""
     kept = [line for line in drawn if any(value is not None for value in line["y"])]
     if not kept:
         return []
@@ -82,17 +57,7 @@ def scatter(
     clouds: Sequence[Mapping[str, Any]],
     fit: Correlation | None = None,
 ) -> list[Plain]:
-    """A scatter chart; none where there is nothing to draw.
-
-    Arguments:
-        name: Unique in the recipe.
-        title: A few words.
-        caption: What it shows.
-        x: Horizontal axis.
-        y: Vertical axis.
-        clouds: Points: ``label``, ``x``, ``y``, ``series``.
-        fit: Whose line and note are drawn.
-    """
+    """A scatter chart; none where there is nothing to draw."""
     kept = [cloud for cloud in clouds if cloud["x"]]
     if not kept:
         return []
@@ -111,18 +76,7 @@ def bars(
     drawn: Sequence[Mapping[str, Any]],
     marks: str = "",
 ) -> list[Plain]:
-    """A bar chart; none where there is nothing to draw.
-
-    Arguments:
-        name: Unique in the recipe.
-        title: A few words.
-        caption: What it shows.
-        x: What the categories are.
-        y: Vertical axis.
-        categories: Said under the groups.
-        drawn: Bars: ``label``, ``values``, ``low``, ``high``, ``marks``, ``series``.
-        marks: What the marks are.
-    """
+    """A bar chart; none where there is nothing to draw."""
     if not any(value is not None for group in drawn for value in group["values"]):
         return []
     head = {"name": name, "kind": "bars", "title": title, "caption": caption, "x": x, "y": y}

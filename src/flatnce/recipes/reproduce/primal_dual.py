@@ -29,11 +29,7 @@ __all__ = ["RECIPE"]
 
 
 def size_of(setting: Setting) -> Size:
-    """How much each scale does on Gaussians.
-
-    Arguments:
-        setting: Whose scale and seeds.
-    """
+    """How much each scale does on Gaussians."""
     return setting.pick(
         smoke=Size((2.0,), setting.seeds, steps=6, pool=100, batches=4, width=16),
         small=Size((2.0, 4.0, 6.0), setting.seeds, steps=800, pool=2_000, batches=50),
@@ -42,11 +38,7 @@ def size_of(setting: Setting) -> Size:
 
 
 def images_of(setting: Setting) -> TrainConfig:
-    """What is trained on images.
-
-    Arguments:
-        setting: Whose scale.
-    """
+    """What is trained on images."""
     digits = preset("digits").override(batch_size=64)
     return setting.pick(
         smoke=digits.override(epochs=1),
@@ -56,12 +48,7 @@ def images_of(setting: Setting) -> TrainConfig:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Every attempt on Gaussians, then on images.
-
-    Arguments:
-        runs: None.
-        setting: How large, and from which seeds.
-    """
+    """Every attempt on Gaussians, then on images."""
     size, config = size_of(setting), images_of(setting)
     # At smoke scale every u, joint and alternating, one negative and all, but not each with each.
     few = ATTEMPTS[:3] + ATTEMPTS[6::3]

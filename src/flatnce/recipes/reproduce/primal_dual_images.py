@@ -54,12 +54,7 @@ class _Embeddings(nn.Module):
 
 
 def train_on_images(one: Attempt, config: TrainConfig) -> Outcome:
-    """Train an encoder by Adam on two views of each image, then classify with its features.
-
-    Arguments:
-        one: How.
-        config: Data, views, backbone, batch, epochs and seed; its optimiser is not used.
-    """
+    """Train an encoder by Adam on two views of each image, then classify with its features."""
     device = _device()
     images = open_images(config, device)
     with torch.random.fork_rng():
@@ -91,11 +86,7 @@ def train_on_images(one: Attempt, config: TrainConfig) -> Outcome:
 
 
 def untrained(config: TrainConfig) -> Outcome:
-    """The same, with the encoder as it is drawn: what every attempt begins from.
-
-    Arguments:
-        config: As for training.
-    """
+    """The same, with the encoder as it is drawn: what every attempt begins from."""
     device = _device()
     images = open_images(config, device)
     with torch.random.fork_rng():

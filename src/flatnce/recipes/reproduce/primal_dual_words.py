@@ -25,22 +25,12 @@ Row = Mapping[str, Any]
 
 
 def gaussians(nats: float) -> str:
-    """What rows of one information are called.
-
-    Arguments:
-        nats: The information.
-    """
+    """What rows of one information are called."""
     return f"Gaussians, {nats:g} nats"
 
 
 def pictures_of(rows: Sequence[Row], size: Size, images: str) -> list[dict[str, Any]]:
-    """Calibrated values by information, a picture a kind of training; accuracies in one.
-
-    Arguments:
-        rows: Of the recipe.
-        size: What was done on Gaussians.
-        images: Name of the image set.
-    """
+    """Calibrated values by information, a picture a kind of training; accuracies in one."""
     found = []
     for name, words, alternating, single in KINDS:
         drawn = [
@@ -75,13 +65,7 @@ def pictures_of(rows: Sequence[Row], size: Size, images: str) -> list[dict[str, 
 
 
 def words_of(rows: Sequence[Row], nats: float, images: str) -> dict[str, str]:
-    """Who is ahead of InfoNCE, and what was lost.
-
-    Arguments:
-        rows: Of the recipe.
-        nats: The information that is spoken about.
-        images: Name of the image set.
-    """
+    """Who is ahead of InfoNCE, and what was lost."""
     lost = [
         f"{_label(row)} on {row['variables']['data']}"
         for row in rows

@@ -76,11 +76,7 @@ class Curve:
         return [spread(list(column)) for column in zip(*self.values, strict=True)]
 
     def at(self, epoch: float) -> Values:
-        """Every run's value at the measured epoch that is nearest.
-
-        Arguments:
-            epoch: Wanted.
-        """
+        """Every run's value at the measured epoch that is nearest."""
         if not self.epochs:
             return [None] * len(self.values)
         nearest = min(range(len(self.epochs)), key=lambda i: abs(self.epochs[i] - epoch))
@@ -92,11 +88,7 @@ class Curve:
 
 
 def groups(runs: Sequence[Finished]) -> list[Group]:
-    """The runs by what they vary, in the plan's order.
-
-    Arguments:
-        runs: Of a recipe.
-    """
+    """The runs by what they vary, in the plan's order."""
     found: dict[tuple[tuple[str, Any], ...], list[Finished]] = {}
     for run in runs:
         found.setdefault(tuple(run.planned.variables.items()), []).append(run)
@@ -104,12 +96,7 @@ def groups(runs: Sequence[Finished]) -> list[Group]:
 
 
 def where(found: Sequence[Group], **variables: Any) -> list[Group]:  # noqa: ANN401 (any setting)
-    """The groups that have these variables.
-
-    Arguments:
-        found: Groups.
-        **variables: Names and values.
-    """
+    """The groups that have these variables."""
     return [
         group
         for group in found
@@ -118,14 +105,7 @@ def where(found: Sequence[Group], **variables: Any) -> list[Group]:  # noqa: ANN
 
 
 def curve(group: Group, key: str, kind: str = "train", over: str = "epoch") -> Curve:
-    """A measure of ``metrics.jsonl`` by epoch.
-
-    Arguments:
-        group: Whose.
-        key: Of the measure.
-        kind: Which lines hold it: ``train`` or ``watch``.
-        over: What it is a function of; lines of different runs are joined by their step.
-    """
+    """A measure of ``metrics.jsonl`` by epoch."""
     # What a run measured before it diverged is not what it would have come to.
     tables: list[dict[int, Mapping[str, Any]]] = [
         {line["step"]: line for line in run.run.metrics if line.get("kind") == kind}
@@ -149,11 +129,6 @@ def line(label: str, found: Curve, series: int) -> dict[str, Any]:
     """A curve for a line chart, with its band over seeds where there are several.
 
     Of a long curve some points are drawn, the first and the last among them.
-
-    Arguments:
-        label: Said at its end.
-        found: The curve.
-        series: Its colour.
     """
     kept = _drawn(len(found.epochs))
     every = found.spreads
@@ -177,14 +152,7 @@ def _drawn(count: int) -> list[int]:
 def points(
     label: str, places: Sequence[float | int], values: Sequence[Values], series: int
 ) -> dict[str, Any]:
-    """Numbers at some places of a setting, for a line chart.
-
-    Arguments:
-        label: Said at the end.
-        places: Values of the setting.
-        values: At each place, one a seed.
-        series: Its colour.
-    """
+    """Numbers at some places of a setting, for a line chart."""
     by_run = [list(run) for run in zip(*values, strict=True)]
     return line(label, Curve([float(place) for place in places], by_run), series)
 
@@ -192,14 +160,7 @@ def points(
 def bar(
     label: str, values: Sequence[Values], series: int, marks: Sequence[float | None] | None = None
 ) -> dict[str, Any]:
-    """Bars of one colour for a bar chart; intervals are ± one sd over seeds.
-
-    Arguments:
-        label: Said in the legend.
-        values: Of each category, one a seed.
-        series: Their colour.
-        marks: A number to compare each with.
-    """
+    """Bars of one colour for a bar chart; intervals are ± one sd over seeds."""
     spreads = [spread(found) for found in values]
     ends = {
         side: [None if one["sd"] is None else one["mean"] + sign * one["sd"] for one in spreads]
@@ -246,32 +207,16 @@ def _percents(values: Values) -> str:
 
 
 def sound(runs: Sequence[Finished]) -> Finished | None:
-    """The first run that did not diverge, if there is one.
-
-    Arguments:
-        runs: Of a recipe or a group.
-    """
+    """The first run that did not diverge, if there is one."""
     return next((run for run in runs if not run.failure), None)
 
 
 def measure(values: Values, unit: str = "", paper: float | None = None) -> dict[str, Any]:
-    """A cell of a recipe's table.
-
-    Arguments:
-        values: One a seed.
-        unit: A name of :data:`flatnce.report.numbers.UNITS`, such as ``share`` or ``nats``.
-        paper: The number that the paper prints for it.
-    """
+    """A cell of a recipe's table."""
     printed = {} if paper is None else {"paper": paper}
     return {**spread(values), "unit": unit, **printed}
 
 
 def row(group: Group, measures: Mapping[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    """A line of a recipe's table.
-
-    Arguments:
-        group: Whose variables name the line.
-        measures: By name.
-        **more: Further variables, for example the epoch.
-    """
+    """A line of a recipe's table."""
     return {"variables": {**group.variables, **more}, "measures": dict(measures)}

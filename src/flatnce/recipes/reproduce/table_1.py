@@ -49,11 +49,7 @@ Numbers = dict[tuple[float, int], tuple[Values, Values]]
 
 
 def size_of(setting: Setting) -> Size:
-    """How much each scale does.
-
-    Arguments:
-        setting: Whose scale and seeds.
-    """
+    """How much each scale does."""
     return setting.pick(
         smoke=Size((2.0,), setting.seeds, steps=6, pool=100, batches=4, width=16),
         small=Size((2.0, 4.0, 6.0), setting.seeds, steps=1_000, pool=2_000, batches=100),
@@ -64,12 +60,7 @@ def size_of(setting: Setting) -> Size:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Values at the true critic, then critics trained with each objective.
-
-    Arguments:
-        runs: None.
-        setting: How large, and from which seeds.
-    """
+    """Values at the true critic, then critics trained with each objective."""
     size = size_of(setting)
     sizes = setting.pick(smoke=(16, 64), small=(16, 64, 256), paper=(16, 64, 256, 1024))
     true = {way: _at_the_true_critic(way, size, sizes) for way in WAYS}

@@ -26,11 +26,7 @@ Row = Mapping[str, Any]
 
 
 def verdicts(rows: Sequence[Row]) -> dict[str, Any]:
-    """The paper's words beside those that one rule gives these numbers.
-
-    Arguments:
-        rows: Of the recipe.
-    """
+    """The paper's words beside those that one rule gives these numbers."""
     header = ["Objective", "Bias, the paper’s", "Bias, here"]
     header += ["Stability, the paper’s", "Stability, here", "Differs in"]
     lines = []
@@ -59,11 +55,7 @@ def verdicts(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def sentences(rows: Sequence[Row]) -> dict[str, str]:
-    """What came out, each clause from the numbers.
-
-    Arguments:
-        rows: Of the recipe.
-    """
+    """What came out, each clause from the numbers."""
     top = max(row["variables"]["nats"] for row in rows)
     at_top = [row for row in rows if row["variables"]["nats"] == top]
     values = {

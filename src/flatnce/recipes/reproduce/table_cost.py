@@ -11,12 +11,7 @@ __all__ = ["RECIPE"]
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Devices × hours × price, beside what the paper prints.
-
-    Arguments:
-        runs: None.
-        setting: Not used.
-    """
+    """Devices × hours × price, beside what the paper prints."""
     rows = [
         {
             "variables": {"model": one.model, "devices": f"{one.devices} × {one.device}"},

@@ -38,23 +38,14 @@ COLUMNS = {
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Both objectives, a checkpoint every so many epochs.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Both objectives, a checkpoint every so many epochs."""
     every = setting.pick(smoke=0.5, small=5.0, paper=10.0)
     config = imagenet(setting).override(checkpoint_every=every, keep=None)
     return grid(config, setting, objective=OBJECTIVES)
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Top-1 and top-5 of every checkpoint, by both probes.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Top-1 and top-5 of every checkpoint, by both probes."""
     found, first = groups(runs), sound(runs)
     epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
     options: dict[str, Any] = setting.pick(

@@ -17,21 +17,12 @@ ROWS = {"supervised": "Supervised", "infonce": "InfoNCE", "flatnce": "FlatNCE"}
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Both objectives.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Both objectives."""
     return grid(imagenet(setting), setting, objective=OBJECTIVES)
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Top-1 and top-5 by fraction of labels; the baseline has the same architecture and labels.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Top-1 and top-5 by fraction of labels; the baseline has the same architecture and labels."""
     fractions = setting.pick(smoke=(0.05, 0.2), small=FRACTIONS, paper=FRACTIONS)
     found = groups(runs)
     ends: dict[str, dict[float, list[dict[str, Any]]]] = {

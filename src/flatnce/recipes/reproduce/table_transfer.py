@@ -18,11 +18,7 @@ PROTOCOLS = {"transfer-linear": "Linear", "transfer-finetune": "Fine-tuned"}
 
 
 def plan(setting: Setting) -> list[Planned]:
-    """Both objectives.
-
-    Arguments:
-        setting: How large, and from which seeds.
-    """
+    """Both objectives."""
     config, wanted = imagenet(setting), _sets(setting)
     missing = missing_sets(wanted, config.data.root)
     if len(missing) == len(wanted):
@@ -40,12 +36,7 @@ def _sets(setting: Setting) -> tuple[str, ...]:
 
 
 def read(runs: Sequence[Finished], setting: Setting) -> Findings:
-    """Accuracy on every set that is on disk, by both protocols.
-
-    Arguments:
-        runs: Of :func:`plan`.
-        setting: As planned.
-    """
+    """Accuracy on every set that is on disk, by both protocols."""
     wanted = _sets(setting)
     missing = missing_sets(wanted, runs[0].planned.config.data.root)
     here = [name for name in wanted if name not in missing]

@@ -58,25 +58,14 @@ class Way:
         return "pool" in BOUNDS[self.bound].needs
 
     def value(self, scores: Float[Tensor, "n m"], dual: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Its number in nats.
-
-        Arguments:
-            scores: Row i's partner in column i, then scores with further y's where it needs them.
-            dual: u of the partners.
-        """
+        """Its number in nats."""
         own, given = self._given(scores, dual)
         return BOUNDS[self.bound].value(own, **given)
 
     def loss(
         self, scores: Float[Tensor, "n m"], dual: Float[Tensor, " n"], memory: dict[str, Any]
     ) -> Float[Tensor, ""]:
-        """What is minimised.
-
-        Arguments:
-            scores: As for ``value``.
-            dual: As for ``value``.
-            memory: Of this run, from step to step.
-        """
+        """What is minimised."""
         own, given = self._given(scores, dual)
         if self.bound == "mine":
             found, memory["average"] = mine_loss(own, memory.get("average"))
@@ -97,12 +86,7 @@ class Way:
 
 
 def jensen_shannon_truth(partners: Float[Tensor, " n"], strangers: Float[Tensor, " m"]) -> float:
-    """The Jensen–Shannon divergence of p(x, y) from p(x)p(y): the mean of both halves.
-
-    Arguments:
-        partners: Log density ratios of pairs drawn from the joint law.
-        strangers: Those of pairs drawn from the product of the margins.
-    """
+    """The Jensen–Shannon divergence of p(x, y) from p(x)p(y): the mean of both halves."""
     return float(math.log(2) - (softplus(-partners).mean() + softplus(strangers).mean()) / 2)
 
 
