@@ -14,10 +14,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from flatnce.kernels.fused import tiles
-from flatnce.kernels.fused.pull import pull_kernel, weigh_kernel
-from flatnce.kernels.fused.rows import bounds_kernel, finish_kernel, rows_kernel
-from flatnce.kernels.fused.scan import merge_kernel, scan_kernel
+from flatnce.core.kernels.fused import tiles
+from flatnce.core.kernels.fused.pull import pull_kernel, weigh_kernel
+from flatnce.core.kernels.fused.rows import bounds_kernel, finish_kernel, rows_kernel
+from flatnce.core.kernels.fused.scan import merge_kernel, scan_kernel
 
 FAST_MEMORY = {80: 166_912, 86: 101_376, 90: 232_448, 120: 101_376}
 """Bytes that a program may ask for, by compute capability."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from flatnce import DCL, EssController, FlatNCE, KeyQueue, LearnedTemperature, Monitor
-from flatnce.control import Cosine
-from flatnce.objectives import Objective
+from flatnce.core.control import Cosine
+from flatnce.core.objectives import Objective
 
 STEPS, BATCH, WIDTH = 5, 10, 8
 

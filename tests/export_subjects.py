@@ -2,10 +2,10 @@
 
 import torch
 
-from flatnce import checkpoint
-from flatnce.models import Encoder, backbone, head
-from flatnce.runlog import RunLog
-from flatnce.train import TrainConfig, Trained
+from flatnce.pretrain.models import Encoder, backbone, head
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import RunLog
+from flatnce.pretrain.training import TrainConfig, Trained
 
 MEAN, STD = 0.3, 0.2
 

@@ -19,7 +19,13 @@ from typing import Any
 import torch
 
 # Imported once in the process that the others are forked from.
-READY = ["torch", "torch._dynamo", "flatnce.cli.train", "flatnce.cli.sweep", "sklearn.datasets"]
+READY = [
+    "torch",
+    "torch._dynamo",
+    "flatnce.pretrain.commands.train",
+    "flatnce.pretrain.commands.sweep",
+    "sklearn.datasets",
+]
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def open_clip(share: Share, flags: tuple[bool, bool]) -> dict[str, Tensor]:
         local_loss=local, gather_with_grad=grad, rank=share.rank, world_size=share.world
     )
     log_scale = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-    unit = lambda z: normalize(z, dim=1)  # noqa: E731
+    unit = lambda z: normalize(z, dim=1)
     found = gradients(share, lambda z1, z2: loss_fn(unit(z1), unit(z2), log_scale.exp()))
     return found | {"scale": share.mean(log_scale.grad)}
 

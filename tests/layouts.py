@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import reference
+from flatnce.core.pairs import KeyQueue, Pairs
 from flatnce.functional import labelled, multi_view, two_tower, two_view, with_queue
-from flatnce.pairs import KeyQueue, Pairs
 
 Place = tuple[str, int] | tuple[str, int, int]
 Inputs = dict[str, Tensor]

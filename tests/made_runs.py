@@ -2,7 +2,7 @@
 
 import math
 
-from flatnce.runlog import RunLog, add_evaluation
+from flatnce.pretrain.runs.log import RunLog, add_evaluation
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 STEPS = 400

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from flatnce.data.augmentation.colour import Jitter
-from flatnce.data.views import Plan
+from flatnce.pretrain.data.augmentation.colour import Jitter
+from flatnce.pretrain.data.views import Plan
 
 BLENDS = ("brightness", "contrast", "saturation")
 

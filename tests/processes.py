@@ -19,8 +19,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor, faults
+from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
+from flatnce.core import faults
 from flatnce.functional import Contrast
 
 TIMEOUT = timedelta(seconds=60)

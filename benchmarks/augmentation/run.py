@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from flatnce.data.views import Views
-from flatnce.runlog import environment
+from flatnce.pretrain.data.views import Views
+from flatnce.pretrain.runs.log import environment
 
 SIZE, VIEWS, STRENGTH = 32, 2, 0.5
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -17,8 +17,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from flatnce.report.demo_figures import NAMES, by_step
-from flatnce.runlog import read_run
+from flatnce.paper.demo_figures import NAMES, by_step
+from flatnce.pretrain.runs.log import read_run
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results.json"

@@ -12,8 +12,8 @@ import statistics
 import time
 from pathlib import Path
 
-from flatnce.recipes.demo import Case, DemoConfig, one_thread, train_case
-from flatnce.runlog import environment
+from flatnce.paper.demo import Case, DemoConfig, one_thread, train_case
+from flatnce.pretrain.runs.log import environment
 
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 SETTINGS = ((4, 20.0), (8, 20.0), (16, 20.0), (32, 20.0), (8, 5.0))

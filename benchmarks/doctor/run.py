@@ -17,8 +17,8 @@ from cases import CASES
 from trained import TRAINED, trained
 
 from flatnce import doctor
-from flatnce.diagnosis import KINDS
-from flatnce.runlog import environment
+from flatnce.diagnose import KINDS
+from flatnce.pretrain.runs.log import environment
 
 # Thresholds were looked at on few seeds of trainings, which take longest.
 TUNING = {"made": range(5), "trained": range(2)}

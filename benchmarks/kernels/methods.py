@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 import flatnce
 from flatnce import functional as F
-from flatnce.contrast import contrast_of_batches
-from flatnce.diagnostics import Monitor, Snapshot
+from flatnce.core.contrast import contrast_of_batches
+from flatnce.core.diagnostics import Monitor, Snapshot
 
 TEMPERATURE = 0.125  # beta is 8: those that scale bfloat16 rows by it round nothing
 BETA = 1 / TEMPERATURE

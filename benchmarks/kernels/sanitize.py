@@ -10,11 +10,11 @@ from itertools import product
 import torch
 from torch.nn.functional import normalize
 
-from flatnce.data import Views
-from flatnce.kernels.fused import paired_statistics, pulling, row_statistics
-from flatnce.models import Encoder, backbone, head
-from flatnce.models.swift import swift
-from flatnce.selection import NEVER, Selection
+from flatnce.core.kernels.fused import paired_statistics, pulling, row_statistics
+from flatnce.core.selection import NEVER, Selection
+from flatnce.pretrain.data import Views
+from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.models import Encoder, backbone, head
 
 CUDA = torch.device("cuda", 0)
 

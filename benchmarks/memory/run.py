@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from flatnce import functional as F
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 SIZES = (2048, 8192, 16384, 32768)
 KERNELS = ("dense", "chunked")

@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 
 def run_pieces(function, pieces, file, processes, **header):

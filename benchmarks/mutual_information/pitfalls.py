@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from flatnce import mi
-from flatnce.diagnostics import best_scale
-from flatnce.runlog import environment
+from flatnce.core.diagnostics import best_scale
+from flatnce.pretrain.runs.log import environment
 
 HERE = Path(__file__).parent
 INFONCE, DV, NWJ, SMILE, FLATNCE, FLO, CROSS_FITTED = (

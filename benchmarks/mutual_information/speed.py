@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from flatnce import mi
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from flatnce import functional as F
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NEGATIVES = (1, 31, 255)

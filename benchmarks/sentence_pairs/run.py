@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 BATCH, DEFAULT_SCALE, HIGH_SCORE = 16, 20.0, 4.0
 YEARS = {"train": ("2012", "2013"), "validation": ("2014",), "test": ("2015", "2016")}

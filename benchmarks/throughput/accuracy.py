@@ -31,13 +31,13 @@ from pathlib import Path
 import torch
 import trainings
 
-from flatnce import checkpoint
-from flatnce.data import load
 from flatnce.environment import environment
-from flatnce.evaluate import extract, knn_scores, linear_probe, measure
-from flatnce.train import TrainConfig
-from flatnce.train.images import normalisation
-from flatnce.train.saved import CHECKPOINTS
+from flatnce.pretrain.data import load
+from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.images import normalisation
+from flatnce.pretrain.training.saved import CHECKPOINTS
 
 HERE = Path(__file__).parent
 BATCH, NEIGHBOURS = 32, 200

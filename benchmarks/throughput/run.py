@@ -26,7 +26,7 @@ import torch
 import trainings
 
 from flatnce.environment import environment
-from flatnce.train.sweep_room import MOST_AT_ONCE
+from flatnce.pretrain.sweeping.room import MOST_AT_ONCE
 
 BATCHES = (32, 256, 16, 64, 128, 512)
 PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))
@@ -111,7 +111,7 @@ def one_run(options, config, batch):
 
 
 def part_sweep(options, root):
-    """Runs side by side: flatnce.train.sweep as users call it."""
+    """Runs side by side: flatnce.pretrain.sweeping.sweep as users call it."""
     found = {"runs": options.runs, "batch": SWEEP_BATCH, "goal": goal_of(options, SWEEP_BATCH)}
     found["sweep"] = by_sweep(options, root)
     print(f"  {found['sweep']}", flush=True)
@@ -173,7 +173,7 @@ def by_sweep(options, root):
 
 def one_sweep(options, root):
     """Images a second in sum while all runs are under way, from the lines that they log."""
-    from flatnce.train import sweep
+    from flatnce.pretrain.sweeping.sweep import sweep
 
     every = 5 if options.cpu else None
     configs = {
@@ -287,8 +287,8 @@ def part_peers(options, root):
 
 def part_evaluate(options, root):
     """kNN, linear probe and large-pool information of features of ten classes that overlap."""
-    from flatnce.diagnostics import pool_information
-    from flatnce.evaluate import Features, knn_scores, linear_probe, measure
+    from flatnce.core.diagnostics import pool_information
+    from flatnce.pretrain.evaluation import Features, knn_scores, linear_probe, measure
 
     device = "cpu" if options.cpu else "cuda"
     n, asked, width = (600, 200, 16) if options.cpu else (50_000, 10_000, 512)
@@ -358,8 +358,8 @@ def by_scikit_learn(train, test, times):
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.preprocessing import StandardScaler
 
-    from flatnce.evaluate.choice import validation_split
-    from flatnce.evaluate.probe import REGULARISATIONS, VALIDATION
+    from flatnce.pretrain.evaluation.choice import validation_split
+    from flatnce.pretrain.evaluation.probe import REGULARISATIONS, VALIDATION
 
     features, labels = train.features.cpu().numpy(), train.labels.cpu().numpy()
     asked, truth = test.features.cpu().numpy(), test.labels.cpu().numpy()

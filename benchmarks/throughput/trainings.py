@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from flatnce.data.augmentation import fused
-from flatnce.train import images as train_images
-from flatnce.train import preset
-from flatnce.train.sweep_queues import QUEUES, ask_for_queues
-from flatnce.train.training import Training
+from flatnce.pretrain.data.augmentation import fused
+from flatnce.pretrain.sweeping.queues import QUEUES, ask_for_queues
+from flatnce.pretrain.training import images as train_images
+from flatnce.pretrain.training import preset
+from flatnce.pretrain.training.training import Training
 
 RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from flatnce.diagnostics import Snapshot
+from flatnce.core.diagnostics import Snapshot
 from flatnce.integrations.open_clip import FlatClipLoss
-from flatnce.runlog import environment
+from flatnce.pretrain.runs.log import environment
 
 BATCH, POOL, SIDE, SEEN, WIDTH = 32, 1000, 32, 12, 128
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

@@ -18,9 +18,9 @@ from typing import Any
 
 import tyro
 
-from flatnce.cli import COMMANDS
+from flatnce.cli import COMMANDS, HOMES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
-from flatnce.train import PRESETS, TrainConfig
+from flatnce.pretrain.training import PRESETS, TrainConfig
 
 HERE = Path(__file__).parent
 MADE = "<!-- Made by generate.py from the program; change it there. -->\n"
@@ -137,7 +137,7 @@ def options_of(command: str) -> type:
     Arguments:
         command: Its name.
     """
-    found: type = getattr(import_module(f"flatnce.cli.{command}"), f"{command.title()}Options")
+    found: type = getattr(import_module(HOMES[command]), f"{command.title()}Options")
     return found
 
 

@@ -5,69 +5,45 @@ The few names a training script needs. They are imported when first touched (PEP
 modules, see ``flatnce.functional`` for the pure functions under the classes.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    import flatnce.functional as functional
-    from flatnce.control import EssController
-    from flatnce.diagnosis import doctor
-    from flatnce.diagnostics import Monitor
-    from flatnce.objectives import (
-        DCL,
-        FlatNCE,
-        FlatNCEPlus,
-        HolderFlatNCE,
-        InfoNCE,
-        LearnedTemperature,
-    )
-    from flatnce.pairs import KeyQueue
-
-__all__ = [
-    "FlatNCE",
-    "InfoNCE",
-    "DCL",
-    "HolderFlatNCE",
-    "FlatNCEPlus",
-    "Monitor",
-    "EssController",
-    "KeyQueue",
-    "LearnedTemperature",
-    "doctor",
-    "functional",
-    "__version__",
-]
+    from flatnce import functional as functional
+    from flatnce import mi as mi
+    from flatnce import pretrain as pretrain
+    from flatnce.core.control import EssController as EssController
+    from flatnce.core.diagnostics import Monitor as Monitor
+    from flatnce.core.objectives import DCL as DCL
+    from flatnce.core.objectives import FlatNCE as FlatNCE
+    from flatnce.core.objectives import FlatNCEPlus as FlatNCEPlus
+    from flatnce.core.objectives import HolderFlatNCE as HolderFlatNCE
+    from flatnce.core.objectives import InfoNCE as InfoNCE
+    from flatnce.core.objectives import LearnedTemperature as LearnedTemperature
+    from flatnce.core.pairs import KeyQueue as KeyQueue
+    from flatnce.diagnose import doctor as doctor
 
 __version__ = "0.1.0"
 
-# Where each lazy name lives; None marks a submodule, which is its own home.
-_HOMES: dict[str, str | None] = {
-    "FlatNCE": "flatnce.objectives",
-    "InfoNCE": "flatnce.objectives",
-    "DCL": "flatnce.objectives",
-    "HolderFlatNCE": "flatnce.objectives",
-    "FlatNCEPlus": "flatnce.objectives",
-    "Monitor": "flatnce.diagnostics",
-    "EssController": "flatnce.control",
-    "KeyQueue": "flatnce.pairs",
-    "LearnedTemperature": "flatnce.objectives",
-    "doctor": "flatnce.diagnosis",
-    "functional": None,
-}
+_OBJECTIVES = "flatnce.core.objectives"
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 (a class or a module)
-    """Import a public name when it is first touched, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flatnce' has no attribute {name!r}; it has {__all__}")
-    home = _HOMES[name]
-    value = (
-        import_module(f"flatnce.{name}") if home is None else getattr(import_module(home), name)
-    )
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, whether or not they are imported yet."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "FlatNCE": _OBJECTIVES,
+        "InfoNCE": _OBJECTIVES,
+        "DCL": _OBJECTIVES,
+        "HolderFlatNCE": _OBJECTIVES,
+        "FlatNCEPlus": _OBJECTIVES,
+        "Monitor": "flatnce.core.diagnostics",
+        "EssController": "flatnce.core.control",
+        "KeyQueue": "flatnce.core.pairs",
+        "LearnedTemperature": _OBJECTIVES,
+        "doctor": "flatnce.diagnose",
+        "functional": "flatnce.functional",
+        "mi": "flatnce.mi",
+        "pretrain": "flatnce.pretrain",
+    },
+)
+__all__ += ["__version__"]

@@ -48,7 +48,7 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
     return dict(plain(found))
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 (JSON in, JSON out)
+def plain(value: Any) -> Any:
     """The value in what JSON can hold, without the paths of this machine."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))

@@ -1,8 +1,8 @@
 """Every function in one place: ``from flatnce import functional as F``."""
 
-from flatnce.contrast import Contrast, contrast_from_logits, contrast_of, importance_weights
-from flatnce.control import solve_for_ess
-from flatnce.diagnostics import (
+from flatnce.core.contrast import Contrast, contrast_from_logits, contrast_of, importance_weights
+from flatnce.core.control import solve_for_ess
+from flatnce.core.diagnostics import (
     alignment,
     effective_rank,
     effective_sample_size,
@@ -14,8 +14,8 @@ from flatnce.diagnostics import (
     temperature_for_ess,
     uniformity,
 )
-from flatnce.objectives import cross_entropy, dcl, flatnce, flatnce_plus, infonce
-from flatnce.pairs import Pairs, labelled, multi_view, two_tower, two_view, with_queue
+from flatnce.core.objectives import cross_entropy, dcl, flatnce, flatnce_plus, infonce
+from flatnce.core.pairs import Pairs, labelled, multi_view, two_tower, two_view, with_queue
 
 __all__ = [
     "Contrast",

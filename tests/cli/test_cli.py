@@ -8,7 +8,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
-from flatnce.cli.other_names import OTHER_NAMES
+from flatnce.cli.aliases import OTHER_NAMES
 from forked import Forked
 
 TINY = (
@@ -195,7 +195,7 @@ def test_another_programs_name_of_an_option_is_answered_with_ours(capsys, comman
 
 def test_other_names_are_of_options_that_are_there_and_are_none_themselves():
     from flatnce.cli.short_help import descriptions
-    from flatnce.cli.train import TrainOptions
+    from flatnce.pretrain.commands.train import TrainOptions
 
     ours = {name.replace("_", "-") for name in descriptions(TrainOptions())}
     assert set(OTHER_NAMES.values()) <= ours and not set(OTHER_NAMES) & ours

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from flatnce import FlatNCE, Monitor
-from flatnce.cli import COMMANDS
-from flatnce.runlog import read_run
-from flatnce.train import preset, train
+from flatnce.cli import COMMANDS, HOMES
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import preset, train
 
 REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
 KEYS_PAGE = (REFERENCE / "log-keys.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def printed_help(command, flag="--help"):
     """What a command prints when asked for help; where that is a part, for all of it."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        import_module(f"flatnce.cli.{command}").run([flag])
+        import_module(HOMES[command]).run([flag])
     partial = flag == "--help" and "--help-all" in out.getvalue()
     return printed_help(command, "--help-all") if partial else out.getvalue()
 

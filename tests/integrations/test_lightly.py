@@ -12,7 +12,7 @@ import torch
 import integration_processes
 from flatnce import EssController, LearnedTemperature
 from flatnce import functional as F
-from flatnce.control import Cosine
+from flatnce.core.control import Cosine
 from flatnce.integrations.lightly import FlatNCELoss
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "from_lightly.py"

@@ -13,13 +13,9 @@ from flatnce.integrations.trainers import Recorder
 REASON = "pytorch-metric-learning is not installed: pip install 'flatnce[metric-learning]'"
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)
 
-from pytorch_metric_learning import distances, miners, reducers, regularizers  # noqa: E402
+from pytorch_metric_learning import distances, miners, reducers, regularizers
 
-from flatnce.integrations.metric_learning import (  # noqa: E402
-    CrossBatchMemory,
-    FlatNCELoss,
-    SelfSupervisedLoss,
-)
+from flatnce.integrations.metric_learning import CrossBatchMemory, FlatNCELoss, SelfSupervisedLoss
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "from_metric_learning.py"
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

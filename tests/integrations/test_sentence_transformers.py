@@ -18,12 +18,12 @@ reason = "sentence-transformers is not installed: pip install 'flatnce[sentence-
 pytest.importorskip("sentence_transformers", reason=reason)
 pytest.importorskip("datasets", reason="its trainer needs datasets: pip install datasets")
 
-from sentence_transformers.sentence_transformer import losses  # noqa: E402
-from sentence_transformers.util import cos_sim, dot_score, euclidean_sim  # noqa: E402
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.util import cos_sim, dot_score, euclidean_sim
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flatnce import EssController, LearnedTemperature  # noqa: E402
-from flatnce.integrations.sentence_transformers import (  # noqa: E402
+from flatnce import EssController, LearnedTemperature
+from flatnce.integrations.sentence_transformers import (
     CachedFlatNCERankingLoss,
     FlatNCERankingLoss,
     FlatNCESymmetricRankingLoss,

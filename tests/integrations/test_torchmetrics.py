@@ -7,10 +7,11 @@ from torch import Tensor
 reason = "torchmetrics is not installed: pip install 'flatnce[torchmetrics]'"
 pytest.importorskip("torchmetrics", reason=reason)
 
-from torchmetrics import MetricCollection  # noqa: E402
+from torchmetrics import MetricCollection
 
-from flatnce import FlatNCE, Monitor, faults  # noqa: E402
-from flatnce.integrations.torchmetrics import ContrastiveDiagnostics  # noqa: E402
+from flatnce import FlatNCE, Monitor
+from flatnce.core import faults
+from flatnce.integrations.torchmetrics import ContrastiveDiagnostics
 
 
 def views(rows: int, spread: float = 0.5) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from estimator_reference import infonce as slow_infonce
 from estimator_reference import running_means
-from flatnce.diagnostics import best_scale
+from flatnce.core.diagnostics import best_scale
 from flatnce.mi import SeparableCritic, critic_for, perceptron
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics_gaussian import gaussian_critic

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from flatnce.diagnostics import pool_information
+from flatnce.core.diagnostics import pool_information
 from flatnce.mi import embedding_information
 
 

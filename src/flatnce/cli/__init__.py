@@ -32,6 +32,23 @@ COMMANDS = {
     "cost": "devices x hours x price: the paper's table and your own run",
 }
 
+# The module of each command.
+HOMES = {
+    "demo": "flatnce.paper.commands.demo",
+    "data": "flatnce.pretrain.commands.data",
+    "train": "flatnce.pretrain.commands.train",
+    "resume": "flatnce.pretrain.commands.resume",
+    "sweep": "flatnce.pretrain.commands.sweep",
+    "evaluate": "flatnce.pretrain.commands.evaluate",
+    "report": "flatnce.pretrain.commands.report",
+    "compare": "flatnce.pretrain.commands.compare",
+    "export": "flatnce.pretrain.commands.export",
+    "mi": "flatnce.mi.command.command",
+    "reproduce": "flatnce.paper.commands.reproduce",
+    "doctor": "flatnce.diagnose.command",
+    "cost": "flatnce.paper.commands.cost",
+}
+
 # Set where `--devices` started this process; see flatnce.cli.launch.
 LAUNCHED = "FLATNCE_LAUNCH"
 
@@ -68,7 +85,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         return 0  # started anew after an error that would only come again
     try:
         _before_loading(called, name, arguments)
-        return int(import_module(f"flatnce.cli.{name}").run(arguments))
+        return int(import_module(HOMES[name]).run(arguments))
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
     except BrokenPipeError:  # whoever reads has read enough, as head does
@@ -93,7 +110,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 def _before_loading(called: str, name: str, arguments: Sequence[str]) -> None:
     """What should not wait for torch, which takes seconds to load."""
     if name in ("train", "sweep"):
-        import_module("flatnce.cli.other_names").refuse_other_names(arguments)
+        import_module("flatnce.cli.aliases").refuse_other_names(arguments)
     serves = name in ("report", "compare") and "--watch" in arguments
     if serves and not {"--json", "-h", "--help"} & set(arguments):
         print(f"{called}: reads what there is; the page's address comes in a moment", flush=True)

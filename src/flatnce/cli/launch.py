@@ -16,9 +16,9 @@ from types import FrameType
 
 import torch
 
-from flatnce.train.interrupts import LAUNCH_VARIABLE, LAUNCHER, STOP
+from flatnce.pretrain.training.interrupts import LAUNCH_VARIABLE, LAUNCHER, STOP
 
-__all__ = ["give_up", "has_given_up", "launch"]
+__all__ = ["launch"]
 
 RESTARTS = 3
 FAILURE = "failure.json"

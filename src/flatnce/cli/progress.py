@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flatnce.train.config import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 
-__all__ = ["progress_line", "showing"]
+__all__ = ["EARLY", "progress_line", "showing"]
 
 Report = Callable[[Mapping[str, Any]], None]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["descriptions", "short_help"]
+__all__ = ["short_help"]
 
 WIDTH = 92
 
 
-def descriptions(options: Any) -> dict[str, tuple[Any, str]]:  # noqa: ANN401 (a dataclass)
+def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
     """Every leaf of nested dataclasses: its value and what its docstring says of it."""
     said = _said(type(options))
     found: dict[str, tuple[Any, str]] = {}
@@ -26,7 +26,7 @@ def descriptions(options: Any) -> dict[str, tuple[Any, str]]:  # noqa: ANN401 (a
 
 def short_help(
     usage: str,
-    options: Any,  # noqa: ANN401 (a dataclass)
+    options: Any,
     names: Sequence[str],
     sections: Mapping[str, Iterable[tuple[str, str]]],
 ) -> str:
@@ -54,7 +54,7 @@ def _said(kind: type) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 (any option's)
+def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "" if isinstance(value, bool) else " ..."
     if isinstance(value, tuple):

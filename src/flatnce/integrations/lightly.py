@@ -10,13 +10,11 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce import distributed
+from flatnce.core import distributed
+from flatnce.core.objectives import FlatNCE
+from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.pairs import KeyQueue
 from flatnce.integrations.lonely import is_lonely, passed_over
-from flatnce.objectives import FlatNCE
-from flatnce.objectives.temperature import Temperature
-from flatnce.pairs import KeyQueue
-
-__all__ = ["FlatNCELoss"]
 
 
 class FlatNCELoss(FlatNCE):
@@ -24,7 +22,7 @@ class FlatNCELoss(FlatNCE):
 
     Takes un-normalised projections. The value is NT-Xent's, hence never negative; the gradient is
     that of lightly's ``DCLLoss`` at the same temperature. Diagnostics are in
-    :attr:`~flatnce.objectives.Objective.last`.
+    :attr:`~flatnce.core.objectives.Objective.last`.
 
     With a memory bank (MoCo) the first argument is the query, the second its key, and the bank
     alone holds the negatives. As in lightly it starts with random unit rows and takes in keys

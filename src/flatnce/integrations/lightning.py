@@ -13,8 +13,6 @@ from torch import nn
 from flatnce.extras import needed
 from flatnce.integrations.trainers import Ess, Recorder
 
-__all__ = ["DiagnosticsCallback"]
-
 _PURPOSE = "flatnce.integrations.lightning"
 
 
@@ -74,7 +72,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         """The verdict now, one sentence an objective; empty before the first reading."""
         return "\n".join(str(found) for found in self.diagnostics.verdicts().values())
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401 (the host's)
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Find the objectives, before a checkpoint is loaded into them.
 
         Arguments:
@@ -87,9 +85,9 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
 
     def on_train_batch_end(
         self,
-        trainer: Any,  # noqa: ANN401 (the host's)
-        pl_module: Any,  # noqa: ANN401
-        *batch: Any,  # noqa: ANN401
+        trainer: Any,
+        pl_module: Any,
+        *batch: Any,
     ) -> None:
         """Take the batch, and read when it is time.
 
@@ -104,7 +102,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         if every and step != self._read_at and step % every == 0:
             self._read(trainer)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Read what is left of the last interval.
 
         Arguments:
@@ -126,7 +124,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         self.diagnostics.load_state_dict(state_dict["diagnostics"])
         self._read_at = state_dict["read_at"]
 
-    def _read(self, trainer: Any) -> None:  # noqa: ANN401
+    def _read(self, trainer: Any) -> None:
         step = trainer.global_step
         found = self.diagnostics.read(step)
         self._read_at = step

@@ -8,13 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce import distributed
-from flatnce.contrast import Contrast
-from flatnce.control import EssController
-from flatnce.objectives import Objective
-from flatnce.objectives.temperature import TemperatureSource
-
-__all__ = ["is_lonely", "nothing", "passed_over"]
+from flatnce.core import distributed
+from flatnce.core.contrast import Contrast
+from flatnce.core.control import EssController
+from flatnce.core.objectives import Objective
+from flatnce.core.objectives.temperature import TemperatureSource
 
 
 def is_lonely(*columns: Tensor, processes: int = 1) -> bool:

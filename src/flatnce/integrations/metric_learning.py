@@ -13,18 +13,16 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from flatnce.contrast import Contrast
-from flatnce.contrast.record import report
-from flatnce.diagnostics import Snapshot
+from flatnce.core.contrast import Contrast
+from flatnce.core.contrast.record import report
+from flatnce.core.diagnostics import Snapshot
+from flatnce.core.kernels import RowStatistics, statistics_of_scores
+from flatnce.core.objectives.functional import flatnce
 from flatnce.extras import needed
-from flatnce.kernels import RowStatistics, statistics_of_scores
-from flatnce.objectives.functional import flatnce
 
 needed("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
-from pytorch_metric_learning import losses  # noqa: E402 (after the message that names the extra)
-from pytorch_metric_learning.distances import CosineSimilarity  # noqa: E402
-
-__all__ = ["CrossBatchMemory", "FlatNCELoss", "SelfSupervisedLoss"]
+from pytorch_metric_learning import losses
+from pytorch_metric_learning.distances import CosineSimilarity
 
 Losses = dict[str, dict[str, Any]]
 
@@ -59,7 +57,7 @@ class FlatNCELoss(losses.GenericPairLoss):
 
     temperature: float
 
-    def __init__(self, temperature: float = 0.07, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, temperature: float = 0.07, **options: Any) -> None:
         """Check the temperature."""
         super().__init__(mat_based_loss=True, **options)
         if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf):

@@ -12,14 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce import distributed
-from flatnce.contrast import Contrast, contrast_of, contrast_of_batches
-from flatnce.diagnostics import Snapshot
+from flatnce.core import distributed
+from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
+from flatnce.core.diagnostics import Snapshot
+from flatnce.core.objectives.functional import flatnce
+from flatnce.core.pairs import two_tower
 from flatnce.integrations.lonely import is_lonely, nothing
-from flatnce.objectives.functional import flatnce
-from flatnce.pairs import two_tower
-
-__all__ = ["LOGGED", "FlatClipLoss", "create_loss"]
 
 LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1")
 """Diagnostics that can go to open_clip's logger."""
@@ -186,7 +184,7 @@ class _Logged(dict[str, Tensor]):
         return {name: value for name, value in self.items() if name.endswith("_loss")}.values()
 
 
-def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:  # noqa: ANN401
+def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:
     """Stands in for ``open_clip.create_loss`` in a copy of the released training script.
 
     Arguments:

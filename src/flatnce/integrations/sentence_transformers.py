@@ -12,30 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatnce.core.objectives.temperature import Temperature
 from flatnce.extras import needed
-from flatnce.objectives.temperature import Temperature
 
 needed(
     "sentence_transformers", "flatnce.integrations.sentence_transformers", "sentence-transformers"
 )
-from sentence_transformers import SentenceTransformerTrainer  # noqa: E402 (after naming the extra)
-from sentence_transformers.sentence_transformer import losses  # noqa: E402
-from sentence_transformers.util import cos_sim  # noqa: E402
+from sentence_transformers import SentenceTransformerTrainer
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.util import cos_sim
 
-from flatnce.integrations.sentence_transformers_base import (  # noqa: E402
-    CITATION,
-    Ranked,
-    Similarity,
-    scale_of,
-)
-from flatnce.integrations.transformers import DiagnosticsMixin  # noqa: E402
-
-__all__ = [
-    "CachedFlatNCERankingLoss",
-    "FlatNCERankingLoss",
-    "FlatNCESymmetricRankingLoss",
-    "FlatNCETrainer",
-]
+from flatnce.integrations.sentence_transformers_base import CITATION, Ranked, Similarity, scale_of
+from flatnce.integrations.transformers import DiagnosticsMixin
 
 SYMMETRIC = ("query_to_doc", "doc_to_query")
 
@@ -225,7 +213,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
             return self._value(columns)
         met: list[tuple[Tensor, Tensor]] = []
 
-        def stand_in(source: nn.Module, given: Any, temperature: Any) -> Tensor | None:  # noqa: ANN401
+        def stand_in(source: nn.Module, given: Any, temperature: Any) -> Tensor | None:
             if not (isinstance(temperature, Tensor) and temperature.requires_grad):
                 return None
             met.append((temperature, temperature.detach().requires_grad_()))
@@ -251,7 +239,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         own, inner = self.__dict__.get("calculate_loss"), self.calculate_loss
         kept: list[Tensor] = []
 
-        def keeping(*given: Any, **options: Any) -> Tensor:  # noqa: ANN401 (the host's)
+        def keeping(*given: Any, **options: Any) -> Tensor:
             kept.append(inner(*given, **options))
             return kept[-1]
 

@@ -6,11 +6,9 @@ from typing import Any, TypeAlias
 from sentence_transformers.util import cos_sim, dot_score
 from torch import Tensor, nn
 
-from flatnce.diagnostics import Snapshot
+from flatnce.core.diagnostics import Snapshot
+from flatnce.core.objectives.temperature import Temperature
 from flatnce.integrations import sentence_transformers_ranking as ranking
-from flatnce.objectives.temperature import Temperature
-
-__all__ = ["CITATION", "Ranked", "Similarity", "scale_of"]
 
 Similarity: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 USUAL_SCALE = 20.0
@@ -25,7 +23,7 @@ CITATION = """
     archivePrefix={arXiv},
     primaryClass={cs.LG}
 }
-"""  # noqa: E501
+"""
 
 
 class Ranked(nn.Module):

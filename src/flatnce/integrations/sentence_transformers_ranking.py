@@ -12,15 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce import distributed, faults, objectives
-from flatnce.contrast import Contrast, contrast_of
+from flatnce.core import distributed, faults, objectives
+from flatnce.core.contrast import Contrast, contrast_of
+from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.pairs import Pairs
+from flatnce.core.pairs.arguments import Arguments
+from flatnce.core.selection import STRANGER, Selection
 from flatnce.integrations.lonely import is_lonely, passed_over
-from flatnce.objectives.temperature import Temperature
-from flatnce.pairs import Pairs
-from flatnce.pairs.arguments import Arguments
-from flatnce.selection import STRANGER, Selection
-
-__all__ = ["DIRECTIONS", "FlatNCE", "InfoNCE", "Ranking"]
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
@@ -29,7 +27,7 @@ class Ranking(objectives.Objective, ABC):
     """Called with queries, documents and columns of hard negatives, all (b, d).
 
     Arguments:
-        temperature: As in :class:`~flatnce.objectives.Objective`.
+        temperature: As in :class:`~flatnce.core.objectives.Objective`.
         directions: Whose similarities are contrasted, of :data:`DIRECTIONS`.
         joint: One pool of all directions for a pair; else a row for each direction.
         gather: Contrast with the rows of every process.

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from flatnce import faults
-from flatnce.contrast import Contrast, contrast_of
-from flatnce.diagnostics import (
+from flatnce.core import faults
+from flatnce.core.contrast import Contrast, contrast_of
+from flatnce.core.diagnostics import (
     Snapshot,
     Verdict,
     effective_sample_size,
@@ -21,14 +21,12 @@ from flatnce.diagnostics import (
     saturated_share,
     verdict_on,
 )
-from flatnce.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.core.pairs import two_tower, two_view
 from flatnce.extras import needed
-from flatnce.pairs import two_tower, two_view
 
 needed("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
-from torchmetrics import Metric  # noqa: E402 (after the message that names the extra)
-
-__all__ = ["ContrastiveDiagnostics"]
+from torchmetrics import Metric
 
 _LAYOUTS: dict[str, Callable[..., Any]] = {"two_view": two_view, "two_tower": two_tower}
 _MEANS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1", "negatives")
@@ -65,7 +63,7 @@ class ContrastiveDiagnostics(Metric):
         temperature: float = 0.1,
         layout: str = "two_view",
         width: int | None = None,
-        **options: Any,  # noqa: ANN401 (the host's)
+        **options: Any,
     ) -> None:
         """Check the options and register the sums."""
         super().__init__(**options)

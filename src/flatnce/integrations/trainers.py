@@ -7,12 +7,10 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from flatnce import distributed
-from flatnce.control import EssController, Schedule
-from flatnce.diagnostics import Monitor, Snapshot, Verdict
-from flatnce.objectives import LearnedTemperature, Objective
-
-__all__ = ["Ess", "Recorder", "objectives_in"]
+from flatnce.core import distributed
+from flatnce.core.control import EssController, Schedule
+from flatnce.core.diagnostics import Monitor, Snapshot, Verdict
+from flatnce.core.objectives import LearnedTemperature, Objective
 
 Ess: TypeAlias = float | Schedule | EssController
 """A wanted ESS: a number, a schedule of numbers, or a controller of one's own."""
@@ -25,15 +23,15 @@ _LOUD = ("collapsed", "saturated")  # the others come and go, above all early on
 def objectives_in(*roots: object) -> dict[str, nn.Module]:
     """Every loss of flatnce inside modules, or inside mappings of modules, by its name there.
 
-    That is an :class:`~flatnce.objectives.Objective`, or any other module that leaves a
-    :class:`~flatnce.diagnostics.Snapshot` behind in ``last``, such as ``FlatClipLoss``. One that
+    That is an :class:`~flatnce.core.objectives.Objective`, or any other module that leaves a
+    :class:`~flatnce.core.diagnostics.Snapshot` behind in ``last``, such as ``FlatClipLoss``. One that
     only passes on the ``last`` of an objective inside it is found as that objective.
 
     Arguments:
         *roots: Modules, mappings of names to modules, or anything else, which is passed over.
 
     Examples:
-        >>> from flatnce.objectives import FlatNCE
+        >>> from flatnce.core.objectives import FlatNCE
         >>> list(objectives_in({"text": FlatNCE()}, None))
         ['text']
     """
@@ -62,14 +60,14 @@ class Recorder:
 
     Arguments:
         ess: Let every objective's temperature hold this ESS, from where it stands now on. Refused
-            for losses that are no :class:`~flatnce.objectives.Objective`, whose temperature is
+            for losses that are no :class:`~flatnce.core.objectives.Objective`, whose temperature is
             given, and for a temperature that is learned.
         prefix: Put before every key.
         rows: Samples a step for the geometry, see :class:`~flatnce.Monitor`; 0 for none.
 
     Examples:
         >>> import torch
-        >>> from flatnce.objectives import FlatNCE
+        >>> from flatnce.core.objectives import FlatNCE
         >>> loss_fn, recorder = FlatNCE(), Recorder()
         >>> recorder.watch(loss_fn)
         >>> loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))

@@ -14,9 +14,7 @@ from flatnce.extras import needed
 from flatnce.integrations.trainers import Ess, Recorder
 
 needed("transformers", "flatnce.integrations.transformers", "transformers")
-from transformers import Trainer, TrainerCallback  # noqa: E402 (after naming the extra)
-
-__all__ = ["DiagnosticsCallback", "DiagnosticsMixin", "FlatNCETrainer"]
+from transformers import Trainer, TrainerCallback
 
 
 class DiagnosticsMixin:
@@ -37,10 +35,10 @@ class DiagnosticsMixin:
 
     def __init__(
         self,
-        *arguments: Any,  # noqa: ANN401 (the host's)
+        *arguments: Any,
         ess: Ess | None = None,
         rows: int = 256,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         """Build the trainer, then look for its objectives."""
         super().__init__(*arguments, **options)
@@ -48,14 +46,14 @@ class DiagnosticsMixin:
         if getattr(self, "model", None) is not None:
             self._watch()
 
-    def training_step(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
         """The trainer's step, and a look at what the objectives left behind."""
         self._watch()
         loss = super().training_step(*arguments, **options)  # type: ignore[misc]
         self.diagnostics.take()
         return loss
 
-    def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+    def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> None:
         """Log, with the diagnostics where the training loss is logged.
 
         Arguments:
@@ -94,7 +92,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.loss_fn = loss_fn
         self.diagnostics = Recorder(ess=ess, rows=rows)
 
-    def attach(self, trainer: Any) -> None:  # noqa: ANN401 (any trainer of the host)
+    def attach(self, trainer: Any) -> None:
         """Join a trainer, before its loggers: they then see what this adds.
 
         Arguments:
@@ -103,26 +101,26 @@ class DiagnosticsCallback(TrainerCallback):
         self.diagnostics.watch(self.loss_fn, getattr(trainer, "loss", None), trainer.model)
         trainer.callback_handler.callbacks.insert(0, self)
 
-    def on_train_begin(self, *events: Any, **options: Any) -> None:  # noqa: ANN401
+    def on_train_begin(self, *events: Any, **options: Any) -> None:
         """Find the objectives, where the callback was given to the trainer's constructor."""
         if not self.diagnostics.objectives:
             self.diagnostics.watch(self.loss_fn, options.get("model"))
 
-    def on_substep_end(self, *events: Any, **options: Any) -> None:  # noqa: ANN401
+    def on_substep_end(self, *events: Any, **options: Any) -> None:
         """Take a batch whose gradient is accumulated."""
         self.diagnostics.take()
 
-    def on_step_end(self, *events: Any, **options: Any) -> None:  # noqa: ANN401
+    def on_step_end(self, *events: Any, **options: Any) -> None:
         """Take a batch."""
         self.diagnostics.take()
 
     def on_log(
         self,
-        args: Any,  # noqa: ANN401 (the host's)
-        state: Any,  # noqa: ANN401
-        control: Any,  # noqa: ANN401
+        args: Any,
+        state: Any,
+        control: Any,
         logs: dict[str, Any] | None = None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         """Add the diagnostics where the training loss is logged.
 

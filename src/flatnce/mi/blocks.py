@@ -12,21 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce import faults
-from flatnce.contrast import Contrast, contrast_from_logits
+from flatnce.core import faults
+from flatnce.core.contrast import Contrast, contrast_from_logits
 
-__all__ = [
-    "BLOCK_ENTRIES",
-    "Rows",
-    "ScoreBlocks",
-    "Scores",
-    "blocks_of",
-    "each_row",
-    "paired_blocks",
-    "pool_log_sum",
-    "recentre",
-    "row_statistics",
-]
+__all__ = ["pool_log_sum", "recentre", "row_statistics"]
 
 BLOCK_ENTRIES = 2**21
 """Scores made at once: reducing them takes some ten copies of that, 160 MiB in float64."""

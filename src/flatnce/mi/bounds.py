@@ -25,23 +25,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from flatnce.contrast import Contrast
-from flatnce.diagnostics.saturation import mutual_information
+from flatnce.core.contrast import Contrast
+from flatnce.core.diagnostics.saturation import mutual_information
 from flatnce.mi.blocks import Rows, Scores, pool_log_sum, recentre, row_statistics
 
-__all__ = [
-    "barber_agakov",
-    "cross_fitted_dual",
-    "cross_fitted_flo",
-    "donsker_varadhan",
-    "flatnce",
-    "flo",
-    "infonce",
-    "log_partition",
-    "nwj",
-    "optimal_dual",
-    "tuba",
-]
+__all__ = ["barber_agakov", "flo", "infonce"]
 
 
 def log_partition(rows: Rows) -> Float[Tensor, ""]:

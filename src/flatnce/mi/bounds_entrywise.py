@@ -10,11 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from flatnce.contrast import Contrast
+from flatnce.core.contrast import Contrast
 from flatnce.mi.blocks import Rows, Scores, blocks_of, each_row, row_statistics
 from flatnce.mi.bounds import log_partition
-
-__all__ = ["classification_loss", "holder_statistics", "interpolated", "jensen_shannon", "smile"]
 
 
 def interpolated(

@@ -12,7 +12,7 @@ from torch import Tensor
 from flatnce.mi import bounds, bounds_entrywise, bounds_losses
 from flatnce.mi.blocks import Rows
 
-__all__ = ["BOUNDS", "Bound", "Promise", "bound_named"]
+__all__ = ["BOUNDS"]
 
 Promise = Literal["expected", "limit", "none"]
 
@@ -58,7 +58,7 @@ class Bound:
 
 
 def _minus(value: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def loss(*arguments: Any, **options: Any) -> Tensor:  # noqa: ANN401 (whatever the value takes)
+    def loss(*arguments: Any, **options: Any) -> Tensor:
         return -value(*arguments, **options)
 
     loss.__doc__ = f"Minus :func:`{value.__name__}`."

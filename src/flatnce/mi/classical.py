@@ -13,7 +13,7 @@ from flatnce.extras import needed
 from flatnce.mi.classical_neighbours import count_neighbours
 from flatnce.mi.classical_tables import two_tables
 
-__all__ = ["ksg", "tied_share"]
+__all__ = ["ksg"]
 
 JITTER = 1e-8
 """Size of the noise that parts ties, in standard deviations of a column."""

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from flatnce.extras import needed
 from flatnce.mi.classical_tables import table_of, two_tables
 
-__all__ = ["canonical_correlations", "cca", "gaussian_bias", "gaussian_copula", "normal_scores"]
+__all__ = ["cca", "gaussian_copula"]
 
 Table = NDArray[np.float64]
 

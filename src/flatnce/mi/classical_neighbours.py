@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from flatnce.extras import needed
 
-__all__ = ["Counts", "count_neighbours"]
-
 Table: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.int64]
 

@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["table_of", "two_tables"]
-
 
 def table_of(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """A table as float64, rows by columns; a vector is one column."""

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from flatnce.mi.critics import BilinearCritic, SeparableCritic, perceptron
 from flatnce.mi.critics_base import Critic
 
-__all__ = ["JointCritic", "critic_for"]
+__all__ = ["critic_for"]
 
 PAIRS_AT_ONCE = 2**16
 

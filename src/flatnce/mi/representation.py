@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatnce.diagnostics import best_scale
+from flatnce.core.diagnostics import best_scale
 from flatnce.mi.critics import SeparableCritic
 from flatnce.mi.critics_scale import BoundedScale
 from flatnce.mi.estimator.cleaning import Cleaning
@@ -19,8 +19,6 @@ from flatnce.mi.estimator.numbers import numbers_of_parts
 from flatnce.mi.estimator.result import Estimate
 from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
 from flatnce.mi.estimator.sums import Part
-
-__all__ = ["embedding_information"]
 
 CALIBRATION_SCORES = 2**23
 SCALES = (0.05, 500.0)

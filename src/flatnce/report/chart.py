@@ -16,7 +16,7 @@ from flatnce.report.frame import (
 )
 from flatnce.report.scale import Axis, nice_ticks
 
-__all__ = ["Axis", "Line", "Reference", "line_chart", "nice_ticks"]
+__all__ = ["Axis", "Line", "Reference", "line_chart"]
 
 DASHES = ("", "7 4", "2 4", "9 4 2 4", "12 4", "4 2")
 # Markers closer than this hide the line.

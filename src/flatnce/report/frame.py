@@ -13,20 +13,6 @@ from itertools import pairwise
 
 from flatnce.report.scale import Axis, Scale, scale_of
 
-__all__ = [
-    "BOTTOM",
-    "HEIGHT",
-    "SERIES",
-    "TOP",
-    "WIDTH",
-    "Frame",
-    "Reference",
-    "drawing",
-    "marker",
-    "open_frame",
-    "text",
-]
-
 WIDTH, HEIGHT = 480.0, 330.0
 LEAST_LEFT, LEAST_RIGHT, MOST_RIGHT, TOP, BOTTOM = 64.0, 92.0, 170.0, 14.0, 48.0
 LABEL_HEIGHT, LETTER, WIDE_LETTER = 17.0, 7.2, 8.4

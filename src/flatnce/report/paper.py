@@ -61,7 +61,7 @@ def write_figures(
     return written
 
 
-def _drawn(picture: Curves | Scattered) -> Any:  # noqa: ANN401 (matplotlib has no types)
+def _drawn(picture: Curves | Scattered) -> Any:
     # A figure of its own and not pyplot's, which would keep it and ask for a display.
     figure = needed("matplotlib.figure", "figures for papers", "report").Figure(
         figsize=SIZE, layout="constrained"
@@ -82,13 +82,13 @@ def _drawn(picture: Curves | Scattered) -> Any:  # noqa: ANN401 (matplotlib has 
     return figure
 
 
-def _legend(axes: Any, drawn: Sequence[tuple[str, Any]], **where: Any) -> None:  # noqa: ANN401
+def _legend(axes: Any, drawn: Sequence[tuple[str, Any]], **where: Any) -> None:
     """Names as they are: a dollar begins no formula, an underscore hides nothing."""
     labels = [label.replace("$", r"\$") for label, _ in drawn]
     axes.legend([artist for _, artist in drawn], labels, **where)
 
 
-def _curves(axes: Any, picture: Curves) -> None:  # noqa: ANN401 (as above)
+def _curves(axes: Any, picture: Curves) -> None:
     drawn = [(line.label, _line(axes, line, picture.y)) for line in picture.lines]
     for reference in picture.references:
         level = picture.y.factor * reference.y
@@ -102,7 +102,7 @@ def _curves(axes: Any, picture: Curves) -> None:  # noqa: ANN401 (as above)
         _legend(axes, drawn, loc="best")
 
 
-def _line(axes: Any, line: Line, y: Axis) -> Any:  # noqa: ANN401 (as above)
+def _line(axes: Any, line: Line, y: Axis) -> Any:
     colour = COLOURS[line.series % len(COLOURS)]
     spreads = line.spread if line.spread is not None else [0.0] * len(line.x)
     together = zip(line.x, line.y, spreads, strict=True)

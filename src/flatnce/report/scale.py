@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Axis", "Scale", "nice_ticks", "scale_of"]
-
 
 @dataclass(frozen=True)
 class Axis:

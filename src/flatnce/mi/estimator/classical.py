@@ -13,8 +13,6 @@ from flatnce.mi.estimator.cleaning import Cleaned
 from flatnce.mi.estimator.flags import Flag, data_flags
 from flatnce.mi.estimator.result import Estimate
 
-__all__ = ["CLASSICAL_FUNCTIONS", "baselines_of", "classical_estimate"]
-
 BASELINE_ROWS = 5000
 """Rows that the nearest-neighbour baseline looks at: in many columns its time grows as n²."""
 

@@ -10,14 +10,7 @@ from torch import Tensor
 
 from flatnce.mi.estimator.copies import repeated_rows
 
-__all__ = [
-    "FEWEST_ROWS",
-    "Cleaned",
-    "Cleaning",
-    "clean",
-    "columns_of",
-    "numbers_of",
-]
+__all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
 
 FEWEST_ROWS = 50
 """With fewer, a quarter of them says nothing about a critic."""
@@ -75,7 +68,7 @@ class Cleaned:
     report: Cleaning
 
 
-def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns into an array)
+def numbers_of(values: Any, name: str) -> Table:
     """Values as floating-point numbers, rows first; a vector is one column."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
@@ -98,7 +91,7 @@ def numbers_of(values: Any, name: str) -> Table:  # noqa: ANN401 (whatever turns
     return table[:, None] if table.ndim == 1 else table
 
 
-def _array(values: Any, name: str) -> NDArray[Any]:  # noqa: ANN401
+def _array(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
         return np.ma.filled(values.astype(np.float64), np.nan)  # what is masked is missing
     try:
@@ -109,7 +102,7 @@ def _array(values: Any, name: str) -> NDArray[Any]:  # noqa: ANN401
         ) from error
 
 
-def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401
+def columns_of(values: Any, name: str, width: int) -> list[str]:
     """Names of a table's columns, for messages."""
     named = getattr(values, "columns", None)
     if named is not None and len(named) == width:
@@ -117,7 +110,7 @@ def columns_of(values: Any, name: str, width: int) -> list[str]:  # noqa: ANN401
     return [f"column {number} of {name}" for number in range(width)]
 
 
-def clean(x: Any, y: Any) -> Cleaned:  # noqa: ANN401 (whatever turns into an array)
+def clean(x: Any, y: Any) -> Cleaned:
     """Check two tables, drop rows with missing values and columns that say nothing."""
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
@@ -186,7 +179,7 @@ def _repeats(copies: Indices | None) -> int:
     return 0 if copies is None else int((copies != np.arange(len(copies))).sum())
 
 
-def _dropped(source: Any, kept: Indices | None) -> tuple[int, ...]:  # noqa: ANN401
+def _dropped(source: Any, kept: Indices | None) -> tuple[int, ...]:
     if kept is None:
         return ()
     shape = np.shape(source)

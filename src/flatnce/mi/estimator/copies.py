@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["repeated_rows"]
-
 FEWEST_DISTINCT = 50
 """With fewer different rows than that, a table is one of categories."""
 

@@ -19,8 +19,6 @@ from flatnce.mi.estimator.plan import CriticChoice, Plan
 from flatnce.mi.estimator.result import Estimate
 from flatnce.mi.estimator.work import Round, Work, finish, prepare, train
 
-__all__ = ["MutualInformation", "estimate", "estimate_each"]
-
 
 class MutualInformation:
     """An estimator in the manner of scikit-learn: ``fit``, then read what it found.
@@ -93,7 +91,7 @@ class MutualInformation:
         """
         return {name: getattr(self, name) for name in _choices()}
 
-    def set_params(self, **choices: Any) -> "MutualInformation":  # noqa: ANN401 (as scikit-learn has it)
+    def set_params(self, **choices: Any) -> "MutualInformation":
         """Change choices.
 
         Arguments:
@@ -107,8 +105,8 @@ class MutualInformation:
 
     def fit(
         self,
-        x: Any,  # noqa: ANN401 (whatever turns into an array)
-        y: Any,  # noqa: ANN401
+        x: Any,
+        y: Any,
         groups: ArrayLike | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> "MutualInformation":
@@ -129,7 +127,7 @@ class MutualInformation:
         self._work = work
         return self
 
-    def pointwise(self, x: Any, y: Any) -> NDArray[np.float64]:  # noqa: ANN401
+    def pointwise(self, x: Any, y: Any) -> NDArray[np.float64]:
         """Pointwise information of pairs: log p(y | x) / p(y), as the critics see it, in nats.
 
         Of rows that trained a critic it is too high. Its mean over new rows is an estimate of
@@ -153,7 +151,7 @@ class MutualInformation:
         found[whole] = total / len(fresh)
         return found
 
-    def score(self, x: Any, y: Any) -> float:  # noqa: ANN401
+    def score(self, x: Any, y: Any) -> float:
         """InfoNCE of new pairs at the calibrated scale, in nats: a lower bound for fresh rows.
 
         Arguments:
@@ -182,8 +180,8 @@ class MutualInformation:
 
     def _fresh(
         self,
-        x: Any,  # noqa: ANN401
-        y: Any,  # noqa: ANN401
+        x: Any,
+        y: Any,
     ) -> tuple[NDArray[np.bool_], list[tuple[Round, Tensor, Tensor]]]:
         """Which rows miss nothing, and those for each critic."""
         rounds = self._fitted()
@@ -224,12 +222,12 @@ def _choices() -> tuple[str, ...]:
 
 
 def estimate(
-    x: Any,  # noqa: ANN401 (whatever turns into an array)
-    y: Any,  # noqa: ANN401
+    x: Any,
+    y: Any,
     *,
     groups: ArrayLike | None = None,
     progress: Callable[[Progress], None] | None = None,
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    **choices: Any,
 ) -> Estimate:
     """How much x and y say about each other: a lower limit, an estimate, a ceiling, warnings.
 
@@ -260,7 +258,7 @@ def estimate_each(
     *,
     groups: Sequence[ArrayLike] | None = None,
     progress: Callable[[Progress], None] | None = None,
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    **choices: Any,
 ) -> list[Estimate]:
     """Estimates of several data sets under one plan, their critics trained side by side.
 

@@ -16,15 +16,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from flatnce.diagnostics import best_scale
+from flatnce.core.diagnostics import best_scale
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics import BilinearCritic, SeparableCritic
 from flatnce.mi.critics_base import Critic
 from flatnce.mi.critics_gaussian import GaussianTower, Squares
 from flatnce.mi.critics_scale import BoundedScale
 from flatnce.mi.estimator.members import FitSettings, Fitted, Member, Progress
-
-__all__ = ["calibrated", "fit"]
 
 MONITOR_ROWS = 2048
 """Validation rows looked at while training: enough to choose by, cheap enough to ask often."""

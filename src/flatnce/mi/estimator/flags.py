@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flatnce.mi.estimator.cleaning import Cleaned
 from flatnce.mi.estimator.readouts import Readout
 
-__all__ = ["Flag", "Seen", "data_flags", "flags_of", "number_flags"]
+__all__ = ["Seen", "number_flags"]
 
 
 FEW_UNITS = 20

@@ -8,8 +8,6 @@ from torch import Tensor
 from flatnce.mi.critics_base import Critic
 from flatnce.mi.estimator.methods import Method
 
-__all__ = ["FitSettings", "Fitted", "Member", "Progress"]
-
 
 @dataclass(frozen=True)
 class Progress:

@@ -13,7 +13,7 @@ from torch import Tensor
 from flatnce.mi import bounds, bounds_losses
 from flatnce.mi.bounds_registry import BOUNDS
 
-__all__ = ["CLASSICAL", "METHODS", "Method", "method_named", "refuse_classical"]
+__all__ = ["method_named", "refuse_classical"]
 
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]
 """From scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state
@@ -49,7 +49,7 @@ class Method:
 def _each(loss: Callable[[Tensor, Tensor | None], Tensor]) -> Loss:
     """A loss of one critic's scores and u, for each critic in turn."""
 
-    def of_all(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+    def of_all(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         given: Any = [None] * len(scores) if duals is None else duals
         return torch.stack([loss(*pair) for pair in zip(scores, given, strict=True)]), state
 
@@ -60,13 +60,13 @@ def _plain(loss: Callable[[Tensor], Tensor]) -> Loss:
     return _each(lambda scores, _: loss(scores))
 
 
-def _infonce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+def _infonce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """Minus :func:`flatnce.mi.bounds.infonce`, for all critics at once and without its checks."""
     rows = scores.logsumexp(dim=2) - scores.diagonal(dim1=1, dim2=2)
     return rows.mean(dim=1) - math.log(scores.shape[2]), state
 
 
-def _flatnce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+def _flatnce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     """:func:`flatnce.mi.bounds_losses.flatnce_loss`, for all critics at once."""
     own = torch.eye(scores.shape[2], dtype=torch.bool, device=scores.device)
     gap = scores.masked_fill(own, -torch.inf).logsumexp(2) - scores.diagonal(dim1=1, dim2=2)
@@ -74,7 +74,7 @@ def _flatnce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, 
     return objective - objective.detach() + shown, state
 
 
-def _mine(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+def _mine(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
     averages = [None] * len(scores) if state is None else state
     found = [bounds_losses.mine_loss(*pair) for pair in zip(scores, averages, strict=True)]
     return torch.stack([loss for loss, _ in found]), [average.detach() for _, average in found]

@@ -12,7 +12,7 @@ from flatnce.mi.estimator.permutation import permutation_p_value
 from flatnce.mi.estimator.readouts import Readout, jackknife_size, read, student_quantile
 from flatnce.mi.estimator.sums import Part, sums_of
 
-__all__ = ["Numbers", "numbers_of_parts"]
+__all__ = ["numbers_of_parts"]
 
 
 @dataclass(frozen=True)

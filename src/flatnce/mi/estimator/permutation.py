@@ -12,8 +12,6 @@ from torch import Tensor
 
 from flatnce.mi.estimator.sums import Part
 
-__all__ = ["permutation_p_value"]
-
 LARGEST_MATRIX_ROWS = 2048
 """Rows of a part that take part: any subset gives an exact test."""
 

@@ -18,8 +18,6 @@ from flatnce.mi.estimator.members import FitSettings
 from flatnce.mi.estimator.methods import Method, method_named
 from flatnce.mi.estimator.transforms import TRANSFORMS
 
-__all__ = ["CRITICS", "CriticChoice", "Plan"]
-
 CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
 
 CriticChoice = str | Critic | Callable[[], Critic]

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flatnce.contrast import Contrast
+from flatnce.core.contrast import Contrast
 from flatnce.mi import bounds
 from flatnce.mi.blocks import recentre, row_statistics
 from flatnce.mi.estimator.sums import Part, Sums
-
-__all__ = ["Readout", "jackknife_size", "learned_dual_readout", "read", "student_quantile"]
 
 Values = dict[str, float]
 

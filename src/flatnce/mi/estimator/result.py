@@ -9,7 +9,7 @@ from flatnce.mi.estimator.cleaning import Cleaning
 from flatnce.mi.estimator.flags import Flag
 from flatnce.mi.estimator.readouts import Readout
 
-__all__ = ["UNITS", "Estimate", "p_value_in_words", "unit_factor"]
+__all__ = ["Estimate", "p_value_in_words", "unit_factor"]
 
 UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
 
@@ -179,7 +179,7 @@ def unit_factor(unit: str) -> float:
     return UNITS[unit]
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     """A value that JSON knows: a number of numpy's as Python's, None for NaN and infinity."""
     if hasattr(value, "item"):
         value = value.item()

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import needed
 
-__all__ = ["JACKKNIFE_GROUPS", "Split", "jackknife_groups", "splits_of", "units_of"]
+__all__ = ["JACKKNIFE_GROUPS", "jackknife_groups"]
 
 Indices = NDArray[np.int64]
 

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from flatnce.contrast import Contrast
+from flatnce.core.contrast import Contrast
 from flatnce.mi.blocks import pool_log_sum
 from flatnce.mi.critics_base import Critic
 
-__all__ = ["Part", "Sums", "sums_of"]
+__all__ = ["Part"]
 
 SMILE_CLIP = 5.0
 

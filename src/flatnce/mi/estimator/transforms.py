@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from flatnce.extras import needed
 
-__all__ = ["TRANSFORMS", "Transform", "fitted_transform"]
-
 LARGEST = 1e12
 """Squares of larger values leave the range of float32 after a product or two."""
 

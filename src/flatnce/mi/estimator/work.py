@@ -30,8 +30,6 @@ from flatnce.mi.estimator.splits import (
 from flatnce.mi.estimator.sums import Part
 from flatnce.mi.estimator.transforms import Transform, fitted_transform
 
-__all__ = ["Round", "Work", "finish", "prepare", "train"]
-
 COMPARED_ROWS = 2048
 
 
@@ -58,8 +56,8 @@ class Work:
 
 
 def prepare(
-    x: Any,  # noqa: ANN401 (whatever turns into an array)
-    y: Any,  # noqa: ANN401
+    x: Any,
+    y: Any,
     plan: Plan,
     groups: ArrayLike | None = None,
     blocks: int | None = None,

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from flatnce.mi.reading.source import Part, Sample, Source
 
-__all__ = ["ArrayArchive", "ArrayFile"]
-
 MAGIC = b"\x93NUMPY"
 # A mapped file's pages, the copy of float64 that is taken of it, and x and y.
 COPIES = 3
@@ -119,7 +117,7 @@ def _shapes(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
 
 
 def _header(
-    file: Any,  # noqa: ANN401 (open for reading bytes: a member of an archive is no BinaryIO)
+    file: Any,
     what: str,
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of an array, refused where they are of no use."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from flatnce.mi.reading.columns import listed, select
 from flatnce.mi.reading.source import Source
 
-__all__ = ["Choice", "choose", "choose_all"]
-
 NUMERIC = ("number", "boolean", "durations")
 
 

@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-__all__ = ["listed", "select"]
-
 # More names than this in a message hide what it says.
 MOST_NAMED = 12
 

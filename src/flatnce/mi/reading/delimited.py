@@ -14,8 +14,6 @@ from flatnce.mi.reading.dialect import Dialect, dialect_of
 from flatnce.mi.reading.kinds import MISSING, kind_of
 from flatnce.mi.reading.source import Part, Sample, Source, gathered
 
-__all__ = ["DelimitedFile"]
-
 HEAD_ROWS = 1_000
 CHUNK_CELLS = 2_000_000
 NUMBER_BYTES, TEXT_BYTES = 8, 72
@@ -44,7 +42,7 @@ class DelimitedFile(Source):
         return tuple(kind_of(self._first_rows.iloc[:, i]) for i in range(len(self.names)))
 
     @cached_property
-    def _first_rows(self) -> Any:  # noqa: ANN401 (a pandas DataFrame)
+    def _first_rows(self) -> Any:
         return next(self._chunks(range(len(self.names)), HEAD_ROWS, HEAD_ROWS))
 
     def bytes_needed(self, chosen: Sequence[int], rows: int | None) -> int:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Dialect", "dialect_of"]
-
 HEAD_BYTES = 1 << 20
 LINES_LOOKED_AT = 50
 SEPARATORS = (",", ";", "\t", "|")

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from flatnce.mi.reading.kinds import as_dates, as_numbers, kind_of, present
 
-__all__ = ["ENCODINGS", "Encoded", "encoded"]
-
 ENCODINGS = ("one-hot", "ordinal")
 """How words become numbers: a column for each value, or numbered in alphabetical order."""
 
@@ -35,7 +33,7 @@ class Encoded:
 
 
 def encoded(
-    column: Any,  # noqa: ANN401 (a pandas Series)
+    column: Any,
     name: str,
     encode: str | None,
     rows: NDArray[np.int64],
@@ -61,7 +59,7 @@ def encoded(
     return _from_words(column, name, encode)
 
 
-def _stray(column: Any, name: str, kind: str, rows: NDArray[np.int64]) -> str:  # noqa: ANN401
+def _stray(column: Any, name: str, kind: str, rows: NDArray[np.int64]) -> str:
     """What to say of cells that are no numbers in a column that seems to be of numbers."""
     cells = present(column)
     places = column.index.get_indexer(cells.index)
@@ -86,7 +84,7 @@ def _stray(column: Any, name: str, kind: str, rows: NDArray[np.int64]) -> str:  
     )
 
 
-def _from_dates(column: Any, name: str, encode: str | None) -> Encoded:  # noqa: ANN401
+def _from_dates(column: Any, name: str, encode: str | None) -> Encoded:
     if encode is None:
         raise ValueError(
             f"column {name!r} holds dates (for example {_example(column)!r}); leave it out, or "
@@ -109,7 +107,7 @@ def _from_dates(column: Any, name: str, encode: str | None) -> Encoded:  # noqa:
     return Encoded((name,), (seconds / SECONDS_A_DAY if long else seconds)[:, None], note)
 
 
-def _from_words(column: Any, name: str, encode: str | None) -> Encoded:  # noqa: ANN401
+def _from_words(column: Any, name: str, encode: str | None) -> Encoded:
     cells = present(column).astype(str)
     values, codes = np.unique(cells.to_numpy(dtype=object).astype(str), return_inverse=True)
     if encode is None:
@@ -138,5 +136,5 @@ def _from_words(column: Any, name: str, encode: str | None) -> Encoded:  # noqa:
     return Encoded(tuple(f"{name}={value}" for value in values), numbers, note)
 
 
-def _example(column: Any) -> str:  # noqa: ANN401 (a pandas Series)
+def _example(column: Any) -> str:
     return str(present(column).iloc[0])

@@ -8,8 +8,6 @@ import numpy as np
 
 from flatnce.extras import needed
 
-__all__ = ["MISSING", "as_dates", "as_numbers", "kind_of", "present"]
-
 MISSING = (
     "",
     "NA",
@@ -41,7 +39,7 @@ WITH_UNIT = re.compile(r"[-+]?[\d.,]+\s*[A-Za-z%°µ€$£/²³]+")
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
-def kind_of(column: Any) -> str:  # noqa: ANN401 (a pandas Series)
+def kind_of(column: Any) -> str:
     """What a column holds, in a word.
 
     One of ``number``, ``boolean``, ``dates``, ``durations``, ``empty``, ``mixed`` (numbers and a
@@ -63,7 +61,7 @@ def kind_of(column: Any) -> str:  # noqa: ANN401 (a pandas Series)
     return _kind_of_text(present(column))
 
 
-def present(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
+def present(column: Any) -> Any:
     """The cells that hold something; text is stripped, other values stay as they are."""
     filled = column.astype(object)[column.notna().to_numpy()]
     stripped = filled.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
@@ -71,7 +69,7 @@ def present(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
     return stripped[~marked.to_numpy(dtype=bool)]
 
 
-def as_numbers(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
+def as_numbers(column: Any) -> Any:
     """Every cell as float64, NaN where it is missing or no number."""
     pandas = needed("pandas", "reading a table", "mi")
     if pandas.api.types.is_numeric_dtype(column.dtype):
@@ -82,14 +80,14 @@ def as_numbers(column: Any) -> Any:  # noqa: ANN401 (a pandas Series)
     return found.reindex(column.index).to_numpy(dtype=np.float64)
 
 
-def _plainly(cell: Any) -> Any:  # noqa: ANN401 (a cell)
+def _plainly(cell: Any) -> Any:
     """Booleans as numbers, and a typeset minus as the one that computers write."""
     if isinstance(cell, str | bool | np.bool_):
         return BOOLEANS.get(str(cell).lower(), str(cell).replace("\N{MINUS SIGN}", "-"))
     return cell
 
 
-def as_dates(column: Any) -> tuple[Any, bool]:  # noqa: ANN401 (a pandas Series)
+def as_dates(column: Any) -> tuple[Any, bool]:
     """Every cell as a moment, and whether day and month could also be the other way round."""
     pandas = needed("pandas", "reading a table", "mi")
     if pandas.api.types.is_datetime64_any_dtype(column.dtype):
@@ -105,7 +103,7 @@ def as_dates(column: Any) -> tuple[Any, bool]:  # noqa: ANN401 (a pandas Series)
     return moments.reindex(column.index), unsure
 
 
-def _order_of(texts: Any) -> tuple[bool, bool]:  # noqa: ANN401 (a pandas Series)
+def _order_of(texts: Any) -> tuple[bool, bool]:
     """Whether days come before months, and whether that is a guess."""
     parts = texts.str.extract(r"^(\d{1,2})([-/.])(\d{1,2})[-/.]\d{2,4}").dropna()
     if not len(parts):
@@ -116,7 +114,7 @@ def _order_of(texts: Any) -> tuple[bool, bool]:  # noqa: ANN401 (a pandas Series
     return False, not (second > 12).any() and bool((first != second).any())
 
 
-def _kind_of_text(cells: Any) -> str:  # noqa: ANN401 (a pandas Series)
+def _kind_of_text(cells: Any) -> str:
     if not len(cells):
         return "empty"
     if cells.map(lambda cell: isinstance(cell, list | tuple | dict | np.ndarray)).any():

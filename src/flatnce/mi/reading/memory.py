@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["available_bytes", "check_fits", "size_in_words"]
-
 LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     (

@@ -8,8 +8,6 @@ from flatnce.mi.reading.delimited import DelimitedFile
 from flatnce.mi.reading.parquet import ParquetFile
 from flatnce.mi.reading.source import Source
 
-__all__ = ["FORMATS", "open_source"]
-
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""

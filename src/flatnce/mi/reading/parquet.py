@@ -7,8 +7,6 @@ from typing import Any
 from flatnce.extras import needed
 from flatnce.mi.reading.source import Part, Sample, Source, gathered
 
-__all__ = ["ParquetFile"]
-
 BATCH_ROWS = 100_000
 # Decoded pages, a batch, its DataFrame, all of them joined, the table of numbers: as measured.
 COPIES = 5
@@ -66,7 +64,7 @@ class ParquetFile(Source):
         return gathered(frames, sample)
 
 
-def _kind(form: Any, types: Any) -> str:  # noqa: ANN401 (of pyarrow)
+def _kind(form: Any, types: Any) -> str:
     if types.is_boolean(form):
         return "boolean"
     if types.is_integer(form) or types.is_floating(form) or types.is_decimal(form):

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from flatnce.extras import needed
 
-__all__ = ["Part", "Sample", "Source", "gathered"]
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -101,5 +99,5 @@ def gathered(chunks: Iterable[Any], sample: Sample) -> Part:
     return Part(_joined(pandas, kept).reset_index(drop=True), rows, total)
 
 
-def _joined(pandas: Any, frames: list[Any]) -> Any:  # noqa: ANN401 (pandas and its frames)
+def _joined(pandas: Any, frames: list[Any]) -> Any:
     return frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)

@@ -14,8 +14,6 @@ from flatnce.mi.reading.memory import available_bytes, check_fits
 from flatnce.mi.reading.opening import open_source
 from flatnce.mi.reading.source import Part, Sample, Source
 
-__all__ = ["ColumnInfo", "OneTable", "Tables", "describe_columns", "read_table", "read_tables"]
-
 
 @dataclass(frozen=True)
 class Tables:

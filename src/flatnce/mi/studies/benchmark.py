@@ -12,8 +12,6 @@ from flatnce.mi.estimator.methods import method_named
 from flatnce.mi.studies.layout import aligned
 from flatnce.mi.tasks import SUITES, Task, find, suite
 
-__all__ = ["BenchmarkResult", "BenchmarkRow", "benchmark", "tasks_named"]
-
 
 @dataclass(frozen=True)
 class BenchmarkRow:
@@ -119,7 +117,7 @@ class BenchmarkResult:
         }
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
@@ -153,7 +151,7 @@ def benchmark(
     seeds: Sequence[int] = (0, 1, 2),
     *,
     progress: Callable[[BenchmarkRow], None] | None = None,
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    **choices: Any,
 ) -> BenchmarkResult:
     """Run methods on tasks of known truth; the seeds of a task are trained side by side.
 

@@ -10,8 +10,6 @@ from flatnce.mi.estimator.methods import method_named
 from flatnce.mi.estimator.result import p_value_in_words, unit_factor
 from flatnce.mi.studies.layout import aligned
 
-__all__ = ["COMPARED", "Comparison", "compare"]
-
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
 """The methods that are compared where none are named."""
 
@@ -84,13 +82,13 @@ class Comparison:
 
 
 def compare(
-    x: Any,  # noqa: ANN401 (whatever turns into an array)
-    y: Any,  # noqa: ANN401
+    x: Any,
+    y: Any,
     methods: Sequence[str] = COMPARED,
     *,
-    groups: Any = None,  # noqa: ANN401
-    progress: Any = None,  # noqa: ANN401
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    groups: Any = None,
+    progress: Any = None,
+    **choices: Any,
 ) -> Comparison:
     """Estimate by several methods on the same split.
 

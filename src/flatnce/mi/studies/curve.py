@@ -13,8 +13,6 @@ from flatnce.mi.estimator.methods import refuse_classical
 from flatnce.mi.estimator.result import unit_factor
 from flatnce.mi.studies.layout import aligned
 
-__all__ = ["Curve", "subsampling_curve"]
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -83,13 +81,13 @@ class Curve:
 
 
 def subsampling_curve(
-    x: Any,  # noqa: ANN401 (whatever turns into an array)
-    y: Any,  # noqa: ANN401
+    x: Any,
+    y: Any,
     parts: Sequence[int] = (1, 2, 4, 8),
     *,
     groups: ArrayLike | None = None,
-    progress: Any = None,  # noqa: ANN401
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    progress: Any = None,
+    **choices: Any,
 ) -> Curve:
     """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
 

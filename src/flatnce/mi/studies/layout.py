@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["aligned"]
-
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
     """Rows under a header, in columns.

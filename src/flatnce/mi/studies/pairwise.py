@@ -14,8 +14,6 @@ from flatnce.mi.estimator.methods import refuse_classical
 from flatnce.mi.estimator.result import p_value_in_words, unit_factor
 from flatnce.mi.studies.layout import aligned
 
-__all__ = ["Pairwise", "pairwise"]
-
 SIDE_BY_SIDE = 16
 
 
@@ -120,12 +118,12 @@ def _holm(row: dict[str, Any]) -> str:
 
 
 def pairwise(
-    table: Any,  # noqa: ANN401 (whatever turns into an array)
+    table: Any,
     columns: Sequence[str] | None = None,
     *,
     groups: ArrayLike | None = None,
-    progress: Any = None,  # noqa: ANN401
-    **choices: Any,  # noqa: ANN401 (those of MutualInformation)
+    progress: Any = None,
+    **choices: Any,
 ) -> Pairwise:
     """Information between every two columns of a table.
 

@@ -11,13 +11,7 @@ References:
 
 from collections.abc import Iterator
 
-from flatnce.mi.tasks.laws import (
-    Additive,
-    Equicorrelated,
-    Law,
-    PairedNormal,
-    Student,
-)
+from flatnce.mi.tasks.laws import Additive, Equicorrelated, Law, PairedNormal, Student
 from flatnce.mi.tasks.mapped import Mapped
 from flatnce.mi.tasks.maps import (
     asinh,
@@ -30,8 +24,6 @@ from flatnce.mi.tasks.maps import (
     wiggle_y,
 )
 from flatnce.mi.tasks.task import Task
-
-__all__ = ["bmi_tasks"]
 
 STRENGTH = 2.0  # λ of the sparse laws: each pair has correlation λ²/(1 + λ²)
 STUDENTS = (  # columns of either side, degrees of freedom

@@ -15,8 +15,6 @@ import numpy as np
 
 from flatnce.mi.tasks.laws import Columns, Left, Map, Right
 
-__all__ = ["Consistency", "self_consistency"]
-
 FEWEST_ROWS = 4
 
 

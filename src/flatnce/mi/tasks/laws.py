@@ -13,20 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-__all__ = [
-    "Additive",
-    "Columns",
-    "Equicorrelated",
-    "Law",
-    "Left",
-    "Map",
-    "PairedNormal",
-    "Ratios",
-    "Right",
-    "Sample",
-    "Student",
-]
-
 Columns: TypeAlias = Float64[np.ndarray, "n d"]
 Left: TypeAlias = Float64[np.ndarray, "n dx"]
 Right: TypeAlias = Float64[np.ndarray, "n dy"]

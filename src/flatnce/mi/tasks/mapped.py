@@ -10,8 +10,6 @@ import numpy as np
 
 from flatnce.mi.tasks.laws import Columns, Law, Left, Map, Ratios, Right, Sample
 
-__all__ = ["Injection", "Mapped"]
-
 
 @dataclass(frozen=True)
 class Injection:

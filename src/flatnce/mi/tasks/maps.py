@@ -14,18 +14,6 @@ from jaxtyping import Float64
 from flatnce.mi.tasks.laws import Columns
 from flatnce.mi.tasks.mapped import Injection
 
-__all__ = [
-    "asinh",
-    "cube",
-    "half_cube",
-    "normal_cdf",
-    "spiral",
-    "swissroll",
-    "to_bimodal",
-    "wiggle_x",
-    "wiggle_y",
-]
-
 HALVINGS = 60  # of a bracket of a few units: to the last bit of a float64
 
 

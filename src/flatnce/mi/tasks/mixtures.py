@@ -12,8 +12,6 @@ from jaxtyping import Float64
 
 from flatnce.mi.tasks.laws import Left, PairedNormal, Ratios, Right, Sample
 
-__all__ = ["Clusters", "Concentric", "Cross", "Inliers", "information_of_grid"]
-
 QUADRATURE = 1e-9
 REACH = 9.0  # standard deviations that a grid reaches beyond the last centre
 TINY = 1e-300  # under the logarithm of a density that underflowed: its term is zero

@@ -13,18 +13,6 @@ from flatnce.mi.tasks.maps import cube, spiral
 from flatnce.mi.tasks.mixtures import Clusters, Concentric, Cross, Inliers
 from flatnce.mi.tasks.task import Task
 
-__all__ = [
-    "concentric",
-    "cross",
-    "extra_tasks",
-    "flo",
-    "galaxy",
-    "inliers",
-    "null",
-    "staircase",
-    "wave",
-]
-
 STAIRS = (2, 4, 6, 8, 10)
 FLO_POINTS, FLO_LAST = 20, 0.99
 SHELLS = ((3, 5), (5, 5), (3, 10), (5, 10), (25, 5))

@@ -9,8 +9,6 @@ import numpy as np
 
 from flatnce.mi.tasks.laws import Law, Ratios, Sample
 
-__all__ = ["Task"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -1,0 +1,1 @@
+"""What a loss needs: pairs, row statistics, objectives, diagnostics, temperature control."""

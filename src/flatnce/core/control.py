@@ -1,0 +1,209 @@
+"""Signal to value, with state: schedules, Algorithm S1 corrected, and the exact ESS solve.
+
+A controller is a frozen description; its state is a dictionary of zero-dimensional tensors that a
+checkpoint holds as it is. Values stay on the device (never ``.item()``), so a step can be compiled
+or captured in a CUDA graph.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["Cosine", "EssController", "Schedule", "State", "solve_for_ess"]
+
+State: TypeAlias = dict[str, Tensor]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A value by step, computed on the device."""
+
+    def at(self, step: Tensor) -> Float[Tensor, ""]:
+        """The value at a step count."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value at every step.
+
+    Arguments:
+        value: The value.
+    """
+
+    value: float
+
+    def at(self, step: Tensor) -> Float[Tensor, ""]:
+        """The value, whatever the step."""
+        return torch.full_like(step, self.value, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From ``start`` to ``end`` in a straight line over ``steps``, then constant.
+
+    Arguments:
+        start: First value.
+        end: Last value.
+        steps: Steps between them.
+
+    Examples:
+        >>> Linear(0.6, 0.2, steps=100).at(torch.tensor(50))
+        tensor(0.4000)
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        _check_steps(self.steps)
+
+    def at(self, step: Tensor) -> Float[Tensor, ""]:
+        """The value at a step count."""
+        return self.start + (self.end - self.start) * _progress(step, self.steps)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From ``start`` to ``end`` along half a cosine over ``steps``, then constant.
+
+    Arguments:
+        start: First value.
+        end: Last value.
+        steps: Steps between them.
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        _check_steps(self.steps)
+
+    def at(self, step: Tensor) -> Float[Tensor, ""]:
+        """The value at a step count."""
+        falling = 0.5 * (1 + torch.cos(math.pi * _progress(step, self.steps)))
+        return self.end + (self.start - self.end) * falling
+
+
+@dataclass(frozen=True)
+class EssController:
+    r"""Algorithm S1, corrected: hold the effective sample size by moving the temperature.
+
+    .. math:: \beta \leftarrow (1 \pm \rho)\,\beta, \quad +\text{ if ESS} > \text{target}
+
+    ESS falls as β grows, so too large an ESS asks for a *larger* β; the paper prints the opposite
+    sign, which diverges. At a rate of 1 % a factor of 100 takes about 460 steps.
+
+    References:
+        Chen et al., 2021, FlatNCE, Algorithm S1, https://arxiv.org/abs/2107.01152
+
+    Arguments:
+        target: Wanted ESS without the positive, in (1/m, 1]; a number or a schedule (high early,
+            relaxed later, for example ``Cosine(0.6, 0.2, steps=10_000)``).
+        rate: Relative step.
+        temperature_at_start: Where to start.
+        lowest: Smallest temperature it may reach.
+        highest: Largest temperature it may reach.
+
+    Examples:
+        >>> controller = EssController(target=0.3)
+        >>> state = controller.init()
+        >>> state = controller.update(state, torch.tensor(0.9))
+        >>> controller.temperature(state) < 0.1
+        tensor(True)
+    """
+
+    target: float | Schedule
+    rate: float = 0.01
+    temperature_at_start: float = 0.1
+    lowest: float = 1e-3
+    highest: float = 1e3
+
+    def __post_init__(self) -> None:
+        """Check every number once."""
+        if isinstance(self.target, int | float) and not 0 < self.target <= 1:
+            raise ValueError(f"target={self.target}: an ESS lies in (1/m, 1] for m negatives")
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate={self.rate} must lie in (0, 1); the paper's is 0.01")
+        if not 0 < self.lowest <= self.temperature_at_start <= self.highest < math.inf:
+            raise ValueError(
+                f"temperature_at_start={self.temperature_at_start} must lie between "
+                f"lowest={self.lowest} and highest={self.highest}, all positive and finite"
+            )
+
+    def init(self, device: torch.device | str = "cpu") -> State:
+        """State at step 0."""
+        beta = torch.full((), 1 / self.temperature_at_start, device=device)
+        return {"beta": beta, "step": torch.zeros((), dtype=torch.long, device=device)}
+
+    def target_at(self, state: State) -> Float[Tensor, ""]:
+        """The ESS wanted now."""
+        target = self.target
+        schedule = Constant(float(target)) if isinstance(target, int | float) else target
+        return schedule.at(state["step"])
+
+    def temperature(self, state: State) -> Float[Tensor, ""]:
+        """The temperature to use now."""
+        return state["beta"].reciprocal()
+
+    def update(self, state: State, ess: Float[Tensor, ""]) -> State:
+        """The state after seeing an ESS.
+
+        Arguments:
+            state: From :meth:`init` or an earlier update.
+            ess: Mean ESS without the positive, at the state's temperature.
+        """
+        too_flat = ess.to(state["beta"]) > self.target_at(state)
+        beta = state["beta"] * torch.where(too_flat, 1 + self.rate, 1 - self.rate)
+        beta = beta.clamp(1 / self.highest, 1 / self.lowest)
+        return {"beta": beta, "step": state["step"] + 1}
+
+
+def solve_for_ess(
+    ess_at: Callable[[Float[Tensor, ""]], Float[Tensor, ""]],
+    target: float | Float[Tensor, ""],
+    like: Tensor,
+    *,
+    lowest: float = 1e-3,
+    highest: float = 1e5,
+    iterations: int = 40,
+) -> Float[Tensor, ""]:
+    """The inverse temperature at which a decreasing ESS meets a target, by bisection of log β.
+
+    For fixed embeddings ESS falls as β grows, so the root is unique; outside the bracket the
+    nearer end is returned. A fixed number of halvings, no host read: 40 leave a relative error
+    of about 2e-11 (before rounding).
+
+    Arguments:
+        ess_at: Mean ESS at an inverse temperature.
+        target: Wanted ESS.
+        like: Gives dtype and device.
+        lowest: Smallest β considered.
+        highest: Largest β considered.
+        iterations: Halvings.
+    """
+    low = torch.full((), math.log(lowest), dtype=like.dtype, device=like.device)
+    high = torch.full((), math.log(highest), dtype=like.dtype, device=like.device)
+    for _ in range(iterations):
+        middle = (low + high) / 2
+        too_flat = ess_at(middle.exp()) > target
+        low, high = torch.where(too_flat, middle, low), torch.where(too_flat, high, middle)
+    return ((low + high) / 2).exp()
+
+
+def _progress(step: Tensor, steps: int) -> Float[Tensor, ""]:
+    return (step.to(torch.float32) / steps).clamp(0, 1)
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise ValueError(f"steps={steps} must be at least 1")

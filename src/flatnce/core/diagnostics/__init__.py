@@ -1,0 +1,37 @@
+"""Is it working? Effective sample size, saturation, geometry, a monitor and a verdict."""
+
+from flatnce.core.diagnostics.ess import effective_sample_size, temperature_for_ess
+from flatnce.core.diagnostics.geometry import alignment, effective_rank, uniformity
+from flatnce.core.diagnostics.gradients import GradientMeter
+from flatnce.core.diagnostics.monitor import Interval, Monitor
+from flatnce.core.diagnostics.pool import best_scale, pool_information
+from flatnce.core.diagnostics.saturation import (
+    gradient_gain,
+    mutual_information,
+    mutual_information_ceiling,
+    retrieval_top1,
+    saturated_share,
+)
+from flatnce.core.diagnostics.snapshot import Snapshot
+from flatnce.core.diagnostics.verdict import Verdict, verdict_on
+
+__all__ = [
+    "GradientMeter",
+    "Interval",
+    "Monitor",
+    "Snapshot",
+    "Verdict",
+    "alignment",
+    "best_scale",
+    "effective_rank",
+    "effective_sample_size",
+    "gradient_gain",
+    "mutual_information",
+    "mutual_information_ceiling",
+    "pool_information",
+    "retrieval_top1",
+    "saturated_share",
+    "temperature_for_ess",
+    "uniformity",
+    "verdict_on",
+]

@@ -1,0 +1,77 @@
+"""Effective sample size: how many negatives share the gradient."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flatnce.core.contrast import Contrast, contrast_of
+from flatnce.core.contrast.record import report
+from flatnce.core.control import solve_for_ess
+from flatnce.core.pairs import Pairs
+
+__all__ = ["effective_sample_size", "least_effective_sample_size"]
+
+
+def effective_sample_size(
+    contrast: Contrast, *, with_positive: bool = False, reduction: str = "mean"
+) -> Float[Tensor, "..."]:
+    r"""Share of the candidates that carry the gradient: 1 all alike, 1/m a single one.
+
+    .. math:: \mathrm{ESS}_i = \frac{1}{m \sum_j w_{ij}^2}
+        = \frac{1}{m} \exp(2\,\mathrm{lse}(s) - \mathrm{lse}(2s)) \in [1/m, 1]
+
+    Two different numbers, never to be compared with each other: *without* the positive (of
+    FlatNCE's weights, over m negatives; the default) and *with* it (of InfoNCE's weights, over
+    m + 1 candidates), which falls towards 1/(m + 1) as the positive wins.
+
+    References:
+        Chen et al., 2021, FlatNCE, Sec. 3.3 (normalised by the number of weights, erratum 11),
+        https://arxiv.org/abs/2107.01152
+
+    Arguments:
+        contrast: Row statistics.
+        with_positive: Put the positive into the pool.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    lse, lse2, count = contrast.negative, contrast.negative2, contrast.count
+    if with_positive:
+        pool = contrast.positives
+        one = contrast.positive if pool is None else pool.lse
+        two = 2 * contrast.positive if pool is None else pool.lse2
+        lse, lse2 = torch.logaddexp(lse, one), torch.logaddexp(lse2, two)
+        count = count + (1.0 if pool is None else pool.count)
+    return contrast.reduce((2 * lse - lse2).exp() / count.clamp_min(1.0), reduction)
+
+
+def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
+    """The mean ESS of rows that each hang on one negative: 1/m, where all have m of them."""
+    return contrast.reduce(contrast.count.clamp_min(1.0).reciprocal())
+
+
+def temperature_for_ess(
+    pairs: Pairs | tuple[Pairs, ...], target: float, *, kernel: str = "auto"
+) -> Float[Tensor, ""]:
+    """The temperature at which this batch's mean ESS (without the positive) meets a target.
+
+    Exact up to rounding, on the device, without a host read; it runs the kernel 41 times. A target
+    of 1/m or less raises on the CPU; elsewhere, where that would take a host read, it returns the
+    smallest temperature searched.
+
+    Arguments:
+        pairs: From a layout.
+        target: Wanted ESS, in (1/m, 1]; at 1 the largest temperature searched is returned.
+        kernel: As in :func:`~flatnce.core.contrast.contrast_of`.
+    """
+    if not 0 < target <= 1:
+        raise ValueError(f"target={target}: an ESS lies in (1/m, 1] for m negatives")
+    parts = pairs if isinstance(pairs, tuple) else (pairs,)
+    with torch.no_grad():
+        least = least_effective_sample_size(contrast_of(parts, 1.0, kernel=kernel))
+        report(shown=torch.full_like(least, target), ess_target=target <= least)
+        return solve_for_ess(
+            lambda beta: effective_sample_size(
+                contrast_of(parts, beta.reciprocal(), kernel=kernel)
+            ),
+            target,
+            parts[0].anchors,
+        ).reciprocal()

@@ -1,0 +1,152 @@
+"""Mutual information read from a large pool: where there is room above log K.
+
+A batch of K candidates cannot show more than log K nats, however much the embeddings share. The
+same bound over a pool of thousands of pairs can. An encoder's scale is a matter of its training
+temperature, not of what it knows, so the bound is read at the scale that is best on *other* pairs
+(one number), and at the training temperature beside it. As the scale comes from pairs that the
+bound is not read from, the bound stays one.
+
+Whose pairs they are is the caller's matter: only pairs of images that were held out of training
+say something about new images, and only a caller can hold them out.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce.core import faults
+from flatnce.core.contrast import contrast_of
+from flatnce.core.diagnostics.saturation import mutual_information, retrieval_top1
+from flatnce.core.pairs import two_tower
+
+__all__ = ["best_scale"]
+
+SCALE_LIMITS = (0.05, 500.0)
+
+# Scores held at once while the scale is sought, and the fewest anchors that settle one number.
+CALIBRATION_SCORES, FEWEST_ANCHORS = 2**23, 128
+
+
+def best_scale(
+    scores: Float[Tensor, "a n"],
+    start: float,
+    *,
+    limits: tuple[float, float] = SCALE_LIMITS,
+    tolerance: float = 1e-2,
+) -> float:
+    r"""The scale of the scores at which InfoNCE's loss over these candidates is smallest.
+
+    :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex
+    with a derivative and curvature that are means and variances under the softmax: Newton's
+    method, each step within a factor of 2.
+
+    Arguments:
+        scores: Row i's positive is column i; for cosines the scale is the inverse temperature.
+        start: Where to begin; the last evaluation's answer saves steps.
+        limits: Smallest and largest scale.
+        tolerance: Relative change at which it stops.
+    """
+    scale, positive = start, scores.diagonal().mean()
+    low, high = limits
+    for _ in range(60):
+        weights = torch.softmax(scale * scores, dim=1)
+        weighted = weights * scores
+        mean = weighted.sum(dim=1)
+        variance = (weighted * scores).sum(dim=1) - mean.square()
+        step = float((mean.mean() - positive) / variance.mean().clamp_min(1e-12))
+        former, scale = scale, min(max(scale - step, scale / 2, low), 2 * scale, high)
+        if abs(scale - former) < tolerance * former:
+            break
+    return scale
+
+
+@torch.no_grad()
+def pool_information(
+    z1: Tensor,
+    z2: Tensor,
+    temperature: float,
+    *,
+    calibration: tuple[Tensor, Tensor],
+    start: float | None = None,
+) -> dict[str, float]:
+    r"""InfoNCE's lower bound over a whole pool, at its best scale and at the one trained with.
+
+    .. math:: I \ge \log n - \frac{1}{n} \sum_i \Big[ \mathrm{lse}_j(\beta \langle z^1_i, z^2_j
+        \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
+
+    Row i of ``z1`` is sought among all n rows of ``z2``. Scores are made in blocks, so that memory
+    grows with n and not with its square: pools of 100,000 are a matter of time only.
+
+    Limits: never above log n, which is returned beside it; near it, "at least that much".
+
+    Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``, ``pool`` (n),
+    ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and ``pool_top1`` (the
+    share of rows whose partner scores above every other).
+
+    References:
+        The paper's Fig. 1 (ground truth by 10,000 samples); Poole et al., 2019, "On variational
+        bounds of mutual information", Eq. 10, https://arxiv.org/abs/1905.06922
+
+    Arguments:
+        z1: Embeddings of the first views, (n, d); rows are normalised here.
+        z2: Embeddings of the second views.
+        temperature: What the encoder was trained with.
+        calibration: Embeddings of the first and second views of other images, to choose the
+            scale on. Best about as many second views as the pool has, as the scale moves with
+            the number of candidates; of the first views some are enough.
+        start: Where to begin the search for the scale; by default that of training.
+
+    Examples:
+        >>> import torch
+        >>> z = torch.eye(8)
+        >>> found = pool_information(z, z, 0.1, calibration=(z, z))
+        >>> round(found["pool_mi"], 2), round(found["pool_ceiling"], 2), found["pool_top1"]
+        (2.08, 2.08, 1.0)
+    """
+    _check(z1, z2, "z1", "z2", z1.shape[:1] == z2.shape[:1])
+    _check(*calibration, "calibration[0]", "calibration[1]")
+    for number, views in enumerate(calibration):
+        if not bool(views.isfinite().all()):
+            raise ValueError(
+                f"calibration[{number}] holds NaN or infinite values, so that no scale can be "
+                "chosen on it; pass finite embeddings"
+            )
+    pairs = two_tower(z1, z2, directions="left")
+    trained = contrast_of(pairs, temperature)
+    faults.raise_flagged(trained.faults)
+    scale = _calibrated(*calibration, start=1 / temperature if start is None else start)
+    best = contrast_of(pairs, 1 / scale)
+    ceiling = math.log(len(z1))
+    return {
+        # Rounding may lift a bound that is at its ceiling above it.
+        "pool_mi": min(float(mutual_information(best)), ceiling),
+        "pool_mi_at_temperature": min(float(mutual_information(trained)), ceiling),
+        "pool": len(z1),
+        "pool_ceiling": ceiling,
+        "pool_scale": scale,
+        "pool_top1": float(retrieval_top1(best)),
+    }
+
+
+def _calibrated(z1: Tensor, z2: Tensor, *, start: float) -> float:
+    """The best scale of some of the anchors against all candidates."""
+    n = z2.shape[0]
+    anchors = min(z1.shape[0], max(CALIBRATION_SCORES // n, FEWEST_ANCHORS))
+    low, high = SCALE_LIMITS
+    dtype = torch.promote_types(z1.dtype, torch.float32)
+    with torch.autocast(z1.device.type, enabled=False):
+        left, right = (normalize(z.to(dtype), dim=1) for z in (z1[:anchors], z2))
+        return best_scale(left @ right.T, min(max(start, low), high))
+
+
+def _check(first: Tensor, second: Tensor, name: str, other: str, alike: bool = True) -> None:
+    shapes = tuple(first.shape), tuple(second.shape)
+    fit = alike and first.ndim == second.ndim == 2 and shapes[0][1] == shapes[1][1]
+    if not fit or not 1 <= shapes[0][0] <= shapes[1][0] or shapes[1][0] < 2:
+        raise ValueError(
+            f"{name} has shape {shapes[0]} and {other} {shapes[1]}; pass two views of the "
+            "same images, each (images, width), at least 2 images"
+        )

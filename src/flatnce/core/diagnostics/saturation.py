@@ -1,0 +1,79 @@
+"""Is the K-way task already solved? Gain, mutual information and its ceiling, retrieval."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from flatnce.core.contrast import Contrast
+
+__all__ = ["mutual_information"]
+
+SATURATED_ROW = 0.01
+"""A row is saturated when InfoNCE would shrink its gradient to less than this share."""
+
+
+def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
+    r"""What InfoNCE multiplies a row's gradient by: :math:`\sigma(\ell) = 1 - p^+`.
+
+    Near 1 InfoNCE and FlatNCE learn alike; near 0 InfoNCE has stopped and FlatNCE has not.
+
+    Arguments:
+        contrast: Row statistics.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    return contrast.reduce(contrast.margin.sigmoid(), reduction)
+
+
+def saturated_share(contrast: Contrast, threshold: float = SATURATED_ROW) -> Float[Tensor, ""]:
+    """Share of rows whose gain is below a threshold.
+
+    Arguments:
+        contrast: Row statistics.
+        threshold: Gain below which a row counts as saturated.
+    """
+    below = (contrast.margin.sigmoid() < threshold).to(contrast.positive.dtype)
+    return contrast.reduce(below)
+
+
+def mutual_information_ceiling(
+    contrast: Contrast, reduction: str = "mean"
+) -> Float[Tensor, "..."]:
+    """The most :func:`mutual_information` can say, in nats: log K with K = m + 1 candidates.
+
+    With P positives a row: log((m + P) / P).
+
+    Arguments:
+        contrast: Row statistics.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    return contrast.reduce(_ceiling(contrast), reduction)
+
+
+def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
+    """K-sample (InfoNCE) mutual information in nats: a lower bound, never above the ceiling.
+
+    On the training batch it flatters; near its ceiling it says only "at least log K".
+
+    Arguments:
+        contrast: Row statistics.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    loss = softplus(contrast.margin, threshold=50.0)  # torch's 20 is coarse for float64
+    return contrast.reduce(_ceiling(contrast) - loss, reduction)
+
+
+def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
+    """Share of rows whose best positive scores above every negative; a tie is a miss.
+
+    Arguments:
+        contrast: Row statistics.
+    """
+    best = contrast.positive if contrast.positives is None else contrast.positives.top
+    return contrast.reduce((best > contrast.hardest).to(best.dtype))
+
+
+def _ceiling(contrast: Contrast) -> Float[Tensor, " n"]:
+    if contrast.positives is None:
+        return torch.log1p(contrast.count)
+    return torch.log1p(contrast.count / contrast.positives.count.clamp_min(1.0))

@@ -1,0 +1,100 @@
+"""Processes: rank, world, gather with gradient, mean. Every function is a no-op when alone."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+
+from flatnce.core.faults import must_not_read
+
+
+def is_active() -> bool:
+    """Whether more than one process shares this job through ``torch.distributed``."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    """This process's number, 0 when alone."""
+    return dist.get_rank() if is_active() else 0
+
+
+def world_size() -> int:
+    """How many processes share this job, 1 when alone."""
+    return dist.get_world_size() if is_active() else 1
+
+
+class _Gather(torch.autograd.Function):
+    """Concatenation over ranks whose backward sums what every rank wants of the local rows.
+
+    The sum (not the mean) is what makes ``mean over ranks of (mean over local anchors)``, the
+    quantity DistributedDataParallel averages, have the gradient of the single-process loss.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor) -> Tensor:
+        gathered = local.new_empty((world_size() * local.shape[0], *local.shape[1:]))
+        dist.all_gather_into_tensor(gathered, local.contiguous())
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        n = gradient.shape[0] // world_size()
+        if dist.get_backend() == "nccl":
+            local = gradient.new_empty((n, *gradient.shape[1:]))
+            dist.reduce_scatter_tensor(local, gradient.contiguous())
+            return local
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[rank() * n : (rank() + 1) * n]
+
+
+def gather(local: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:
+    """Rows of every rank, in rank order, differentiable in the local ones.
+
+    Every rank must hold the same number of rows: call :func:`agree` first.
+
+    Arguments:
+        local: This rank's rows. Booleans travel as bytes.
+    """
+    if not is_active():
+        return local
+    if local.dtype == torch.bool:
+        return gather(local.to(torch.uint8)).to(torch.bool)
+    gathered: Tensor = _Gather.apply(local)
+    return gathered
+
+
+def agree(name: str, local: Tensor) -> None:
+    """Refuse, on every rank at once, tensors whose shapes differ between ranks.
+
+    A collective over unequal shapes hangs or corrupts, so the shapes are compared first. This
+    reads a few integers on the host; it is skipped while compiling or capturing a CUDA graph,
+    where shapes are fixed by construction.
+
+    Arguments:
+        name: The argument's name, for the message.
+        local: This rank's tensor.
+    """
+    if not is_active() or must_not_read(local):
+        return
+    shape = torch.tensor([local.ndim, *local.shape, 0, 0, 0][:4], device=local.device)
+    shapes = [torch.empty_like(shape) for _ in range(world_size())]
+    dist.all_gather(shapes, shape)
+    sizes = [tuple(s[1 : 1 + int(s[0])].tolist()) for s in shapes]
+    if len(set(sizes)) > 1:
+        listed = ", ".join(f"rank {r}: {size}" for r, size in enumerate(sizes))
+        raise ValueError(
+            f"{name} has different shapes on different ranks ({listed}); gathering needs equal "
+            "batches: use drop_last=True in the loader, or pad the last batch"
+        )
+
+
+def mean(local: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """Mean over ranks of a detached tensor; every rank receives the same value."""
+    if not is_active():
+        return local
+    total = local.detach().clone()
+    dist.all_reduce(total)
+    return total / world_size()

@@ -1,0 +1,80 @@
+"""Bad values (not shapes): raise at once where that is free, else flag on the device.
+
+Reading a value on the host stalls a GPU and breaks a compiled graph. So on the CPU, in eager
+mode, a bad value raises where it is found, with its place and value. Everywhere else it sets one
+bit of a small boolean tensor that travels with :class:`~flatnce.core.contrast.Contrast`; the next read
+of a Monitor or of ``loss_fn.last`` raises the same error without the place.
+"""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+__all__ = ["FAULTS", "is_transformed"]
+
+FAULTS: dict[str, str] = {
+    "nonfinite": "the embeddings or logits hold NaN, infinite or overflowing values; look for a "
+    "diverged learning rate or a division by zero upstream",
+    "zero_vector": "an embedding row is the zero vector, which has no direction to normalise; "
+    "look for dead units, or pass normalize=False",
+    "no_negatives": "an anchor has no negative left after masking; use a larger batch, fill "
+    "the queue before the first step (or pass in_batch=True), or relax ids, labels or "
+    "false_negatives",
+    "no_positives": "no anchor has a positive: every label occurs once; sample batches with at "
+    "least two rows of some label",
+    "temperature": "the temperature is not a positive finite number above 1e-30; clamp it, or "
+    "learn it through flatnce.LearnedTemperature",
+    "ess_target": "the ESS target is not in (1/m, 1] for m negatives; raise the target or use "
+    "more negatives",
+    "ids": "an id or label lies in the reserved range from -2147483648 to -2130706432; shift "
+    "yours",
+    "target": "a target names a class outside the logits or one masked by -inf; pass indices in "
+    "[0, classes) whose logit is finite",
+}
+
+
+def can_raise_now(tensor: Tensor) -> bool:
+    """Whether reading ``tensor`` on the host costs nothing: CPU, eager, no transform."""
+    return tensor.device.type == "cpu" and not is_transformed(tensor)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether this is being compiled, or the tensor stands for others (vmap, torch.func.grad)."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def must_not_read(tensor: Tensor) -> bool:
+    """Whether a host read is impossible now: while compiling or capturing a CUDA graph."""
+    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or capturing
+
+
+def flag(**conditions: Bool[Tensor, ""]) -> Bool[Tensor, " f"]:
+    """One boolean per known fault, true where a condition holds."""
+    some = next(iter(conditions.values()))
+    clear = torch.zeros((), dtype=torch.bool, device=some.device)
+    return torch.stack([conditions.get(name, clear) for name in FAULTS])
+
+
+def combine(*flags: Bool[Tensor, " f"] | None) -> Bool[Tensor, " f"] | None:
+    """Any of several flag vectors; None when none was set up."""
+    present = [f for f in flags if f is not None]
+    if not present:
+        return None
+    total = present[0]
+    for more in present[1:]:
+        total = total | more
+    return total
+
+
+def flagged(flags: Bool[Tensor, " f"] | None) -> list[str]:
+    """Names of the faults that are flagged. Reads the device."""
+    if flags is None:
+        return []
+    return [name for name, hit in zip(FAULTS, flags.tolist(), strict=True) if hit]
+
+
+def raise_flagged(flags: Bool[Tensor, " f"] | None) -> None:
+    """Raise a ValueError that names every flagged fault. Reads the device."""
+    if found := flagged(flags):
+        raise ValueError("; ".join(f"{name}: {FAULTS[name]}" for name in found))

@@ -1,0 +1,296 @@
+"""The chunked kernel: blocks of scores, recomputed in the backward pass.
+
+Memory is the inputs, their gradients and a few blocks, whatever n and m are. The forward keeps a
+running maximum and running sums per row (Milakov and Gimelshein, 2018, "Online normalizer
+calculation for softmax", https://arxiv.org/abs/1805.02867); the backward recomputes each block of
+scores and turns it into weights by the stored log-sum-exp. Where all weights together are no more
+than :data:`KEPT_BLOCKS` blocks they are kept instead, which saves one product of four and one
+exponential of two. Where anchors and keys are the same rows, one product serves the gradients of
+both. Two registered custom ops, so that ``torch.compile`` sees one node instead of an unrolled
+loop.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flatnce.core.faults import is_transformed
+from flatnce.core.kernels.blocks import Exclusion, Out, RunningStatistics, blocks, fill, product
+from flatnce.core.kernels.statistics import RowStatistics, floor_of
+from flatnce.core.selection import Selection
+
+ROWS, COLUMNS = 1024, 2048
+"""One block of float32 scores is 8 MiB: large enough for a fast product, small beside n by d."""
+
+KEPT_BLOCKS = 8
+"""Most weights kept for the backward pass, in blocks: 64 MiB, a quarter of what dense holds."""
+
+NEAR = 20.0
+"""Rows are weighed by each other's sums where these differ by no more than this, in nats."""
+
+STATISTICS = 8
+"""How many the forward returns, before the weights that it keeps."""
+
+
+def _statistics(
+    anchors: Tensor,
+    keys: Tensor,
+    beta: Tensor,
+    anchor_group: Tensor,
+    key_group: Tensor,
+    left_out: Tensor | None,
+    anchor_self: Tensor | None,
+    key_self: Tensor | None,
+    same: bool,
+    mean: bool,
+    expected: bool,
+    extremes: bool,
+    keep: bool = False,
+    shared: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The forward pass; ``shared`` is for the backward pass, to which it is handed on."""
+    selection = Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
+    n, m = anchors.shape[0], keys.shape[0]
+    scaled, exclusion = beta * anchors, Exclusion(selection)
+    width = m if keep else min(m, COLUMNS)
+    kept = anchors.new_empty((n, m) if keep else (0, 0))
+    block = min(n, ROWS) * width
+    memory = anchors.new_empty(block if expected or not keep else 0)
+    more = anchors.new_empty(block if expected and not keep else 0)
+    found = []
+    for rows in blocks(n, ROWS):
+        running = RunningStatistics(anchors, rows.stop - rows.start, (mean, expected, extremes))
+        held = kept[rows].view(-1) if keep else more
+        for columns in blocks(m, width):
+            place = memory if len(memory) else held
+            scores = product(scaled[rows], keys[columns], place)
+            weights = held[: scores.numel()].view_as(scores) if expected else scores
+            running.add(scores, exclusion.block(rows, columns), columns.start, weights)
+        found.append(running.results())
+    whole = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+    lse, lse2, count, average, top, expectation, hardest, easiest = whole
+    return lse, lse2, count, average, top, expectation, hardest, easiest, kept
+
+
+_forward = torch.library.custom_op("flatnce::chunked_statistics", _statistics, mutates_args=())
+
+
+@_forward.register_fake
+def _(anchors: Tensor, keys: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    n, (mean, expected, extremes) = anchors.shape[0], inputs[7:10]
+    shape = (n, keys.shape[0]) if len(inputs) > 10 and inputs[10] else (0, 0)
+    sizes = n, n, n, n if mean else 0, n, n if expected else 0
+    reals = [anchors.new_empty(size) for size in sizes]
+    places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
+    return (*reals, *places, anchors.new_empty(shape))
+
+
+def _gradients(
+    anchors: Tensor,
+    keys: Tensor,
+    beta: Tensor,
+    anchor_group: Tensor,
+    key_group: Tensor,
+    left_out: Tensor | None,
+    anchor_self: Tensor | None,
+    key_self: Tensor | None,
+    same: bool,
+    lse: Tensor,
+    lse2: Tensor,
+    count: Tensor,
+    to_lse: Tensor | None,
+    to_lse2: Tensor | None,
+    to_mean: Tensor | None,
+    top: Tensor | None = None,
+    kept: Tensor | None = None,
+    shared: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The backward pass; of shared rows the whole gradient is with the anchors."""
+    n, m = anchors.shape[0], keys.shape[0]
+    to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
+    scaled = beta * anchors
+    # Weights are exponentials relative to this; a row's factors turn them into derivatives.
+    base = lse if kept is None or top is None else top
+    first = None if to_lse is None else _factor(to_lse, base - lse, count)
+    second = None if to_lse2 is None else 2 * _factor(to_lse2, 2 * base - lse2, count)
+    share = None if to_mean is None else to_mean / count.clamp_min(1.0)
+    symmetric = shared and anchors.device.type == "cpu" and anchor_group.equal(key_group)
+    factors = _Factors(first, second, share, _offsets(base) if symmetric else None)
+    exclusion = None
+    if kept is None or share is not None:
+        groups = anchor_group, key_group, left_out, anchor_self, key_self
+        exclusion = Exclusion(Selection(*groups, same))
+    left, width = factors.before(scaled), m if kept is not None else min(m, COLUMNS)
+    memory = anchors.new_empty(min(n, ROWS) * width if kept is None else 0)
+    for rows in blocks(n, ROWS):
+        for columns in blocks(m, width):
+            out = None if exclusion is None else exclusion.block(rows, columns)
+            if kept is not None:
+                weights = kept[rows]
+            else:
+                weights = product(scaled[rows], keys[columns], memory)
+                fill(weights, out, -torch.inf).sub_(base[rows, None]).exp_()
+            derivatives = factors.derivatives(weights, out, rows, columns)
+            to_anchors[rows].addmm_(derivatives, keys[columns])
+            if not factors.both:
+                to_keys[columns].addmm_(derivatives.T, left[rows])
+    to_anchors = factors.after(to_anchors)
+    # s = beta <a, k>, so the scores' gradient meets beta in the same product that meets a.
+    to_beta = (to_anchors * anchors).sum()
+    return to_anchors.mul_(beta), to_keys, to_beta / 2 if factors.both else to_beta
+
+
+_backward = torch.library.custom_op("flatnce::chunked_gradient", _gradients, mutates_args=())
+
+
+@_backward.register_fake
+def _(anchors: Tensor, keys: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return torch.empty_like(anchors), torch.empty_like(keys), torch.empty_like(beta)
+
+
+def _factor(incoming: Tensor, exponent: Tensor, count: Tensor) -> Tensor:
+    """A row's factor; nothing for a row without scores, whose exponent means nothing."""
+    return torch.where(count > 0, incoming * exponent.exp(), 0.0)
+
+
+def _offsets(base: Tensor) -> Tensor | None:
+    """What rows' weights are relative to, about their middle; None where they differ too much."""
+    low, high = map(float, base.aminmax())
+    return base - (low + high) / 2 if high - low <= NEAR else None
+
+
+class _Factors:
+    """From weights w to derivatives by the scores, first · w + second · w² + share.
+
+    Where ``first`` is alone it can wait for the sums: no pass over the block. Of shared rows a
+    score stands in two rows, and its weight in the other is this one times exp(base_i - base_j).
+
+    Arguments:
+        first: A row's factor of its weights.
+        second: Of their squares.
+        share: Of every score that counts.
+        offsets: The rows' bases; given where anchors and keys are the same rows.
+    """
+
+    def __init__(
+        self,
+        first: Tensor | None,
+        second: Tensor | None,
+        share: Tensor | None,
+        offsets: Tensor | None,
+    ) -> None:
+        alone = first is not None and second is None and share is None
+        self.both = alone and offsets is not None
+        self._waiting = first if alone and not self.both else None
+        self._first, self._second, self._share = first, second, share
+        if self.both and offsets is not None and first is not None:
+            self._here, self._there = offsets.exp(), first * (-offsets).exp()
+
+    def before(self, rows: Tensor) -> Tensor:
+        """Rows of the product with the derivatives' transpose."""
+        return rows if self._waiting is None else rows * self._waiting[:, None]
+
+    def after(self, sums: Tensor) -> Tensor:
+        """Sums over a row's scores."""
+        return sums if self._waiting is None else sums.mul_(self._waiting[:, None])
+
+    def derivatives(self, weights: Tensor, out: Out, rows: slice, columns: slice) -> Tensor:
+        """Of one block, whose weights are zero where a score does not count."""
+        if self._waiting is not None:
+            return weights
+        first, second, share = (
+            None if factor is None else factor[rows, None]
+            for factor in (self._first, self._second, self._share)
+        )
+        if self.both and first is not None:
+            factor = torch.outer(self._here[rows], self._there[columns]).add_(first)
+            return factor.mul_(weights)
+        if second is not None:
+            found = weights * second
+            found = (found if first is None else found.add_(first)).mul_(weights)
+        else:
+            found = torch.zeros_like(weights) if first is None else weights * first
+        return found if share is None else fill(found.add_(share), out, 0.0)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    lse, lse2, count, _, top = output[:5]
+    ctx.save_for_backward(*inputs[:8], lse, lse2, count, top, output[STATISTICS])
+    ctx.same, (ctx.keep, ctx.shared) = inputs[8], inputs[12:14]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(count, *output[4:])
+
+
+def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _pulled_back(ctx, _backward, gradients)
+
+
+def _pulled_back(ctx: Any, run: Any, gradients: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    tensors = ctx.saved_tensors
+    to_lse, to_lse2, _, to_mean = gradients[:4]
+    if to_lse is None and to_lse2 is None and to_mean is None:
+        return (None,) * 14
+    incoming = to_lse, to_lse2, to_mean
+    kept = tensors[11:] if ctx.keep else (None, None)
+    found = run(*tensors[:8], ctx.same, *tensors[8:11], *incoming, *kept, ctx.shared)
+    return (*found, *(None,) * 11)
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+class _Direct(torch.autograd.Function):
+    """The same without the dispatcher, which for small batches costs as much as the work."""
+
+    forward = staticmethod(_statistics)
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        # Where second derivatives are prepared for, the operator refuses them.
+        run = _backward if torch.is_grad_enabled() else _gradients
+        return _pulled_back(ctx, run, gradients)
+
+
+def row_statistics(
+    anchors: Float[Tensor, "n d"],
+    keys: Float[Tensor, "m d"],
+    beta: Float[Tensor, ""],
+    selection: Selection,
+    extras: tuple[str, ...] = (),
+) -> RowStatistics:
+    """The dense kernel's statistics in blocks; same arguments, first derivatives only."""
+    used = any(one.requires_grad for one in (anchors, keys, beta)) and torch.is_grad_enabled()
+    few = anchors.shape[0] * keys.shape[0] <= KEPT_BLOCKS * ROWS * COLUMNS
+    shared = keys is anchors and selection.left_out is None and not selection.same
+    plain = not is_transformed(anchors) and type(anchors) is Tensor
+    lse, lse2, count, mean, top, expected, hardest, easiest, _ = (
+        _Direct.apply if plain else _forward
+    )(
+        anchors,
+        keys,
+        beta,
+        *selection.to_tensors(),
+        selection.same,
+        *(extra in extras for extra in ("mean", "expected", "extremes")),
+        used and few,
+        shared,
+    )
+    reach = floor_of(anchors.dtype)
+
+    def score_at(column: Tensor, otherwise: float) -> Tensor:
+        score = beta * (anchors * keys[column]).sum(dim=1)
+        return torch.where(count > 0, score, otherwise)
+
+    return RowStatistics(
+        lse,
+        lse2,
+        count,
+        top,
+        mean if "mean" in extras else None,
+        expected if "expected" in extras else None,
+        score_at(hardest, reach) if "extremes" in extras else None,
+        score_at(easiest, -reach) if "extremes" in extras else None,
+    )

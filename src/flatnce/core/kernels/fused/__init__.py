@@ -1,0 +1,6 @@
+"""The fused kernel, in Triton: statistics and gradients of rows without a matrix of scores."""
+
+from flatnce.core.kernels.fused.general import row_statistics
+from flatnce.core.kernels.fused.paired import Layout, PairedStatistics, paired_statistics
+
+__all__ = ["Layout", "PairedStatistics", "paired_statistics", "row_statistics"]

@@ -1,0 +1,236 @@
+"""Row statistics in one pass over tiles of scores, and their pieces put together."""
+# Triton reads annotations itself: only its constants have one.
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from flatnce.core.kernels.fused.counted import groups_of, leave_out, span
+
+LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
+FLOOR = tl.constexpr(-1e30)  # below any product, and times any scale still finite
+# Weights are at most 2 to this power: float16 then keeps those down to 2^-38 of the largest.
+LIFT = tl.constexpr(14.0)
+
+
+@triton.jit
+@no_type_check
+def wide_products(
+    x,
+    y,
+    row,
+    column,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Products of a tile of rows that are too wide to be held: both sides pass by in chunks."""
+    products = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for chunk in tl.range(0, WIDTH, CHUNK):
+        own, other = x.load([row, chunk]), y.load([column, chunk])
+        products = tl.dot(own, other.T, products, input_precision=PRECISION)
+    return products
+
+
+@triton.jit
+@no_type_check
+def scan_kernel(
+    x,
+    y,
+    beta,
+    row_groups,
+    column_groups,
+    row_ranges,
+    column_ranges,
+    left_out,
+    row_self,
+    column_self,
+    tops,
+    totals,
+    squares,
+    numbers,
+    moments,
+    linears,
+    pulled,
+    n,
+    m,
+    period,
+    row_stride,
+    column_stride,
+    turns,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    GROUPED: tl.constexpr,
+    SAME: tl.constexpr,
+    LISTED: tl.constexpr,
+    MOMENT: tl.constexpr,
+    LINEAR: tl.constexpr,
+    PULL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Statistics of a block of rows over a part of the columns; pulled: the weighted mean row."""
+    block, part = tl.program_id(0), tl.program_id(1)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    dims = tl.arange(0, CHUNK)
+    scale = tl.load(beta) * LOG2E
+    mine = groups_of(rows, n, period, row_groups, GROUPED)
+    low, high = span(block * ROWS, ROWS, n, period, row_ranges, GROUPED)
+    if WIDTH == CHUNK:
+        held = x.load([block * ROWS, 0])
+    top = tl.full((ROWS,), FLOOR, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    square = tl.zeros((ROWS,), tl.float32)
+    missing = tl.zeros((ROWS,), tl.float32)
+    moment = tl.zeros((ROWS,), tl.float32)
+    linear = tl.zeros((ROWS,), tl.float32)
+    if PULL:
+        sums = tl.zeros((ROWS, CHUNK), tl.float32)
+    first = part * turns * COLUMNS
+    last = tl.minimum(first + turns * COLUMNS, m)
+    for start in tl.range(first, last, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        if WIDTH == CHUNK:
+            passing = y.load([start, 0])
+            products = tl.dot(held, passing.T, input_precision=PRECISION)
+        else:
+            products = wide_products(
+                x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
+            )
+        products, missing = leave_out(
+            products,
+            missing,
+            rows,
+            columns,
+            mine,
+            low,
+            high,
+            start,
+            column_groups,
+            column_ranges,
+            left_out,
+            row_self,
+            column_self,
+            n,
+            m,
+            period,
+            row_stride,
+            column_stride,
+            COLUMNS,
+            GROUPED,
+            SAME,
+            LISTED,
+        )
+        raised = tl.maximum(top, tl.max(products, 1))
+        shrink = tl.exp2((top - raised) * scale)
+        weights = tl.exp2(products * scale - (raised * scale - LIFT)[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        square = square * (shrink * shrink) + tl.sum(weights * weights, 1)
+        if MOMENT:
+            # Where a score is masked its weight is 0, and 0 times -inf would not be.
+            finite = tl.maximum(products, FLOOR)
+            moment = moment * shrink + tl.sum(weights * finite, 1)
+        if LINEAR:
+            linear += tl.sum(tl.where(products > FLOOR, products, 0.0), 1)
+        if PULL:
+            sums = sums * shrink[:, None]
+            sums = tl.dot(weights.to(passing.dtype), passing, sums, input_precision=PRECISION)
+        top = raised
+    place = part * n + rows
+    there = rows < n
+    tl.store(tops + place, top * scale, mask=there)
+    tl.store(totals + place, total, mask=there)
+    tl.store(squares + place, square, mask=there)
+    number = tl.cdiv(last - first, COLUMNS) * COLUMNS - missing
+    tl.store(numbers + place, number, mask=there)
+    if MOMENT:
+        tl.store(moments + place, moment * scale, mask=there)
+    if LINEAR:
+        tl.store(linears + place, linear * scale, mask=there)
+    if PULL:
+        mean = sums / tl.maximum(total, 1e-37)[:, None]
+        where = pulled + place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+        tl.store(where, mean.to(pulled.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit
+@no_type_check
+def merge_kernel(
+    tops,
+    totals,
+    squares,
+    numbers,
+    moments,
+    linears,
+    lse,
+    lse2,
+    count,
+    highest,
+    mean,
+    expected,
+    pulled,
+    blended,
+    n,
+    parts,
+    floor,
+    least,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MOMENT: tl.constexpr,
+    LINEAR: tl.constexpr,
+    PULL: tl.constexpr,
+):
+    """The statistics of all parts together, in natural units; and the weighted mean rows."""
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = rows < n
+    dims = tl.arange(0, WIDTH)
+    if PULL:
+        sums = tl.zeros((BLOCK, WIDTH), tl.float32)
+    top = tl.full((BLOCK,), FLOOR, tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    square = tl.zeros((BLOCK,), tl.float32)
+    number = tl.zeros((BLOCK,), tl.float32)
+    moment = tl.zeros((BLOCK,), tl.float32)
+    linear = tl.zeros((BLOCK,), tl.float32)
+    for part in range(parts):
+        place = part * n + rows
+        new = tl.load(tops + place, mask=there, other=FLOOR)
+        raised = tl.maximum(top, new)
+        old, fresh = tl.exp2(top - raised), tl.exp2(new - raised)
+        share = tl.load(totals + place, mask=there, other=0.0) * fresh
+        total = total * old + share
+        square = (
+            square * old * old + tl.load(squares + place, mask=there, other=0.0) * fresh * fresh
+        )
+        number += tl.load(numbers + place, mask=there, other=0.0)
+        if MOMENT:
+            moment = moment * old + tl.load(moments + place, mask=there, other=0.0) * fresh
+        if LINEAR:
+            linear += tl.load(linears + place, mask=there, other=0.0)
+        if PULL:
+            where = place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+            row = tl.load(pulled + where, mask=there[:, None], other=0.0).to(tl.float32)
+            sums = sums * old[:, None] + row * share[:, None]
+        top = raised
+    empty = number == 0
+    total = tl.where(empty, 1.0, total)
+    if PULL:
+        where = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+        row = (sums / total[:, None]).to(blended.dtype.element_ty)
+        tl.store(blended + where, row, mask=there[:, None])
+    square = tl.where(empty, 1.0, square)
+    # An empty row holds the definition's very low, finite numbers.
+    lowest = floor + least
+    tl.store(lse + rows, tl.where(empty, lowest, (top - LIFT + tl.log2(total)) * LN2), mask=there)
+    doubled = (2 * (top - LIFT) + tl.log2(square)) * LN2
+    tl.store(lse2 + rows, tl.where(empty, 2 * floor + least, doubled), mask=there)
+    tl.store(count + rows, number, mask=there)
+    tl.store(highest + rows, tl.where(empty, floor, top * LN2), mask=there)
+    if MOMENT:
+        tl.store(expected + rows, tl.where(empty, 0.0, moment / total * LN2), mask=there)
+    if LINEAR:
+        tl.store(mean + rows, linear * LN2 / tl.maximum(number, 1.0), mask=there)

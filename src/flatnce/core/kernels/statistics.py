@@ -1,0 +1,102 @@
+"""The row statistics every kernel returns, and their definition on a score matrix."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+__all__ = ["RowStatistics", "floor_of"]
+
+EXTRAS = ("mean", "expected", "extremes")
+"""Statistics that only some readers need and that cost one more pass over a block each."""
+
+
+@dataclass(frozen=True)
+class RowStatistics:
+    """What a row of scores is reduced to.
+
+    A row without any counted score holds a very negative ``lse`` (finite, zero gradient) and
+    ``count`` 0: the caller turns that into an error, and no NaN spreads meanwhile.
+
+    Arguments:
+        lse: Log-sum-exp of the counted scores.
+        lse2: Log-sum-exp of twice the counted scores.
+        count: How many scores count.
+        top: The largest counted score; detached.
+        mean: Plain mean of the counted scores.
+        expected: Mean of the counted scores under their own softmax; detached.
+        hardest: The largest counted score, differentiable.
+        easiest: The smallest counted score, differentiable.
+    """
+
+    lse: Float[Tensor, " n"]
+    lse2: Float[Tensor, " n"]
+    count: Float[Tensor, " n"]
+    top: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"] | None = None
+    expected: Float[Tensor, " n"] | None = None
+    hardest: Float[Tensor, " n"] | None = None
+    easiest: Float[Tensor, " n"] | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "RowStatistics":
+        """Apply a function to every statistic that is there."""
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        return RowStatistics(**{k: function(v) for k, v in present.items() if v is not None})
+
+    def merge(self, other: "RowStatistics") -> "RowStatistics":
+        """Statistics of the union with a disjoint set of scores of the same rows."""
+        lse, count = torch.logaddexp(self.lse, other.lse), self.count + other.count
+        mean = expected = hardest = easiest = None
+        if self.mean is not None and other.mean is not None:
+            mean = (self.mean * self.count + other.mean * other.count) / count.clamp_min(1.0)
+        if self.expected is not None and other.expected is not None:
+            share = (self.lse - lse).exp().detach()
+            expected = share * self.expected + (1 - share) * other.expected
+        if self.hardest is not None and other.hardest is not None:
+            hardest = torch.maximum(self.hardest, other.hardest)
+        if self.easiest is not None and other.easiest is not None:
+            easiest = torch.minimum(self.easiest, other.easiest)
+        lse2, top = torch.logaddexp(self.lse2, other.lse2), torch.maximum(self.top, other.top)
+        return RowStatistics(lse, lse2, count, top, mean, expected, hardest, easiest)
+
+
+def floor_of(dtype: torch.dtype) -> float:
+    """A score so low that its exponential is zero, yet several times it is still finite."""
+    return torch.finfo(dtype).min / 8
+
+
+def statistics_of_scores(
+    scores: Float[Tensor, "n m"],
+    out: Bool[Tensor, "n m"],
+    extras: tuple[str, ...] = (),
+) -> RowStatistics:
+    r"""Reduce each row of a score matrix: the definition.
+
+    .. math::
+        \mathrm{lse}_i = \log \sum_{j \in N(i)} e^{s_{ij}}, \quad
+        \mathrm{lse2}_i = \log \sum_{j \in N(i)} e^{2 s_{ij}}
+
+    One exponential serves both sums, taken relative to the row's maximum.
+    """
+    floor, tiny = floor_of(scores.dtype), torch.finfo(scores.dtype).tiny
+    masked = scores.masked_fill(out, -torch.inf)
+    count = (out.shape[1] - out.sum(dim=1)).to(scores.dtype)
+    top = masked.detach().amax(dim=1).clamp_min(floor)
+    relative = (masked - top[:, None]).exp()
+    # Sums of a row that counts something are at least 1, so the clamp only meets empty rows.
+    total = relative.sum(dim=1).clamp_min(tiny)
+    lse = top + total.log()
+    lse2 = 2 * top + relative.square().sum(dim=1).clamp_min(tiny).log()
+    mean = expected = hardest = easiest = None
+    if "mean" in extras:
+        mean = scores.masked_fill(out, 0.0).sum(dim=1) / count.clamp_min(1.0)
+    if "expected" in extras:
+        weighted = relative.detach() * scores.detach().masked_fill(out, 0.0)
+        expected = weighted.sum(dim=1) / total.detach()
+    if "extremes" in extras:
+        low, high = scores.masked_fill(out, floor), scores.masked_fill(out, -floor)
+        hardest = low.gather(1, low.argmax(dim=1, keepdim=True))[:, 0]
+        easiest = high.gather(1, high.argmin(dim=1, keepdim=True))[:, 0]
+    return RowStatistics(lse, lse2, count, top, mean, expected, hardest, easiest)

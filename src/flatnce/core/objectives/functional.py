@@ -1,0 +1,244 @@
+r"""The family, as readers of :class:`~flatnce.core.contrast.Contrast`.
+
+All minimise. With the gap :math:`\ell_i = \mathrm{lse}_{j \in N(i)} s_{ij} - s^+_i`:
+
+============  =============================  ===========================================
+objective     value                          gradient
+============  =============================  ===========================================
+InfoNCE       softplus(ℓ)                    σ(ℓ)·∇ℓ: dies once the positive wins
+FlatNCE       softplus(ℓ), or 1              ∇ℓ
+DCL           ℓ                              ∇ℓ: FlatNCE's gradient is DCL's
+FlatNCE⊕      softplus(ℓ), or 1              σ(ℓ)·∇ℓ: InfoNCE's
+============  =============================  ===========================================
+
+Hölder-FlatNCE is FlatNCE of a contrast taken at a Hölder power. Only first derivatives of FlatNCE
+and DCL agree: the value of FlatNCE is detached, and its Hessian has an extra
+:math:`\nabla\ell \nabla\ell^\top`.
+"""
+
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from flatnce.core import faults
+from flatnce.core.contrast import Contrast, contrast_from_logits
+
+__all__ = ["flatnce"]
+
+EXACT = 50.0
+"""Where softplus may become its argument: at torch's own 20 float64 would lose half its digits."""
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+Value: TypeAlias = Literal["infonce", "constant"]
+
+
+def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "..."]:
+    r"""InfoNCE, the cross-entropy of finding the positive among all candidates.
+
+    .. math:: \mathrm{softplus}(\ell_i) = -\log \frac{e^{s^+_i}}{e^{s^+_i} + \sum_j e^{s_{ij}}}
+
+    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 from
+    a margin of 17 to 20 in float32, see ``benchmarks/precision``). With several positives:
+    supervised contrastive's L_out or L_in.
+
+    Relations:
+        ∇InfoNCE = σ(ℓ)·∇FlatNCE, row by row. NT-Xent is InfoNCE of the two-view layout.
+
+    References:
+        van den Oord et al., 2018, https://arxiv.org/abs/1807.03748; FlatNCE paper, Eq. 3.
+
+    Arguments:
+        contrast: Row statistics.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    _check(contrast)
+    return contrast.reduce(_infonce_rows(contrast), reduction)
+
+
+def dcl(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "..."]:
+    """Decoupled contrastive loss: the gap itself, positive out of the pool. Unbounded below.
+
+    Relations:
+        FlatNCE's gradient, with a value that may be negative.
+
+    References:
+        Yeh et al., 2022, "Decoupled Contrastive Learning", Eq. 6,
+        https://arxiv.org/abs/2110.06848
+
+    Arguments:
+        contrast: Row statistics.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    _check(contrast)
+    return contrast.reduce(contrast.gap, reduction)
+
+
+def flatnce(
+    contrast: Contrast, value: Value = "infonce", reduction: Reduction = "mean"
+) -> Float[Tensor, "..."]:
+    r"""FlatNCE: InfoNCE's value to read, the gap's gradient to learn from.
+
+    .. math:: e^{\ell_i - \mathrm{sg}\,\ell_i} - 1 + \mathrm{sg}\,\mathrm{softplus}(\ell_i)
+
+    The paper's own form (``value="constant"``) is 1 for ever, which blinds progress bars, early
+    stopping and best checkpoints.
+
+    Relations:
+        Gradient equal to DCL's; InfoNCE's without the factor σ(ℓ). Second derivatives differ from
+        DCL's: not for gradient penalties or Hessian methods.
+
+    References:
+        Chen et al., 2021, FlatNCE, Eq. 6 and Algorithm 1, https://arxiv.org/abs/2107.01152
+
+    Arguments:
+        contrast: Row statistics; taken at a Hölder power, this is Hölder-FlatNCE.
+        value: ``infonce`` or ``constant``.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    _check(contrast)
+    return contrast.reduce(_flat(contrast.gap, contrast, value), reduction)
+
+
+def flatnce_plus(
+    contrast: Contrast, value: Value = "infonce", reduction: Reduction = "mean"
+) -> Float[Tensor, "..."]:
+    r"""FlatNCE⊕: the positive stays in the pool, so the gradient is InfoNCE's (Prop. 3.1).
+
+    .. math:: (1 + e^{\ell_i}) \,/\, \mathrm{sg}(1 + e^{\ell_i})
+
+    Relations:
+        The sign of the paper's Prop. 3.1 is for the *loss*: ∇FlatNCE⊕ = ∇(cross-entropy).
+
+    References:
+        Chen et al., 2021, FlatNCE, Eq. 7, https://arxiv.org/abs/2107.01152
+
+    Arguments:
+        contrast: Row statistics.
+        value: ``infonce`` or ``constant``.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    _check(contrast)
+    return contrast.reduce(_flat(_infonce_rows(contrast), contrast, value), reduction)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, "..."]:
+    """Drop-in for ``torch.nn.functional.cross_entropy``: its value, FlatNCE's gradient.
+
+    For logits whose columns are candidates and whose target is the positive's column: change
+    one import. Entries of −inf are masks. Computed, and returned, in at least float32.
+
+    What it refuses, with a ValueError, because FlatNCE has no such form: class probabilities as
+    target, label smoothing, a row with no unmasked negative, a target that is masked or out of
+    range, nothing but ignored rows. Compiled or on a GPU the last four are assertions on the
+    device, as torch's own; NaN logits give NaN there, which a gradient scaler can skip. Bear in
+    mind that a scale *learned* inside the logits gets FlatNCE's gradient and runs away: use
+    ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
+
+    Arguments:
+        input: Logits, (n, classes), (classes,), or (n, classes, ...) as torch takes them.
+        target: Class indices, of the logits' shape without the class axis.
+        weight: One weight a class, as torch's; a mean is weighted.
+        ignore_index: Rows with this target are left out.
+        reduction: ``mean``, ``sum`` or ``none``.
+        label_smoothing: Must be 0.
+
+    Examples:
+        >>> logits = torch.tensor([[4.0, 1.0], [0.0, 3.0]])
+        >>> cross_entropy(logits, torch.tensor([0, 1]))
+        tensor(0.0486)
+    """
+    for name, value in (("input", input), ("target", target)):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
+    if target.is_floating_point() and not input.is_floating_point():
+        raise ValueError(
+            f"input has dtype {input.dtype} and target {target.dtype}; they look swapped: logits "
+            "come first, then class indices"
+        )
+    if target.is_floating_point():
+        raise ValueError(
+            f"target has dtype {target.dtype} (class probabilities); FlatNCE needs one positive a "
+            "row: pass class indices, or use torch's cross_entropy"
+        )
+    if label_smoothing != 0.0:
+        raise ValueError(
+            f"label_smoothing={label_smoothing} has no FlatNCE form; pass 0.0, or use torch's "
+            "cross_entropy"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
+    classes_last = input if input.ndim < 2 else input.movedim(1, -1)
+    if input.ndim == 0 or classes_last.shape[:-1] != target.shape:
+        raise ValueError(
+            f"target has shape {tuple(target.shape)} for input of shape {tuple(input.shape)}; "
+            f"expected {tuple(classes_last.shape[:-1])}"
+        )
+    classes = classes_last.shape[-1]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}; pass one weight a class, shape ({classes},)"
+        )
+    flat_target = target.reshape(-1)
+    kept = flat_target != ignore_index
+    rows = classes_last.reshape(-1, classes)
+    # A left-out row may be anything; give it a harmless one so that it cannot raise.
+    harmless = torch.zeros_like(rows)
+    column = torch.where(kept, flat_target, 0)
+    contrast = contrast_from_logits(torch.where(kept[:, None], rows, harmless), column)
+    _assert_usable(contrast, kept)
+    losses = flatnce(contrast, reduction="none")
+    scale = kept.to(losses.dtype)
+    if weight is not None:
+        scale = scale * weight.to(losses.dtype)[column.clamp(0, classes - 1)]
+    losses = losses * scale
+    if reduction == "none":
+        return losses.reshape(target.shape)
+    return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
+
+
+def _check(contrast: Contrast) -> None:
+    if not isinstance(contrast, Contrast):
+        raise ValueError(
+            f"contrast is a {type(contrast).__name__}; pass contrast_of(two_view(z1, z2), "
+            "temperature), or use the classes, which take embeddings"
+        )
+
+
+def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:
+    """A function leaves no record behind to raise later, so it asserts where it cannot raise."""
+    if contrast.faults is None and not bool(kept.any()):
+        raise ValueError("target holds only ignore_index; a mean of no rows is not a number")
+    if contrast.faults is not None:
+        fatal = [name != "nonfinite" for name in faults.FAULTS]
+        usable = ~torch.stack([f for f, bad in zip(contrast.faults, fatal, strict=True) if bad])
+        torch._assert_async(usable.all() & kept.any(), "cross_entropy: bad target, or no negative")
+
+
+def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
+    """InfoNCE with the negatives pooled as the contrast has them."""
+    pooled = contrast.positive if contrast.positives is None else contrast.positives.lse
+    rows = softplus(contrast.negative - pooled, threshold=EXACT)
+    return rows if contrast.positives is None else rows + (pooled - contrast.positive)
+
+
+def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
+    """exp(rows − sg rows), one in value, with the rows' gradient; shown on InfoNCE's scale."""
+    flat = (rows - rows.detach()).exp()
+    if value == "constant":
+        return flat
+    if value != "infonce":
+        raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
+    plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
+    return flat - 1 + _infonce_rows(plain).detach()

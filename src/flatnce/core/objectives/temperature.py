@@ -1,0 +1,152 @@
+"""Where an objective's temperature comes from: a number, a tensor, a schedule, control, learning.
+
+A temperature learned through FlatNCE's or DCL's own gradient runs away: the gap falls for ever as
+β grows on data the positive wins. InfoNCE's gradient to β is bounded by its damping, so that is
+what a learned temperature gets by default, whatever the objective teaches the features.
+"""
+
+import math
+from numbers import Real
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from flatnce.core import distributed, faults
+from flatnce.core.buffers import held
+from flatnce.core.contrast import Contrast
+from flatnce.core.contrast.record import report
+from flatnce.core.control import EssController, Schedule, State
+from flatnce.core.diagnostics.ess import effective_sample_size, least_effective_sample_size
+
+__all__ = ["Temperature", "TemperatureSource"]
+
+
+class LearnedTemperature(nn.Module):
+    """A temperature to be trained: the logarithm of β is the parameter, kept within bounds.
+
+    References:
+        Radford et al., 2021, CLIP, Sec. 2.5 (parameterisation and the bound of 100).
+
+    Arguments:
+        start: Temperature at the start.
+        lowest: Smallest temperature; the default is CLIP's bound.
+        highest: Largest temperature.
+
+    Examples:
+        >>> float(LearnedTemperature(0.07)().detach())
+        0.07...
+    """
+
+    def __init__(
+        self, start: float = 0.07, *, lowest: float = 0.01, highest: float = 10.0
+    ) -> None:
+        """Check the bounds."""
+        super().__init__()
+        if not 0 < lowest <= start <= highest < math.inf:
+            raise ValueError(
+                f"start={start} must lie between lowest={lowest} and highest={highest}, all "
+                "positive and finite"
+            )
+        self.lowest, self.highest = lowest, highest
+        self.log_beta = nn.Parameter(torch.tensor(-math.log(start)))
+
+    def forward(self) -> Float[Tensor, ""]:
+        """The temperature now."""
+        with torch.no_grad():  # a step may have left the bounds
+            self.log_beta.clamp_(-math.log(self.highest), -math.log(self.lowest))
+        return (-self.log_beta).exp()
+
+    def extra_repr(self) -> str:
+        """The bounds, for print."""
+        return f"lowest={self.lowest}, highest={self.highest}"
+
+
+Temperature: TypeAlias = float | Tensor | EssController | Schedule | LearnedTemperature
+
+
+class TemperatureSource(nn.Module):
+    """Holds a temperature of any kind, with its state as buffers of the state dict.
+
+    Arguments:
+        temperature: A number; a tensor (a parameter of yours, say); a schedule of temperatures by
+            step; an :class:`~flatnce.EssController`; a :class:`LearnedTemperature`.
+    """
+
+    beta: Tensor
+    step: Tensor
+
+    def __init__(self, temperature: Temperature) -> None:
+        """Check a number at once; everything else checks itself."""
+        super().__init__()
+        number = isinstance(temperature, Real)
+        if number and not 0 < float(temperature) < math.inf:  # type: ignore[arg-type]
+            raise ValueError(f"temperature={temperature} must be a positive finite number")
+        known = isinstance(temperature, Tensor | EssController | LearnedTemperature)
+        if not (number or known or hasattr(temperature, "at")):
+            raise ValueError(
+                f"temperature is a {type(temperature).__name__}; pass a number, a tensor, a "
+                "schedule, an EssController or a LearnedTemperature"
+            )
+        if isinstance(temperature, Tensor) and not temperature.requires_grad:
+            self.register_buffer("source", temperature)
+        else:
+            self.source = float(temperature) if isinstance(temperature, Real) else temperature
+        if isinstance(temperature, EssController):
+            self.register_buffer("beta", temperature.init()["beta"])
+        if not number and not isinstance(temperature, Tensor | LearnedTemperature):
+            self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def forward(self) -> float | Float[Tensor, ""]:
+        """The temperature now."""
+        source = self.source
+        if isinstance(source, LearnedTemperature):
+            found: Tensor = source()
+            return found
+        if isinstance(source, EssController):
+            return source.temperature(self._state())
+        if isinstance(source, Tensor):
+            return source.reshape(())
+        if isinstance(source, int | float):
+            return source
+        return source.at(held(self.step))
+
+    def follow(self, device: torch.device) -> None:
+        """Bring the state to the batch's device, so that no step copies it to and fro."""
+        if any(buffer.device != device for buffer in self.buffers(recurse=False)):
+            self.to(device)
+
+    @torch.no_grad()
+    def advance(self, contrast: Contrast) -> Tensor | None:
+        """Move on by one training step; returns the fault flags of a target out of reach.
+
+        Arguments:
+            contrast: The batch just seen, at the present temperature.
+        """
+        if not hasattr(self, "step"):
+            return None
+        if not isinstance(self.source, EssController):
+            self.step += 1
+            return None
+        both = effective_sample_size(contrast), least_effective_sample_size(contrast)
+        ess, least = distributed.mean(torch.stack(both)).unbind()
+        target = self.source.target_at(self._state())
+        reachable = (target > least.to(target)) & (target <= 1)
+        if faults.can_raise_now(target) and not bool(reachable):
+            raise ValueError(
+                f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
+                f"is {float(least):.4g})"
+            )
+        found = report(shown=target, ess_target=~reachable)
+        state = self.source.update(self._state(), ess)
+        self.beta.copy_(state["beta"])
+        self.step.copy_(state["step"])
+        return found
+
+    def extra_repr(self) -> str:
+        """The source, for print; a module prints itself."""
+        return "" if isinstance(self.source, nn.Module) else repr(self.source)
+
+    def _state(self) -> State:
+        return {"beta": held(self.beta), "step": held(self.step)}

@@ -1,0 +1,90 @@
+"""``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
+
+import json
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+import tyro
+
+from flatnce.environment import environment, plain
+
+# All but these say something of a target: without one they say nothing.
+OF_NOTHING = ("target", "json")
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Say what is wrong, on which evidence, and what to do about it, in order.
+
+    Saturated, collapsed, dead in this precision, too few negatives, false negatives, duplicates,
+    a temperature out of range. Without a name it checks this installation.
+
+    Arguments:
+        target: A run's name in runs/ or its folder, an .npz file with z1 and z2 (and labels, ids,
+            temperature, batch_size, where known), or a TensorBoard folder.
+        temperature: Of the loss, for embeddings.
+        batch_size: Samples of a training batch, for embeddings (by default all rows are one) and
+            loss curves.
+        precision: In which the loss is computed, for embeddings; by default theirs.
+        loss_scale: Of a gradient scaler, for embeddings; 1 if there is none.
+        layout: two_view (SimCLR) or two_tower (CLIP, retrieval).
+        objective: The loss's name, for example InfoNCE; the remedies depend on it.
+        no_embeddings: Of a run, read the log alone: no data set, no checkpoint.
+        device: Of a run, where to embed some of its images.
+        json: Print JSON and nothing else.
+    """
+
+    target: Annotated[
+        str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.npz|FOLDER")
+    ] = None
+    temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    precision: Literal["float16", "bfloat16", "float32", "float64"] | None = None
+    loss_scale: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    layout: Literal["two_view", "two_tower"] = "two_view"
+    objective: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    no_embeddings: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code: 0 whatever is found, as long as it could look."""
+    options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
+    if options.target is None:
+        _refuse_all_but_json(options)
+        # Imported from its own module: what it looks for may keep the rest from importing.
+        from flatnce.diagnose.installation import examine_installation
+
+        found = examine_installation()
+    else:
+        from flatnce.diagnose import examine
+
+        found = examine(
+            options.target,
+            temperature=options.temperature,
+            batch_size=options.batch_size,
+            precision=options.precision,
+            loss_scale=options.loss_scale,
+            layout=options.layout,
+            objective=options.objective,
+            embeddings=not options.no_embeddings,
+            device=options.device,
+        )
+    if options.json:
+        print(json.dumps(plain({**found.plain(), "environment": environment()}), allow_nan=False))
+    else:
+        print(found)
+    return 0
+
+
+def _refuse_all_but_json(options: DoctorOptions) -> None:
+    """The installation is looked at as it is: whoever says more has forgotten what to look at."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name in OF_NOTHING or value == field.default:
+            continue
+        typed = f"--{field.name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        of_a_run = field.name in ("no_embeddings", "device")
+        whose, example = ("a run", "RUN") if of_a_run else ("embeddings", "EMBEDDINGS.npz")
+        raise ValueError(f"{typed} is for {whose}: `flatnce doctor {example} {typed}`")

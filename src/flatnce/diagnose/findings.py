@@ -1,0 +1,161 @@
+"""What a doctor says: findings, each with evidence and remedies, and a verdict over them."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+HEALTHY, UNKNOWN = "healthy", "unknown"
+
+KINDS = (
+    "failed",
+    "broken rows",
+    "collapsed",
+    "dead in float16",
+    "dead in bfloat16",
+    "dead in float32",
+    "identical views",
+    "not learning",
+    "duplicates",
+    "false negatives",
+    "dimensional collapse",
+    "saturated",
+    "flat loss",
+    "too few negatives",
+    "temperature too low",
+    "temperature too high",
+)
+"""Every kind of finding on a run or embeddings, in the order they are told.
+
+A cause stands before what it may bring about, and what spoils every other number first of all.
+"""
+
+WIDTH = 92
+_KEY_NUMBERS = (
+    ("gain", "gain", ".3f"),
+    ("ess", "ESS", ".3f"),
+    ("negatives", "negatives", ",.0f"),
+    ("temperature", "temperature", ".3g"),
+    ("uniformity", "uniformity", ".2f"),
+    ("effective_rank", "effective rank", ".1f"),
+    ("false_negative_rate", "false negatives", ".2%"),
+    ("knn", "kNN", ".1%"),
+    ("pool_mi", "large-pool MI", ".2f"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Arguments:
+        kind: One of :data:`KINDS`; of an installation, what is broken.
+        evidence: The numbers it rests on.
+        remedies: What to do, most promising first.
+        since: First step of the unbroken stretch, where there are steps.
+    """
+
+    kind: str
+    evidence: str
+    remedies: tuple[str, ...] = ()
+    since: int | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found, on what it rests, and what could not be known.
+
+    Arguments:
+        subject: What was looked at, in words.
+        findings: The most important first.
+        numbers: Everything that was measured.
+        unknown: What could not be judged, and what would let it be.
+        judged: Whether enough was there to call no finding healthy.
+    """
+
+    subject: str
+    findings: tuple[Finding, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    judged: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """The kind of the first finding; ``healthy``, or ``unknown``, where there is none."""
+        if self.findings:
+            return self.findings[0].kind
+        return HEALTHY if self.judged else UNKNOWN
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of all findings, in order."""
+        return tuple(finding.kind for finding in self.findings)
+
+    def plain(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return {
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "since": finding.since,
+                    "evidence": finding.evidence,
+                    "remedies": list(finding.remedies),
+                }
+                for finding in self.findings
+            ],
+            "numbers": dict(self.numbers),
+            "unknown": list(self.unknown),
+        }
+
+    def __str__(self) -> str:
+        """The diagnosis on a few lines, for a terminal."""
+        lines = [f"{self.subject}: {self.verdict}"]
+        if shown := _shown(self.numbers):
+            lines += _wrapped(shown, "  ")
+        for finding in self.findings:
+            since = "" if finding.since is None else f" (since step {finding.since:,})"
+            lines += ["", *_wrapped(f"{finding.kind}{since}: {finding.evidence}", "")]
+            for number, remedy in enumerate(finding.remedies, start=1):
+                lines += _wrapped(remedy, f"  {number}. ")
+        if self.unknown:
+            lines += ["", "not known:"]
+            for reason in self.unknown:
+                lines += _wrapped(reason, "  - ")
+        return "\n".join(lines)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, a cause before what it may bring about; of a kind, the first alone.
+
+    Arguments:
+        findings: In any order.
+
+    Examples:
+        >>> found = in_order([Finding("saturated", ""), Finding("duplicates", "")])
+        >>> [finding.kind for finding in found]
+        ['duplicates', 'saturated']
+    """
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.kind, finding)
+    return tuple(sorted(first.values(), key=lambda finding: KINDS.index(finding.kind)))
+
+
+def _shown(numbers: Mapping[str, Any]) -> str:
+    """The numbers that a verdict rests on, as far as they are there."""
+    said = []
+    if all(math.isfinite(numbers.get(key, math.nan)) for key in ("mi", "mi_ceiling")):
+        said.append(f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats")
+    for key, name, form in _KEY_NUMBERS:
+        if isinstance(value := numbers.get(key), int | float) and math.isfinite(value):
+            said.append(f"{name} {value:{form}}")
+    return ", ".join(said)
+
+
+def _wrapped(text: str, start: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=start, subsequent_indent=" " * max(len(start), 2)
+    )

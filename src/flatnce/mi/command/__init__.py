@@ -1,0 +1,1 @@
+"""The ``flatnce mi`` command."""

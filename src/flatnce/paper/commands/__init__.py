@@ -1,0 +1,1 @@
+"""The commands ``demo``, ``cost`` and ``reproduce``."""

@@ -1,0 +1,123 @@
+"""``flatnce cost``: what the paper's table says training costs, and what a run of yours did."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from flatnce.paper.cost import PAPER, PRICE_NOTE, PaperRow, RunCost, paper_table, run_cost
+
+# Room for the whole table where the output is not a terminal.
+FILE_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Devices x hours x price: Table S1 of the paper, and a run of yours beside it.
+
+    Computing alone: no storage, no network, no tuning.
+
+    Arguments:
+        run: A run's name in runs/, or its folder.
+        price: What one device costs for an hour, with you, today.
+        devices: How many computed at once; by default what the run recorded, else 1.
+        json: Print JSON and nothing else.
+    """
+
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    price: Annotated[float | None, tyro.conf.arg(metavar="DOLLARS")] = None
+    devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(CostOptions, prog="flatnce cost", args=arguments)
+    for name in ("price", "devices"):
+        if options.run is None and getattr(options, name) is not None:
+            raise ValueError(
+                f"--{name} {getattr(options, name)} is for a run of yours: "
+                "`flatnce cost RUN --price 2.5 --devices 1`"
+            )
+    own = None
+    if options.run is not None:
+        from flatnce.pretrain.training import find_run
+
+        own = run_cost(find_run(options.run), options.price, options.devices)
+    if options.json:
+        print(json.dumps({"paper": paper_table(), "note": PRICE_NOTE, "run": _plain(own)}))
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    console.print(_table(own))
+    for line in (PRICE_NOTE, *(f"{row.model}: {row.note}." for row in PAPER if row.note)):
+        console.print(f"\n{line}", markup=False)
+    if own is not None:
+        console.print(f"\n{_said(own)}", markup=False)
+    return 0
+
+
+def _plain(own: RunCost | None) -> dict[str, Any] | None:
+    if own is None:
+        return None
+    return {**asdict(own), "hours": own.hours, "device_hours": own.device_hours, "cost": own.cost}
+
+
+def _table(own: RunCost | None) -> Table:
+    table = Table(
+        title="Cost of training a contrastive learner (Table S1 of the paper)",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+    )
+    for name in ("model", "devices"):
+        table.add_column(name, no_wrap=name == "model")
+    for name in ("hours", "device-hours", "price", "cost", "as printed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in PAPER:
+        table.add_row(*_paper_cells(row))
+    if own is not None:
+        table.add_row(*_own_cells(own))
+    return table
+
+
+def _paper_cells(row: PaperRow) -> list[str]:
+    printed = f"${row.printed:,.0f}"
+    return [
+        row.model,
+        f"{row.devices:,} x {row.device}",
+        f"{row.hours:,.0f}",
+        f"{row.devices * row.hours:,.0f}",
+        f"${row.price:g}",
+        f"${row.cost:,.0f}",
+        f"{printed}, rounded" if row.agrees and row.rounded_to >= 1_000 else printed,
+    ]
+
+
+def _own_cells(own: RunCost) -> list[str]:
+    return [
+        own.run,
+        f"{own.devices:,} x {own.device or 'device'}",
+        f"{own.hours:,.3g}",
+        f"{own.device_hours:,.3g}",
+        "" if own.price is None else f"${own.price:g}",
+        "" if own.cost is None else _dollars(own.cost),
+        "",
+    ]
+
+
+def _said(own: RunCost) -> str:
+    so_far = "" if own.finished else " so far (it is not finished)"
+    took = f"{own.run} took {own.device_hours:,.3g} device-hours{so_far}"
+    if own.cost is None:
+        return f"{took}; what one costs with you: --price."
+    return f"{took}, {_dollars(own.cost)} at ${own.price:g}."
+
+
+def _dollars(amount: float) -> str:
+    """To the cent, or as many places as show something."""
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"

@@ -1,0 +1,62 @@
+"""The end of a training command: evaluation on the test set, the page, and what to do next."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from flatnce.pretrain.commands.evaluate import check_protocols, evaluate_run, results_table
+from flatnce.pretrain.commands.run_status import run_name
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import Outcome, read_config
+from flatnce.pretrain.training.processes import is_launched
+
+
+def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
+    """Evaluate, write the page, print what came out, and return the exit code."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        return 0
+    name = run_name(outcome.directory)
+    if not outcome.finished:
+        if as_json:
+            print(json.dumps({**asdict(outcome), "directory": str(outcome.directory)}))
+        else:
+            processes = int(os.environ.get("WORLD_SIZE", "1"))
+            more = f" --devices {processes}" if processes > 1 else ""
+            said = f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}"
+            print(said + more)
+        # To torchrun any other code is a death, after which it would start the run anew.
+        return 0 if is_launched() else 130
+    failure = _evaluate(outcome, protocols)
+    page = run_page(outcome.directory)
+    results = read_run(outcome.directory).results or {}
+    if as_json:
+        stand = {"directory": str(outcome.directory), "finished": True}
+        print(json.dumps({**stand, "not_evaluated": failure, **results}))
+        return 1 if failure else 0
+    print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
+    if results["evaluations"]:
+        results_table(results["evaluations"])
+    if failure:
+        print(f"not evaluated: {failure}")
+    print(f"\nthe page: {page}")
+    if results.get("labelled", True):
+        what = "--protocol semi"
+    else:
+        what = "--protocol linear --data NAME (a set with labels; these images have none)"
+    print(f"next: flatnce evaluate {name} {what}    flatnce export {name} --to torch")
+    return 1 if failure else 0
+
+
+def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
+    """Evaluate, and say why not where that cannot be done: training itself is done and saved."""
+    if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
+        return ""
+    try:
+        evaluate_run(
+            outcome.directory, protocols, device=read_config(outcome.directory).run.device
+        )
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""

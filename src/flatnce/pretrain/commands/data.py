@@ -1,0 +1,204 @@
+"""``flatnce data``: fetch a data set, adopt files that are here, or list what there is."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from flatnce.pretrain.data import (
+    CATALOG,
+    Entry,
+    FetchProgress,
+    FolderSet,
+    adopt,
+    data_root,
+    fetch,
+    find,
+)
+from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.named import absent_from
+
+# Room for the whole table where the output is not a terminal.
+FILE_WIDTH = 110
+SECONDS_BETWEEN_LINES = 5.0
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Fetch a data set, checked and resumable; or adopt files already on disk.
+
+    Arguments:
+        name: Which set, as --list names it; or the path of a folder of images, to look into it.
+        root: Where data sets lie. By default $FLATNCE_DATA, or else ~/.cache/flatnce.
+        adopt: Take it from here instead of the network: an official archive, a folder of
+            them, or the unpacked folder. Checked, then linked or copied.
+        list: Say what there is, and what is here.
+        json: Print JSON and nothing else.
+    """
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    root: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    adopt: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(DataOptions, prog="flatnce data", args=arguments)
+    if options.list:
+        return _list(options)
+    if options.name is None:
+        raise ValueError("name a data set: `flatnce data cifar10`; --list says what there is")
+    if is_path(options.name):
+        return _show(_describe_folder(options.name, options.adopt), options.json)
+    entry = find(options.name)
+    if options.adopt is not None:
+        installed = adopt(entry.name, options.adopt, options.root)
+    else:
+        with _progress(options.json) as report:
+            installed = fetch(entry.name, options.root, report=report)
+    found = {
+        **_describe(entry),
+        "how": installed.how,
+        "folder": None if installed.folder is None else str(installed.folder),
+        "checked": installed.checked,
+    }
+    return _show(found, options.json)
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    layout = entry.layouts[0] if entry.layouts else None
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "classes": entry.classes,
+        "channels": entry.channels,
+        "size": entry.size,
+        "splits": dict(entry.splits),
+        "download_bytes": sum(item.bytes for item in layout.downloads) if layout else 0,
+    }
+
+
+def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
+    """What a folder of images holds; it is used where it lies."""
+    if adopting is not None:
+        raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used where it lies")
+    parts: dict[str, FolderSet] = {"train": image_folder(path, "train")}
+    for split in ("validation", "test"):
+        try:
+            parts[split] = image_folder(path, split)
+        except ValueError:  # it has no such part
+            continue
+    return {
+        "name": path,
+        "title": "a folder of images",
+        "classes": len(parts["train"].classes),
+        "splits": {split: len(part) for split, part in parts.items()},
+        "how": "there",
+        "folder": path,
+        "checked": "that every class has images",
+    }
+
+
+def _show(found: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(found))
+        return 0
+    parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
+    print(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")
+    place = f" in {found['folder']}" if found["folder"] else ""
+    print(f"{found['how']}{place}; checked: {found['checked']}.")
+    return 0
+
+
+def _list(options: DataOptions) -> int:
+    root = data_root(options.root)
+    rows = [{**_describe(entry), "here": _here(entry, root)} for entry in CATALOG.values()]
+    if options.json:
+        print(json.dumps({"root": str(root), "sets": rows}))
+        return 0
+    table = Table(box=None, pad_edge=False, title=f"In {root}", title_justify="left")
+    for column in ("name", "here", "download", "images", "what"):
+        table.add_column(column, no_wrap=column in ("name", "here", "download"))
+    for row in rows:
+        count = max(row["splits"].get("trainval", 0), row["splits"]["train"])
+        table.add_row(
+            row["name"],
+            "yes" if row["here"] else "no",
+            _size(row["download_bytes"]),
+            f"{count:,} + {row['splits']['test']:,}",
+            row["title"],
+        )
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    console.print(table)
+    print("\nA folder of images, one folder a class, is named by its path: ./photos")
+    return 0
+
+
+def _here(entry: Entry, root: Path) -> bool:
+    whole = [not absent_from(root / layout.folder, layout) for layout in entry.layouts]
+    return not whole or any(whole)
+
+
+def _size(count: int) -> str:
+    if not count:
+        return "none"
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[FetchProgress], None]]:
+    """A bar a file on a terminal; elsewhere a line now and then."""
+    if sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def show(now: FetchProgress) -> None:
+                if now.file not in tasks:
+                    tasks[now.file] = bar.add_task(now.file, total=now.total)
+                bar.update(tasks[now.file], completed=now.done)
+
+            yield show
+    elif quiet:
+        yield lambda _: None
+    else:
+        yield _plain_lines()
+
+
+def _plain_lines() -> Callable[[FetchProgress], None]:
+    last = time.monotonic()
+
+    def show(now: FetchProgress) -> None:
+        nonlocal last
+        if now.done == now.total or time.monotonic() - last > SECONDS_BETWEEN_LINES:
+            share = now.done / now.total
+            print(f"{now.file}: {_size(now.done)} of {_size(now.total)}, {share:.0%}", flush=True)
+            last = time.monotonic()
+
+    return show

@@ -1,0 +1,192 @@
+"""``flatnce evaluate``: a run by one or several protocols, as a table or as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from flatnce.cli.short_help import short_help
+from flatnce.pretrain.commands.run_status import stand_of
+from flatnce.pretrain.evaluation import Options, expand
+from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.scores import score_cells
+from flatnce.pretrain.training import find_run
+
+MAIN_OPTIONS = (
+    "protocol",
+    "data",
+    "step",
+    "device",
+    "size",
+    "epochs",
+    "batch_size",
+    "rates",
+    "fraction",
+    "label_list",
+    "neighbours",
+    "seed",
+    "per_class",
+    "skip_missing",
+    "json",
+)
+
+SAID = (
+    ("knn", "weighted nearest neighbours, k = 200 and 20"),
+    ("linear", "logistic regression to convergence, regularisation chosen on held-out images"),
+    ("linear-short", "the same by gradient descent: 10 epochs, batch 256 (Table 2)"),
+    ("linear-long", "90 epochs, batch 4096 (Table S3)"),
+    ("semi", "fine-tuned on 1 % and 10 % of the labels, beside the supervised baseline"),
+    ("finetune", "the whole network on all labels: NAdam, 100 epochs"),
+    ("transfer", "transfer-linear (Adam) and transfer-finetune, on the paper's data sets"),
+    ("mi", "mutual information of two views over a pool of 10,000"),
+    ("all", "every one, fine-tuning once, on the run's own set unless --data says otherwise"),
+)
+
+# Room for the whole table where the output is not a terminal.
+FILE_WIDTH = 110
+PERCENT = "{:.1f}"
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Evaluate a run's encoder on test images; the results are added to its results.json.
+
+    Arguments:
+        run: A run's name or directory.
+        protocol: One or several.
+        data: Sets to evaluate on. By default the run's own; of transfer, the paper's list.
+        step: Which checkpoint; the newest by default.
+        device: auto, cpu, cuda or cuda:1.
+        skip_missing: Leave out data sets that are not on disk.
+        options: Settings.
+        json: Print JSON and nothing else.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    protocol: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("linear",)
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    step: int | None = None
+    device: str = "auto"
+    skip_missing: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        usage = (
+            "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first --protocol knn"
+        )
+        text = short_help(usage, EvaluateOptions("RUN"), MAIN_OPTIONS, {"protocols": SAID})
+        print(text, file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    options = tyro.cli(
+        EvaluateOptions,
+        prog="flatnce evaluate",
+        args=["--help" if argument == "--help-all" else argument for argument in arguments],
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    check_protocols(options.protocol)
+    directory = find_run(options.run)
+    with _progress(quiet=options.json) as report:
+        found = evaluate_run(
+            directory,
+            options.protocol,
+            options.data,
+            options.options,
+            step=options.step,
+            device=options.device,
+            skip_missing=options.skip_missing,
+            report=report,
+        )
+    page = run_page(directory)
+    stands, said = stand_of(directory, found[0]["step"])
+    if options.json:
+        whole = {"run": str(directory), "step": found[0]["step"], **stands, "results": found}
+        print(json.dumps(whole))
+        return 0
+    if said:
+        print(said)
+    results_table(found)
+    print(f"\nadded to {directory / 'results.json'} and {page}")
+    return 0
+
+
+def check_protocols(names: Sequence[str]) -> None:
+    """Refuse a name that is no protocol, with a suggestion; none at all is fine."""
+    if names:
+        expand(names)
+
+
+def results_table(results: Sequence[Mapping[str, Any]]) -> None:
+    """Print results as one table, and what was found for each class where it was asked for."""
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    step = {result.get("step") for result in results}
+    after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
+    # Above the table and not its title, which would be broken to the table's width.
+    console.print(f"On test images{after}; accuracies in per cent, with 95 % intervals.")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("protocol")
+    table.add_column("data", no_wrap=True)
+    for column in ("top-1", "interval", "top-5", "test images", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(*_row(result))
+    console.print(table)
+    for result in results:
+        if result.get("per_class"):
+            console.print(f"\n{result['protocol']['name']} on {result['data']}, by class:")
+            each = [f"{name} {_percent(share)}" for name, share in result["per_class"].items()]
+            console.print(", ".join(each), soft_wrap=True)
+
+
+def _row(result: Mapping[str, Any]) -> list[str]:
+    cells, seconds = score_cells(result, PERCENT), result.get("seconds")
+    return [
+        cells.name,
+        cells.data,
+        cells.said or "-",
+        cells.interval,
+        cells.top5,
+        cells.test_images,
+        "" if seconds is None else f"{seconds:.1f}",
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else PERCENT.format(100 * share)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """One line kept up to date on a terminal; elsewhere a line now and then."""
+    if sys.stderr.isatty():
+        console = Console(stderr=True, highlight=False)
+        with console.status("starting") as status:
+
+            def keep(line: str) -> None:
+                (console.print if line.startswith("left out") else status.update)(line)
+
+            yield keep
+    elif quiet:
+        yield lambda _: None
+    else:
+        last = time.monotonic()
+
+        def show(line: str) -> None:
+            nonlocal last
+            if line.startswith("left out") or time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                print(line, flush=True)
+                last = time.monotonic()
+
+        yield show

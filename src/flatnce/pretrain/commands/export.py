@@ -1,0 +1,95 @@
+"""``flatnce export``: take a run's backbone away, for timm, plain torch or ONNX."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from flatnce.pretrain.commands.run_status import stand_of
+from flatnce.pretrain.exporting import export
+from flatnce.pretrain.exporting.export import check_form
+from flatnce.pretrain.exporting.layout import MARK, Check, read_config
+from flatnce.pretrain.training import find_run
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write a run's backbone, without its projection head, with a model card.
+
+    It is loaded back before the folder gets its name, and must give the same features.
+
+    Arguments:
+        run: A run's name in runs/, or its folder.
+        to: timm (what timm.create_model and the Hugging Face hub read), torch (safetensors and
+            a plain config; also into torchvision's ResNets) or onnx.
+        out: The folder to write; by default exports/RUN-FORM in the run's own.
+        step: Which checkpoint; the newest by default.
+        normalise: For onnx: put the normalisation into the graph, which then takes values
+            from 0 to 1. Otherwise images come normalised, as the card says.
+        replace: Replace an earlier export in that folder. Other files are never removed.
+        json: Print JSON and nothing else.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    to: Annotated[str, tyro.conf.arg(metavar="timm|torch|onnx")]
+    out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    replace: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(ExportOptions, prog="flatnce export", args=arguments)
+    check_form(options.to)
+    try:
+        folder = export(
+            options.run,
+            options.to,
+            options.out,
+            step=options.step,
+            normalise=options.normalise,
+            replace=options.replace,
+        )
+    except ModuleNotFoundError as error:
+        # Which extra is missing only the export knows; its message says so.
+        raise OSError(str(error)) from error
+    return _show(folder, find_run(options.run), options.json)
+
+
+def _show(folder: Path, directory: Path, as_json: bool) -> int:
+    config = read_config(folder)
+    ours = config[MARK]
+    stands, said = stand_of(directory, ours["step"])
+    files = sorted(path.name for path in folder.iterdir())
+    found: dict[str, Any] = {
+        "folder": str(folder),
+        "form": ours["form"],
+        "architecture": config["architecture"],
+        "features": ours["features"],
+        "step": ours["step"],
+        **stands,
+        "input": ours["input"],
+        "files": files,
+        "check": ours["check"],
+    }
+    if as_json:
+        print(json.dumps(found))
+        return 0
+    if said:
+        print(said)
+    print(
+        f"{config['architecture']} of step {ours['step']:,}, features of width "
+        f"{ours['features']:,}: {folder} ({', '.join(files)})"
+    )
+    print(f"Loaded back: {_checked(ours['check'])}. README.md shows how to use it.")
+    return 0
+
+
+def _checked(check: dict[str, float] | None) -> str:
+    if check is None:
+        return "not checked, as onnxruntime is not installed (pip install 'flatnce[onnx]')"
+    return str(Check(**check))

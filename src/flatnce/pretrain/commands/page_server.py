@@ -1,0 +1,88 @@
+"""What the commands that write pages share: where to, figures beside it, and serving it."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+from flatnce.pretrain.page.serve import loopback_of, serve
+from flatnce.report.page import Page
+from flatnce.report.paper import FORMATS
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Where a page goes, and what goes with it.
+
+    Arguments:
+        out: The file; by default report.html in the run's directory, of several runs
+            comparison.html here.
+        watch: Serve the page on this machine and follow the run while it goes on.
+        host: Where to serve: 127.0.0.1 or another loopback address.
+        port: Where to serve; any free port by default.
+        figures: Also write every chart for a paper into this folder.
+        formats: Of these figures.
+        json: Print what was found as JSON and nothing else.
+    """
+
+    out: Path | None = None
+    watch: bool = False
+    host: str = "127.0.0.1"
+    port: int = 0
+    figures: Path | None = None
+    formats: tuple[str, ...] = FORMATS
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        loopback_of(self.host)
+
+
+def say(
+    page: Path,
+    figures: Sequence[Path],
+    *,
+    as_json: bool,
+    left_out: str = "",
+    **more: object,
+) -> None:
+    """Print what was written."""
+    if as_json:
+        plain = {"page": str(page), "figures": list(map(str, figures)), "left_out": left_out}
+        print(json.dumps({**plain, **more}), flush=True)
+        return
+    if left_out:
+        print(left_out)
+    print(f"the page: {page}", flush=True)
+    if figures:
+        print(f"{len(figures)} figures in {figures[0].parent}", flush=True)
+
+
+@contextmanager
+def served(
+    directories: Sequence[Path], page: Callable[[], Page], options: PageOptions
+) -> Iterator[None]:
+    """Where it was asked for, serve a page during the block, and then until Ctrl-C.
+
+    The address is said first: what the block does may take a while, and the page can be read
+    meanwhile. In JSON it comes after what the block says.
+    """
+    if not options.watch:
+        yield
+        return
+    with serve(directories, page, host=options.host, port=options.port) as server:
+        address = f"http://{options.host}:{server.server_address[1]}/"
+        answering = Thread(target=server.serve_forever, daemon=True)
+        answering.start()
+        try:
+            if not options.json:
+                print(f"{address} follows the run; stop with Ctrl-C", flush=True)
+            yield
+            if options.json:
+                print(json.dumps({"address": address}), flush=True)
+            with suppress(KeyboardInterrupt):  # the way to end it
+                while answering.is_alive():
+                    answering.join(1.0)  # by the second, where a wait hears no Ctrl-C
+        finally:
+            server.shutdown()

@@ -1,0 +1,104 @@
+"""``flatnce report``: one offline page about a run; of several runs, the page that compares."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flatnce.paper.demo_page import demo_page
+from flatnce.paper.reproduce_page import reproduce_page
+from flatnce.pretrain.commands.compare import compare, named_runs
+from flatnce.pretrain.commands.page_server import PageOptions, say, served
+from flatnce.pretrain.page.portrait import PortraitOptions, is_current, portray
+from flatnce.pretrain.page.run import page_of_run, pictures_of_run, run_page
+from flatnce.pretrain.runs.log import read_run
+from flatnce.report.page import check_place
+from flatnce.report.paper import write_figures
+
+OTHER_PAGES: dict[str, Callable[[Path], Path]] = {
+    "demo": demo_page,
+    "reproduce": reproduce_page,
+}
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write one offline page about a run; of several runs, the page that compares them.
+
+    Arguments:
+        runs: Names in runs/, or paths; a sweep stands for all its runs.
+        portrait: Look at the encoder (similarities, 2-D picture, nearest neighbours);
+            --no-portrait leaves it out.
+        looked: What to look at.
+        step: Which checkpoint to look at; the newest by default.
+        device: auto, cpu, cuda or cuda:1.
+        page: Where the page goes.
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+    portrait: bool = True
+    looked: Annotated[PortraitOptions, tyro.conf.arg(name="")] = field(
+        default_factory=PortraitOptions
+    )
+    step: int | None = None
+    device: str = "auto"
+    page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(
+        ReportOptions,
+        prog="flatnce report",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    directories = named_runs(options.runs)
+    if len(directories) > 1:
+        return compare(directories, options.page)
+    return _one(directories[0], options)
+
+
+def _one(directory: Path, options: ReportOptions) -> int:
+    kind, asked = read_run(directory).kind, options.page
+    if kind in OTHER_PAGES:
+        return _other(directory, kind, asked)
+    out = asked.out or directory / "report.html"
+    check_place(out)
+    with served([directory], lambda: page_of_run(directory), asked):
+        left_out = _portrait(directory, options) if options.portrait else ""
+        page = run_page(directory, out)
+        drawn: Sequence[Path] = ()
+        if asked.figures is not None:
+            drawn = write_figures(pictures_of_run(directory), asked.figures, asked.formats)
+        say(page, drawn, as_json=asked.json, left_out=left_out)
+    return 0
+
+
+def _other(directory: Path, kind: str, asked: PageOptions) -> int:
+    """The page of a demo or a reproduction, which has a place and a form of its own."""
+    if asked.out or asked.watch or asked.figures:
+        raise ValueError(
+            f"{str(directory)!r} is a {kind} run: --out, --watch and --figures are for runs of "
+            "`flatnce train`; its page is report.html in its folder"
+        )
+    say(OTHER_PAGES[kind](directory), (), as_json=asked.json)
+    return 0
+
+
+def _portrait(directory: Path, options: ReportOptions) -> str:
+    """Look at the encoder; why not, where it cannot be done and was not asked for by step."""
+    if is_current(directory, options.looked, options.step):
+        return ""
+    quiet = options.page.json or not sys.stderr.isatty()
+    tell = None if quiet else lambda line: print(line, file=sys.stderr)
+    try:
+        portray(directory, options.looked, step=options.step, device=options.device, report=tell)
+    except OSError as error:
+        if options.step is not None:
+            raise
+        return f"the encoder was not looked at: {error}"
+    return ""

@@ -1,0 +1,55 @@
+"""``flatnce resume``: go on with a run exactly where it was left."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flatnce.cli.launch import launch
+from flatnce.cli.progress import showing
+from flatnce.pretrain.commands.after_training import check_protocols, finish
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import find_run, read_config, resume
+from flatnce.pretrain.training.encoders import RUNS, SWEEP
+from flatnce.pretrain.training.processes import is_launched
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with a run from its newest checkpoint, exactly.
+
+    Arguments:
+        run: A run's name in runs/, or its path.
+        step: Go on from this checkpoint and give up later ones; by default the newest.
+        evaluate: Protocols to evaluate by on the test set at the end; may be empty.
+        devices: GPUs (or CPU processes) to share the batch; starts torchrun.
+        json: Print the results as JSON and nothing else.
+    """
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    evaluate: tuple[str, ...] = ("knn", "linear")
+    devices: int = 1
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
+    if any((place / SWEEP).is_file() for place in (Path(options.run), Path(RUNS) / options.run)):
+        raise ValueError(
+            f"RUN={options.run!r} is a sweep; go on with it: `flatnce sweep --resume "
+            f"{options.run}`"
+        )
+    directory = find_run(options.run)
+    config = read_config(directory)
+    check_protocols(options.evaluate)
+    if options.devices > 1 and not is_launched():
+        return launch(options.devices, "resume", arguments, config.run.device)
+    before = read_run(directory).environment.get("processes", 1)
+    if options.devices == 1 and before > 1 and not is_launched() and not options.json:
+        print(f"trained in {before} processes so far; --devices {before} goes on with as many")
+    with showing(config, quiet=options.json) as report:
+        outcome = resume(directory, step=options.step, report=report)
+    return finish(outcome, options.evaluate, as_json=options.json)

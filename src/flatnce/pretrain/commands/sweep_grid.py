@@ -1,0 +1,173 @@
+"""The options of ``flatnce sweep``: each that has several values spans a grid of runs."""
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from flatnce.pretrain.sweeping.file import varied
+from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.saved import PATHS
+
+MOST_RUNS = 1_000
+"""A larger grid is more likely a slip than a study."""
+SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
+"""What a value is called by in the name of a run; others by their option."""
+USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
+    "gamma": (lambda config: config.loss.objective == "holder", "--objective holder"),
+    "ess_rate": (lambda config: config.loss.ess is not None, "--ess"),
+    "base_batch": (lambda config: config.optimizer.scaling != "none", "a --scaling"),
+}
+"""Settings that only some runs use: which, and by what option."""
+
+
+def spans_of(
+    arguments: list[str], settings: Mapping[str, Any]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Take the training options out of a command line, each with its values."""
+    rest: list[str] = []
+    spans: dict[str, list[str]] = {}
+    place = 0
+    while place < len(arguments):
+        flag, equals, value = arguments[place].partition("=")
+        place += 1
+        values = [value] if equals else []
+        while not equals and place < len(arguments) and not arguments[place].startswith("--"):
+            values.append(arguments[place])
+            place += 1
+        leaf = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or leaf not in settings or not values:
+            rest += [flag + equals + value] if equals else [flag, *values]
+            continue
+        if isinstance(settings[leaf], bool):
+            raise ValueError(
+                f"{flag} {' '.join(values)}: {flag} is a switch and takes no values; make two "
+                f"sweeps, one with {flag} and one with --no-{flag.removeprefix('--')}"
+            )
+        joined = next((value for value in values if "," in value), None)
+        if joined is not None and leaf not in PATHS:
+            apart = joined.replace(",", " ")
+            raise ValueError(f"{flag} {joined}: separate values by spaces: {flag} {apart}")
+        spans.setdefault(leaf, []).extend(values)
+    for leaf, values in spans.items():
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{_flag(leaf)} is given {twice} twice; give each value once")
+    return rest, spans
+
+
+def with_values(rest: list[str], values: Mapping[str, str]) -> list[str]:
+    """A command line of one run."""
+    return [*rest, *(part for leaf, value in values.items() for part in (_flag(leaf), value))]
+
+
+def configs_of(
+    rest: list[str],
+    spans: Mapping[str, list[str]],
+    parse: Callable[[list[str]], TrainConfig],
+) -> dict[str, TrainConfig]:
+    """The runs of a grid, by name; the last option changes fastest."""
+    count = math.prod(len(values) for values in spans.values())
+    if count > MOST_RUNS:
+        sizes = " x ".join(f"{len(values)} {leaf}" for leaf, values in spans.items())
+        raise ValueError(f"{sizes} = {count:,} runs, more than {MOST_RUNS:,}; give fewer values")
+    firsts = {leaf: values[0] for leaf, values in spans.items()}
+    base = parse(with_values(rest, firsts))
+    if count == 1:
+        raise ValueError(
+            "a grid of one run; give an option several values, for example --seed 0 1 2, or use "
+            "`flatnce train`"
+        )
+    several = {leaf: values for leaf, values in spans.items() if len(values) > 1}
+    # A value is parsed once, not once a run: each of these lines is a run of the grid.
+    typed = {
+        leaf: [parse(with_values(rest, {**firsts, leaf: v})).flat()[leaf] for v in values]
+        for leaf, values in several.items()
+    }
+    found: dict[str, TrainConfig] = {}
+    for config in _combined(base, typed):
+        name = name_of(config, list(typed))
+        if name in found:
+            said = " and ".join(_flag(leaf) for leaf in typed)
+            raise ValueError(f"two runs would be called {name}; give {said} values that differ")
+        found[name] = config
+    _refuse_unused(found, spans)
+    return found
+
+
+def extended(
+    configs: Mapping[str, TrainConfig],
+    spans: Mapping[str, list[str]],
+    parse: Callable[[list[str]], TrainConfig],
+) -> dict[str, TrainConfig]:
+    """The runs of a sweep, and each of them with the values given; those there keep their names."""
+    typed = {
+        leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
+        for leaf, values in spans.items()
+    }
+    names = {config: name for name, config in configs.items()}
+    axes = list(dict.fromkeys([*varied(configs), *typed]))
+    # Runs that differ in nothing but what is given stay together.
+    families: dict[TrainConfig, list[TrainConfig]] = {}
+    firsts = {leaf: values[:1] for leaf, values in typed.items()}
+    for config in configs.values():
+        families.setdefault(next(_combined(config, firsts)), []).append(config)
+    found: dict[str, TrainConfig] = {}
+    for family in families.values():
+        for config in dict.fromkeys([*family, *_combined(family[0], typed)]):
+            name = names.get(config) or name_of(config, axes)
+            if name in found or (name in configs and config not in names):
+                raise ValueError(f"two runs would be called {name}; begin another sweep")
+            found[name] = config
+    if len(found) > MOST_RUNS:
+        raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
+    _refuse_unused(found, [leaf for leaf, values in typed.items() if leaf not in varied(configs)])
+    return found
+
+
+def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[TrainConfig]:
+    """A config with every combination of some values."""
+    for combination in itertools.product(*typed.values()):
+        changes = dict(zip(typed, combination, strict=True))
+        try:
+            yield base.override(**changes)
+        except ValueError as error:
+            said = " ".join(f"{_flag(leaf)} {value}" for leaf, value in changes.items())
+            raise ValueError(f"{said}: {error}") from error
+
+
+def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
+    """Refuse settings that no run uses: runs would differ in nothing but their names."""
+    for leaf in axes:
+        uses, by = USED.get(leaf, (lambda _: True, ""))
+        if not any(map(uses, configs.values())):
+            raise ValueError(
+                f"{_flag(leaf)} changes nothing here, as it is for {by}; give that too, or leave "
+                f"{_flag(leaf)} out"
+            )
+
+
+def name_of(config: TrainConfig, varied: list[str]) -> str:
+    """What a run is called: objective, batch, what is varied, seed.
+
+    Arguments:
+        config: The run's.
+        varied: The settings that are not the same in all runs.
+
+    Examples:
+        >>> name_of(TrainConfig().override(batch_size=32), ["seed", "temperature", "rate"])
+        'flatnce-b32-t0.1-rate0.06-s0'
+    """
+    values = config.flat()
+    others = [leaf for leaf in varied if leaf not in ("objective", "batch_size", "seed")]
+    parts = []
+    for leaf in ("objective", "batch_size", *others, "seed"):
+        plain = re.sub(r"[^A-Za-z0-9.+-]+", "-", str(values[leaf])).strip("-.") or "none"
+        word = SHORT.get(leaf, leaf.replace("_", "-"))
+        parts.append(word + ("-" if leaf not in SHORT and plain[0].isalpha() else "") + plain)
+    return "-".join(parts)
+
+
+def _flag(leaf: str) -> str:
+    return "--" + leaf.replace("_", "-")

@@ -1,0 +1,143 @@
+"""A part of the labels: a stratified draw, a published list, or a part held out.
+
+Draws are pure functions of labels and seed (:mod:`flatnce.pretrain.data.order`), so that the fraction and
+the seed in a result are enough to draw the same images again.
+"""
+
+import math
+import os
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from flatnce.pretrain.data.errors import MissingData
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet
+from flatnce.pretrain.data.order import permutation
+
+
+def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, " m"]:
+    """The same fraction of every class, drawn without replacement; indices in rising order.
+
+    A class of m images keeps fraction * m of them, rounded to the nearest (halves up).
+
+    Limits: a class that would keep none is an error, never silently left out.
+
+    Relations: for one seed a smaller fraction is a subset of a larger one, so that 1 % and 10 %
+    can be compared.
+
+    Arguments:
+        labels: One class number an image, int64.
+        fraction: More than 0, at most 1.
+        seed: Which draw.
+
+    Examples:
+        >>> import torch
+        >>> labels = torch.tensor([0, 1] * 10)
+        >>> labels[label_fraction(labels, 0.1, seed=0)].tolist()
+        [0, 1]
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction={fraction} must be more than 0 and at most 1, such as 0.01")
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; a stratified draw "
+            "needs one class number an image"
+        )
+    if int(labels.min()) < 0:
+        raise ValueError("labels holds -1: images without a label cannot be drawn by class")
+    classes = labels.cpu()
+    order = permutation(len(classes), seed)
+    sizes = torch.bincount(classes).tolist()
+    # The random order, brought together by class without disturbing it within one.
+    by_class = order[classes[order].argsort(stable=True)].split(sizes)
+    drawn = []
+    for number, (size, members) in enumerate(zip(sizes, by_class, strict=True)):
+        keep = math.floor(fraction * size + 0.5)
+        if size and not keep:
+            raise ValueError(
+                f"fraction={fraction} leaves class {number}, which has {size} images, without "
+                f"any; use at least {math.ceil(500 / size) / 1000:g}, or give a list of files"
+            )
+        drawn.append(members[:keep])
+    return torch.cat(drawn).sort().values
+
+
+def holdout(
+    labels: Tensor, fraction: float, seed: int
+) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+    """The images that stay and those held out, by class, as indices in rising order.
+
+    For choices (a rate, a stopping point), which are never made on the test set.
+
+    Arguments:
+        labels: As in :func:`label_fraction`.
+        fraction: How much of each class to hold out, less than 1.
+        seed: Which draw.
+
+    Examples:
+        >>> import torch
+        >>> rest, held = holdout(torch.tensor([0, 1] * 10), 0.2, seed=0)
+        >>> len(rest), len(held)
+        (16, 4)
+    """
+    held = label_fraction(labels, fraction, seed)
+    stays = torch.ones(len(labels), dtype=torch.bool)
+    stays[held] = False
+    if not bool(stays.any()):
+        raise ValueError(f"fraction={fraction} holds every image out; use less than 1")
+    return stays.nonzero().squeeze(1), held
+
+
+def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tensor, " m"]:
+    """The images that a published list names, as indices in the order of the list.
+
+    One image a line; empty lines and lines that begin with # are left out. Of a set of files, a
+    line is a file name, with or without its folder (``n01440764_10026.JPEG``, as in SimCLR's
+    lists for ImageNet); of a set in memory, an image's number.
+
+    Arguments:
+        path: The list.
+        image_set: The set it is a part of.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise MissingData(f"path={str(path)!r}: there is no such list of images")
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    named = [line for line in lines if line and not line.startswith("#")]
+    if not named:
+        raise ValueError(f"path={str(path)!r} names no image")
+    places = _numbers(len(image_set)) if isinstance(image_set, ImageSet) else _files(image_set)
+    unknown = [line for line in named if places.get(line) is None]
+    if unknown:
+        doubtful = [line for line in unknown if line in places]
+        why = "are there more than once: give their folder too" if doubtful else "are not in it"
+        shown = ", ".join((doubtful or unknown)[:3])
+        raise ValueError(
+            f"path={str(path)!r}: {len(doubtful or unknown)} of {len(named)} images {why} "
+            f"({image_set.name}, {image_set.split}): {shown}"
+        )
+    indices = torch.tensor([places[line] for line in named])
+    seen: dict[int, str] = {}
+    for line, number in zip(named, indices.tolist(), strict=True):
+        if number in seen:
+            raise ValueError(
+                f"path={str(path)!r} names one image twice: {seen[number]} and {line}"
+            )
+        seen[number] = line
+    return indices
+
+
+def _numbers(n: int) -> dict[str, int | None]:
+    return {str(number): number for number in range(n)}
+
+
+def _files(image_set: FolderSet) -> dict[str, int | None]:
+    """Every file by its name and by folder/name; None where a name stands for several."""
+    places: dict[str, int | None] = {}
+    for number, path in enumerate(image_set.paths):
+        folder, name = os.path.split(path)
+        for key in (name, f"{os.path.basename(folder)}/{name}"):
+            places[key] = None if key in places else number
+    return places

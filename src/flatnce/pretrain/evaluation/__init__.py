@@ -1,0 +1,55 @@
+"""How good an encoder is: kNN, linear probes, fine-tuning, transfer, few labels, information.
+
+:func:`extract` makes features once, with the network frozen; :func:`knn_scores`,
+:func:`linear_probe`, :func:`probe_by_descent` and :func:`finetune` classify with them;
+:data:`PROTOCOLS` put these together as papers do. Choices are made on held-out training images,
+never on the test set, and every result says how it came about.
+"""
+
+from flatnce.pretrain.evaluation.bench import Bench, Options, Subject, missing_sets
+from flatnce.pretrain.evaluation.descent import FORMS, DescentConfig, probe_by_descent
+from flatnce.pretrain.evaluation.features import Features, extract, frozen
+from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
+from flatnce.pretrain.evaluation.information import embed_views
+from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
+from flatnce.pretrain.evaluation.logistic import Regression
+from flatnce.pretrain.evaluation.metrics import (
+    average_precision,
+    measure,
+    measure_several,
+    wilson_interval,
+)
+from flatnce.pretrain.evaluation.planning import TRANSFER_SETS, evaluate, expand, plan
+from flatnce.pretrain.evaluation.probe import Probe, linear_probe
+from flatnce.pretrain.evaluation.protocols import PROTOCOLS
+
+__all__ = [
+    "Bench",
+    "DescentConfig",
+    "FORMS",
+    "Features",
+    "FinetuneConfig",
+    "FinetuneProgress",
+    "Options",
+    "PROTOCOLS",
+    "Probe",
+    "Regression",
+    "Subject",
+    "TRANSFER_SETS",
+    "average_precision",
+    "embed_views",
+    "evaluate",
+    "expand",
+    "extract",
+    "finetune",
+    "frozen",
+    "knn_predict",
+    "knn_scores",
+    "linear_probe",
+    "measure",
+    "measure_several",
+    "missing_sets",
+    "plan",
+    "probe_by_descent",
+    "wilson_interval",
+]

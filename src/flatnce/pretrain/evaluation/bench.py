@@ -1,0 +1,273 @@
+"""What is evaluated, on which images, and with which settings: what every protocol shares."""
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flatnce.pretrain.data import FolderSet, ImageSet, MissingData, Views, data_root, find, load
+from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.named import present_layout
+from flatnce.pretrain.evaluation.channels import conversion
+from flatnce.pretrain.evaluation.features import Features, device_of, extract
+from flatnce.pretrain.evaluation.held_out import has_no_test, held_out_part, split_labels
+from flatnce.pretrain.evaluation.knn import NEIGHBOURS
+from flatnce.pretrain.evaluation.probe import VALIDATION
+from flatnce.pretrain.models import Encoder
+
+# From this side on, test images of fine-tuning are resized to 8/7 of it first: 256 to 224.
+PHOTOGRAPH = 65
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An encoder and how it wants its images.
+
+    Arguments:
+        encoder: What is evaluated, on the device to compute on.
+        size: Side of the images it was trained on, in pixels.
+        channels: What it takes: 3 for colour, 1 for grey.
+        mean: What it was trained to have subtracted, one number a channel.
+        std: And divided by.
+        fresh: Builds its backbone anew, with random weights, for the supervised baseline.
+        views: The augmentation it was trained with, for the mutual information of two views.
+        temperature: What it was trained with, or had come to.
+        data: The set it was trained on.
+        crop_least: Least share of the area of a random crop, where it is fine-tuned on that set;
+            on others the protocol's own (0.08).
+        flip: Probability of mirroring, likewise (0.5).
+    """
+
+    encoder: Encoder
+    size: int
+    channels: int = 3
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.25,)
+    fresh: Callable[[], nn.Module] | None = None
+    views: Views | None = None
+    temperature: float = 0.1
+    data: str = ""
+    crop_least: float = 0.08
+    flip: float = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the protocols; None stands for what each protocol says.
+
+    Arguments:
+        root: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+        seed: Of every draw.
+        size: Side of the images the encoder sees; what it was trained on by default.
+        resize: What the shorter side of a test image is resized to first.
+        epochs: Of gradient descent and fine-tuning.
+        batch_size: Of gradient descent and fine-tuning.
+        rates: Learning rates to choose from.
+        neighbours: The k's of the kNN; all training images where there are fewer.
+        fraction: Shares of the labels, of semi-supervised learning.
+        label_list: A file that names the labelled images instead.
+        validation: Share of the training images on which choices are made.
+        pool: Candidates of the mutual information.
+        per_class: Add the accuracy of every class.
+        workers: Processes that decode files.
+        skip_unreadable: Leave out files that cannot be decoded, with a warning; a run trained
+            so is evaluated so.
+    """
+
+    root: str | None = None
+    seed: int = 0
+    size: int | None = None
+    resize: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    rates: tuple[float, ...] | None = None
+    neighbours: tuple[int, ...] = NEIGHBOURS
+    fraction: tuple[float, ...] = (0.01, 0.1)
+    label_list: str | None = None
+    validation: float = VALIDATION
+    pool: int = 10_000
+    per_class: bool = False
+    workers: int | None = None
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what no function further on checks with these names."""
+        for name in ("size", "resize", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        for name in ("fraction", "neighbours"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty; give at least one")
+        if not all(0 < share <= 1 for share in self.fraction):
+            raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
+        if self.rates is not None and not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates={self.rates} must be positive numbers")
+        if min(self.neighbours) < 1:
+            raise ValueError(f"neighbours={self.neighbours} must be at least 1 each")
+        if self.pool < 2:
+            raise ValueError(f"pool={self.pool} must be at least 2")
+        if self.label_list is not None and not Path(self.label_list).is_file():
+            raise MissingData(f"label_list={self.label_list!r}: there is no such list of images")
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation={self.validation} must lie between 0 and 1, such as 0.1")
+
+
+@dataclass(eq=False)
+class Bench:
+    """A subject on the bench: loads sets, and extracts features once for all protocols.
+
+    Arguments:
+        subject: What is evaluated.
+        options: How.
+        report: Called with a line about what is being done.
+    """
+
+    subject: Subject
+    options: Options = field(default_factory=Options)
+    report: Callable[[str], None] = field(default=lambda line: None)
+    _sets: dict[tuple[str, str], ImageSet | FolderSet] = field(default_factory=dict)
+    _features: dict[tuple[str, str], Features] = field(default_factory=dict)
+    _held: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder is."""
+        return device_of(self.subject.encoder)
+
+    @property
+    def size(self) -> int:
+        """Side of the images that the encoder sees."""
+        return self.options.size or self.subject.size
+
+    def load(self, data: str, part: str) -> ImageSet | FolderSet:
+        """The training or test images of a set.
+
+        Arguments:
+            data: Its name, or a folder's path.
+            part: ``train``, all labelled images that are not test images; or ``test``.
+        """
+        if (data, part) not in self._sets:
+            if has_no_test(data):
+                whole = self._read(data, "train")
+                rest, held = split_labels(whole, data)
+                self._sets[data, "train"] = whole.subset(rest)
+                self._sets[data, "test"] = whole.subset(held)
+                self._held[data] = held
+            else:
+                self._sets[data, part] = self._read(data, split_of(data, part))
+        return self._sets[data, part]
+
+    def part(self, data: str, part: str) -> dict[str, Any]:
+        """Which part of a set was used, for a result.
+
+        Arguments:
+            data: Its name.
+            part: As in :meth:`load`.
+        """
+        images = {"images": len(self.load(data, part))}
+        if data in self._held:
+            own = Path(data).resolve() == Path(self.subject.data).resolve()
+            return {**held_out_part(part, self._held[data], own), **images}
+        return {"split": split_of(data, part), **images}
+
+    def _read(self, data: str, split: str) -> ImageSet | FolderSet:
+        skip = {"skip_unreadable": True} if self.options.skip_unreadable else {}
+        found = load(data, split, self.options.root, **skip)
+        if not (found.labels.ndim == 2) and int(found.labels.min()) < 0:
+            raise ValueError(f"{data}: some {found.split} images have no label")
+        return found
+
+    def features(self, data: str, part: str) -> Features:
+        """Features of the training or test images of a set, on the device.
+
+        Arguments:
+            data: Its name.
+            part: As in :meth:`load`.
+        """
+        if (data, part) not in self._features:
+            subject = self.subject
+            self._features[data, part] = extract(
+                subject.encoder.backbone,
+                self.load(data, part),
+                size=self.size,
+                resize=self.options.resize,
+                mean=subject.mean,
+                std=subject.std,
+                channels=subject.channels,
+                workers=self.options.workers,
+            )
+        return self._features[data, part]
+
+    def forget(self, data: str) -> None:
+        """Let go of a set's images and features."""
+        for part in ("train", "test"):
+            self._sets.pop((data, part), None)
+            self._features.pop((data, part), None)
+
+    def images(self, data: str) -> dict[str, Any]:
+        """How the images of a set are prepared, for a result."""
+        found = self.load(data, "train").shape[0]
+        return {
+            "size": self.size,
+            "resize": self.options.resize or self.size,
+            "mean": self.subject.mean,
+            "std": self.subject.std,
+            "channels": conversion(found, self.subject.channels),
+        }
+
+    def augmentation(self, data: str) -> dict[str, Any]:
+        """Crops and flips of fine-tuning on a set, as settings of a FinetuneConfig."""
+        if data != self.subject.data:
+            return {}
+        return {"crop_least": self.subject.crop_least, "flip": self.subject.flip}
+
+    def test_resize(self) -> int:
+        """What test images of fine-tuning are resized to before their centre is cut."""
+        if self.options.resize is not None:
+            return self.options.resize
+        return self.size if self.size < PHOTOGRAPH else round(self.size * 8 / 7)
+
+
+def split_of(data: str, part: str) -> str:
+    """The official part: ``trainval`` is what to train on where a set has one."""
+    if part == "train" and not is_path(data) and "trainval" in find(data).splits:
+        return "trainval"
+    return part
+
+
+def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
+    """The sets that are not on disk, each with what is wrong; nothing is read.
+
+    A name that is no set at all is a ValueError.
+
+    Arguments:
+        names: Names of sets, or paths of folders.
+        root: Where data sets lie.
+    """
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            if is_path(name):
+                whole = image_folder(name, "train")
+                if has_no_test(name):
+                    split_labels(whole, name)
+                else:
+                    image_folder(name, "test")
+            elif (entry := find(name)).layouts:
+                present_layout(entry, data_root(root))
+        except MissingData as error:
+            missing[name] = str(error)
+    return missing
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A suggestion for a name that is not known, with a space after it; or nothing."""
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? " if close else ""

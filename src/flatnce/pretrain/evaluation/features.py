@@ -1,0 +1,249 @@
+"""Features of a frozen backbone: computed once, kept on the device, and frozen means frozen.
+
+The parameters of a frozen network do not move, and neither do the running statistics of its batch
+norms: a probe that leaves the backbone in training mode lets them drift towards the labelled
+images, and normalises by the batch it happens to see. :func:`frozen` sees to both and checks it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor, nn
+
+from flatnce.pretrain.data import FolderSet, ImageSet, Streaming, Views
+from flatnce.pretrain.evaluation.channels import to_channels
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What a frozen network makes of a set of images, and their labels.
+
+    Arguments:
+        features: One row an image, float32, (n, width).
+        labels: As in the image set: one class number an image, or several classes (n, k).
+        classes: The names of the classes; by default as many as the labels show.
+
+    Examples:
+        >>> import torch
+        >>> some = Features(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
+        >>> len(some), some.count, len(some.subset(torch.tensor([3])))
+        (4, 3, 1)
+    """
+
+    features: Tensor
+    labels: Tensor
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        features, labels = self.features, self.labels
+        if features.ndim != 2 or not features.is_floating_point() or not len(features):
+            raise ValueError(
+                f"features has shape {tuple(features.shape)} and dtype {features.dtype}; pass "
+                "floating-point rows (images, width), at least one"
+            )
+        if labels.shape[:1] != features.shape[:1] or labels.device != features.device:
+            raise ValueError(
+                f"labels has shape {tuple(labels.shape)} on {labels.device} for "
+                f"{len(features)} rows of features on {features.device}; pass one label a row, "
+                "there"
+            )
+
+    def __len__(self) -> int:
+        return self.features.shape[0]
+
+    @property
+    def several(self) -> bool:
+        """Whether an image may show several classes."""
+        return self.labels.ndim == 2
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        if self.classes:
+            return len(self.classes)
+        return self.labels.shape[1] if self.several else int(self.labels.max()) + 1
+
+    def subset(self, indices: Int64[Tensor, " m"]) -> "Features":
+        """Some of the rows, in the order given; all classes stay."""
+        there = indices.to(self.features.device)
+        named = self.classes or tuple(map(str, range(self.count)))
+        return replace(
+            self, features=self.features[there], labels=self.labels[there], classes=named
+        )
+
+    def check(self) -> "Features":
+        """These features, if a classifier can learn from them; else an error that says why not."""
+        if not bool(self.features.isfinite().all()):
+            raise ValueError(
+                "features holds NaN or infinite values: the network has diverged; evaluate an "
+                "earlier checkpoint"
+            )
+        if not self.several and int(self.labels.min()) < 0:
+            raise ValueError(
+                "labels holds -1, images without a label: evaluate on a labelled part of the set"
+            )
+        return self
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[nn.Module]:
+    """Evaluation mode and no gradients inside; on leaving, proof that nothing has moved.
+
+    Every parameter and buffer is compared with a copy taken on entering, bit for bit, and no part
+    may have been put back into training mode: otherwise a RuntimeError names what changed. Then
+    modes and gradients are as they were. Gradients of other modules (a classifier on top) flow.
+
+    Limits: holds a second copy of the module while it lasts.
+
+    Arguments:
+        module: What is to stay as it is.
+
+    Examples:
+        >>> import torch
+        >>> network = torch.nn.BatchNorm1d(2)
+        >>> with frozen(network):
+        ...     _ = network(torch.randn(8, 2))
+        >>> network.training
+        True
+        >>> with frozen(network):
+        ...     _ = network.train()(torch.randn(8, 2))  # as a careless probe does
+        Traceback (most recent call last):
+            ...
+        RuntimeError: the frozen BatchNorm1d was changed: running_mean, running_var, ...
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
+    module.eval().requires_grad_(False)
+    try:
+        yield module
+        _check_unmoved(module, before)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+        for parameter, gradient in wanted:
+            parameter.requires_grad_(gradient)
+
+
+def extract(
+    backbone: nn.Module,
+    image_set: ImageSet | FolderSet,
+    *,
+    size: int,
+    resize: int | None = None,
+    mean: float | Sequence[float] = 0.5,
+    std: float | Sequence[float] = 0.25,
+    channels: int | None = None,
+    batch_size: int = 512,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+) -> Features:
+    """Features of every image, once, without augmentation, in the order of the set.
+
+    Arguments:
+        backbone: Images to features; frozen while it lasts.
+        image_set: The images.
+        size: Side of the centre square that the backbone sees.
+        resize: What the shorter side is resized to first (bicubic); ``size`` by default.
+        mean: To normalise with, as in training; one number, or one a channel.
+        std: Likewise.
+        channels: What the backbone takes; by default what the images have. See
+            :func:`~flatnce.pretrain.evaluation.channels.to_channels`.
+        batch_size: Images at a time.
+        device: Where to compute; by default where the backbone is.
+        workers: Processes that decode files; by default one a core.
+
+    Examples:
+        >>> from flatnce.pretrain.data import load
+        >>> from flatnce.pretrain.models import backbone
+        >>> digits = load("digits", "test")
+        >>> extract(backbone("small", channels=1), digits, size=8).features.shape
+        torch.Size([359, 128])
+    """
+    where = device_of(backbone) if device is None else torch.device(device)
+    prepare = Views.evaluation(size, resize, mean=mean, std=std)
+    taken = image_set.shape[0] if channels is None else channels
+    parts = []
+    with frozen(backbone), torch.no_grad():
+        for images in image_batches(image_set, batch_size, where, resize or size, workers):
+            made = backbone(prepare(to_channels(images, taken)))
+            if not isinstance(made, Tensor) or made.ndim != 2:
+                raise ValueError(
+                    f"backbone={type(backbone).__name__} does not make features (images, width); "
+                    "of an Encoder pass encoder.backbone"
+                )
+            parts.append(made.to(torch.float32))
+    return Features(torch.cat(parts), image_set.labels.to(where), image_set.classes)
+
+
+def image_batches(
+    image_set: ImageSet | FolderSet,
+    batch_size: int,
+    device: torch.device,
+    side: int,
+    workers: int | None = None,
+) -> Iterator[Tensor]:
+    """Every image once, in the order of the set, as unsigned bytes on a device."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} must be at least 1")
+    if isinstance(image_set, ImageSet):
+        for images in image_set.images.split(batch_size):
+            yield images.to(device, non_blocking=True)
+        return
+    loader = Streaming(
+        image_set.resized(side),
+        batch_size,
+        seed=0,
+        drop_last=False,
+        shuffle=False,
+        workers=workers,
+        device=device,
+    )
+    for batch in loader.epoch(0):
+        yield batch.images
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module's first parameter or buffer is; the CPU if it has none."""
+    return next((tensor.device for _, tensor in _tensors(module)), torch.device("cpu"))
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _check_unmoved(module: nn.Module, before: dict[str, Tensor]) -> None:
+    now = dict(_tensors(module))
+    alike = [name for name in before if name in now and now[name].shape == before[name].shape]
+    changed = sorted(set(before) ^ set(now) | set(before) - set(alike))
+    if alike:  # one read of the device for all of them
+        moved = torch.stack([_differs(now[name], before[name]) for name in alike]).tolist()
+        changed += [name for name, differs in zip(alike, moved, strict=True) if differs]
+    training = [name or "itself" for name, part in module.named_modules() if part.training]
+    if not changed and not training:
+        return
+    kind, what = type(module).__name__, []
+    if changed:
+        what.append(f"was changed: {_few(changed)}")
+    if training:
+        what.append(f"was put into training mode: {_few(training)}")
+    raise RuntimeError(
+        f"the frozen {kind} {'; it '.join(what)}. Keep it in evaluation mode and out of the "
+        "optimizer: batch norm moves its statistics at every pass in training mode"
+    )
+
+
+def _differs(now: Tensor, before: Tensor) -> Bool[Tensor, ""]:
+    # As bytes: a NaN is then equal to itself, and 0.0 is not -0.0.
+    first, second = (
+        tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (now, before)
+    )
+    return (first != second).any() if first.shape == second.shape else first.new_ones(()).bool()
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,121 @@
+r"""Weighted nearest neighbours: the quickest honest look at features, with nothing to tune.
+
+References:
+    Wu, Xiong, Yu, Lin, 2018, "Unsupervised feature learning via non-parametric instance
+    discrimination", Sec. 3.4, https://arxiv.org/abs/1805.01978
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce.pretrain.evaluation.features import Features
+
+NEIGHBOURS = (200, 20)
+"""As in Wu et al. and most papers since; and what suits smaller sets better."""
+
+TEMPERATURE = 0.1
+
+# Similarities are compared in units of 2^-40, in which the rounding of a float64 product is lost.
+FINEST_BITS = 40
+# Similarities held at once: half a gigabyte.
+BLOCK = 2**26
+
+
+def knn_scores(
+    train: Features,
+    queries: Tensor,
+    neighbours: Sequence[int] = NEIGHBOURS,
+    temperature: float = TEMPERATURE,
+) -> dict[int, Float64[Tensor, "n classes"]]:
+    r"""The votes of the k nearest training images for each class, for several k at once.
+
+    A neighbour at cosine s votes for its class with weight :math:`e^{s / \tau}` (in units of the
+    nearest one's weight); a class without a vote scores minus infinity.
+
+    Exact: all similarities, in float64, whatever matrix precision is set. Neighbours are in the
+    order of their similarity, to twelve decimals, then of their number, and votes are added as
+    whole numbers: two images that are equally near tie on every device, and a tie between
+    classes goes to the lower one (``argmax``).
+
+    Arguments:
+        train: Features of the labelled images, one class each.
+        queries: Features to classify, (n, width).
+        neighbours: The k's wanted, each at most the number of training images.
+        temperature: The τ of the weights.
+
+    Examples:
+        >>> import torch
+        >>> train = Features(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.arange(3))
+        >>> knn_scores(train, torch.tensor([[0.0, 2.0]]), [1, 2])[2].argmax(1)
+        tensor([2])
+    """
+    _check(train, queries, neighbours, temperature)
+    n, classes = len(train), train.count
+    # A key holds a similarity and, in its lowest places, a number: one selection orders by both.
+    unit = 2.0 ** min(FINEST_BITS, 62 - n.bit_length())
+    places = torch.arange(n - 1, -1, -1, device=queries.device)
+    bank = normalize(train.features.to(torch.float64), dim=1).T.contiguous()
+    votes: dict[int, list[Tensor]] = {k: [] for k in neighbours}
+    for rows in queries.split(max(BLOCK // n, 1)):
+        cosines = normalize(rows.to(torch.float64), dim=1) @ bank
+        keys = cosines.mul_(unit).round_().to(torch.int64).mul_(n).add_(places)
+        nearest = keys.topk(max(neighbours), dim=1).values
+        labels = train.labels[n - 1 - nearest % n]
+        similarity = (nearest // n).to(torch.float64) / unit
+        for k in neighbours:
+            votes[k].append(_votes(similarity[:, :k], labels[:, :k], classes, temperature))
+    return {k: torch.cat(parts) for k, parts in votes.items()}
+
+
+def knn_predict(
+    train: Features, queries: Tensor, k: int = NEIGHBOURS[0], temperature: float = TEMPERATURE
+) -> Int64[Tensor, " n"]:
+    """The class that the k nearest training images vote for; see :func:`knn_scores`.
+
+    Arguments:
+        train: Features of the labelled images.
+        queries: Features to classify, (n, width).
+        k: How many neighbours vote.
+        temperature: The τ of the weights.
+    """
+    return knn_scores(train, queries, (k,), temperature)[k].argmax(dim=1)
+
+
+def _votes(
+    similarity: Float64[Tensor, "n k"],
+    labels: Int64[Tensor, "n k"],
+    classes: int,
+    temperature: float,
+) -> Float64[Tensor, "n classes"]:
+    weights = ((similarity - similarity[:, :1]) / temperature).exp()
+    # At least one unit: a far neighbour's vote is small, but it is one.
+    units = (weights * 2**FINEST_BITS).round().clamp_min(1.0).to(torch.int64)
+    total = units.new_zeros(len(units), classes).scatter_add_(1, labels, units)
+    return total.to(torch.float64).div_(2**FINEST_BITS).masked_fill_(total == 0, -torch.inf)
+
+
+def _check(
+    train: Features, queries: Tensor, neighbours: Sequence[int], temperature: float
+) -> None:
+    if train.several:
+        raise ValueError(
+            "labels has several classes an image, and a neighbour votes for one; use a linear "
+            "probe, or a reading with one class (voc2007-top1)"
+        )
+    train.check()
+    width = train.features.shape[1]
+    if queries.ndim != 2 or queries.shape[1] != width or queries.device != train.features.device:
+        raise ValueError(
+            f"queries has shape {tuple(queries.shape)} on {queries.device}; pass rows of width "
+            f"{width} on {train.features.device}, as the training features"
+        )
+    if not neighbours or min(neighbours) < 1 or max(neighbours) > len(train):
+        raise ValueError(
+            f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training images"
+        )
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature={temperature} must be a positive number; 0.1 is usual")

@@ -1,0 +1,288 @@
+r"""Logistic regression by L-BFGS, to convergence: multinomial, or one against the rest.
+
+.. math:: \min_{W, b} \; \frac{1}{n} \sum_i \ell(W^\top \tilde x_i + b, y_i)
+    + \frac{\lambda}{2} \|W\|^2
+
+with ℓ the cross-entropy, or the sum over classes of the binary one where an image may show several
+(labels of -1 are left out of their class's mean). x̃ are the features standardised by the training
+images, so that λ means the same for every network; the bias is free. In scikit-learn's terms,
+``LogisticRegression(C=1/(λ n))`` on standardised features has the same minimum.
+
+Everything is in float64 and in blocks of rows: no copy of the features is made where they are
+many, and the minimum does not depend on the matrix precision that is set. L-BFGS works along the
+principal axes of the features, each in units of the curvature to be expected there. That takes a
+fifth of the iterations, and gives the gradient a size that means something: half its squared norm
+is about what the loss is above the minimum, however small λ is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from flatnce.pretrain.evaluation.features import Features
+
+TOLERANCE = 1e-5
+MOST_ITERATIONS = 5000
+# Rows at a time, in values; and up to where a float64 copy of the features is kept (2 GiB).
+BLOCK, COPIED = 2**24, 2**28
+LEAST_CURVATURE = 1e-8
+# Rows summed over at once, where features meet errors.
+SPAN = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """Scores from features: a weight and a bias for every class.
+
+    Arguments:
+        weight: (width, classes).
+        bias: (classes,).
+    """
+
+    weight: Float[Tensor, "d k"]
+    bias: Float[Tensor, " k"]
+
+    def scores(self, features: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
+        """One score a class and row, in float64; higher is likelier."""
+        weight, bias = self.weight.to(torch.float64), self.bias.to(torch.float64)
+        parts = features.split(max(BLOCK // features.shape[1], 1))
+        return torch.cat([part.to(torch.float64) @ weight + bias for part in parts])
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticFit:
+    """A fitted regression and how well it has converged.
+
+    Arguments:
+        classifier: Of features as they are: standardisation is part of its weights.
+        weight: Of standardised features; where to start the next fit from.
+        bias: Likewise.
+        regularisation: λ.
+        converged: Whether no entry of the gradient, in units of the expected curvature's root,
+            was larger than the tolerance.
+        gradient: The largest entry of the gradient as it is.
+        iterations: How many were made.
+        loss: The minimum.
+    """
+
+    classifier: Classifier
+    weight: Float64[Tensor, "d k"]
+    bias: Float64[Tensor, " k"]
+    regularisation: float
+    converged: bool
+    gradient: float
+    iterations: int
+    loss: float
+
+
+class _Way(NamedTuple):
+    """Where a descent has come to, in how many iterations, and what is left of the gradient."""
+
+    weight: Tensor
+    bias: Tensor
+    iterations: int
+    left: float
+
+
+class Regression:
+    """The regression of some training images, to be fitted at one λ or along several.
+
+    Arguments:
+        train: Their features and labels.
+
+    Examples:
+        >>> import torch
+        >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+        >>> fit = Regression(Features(x, torch.tensor([0, 0, 1, 1]))).fit(0.01)
+        >>> fit.converged, fit.classifier.scores(x).argmax(1).tolist()
+        (True, [0, 0, 1, 1])
+    """
+
+    def __init__(self, train: Features) -> None:
+        features = train.check().features
+        if features.numel() <= COPIED:
+            features = features.to(torch.float64)
+        rows = max(BLOCK // features.shape[1], 1)
+        self._parts, self._labels = features.split(rows), train.labels.split(rows)
+        self._n = len(train)
+        self._mean, self._std = self._moments()
+        self._spread, self._axes = self._spectrum()
+        self._several = train.several
+        self._share = self._mean.new_full((train.count,), 1 / self._n)
+        if train.several:
+            counted = (train.labels >= 0).sum(dim=0)
+            self._share = 1 / counted.clamp_min(1).to(torch.float64)
+
+    @torch.no_grad()
+    def fit(
+        self,
+        regularisation: float,
+        *,
+        start: LogisticFit | None = None,
+        tolerance: float = TOLERANCE,
+        most_iterations: int = MOST_ITERATIONS,
+    ) -> LogisticFit:
+        """The minimum of the module's formula.
+
+        Arguments:
+            regularisation: λ; 0 for none.
+            start: A fit at another λ, which saves iterations.
+            tolerance: When it counts as converged; see :class:`LogisticFit`.
+            most_iterations: When to stop all the same; the result says so.
+        """
+        if not 0 <= regularisation < float("inf"):
+            raise ValueError(f"regularisation={regularisation} must be a number of at least 0")
+        if start is None:
+            weight = self._mean.new_zeros(len(self._mean), len(self._share))
+            bias = torch.zeros_like(self._share)
+        else:
+            weight, bias = start.weight, start.bias
+        curvature, iterations = self._curvature(weight, bias), 0
+        while True:
+            most = most_iterations - iterations
+            way = self._descend(weight, bias, regularisation, curvature, tolerance, most)
+            weight, bias, iterations = way.weight, way.bias, iterations + way.iterations
+            former, curvature = curvature, self._curvature(weight, bias)
+            # Where the fit has become much better, the units were too large: again in smaller.
+            if curvature > former / 4 or iterations >= most_iterations:
+                break
+        loss, slope, total = self._loss_at(weight, bias, regularisation)
+        gradient = max(float(slope.abs().amax()), float(total.abs().amax()))
+        raw = weight / self._std[:, None]
+        return LogisticFit(
+            Classifier(raw, bias - self._mean @ raw),
+            weight,
+            bias,
+            regularisation,
+            way.left <= tolerance,
+            gradient,
+            iterations,
+            float(loss),
+        )
+
+    def _descend(
+        self,
+        weight: Float64[Tensor, "d k"],
+        bias: Float64[Tensor, " k"],
+        regularisation: float,
+        curvature: float,
+        tolerance: float,
+        most_iterations: int,
+    ) -> "_Way":
+        """L-BFGS along the principal axes, in units of their curvature."""
+        # The Hessian is about p(1 - p) times the covariance, plus λ; its root is an axis's unit.
+        spread = curvature * self._spread + regularisation
+        unit, unit_bias = spread.clamp_min(LEAST_CURVATURE).sqrt()[:, None], curvature**0.5
+        x, c = (self._axes.T @ weight) * unit, bias * unit_bias
+
+        def closure() -> Float64[Tensor, ""]:
+            at = self._axes @ (x / unit)
+            loss, slope, total = self._loss_at(at, c / unit_bias, regularisation)
+            x.grad, c.grad = (self._axes.T @ slope) / unit, total / unit_bias
+            return loss
+
+        iterations = _minimise(x, c, closure, tolerance, most_iterations)
+        closure()
+        left = max(float(one.grad.abs().amax()) for one in (x, c) if one.grad is not None)
+        return _Way(self._axes @ (x / unit), c / unit_bias, iterations, left)
+
+    def _loss_at(
+        self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"], regularisation: float
+    ) -> tuple[Float64[Tensor, ""], Float64[Tensor, "d k"], Float64[Tensor, " k"]]:
+        """Loss and gradient; standardisation is folded into the weights, not into a copy."""
+        raw = weight / self._std[:, None]
+        shifted = bias - self._mean @ raw
+        loss = 0.5 * regularisation * weight.square().sum()
+        slope, total = torch.zeros_like(weight), torch.zeros_like(bias)
+        loss_of = _binary_cross_entropy if self._several else _cross_entropy
+        for part, labels in zip(self._parts, self._labels, strict=True):
+            rows = part.to(torch.float64)
+            lost, error = loss_of(torch.addmm(shifted, rows, raw), labels, self._share)
+            loss = loss + lost
+            slope += _correlated(rows, error)
+            total += error.sum(dim=0)
+        slope = (slope - self._mean[:, None] * total) / self._std[:, None]
+        return loss, slope.add_(weight, alpha=regularisation), total
+
+    def _curvature(self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"]) -> float:
+        """The loss's mean curvature in a score, p(1 - p)."""
+        raw = weight / self._std[:, None]
+        shifted, total = bias - self._mean @ raw, torch.zeros_like(bias).sum()
+        for part in self._parts:
+            scores = torch.addmm(shifted, part.to(torch.float64), raw)
+            shares = scores.sigmoid() if self._several else scores.softmax(dim=1)
+            total = total + (shares * (1 - shares)).sum()
+        return max(float(total) / (self._n * len(bias)), LEAST_CURVATURE)
+
+    def _moments(self) -> tuple[Float64[Tensor, " d"], Float64[Tensor, " d"]]:
+        """Mean and standard deviation of each feature; infinite (no weight) for a constant one."""
+        total = sum(part.to(torch.float64).sum(dim=0) for part in self._parts)
+        mean = torch.as_tensor(total) / self._n
+        squares = sum((part.to(torch.float64) - mean).square().sum(0) for part in self._parts)
+        std = (torch.as_tensor(squares) / self._n).sqrt()
+        # Next to its mean, float32 features cannot tell less than this from nothing.
+        return mean, torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, torch.inf)
+
+    def _spectrum(self) -> tuple[Float64[Tensor, " d"], Float64[Tensor, "d d"]]:
+        """Variances of the standardised features along their principal axes, and the axes."""
+        total = self._mean.new_zeros(len(self._mean), len(self._mean))
+        for part in self._parts:
+            rows = (part.to(torch.float64) - self._mean) / self._std
+            total.addmm_(rows.T, rows)
+        values, axes = torch.linalg.eigh(total / self._n)
+        return values.clamp_min(0.0), axes
+
+
+def _correlated(
+    rows: Float64[Tensor, "b d"], error: Float64[Tensor, "b k"]
+) -> Float64[Tensor, "d k"]:
+    """``rows.T @ error`` in many short sums side by side."""
+    (b, d), k = rows.shape, error.shape[1]
+    whole = b - b % SPAN
+    shape = b // SPAN, SPAN
+    short = torch.bmm(error[:whole].reshape(*shape, k).mT, rows[:whole].reshape(*shape, d))
+    return (short.sum(dim=0) + error[whole:].T @ rows[whole:]).T
+
+
+def _cross_entropy(
+    logits: Float64[Tensor, "b k"], labels: Int64[Tensor, " b"], share: Float64[Tensor, " k"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, "b k"]]:
+    own = labels[:, None]
+    logs = logits.log_softmax(dim=1)
+    error = logs.exp().scatter_add_(1, own, -torch.ones_like(logs[:, :1]))
+    return -logs.gather(1, own).sum() * share[0], error * share
+
+
+def _binary_cross_entropy(
+    logits: Float64[Tensor, "b k"], labels: Float[Tensor, "b k"], share: Float64[Tensor, " k"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, "b k"]]:
+    counted, present = labels >= 0, (labels > 0).to(torch.float64)
+    each = torch.where(counted, softplus(logits, threshold=50.0) - present * logits, 0.0)
+    error = torch.where(counted, logits.sigmoid() - present, 0.0)
+    return (each * share).sum(), error * share
+
+
+def _minimise(
+    x: Tensor,
+    c: Tensor,
+    closure: Callable[[], Tensor],
+    tolerance: float,
+    most_iterations: int,
+) -> int:
+    """Move x and c to the minimum; how many iterations that took."""
+    optimizer = torch.optim.LBFGS(
+        [x, c],
+        max_iter=most_iterations,
+        max_eval=2 * most_iterations,
+        tolerance_grad=tolerance,
+        tolerance_change=0.0,  # the gradient alone says whether this is the minimum
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+    optimizer.step(closure)  # type: ignore[arg-type]  # a tensor is what it reads
+    return int(optimizer.state[x]["n_iter"])

@@ -1,0 +1,211 @@
+"""What an encoder computes, as units and blocks that the swift pass knows, or None."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from flatnce.pretrain.models.backbones import SmallNet
+from flatnce.pretrain.models.encoder import Encoder
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps what else is to happen when it is called."""
+
+SETTINGS = (
+    "padding",
+    "padding_mode",
+    "affine",
+    "momentum",
+    "eps",
+    "return_indices",
+    "output_size",
+)
+"""What :func:`plan_of` asks of a module, and the pass does not ask again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A linear map, then perhaps batch norm, then perhaps a ReLU; a norm has a ReLU or is added.
+
+    Arguments:
+        map: Convolution or matrix.
+        norm: After it.
+        relu: At the end.
+    """
+
+    map: nn.Conv2d | nn.Linear
+    norm: nn.BatchNorm1d | nn.BatchNorm2d | None
+    relu: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Units in a row, with the block's input added before the last ReLU.
+
+    Arguments:
+        units: In their order.
+        shortcut: What the input passes on its way; None adds it as it is.
+    """
+
+    units: tuple[Unit, ...]
+    shortcut: Unit | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An encoder's trunk, the mean over the image, and its head.
+
+    Arguments:
+        trunk: Units, pools and blocks in their order.
+        head: Units in their order.
+    """
+
+    trunk: tuple[Unit | Block | nn.MaxPool2d, ...]
+    head: tuple[Unit, ...]
+
+    def units(self) -> Iterator[Unit]:
+        """Every unit, in the order of the forward pass."""
+        for part in (*self.trunk, *self.head):
+            if isinstance(part, Unit):
+                yield part
+            elif isinstance(part, Block):
+                if part.shortcut is not None:
+                    yield part.shortcut
+                yield from part.units
+
+    def parameters(self) -> list[Tensor]:
+        """Every parameter once, in the order of the units."""
+        return [
+            parameter
+            for unit in self.units()
+            for module in (unit.map, unit.norm)
+            if module is not None
+            for parameter in (module.weight, module.bias)
+            if parameter is not None
+        ]
+
+    def norms(self) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+        """Every norm."""
+        return [unit.norm for unit in self.units() if unit.norm is not None]
+
+
+class _Unknown(Exception):
+    """Something that the swift pass does not compute."""
+
+
+def plan_of(encoder: nn.Module) -> Plan | None:
+    """The encoder's plan, or None if it holds anything that is not known exactly."""
+    try:
+        _require(type(encoder) is Encoder)
+        assert isinstance(encoder, Encoder)
+        plan = Plan(tuple(_trunk(encoder.backbone)), tuple(_head(encoder.head)))
+    except _Unknown:
+        return None
+    parameters = plan.parameters()
+    plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
+    # All of the encoder's parameters and each once: none is shared, none is left out.
+    same = {*map(id, parameters)} == {*map(id, encoder.parameters())}
+    hooked = any(_hooked(module) for module in encoder.modules())
+    known = plain and same and len({*map(id, parameters)}) == len(parameters) and not hooked
+    return plan if known else None
+
+
+def contents_of(encoder: nn.Module) -> list[object]:
+    """What a plan rests on: as long as these are the same objects, the plan holds."""
+    found: list[object] = []
+    for module in encoder.modules():
+        own = vars(module)
+        found += (module, type(module), _hooked(module), *map(own.get, SETTINGS))
+        found += (*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values())
+    return found
+
+
+def _trunk(backbone: nn.Module) -> Iterator[Unit | Block | nn.MaxPool2d]:
+    if type(backbone) is SmallNet:
+        yield from _row(backbone.layers)
+        return
+    try:
+        resnet = import_module("torchvision.models.resnet")
+    except ImportError:
+        raise _Unknown from None
+    _require(type(backbone) is resnet.ResNet)
+    yield _unit(backbone.conv1, backbone.bn1, backbone.relu)
+    if type(backbone.maxpool) is nn.MaxPool2d:
+        _require(not backbone.maxpool.return_indices)
+        yield backbone.maxpool
+    else:
+        _require(type(backbone.maxpool) is nn.Identity)
+    for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
+        _require(type(stage) is nn.Sequential)
+        assert isinstance(stage, nn.Sequential)
+        for block in stage:
+            _require(type(block) in (resnet.BasicBlock, resnet.Bottleneck))
+            yield _block(block)
+    _require(type(backbone.fc) is nn.Identity)
+    pool = backbone.avgpool
+    _require(type(pool) is nn.AdaptiveAvgPool2d and pool.output_size in (1, (1, 1)))
+
+
+def _block(block: nn.Module) -> Block:
+    numbers = range(1, 4 if hasattr(block, "conv3") else 3)
+    units = tuple(
+        _unit(getattr(block, f"conv{i}"), getattr(block, f"bn{i}"), block.relu) for i in numbers
+    )
+    way = block.downsample
+    if way is None:
+        return Block(units, None)
+    _require(type(way) is nn.Sequential and len(way) == 2)
+    assert isinstance(way, nn.Sequential)
+    shortcut = _unit(way[0], way[1], None)
+    ends = (shortcut.norm, units[-1].norm)
+    # Both are normalised in one kernel, with one pair of constants.
+    _require(len({(norm.eps, norm.momentum) for norm in ends if norm is not None}) == 1)
+    return Block(units, shortcut)
+
+
+def _head(head: nn.Module) -> Iterator[Unit]:
+    _require(type(head) is nn.Sequential)
+    assert isinstance(head, nn.Sequential)
+    yield from _row(head)
+
+
+def _row(parts: nn.Sequential) -> Iterator[Unit]:
+    """Units out of maps, norms and ReLUs in a row."""
+    left = list(parts)
+    while left:
+        map = left.pop(0)
+        norm = left.pop(0) if left and isinstance(left[0], _NormBase) else None
+        relu = left.pop(0) if left and isinstance(left[0], nn.ReLU) else None
+        _require(norm is None or relu is not None)
+        yield _unit(map, norm, relu)
+
+
+def _unit(map: object, norm: object, relu: object) -> Unit:
+    """A unit of known parts."""
+    if type(map) is nn.Conv2d:
+        plain = map.padding_mode == "zeros" and not isinstance(map.padding, str)
+        _require(plain and map.bias is None and type(norm) is nn.BatchNorm2d)
+    else:
+        _require(type(map) is nn.Linear and type(norm) in (nn.BatchNorm1d, type(None)))
+    if norm is not None:
+        assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
+        _require(norm.affine and norm.track_running_stats and norm.momentum is not None)
+        kept = (norm.running_mean, norm.running_var)
+        _require(all(isinstance(part, Tensor) and part.dtype == torch.float32 for part in kept))
+    _require(relu is None or type(relu) is nn.ReLU)
+    assert isinstance(map, nn.Conv2d | nn.Linear)
+    return Unit(map, norm, relu is not None)  # type: ignore[arg-type]
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether something else wants to happen when the module is called."""
+    own = vars(module)
+    return "forward" in own or any(map(own.get, HOOKS))
+
+
+def _require(known: bool) -> None:
+    if not known:
+        raise _Unknown

@@ -1,0 +1,199 @@
+"""Backbones: images to features. ResNets with either stem, a tiny convnet, anything of timm's.
+
+A backbone is a plain module without its classifier whose attribute ``width`` says how wide its
+features are. The ResNets are torchvision's and keep its parameter names, so that exported weights
+load elsewhere.
+"""
+
+import difflib
+from importlib import import_module
+from types import ModuleType
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+__all__ = ["SmallNet"]
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+"""Built from torchvision, with either stem; every other name but ``small`` is timm's."""
+
+STEMS = ("auto", "small", "standard")
+
+SMALL_IMAGE = 64
+"""Up to this many pixels a side, ``stem="auto"`` takes the small-image stem."""
+
+
+def backbone(
+    name: str,
+    *,
+    stem: str = "auto",
+    size: int | None = None,
+    channels: int = 3,
+    pretrained: bool = False,
+) -> nn.Module:
+    """Images (b, c, h, w) to features (b, width), without a classifier; see ``.width``.
+
+    The standard stem of a ResNet (7x7, stride 2, then a max-pool) shrinks an image four times
+    before the first block and leaves 8x8 of a 32x32 image. The small-image stem is a 3x3
+    convolution of stride 1 without the pool. ``auto`` takes the small one for images of at most
+    64 pixels a side, and needs ``size`` to know. Backbones of timm keep the stem they have: at 32
+    pixels prefer one of ``RESNETS``. Every backbone may be brought to ``channels_last``.
+
+    Relations:
+        Those of timm whose input size is fixed (vision transformers) are built for ``size``.
+
+    References:
+        He et al., 2016, "Deep Residual Learning for Image Recognition",
+        https://arxiv.org/abs/1512.03385; the small-image stem as in Chen et al., 2020, SimCLR,
+        Appendix B.9, https://arxiv.org/abs/2002.05709
+
+    Arguments:
+        name: One of ``RESNETS``, ``small`` (:class:`SmallNet`), or a name that timm knows.
+        stem: ``small``, ``standard``, or ``auto``: by ``size``.
+        size: Pixels a side of the images it will see.
+        channels: Colours of an image: 3, or 1 for grey.
+        pretrained: Start from the library's published weights (downloaded once). A stem that
+            these weights do not fit, by kind or by channels, starts fresh.
+
+    Examples:
+        >>> import torch
+        >>> net = backbone("small", channels=1)
+        >>> net(torch.zeros(2, 1, 8, 8)).shape, net.width
+        (torch.Size([2, 128]), 128)
+    """
+    _check(stem, size, channels)
+    if name == "small":
+        if pretrained or stem == "standard":
+            raise ValueError(
+                f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
+                f"pretrained={pretrained} were asked for; leave both out, or take resnet18"
+            )
+        return SmallNet(channels)
+    if name in RESNETS:
+        return _resnet(name, _chosen_stem(name, stem, size), channels, pretrained)
+    return _timm_backbone(name, stem, size, channels, pretrained)
+
+
+class SmallNet(nn.Module):
+    """Three 3x3 convolutions with batch norm, 32-64-128 wide, and the mean over the image.
+
+    93 thousand parameters: it learns 8x8 digits on a CPU in seconds, and takes any image size.
+
+    Arguments:
+        channels: Colours of an image.
+        width: Width of the features; the layers before have a quarter and a half of it.
+    """
+
+    def __init__(self, channels: int = 3, width: int = 128) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.width = width
+        widths = (channels, width // 4, width // 2, width)
+        layers: list[nn.Module] = []
+        for stride, before, after in zip((1, 2, 2), widths[:-1], widths[1:], strict=True):
+            convolution = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
+        """The features of a batch of images."""
+        return self.layers(images).mean(dim=(2, 3))
+
+
+def _check(stem: str, size: int | None, channels: int) -> None:
+    if stem not in STEMS:
+        raise ValueError(f"stem={stem!r} is unknown; take one of {', '.join(STEMS)}")
+    for label, value in (("size", size), ("channels", channels)):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not (whole or (label == "size" and value is None)):
+            raise ValueError(f"{label}={value!r} must be a whole number of at least 1")
+
+
+def _chosen_stem(name: str, stem: str, size: int | None) -> str:
+    if stem != "auto":
+        return stem
+    if size is None:
+        # The wrong stem costs far more than an error does: never guess.
+        raise ValueError(
+            f"stem='auto' chooses the stem of {name} by the image size, which is not given; pass "
+            f"size= (up to {SMALL_IMAGE} pixels: small), or stem='small' or stem='standard'"
+        )
+    return "small" if size <= SMALL_IMAGE else "standard"
+
+
+def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
+    models = _library("torchvision.models")
+    try:
+        network = models.get_model(name, weights="DEFAULT" if pretrained else None)
+    except OSError as error:
+        raise OSError(_no_weights(name, error)) from error
+    if stem == "small":
+        network.conv1 = _first_convolution(channels, size=3, stride=1)
+        network.maxpool = nn.Identity()
+    elif channels != network.conv1.in_channels:
+        network.conv1 = _first_convolution(channels, size=7, stride=2)
+    network.width = network.fc.in_features
+    network.fc = nn.Identity()
+    return network
+
+
+def _first_convolution(channels: int, size: int, stride: int) -> nn.Conv2d:
+    """The convolution of a ResNet's stem, drawn as the others are (He et al., 2015, fan-out)."""
+    convolution = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution
+
+
+def _timm_backbone(
+    name: str, stem: str, size: int | None, channels: int, pretrained: bool
+) -> nn.Module:
+    timm = _library("timm", asked_for=name)
+    if not timm.is_model(name):
+        raise ValueError(_unknown(name, timm.list_models()))
+    if stem == "small":
+        raise ValueError(
+            f"stem='small' exists for {', '.join(RESNETS)}; {name} of timm keeps its own stem: "
+            "pass stem='auto', or take one of those"
+        )
+    options: dict[str, int] = {}
+    try:
+        configuration = timm.models.get_pretrained_cfg(name)
+        if size is not None and configuration is not None and configuration.fixed_input_size:
+            options["img_size"] = size
+        network = timm.create_model(
+            name, pretrained=pretrained, num_classes=0, in_chans=channels, **options
+        )
+    except OSError as error:
+        raise OSError(_no_weights(name, error)) from error
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        asked = f"size={size}, channels={channels}, pretrained={pretrained}"
+        raise ValueError(f"timm cannot build {name} with {asked}: {error}") from error
+    # Some keep a hidden layer of the classifier; then that is what comes out.
+    network.width = int(getattr(network, "head_hidden_size", None) or network.num_features)
+    return network
+
+
+def _library(module: str, asked_for: str | None = None) -> ModuleType:
+    """Import what only training needs, when it is needed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        whose = "ResNets" if asked_for is None else f"{asked_for!r} and other backbones"
+        raise ImportError(
+            f"{whose} come from {package}, which is not installed: pip install 'flatnce[train]'",
+            name=package,
+        ) from error
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, [*dict.fromkeys((*RESNETS, "small", *known))], n=3)
+    meant = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() lists timm's"
+    return f"name={name!r} is none of {', '.join(RESNETS)}, small or timm's backbones; {meant}"
+
+
+def _no_weights(name: str, error: OSError) -> str:
+    return (
+        f"the published weights of {name} could not be fetched ({error}); connect once, or pass "
+        "pretrained=False"
+    )

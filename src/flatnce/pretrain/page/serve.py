@@ -1,0 +1,121 @@
+"""A page served to this machine alone, which follows its runs while they go on."""
+
+import hashlib
+import ipaddress
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from flatnce.pretrain.page.run_portrait import PORTRAIT
+from flatnce.report.page import Page, render_page
+
+__all__ = ["loopback_of", "serve"]
+
+WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", PORTRAIT)
+LOCAL = "localhost"
+
+
+def loopback_of(host: str) -> str:
+    """The host, if it is this machine as seen from itself; else an error.
+
+    Arguments:
+        host: An address or ``localhost``.
+
+    Examples:
+        >>> loopback_of("127.0.0.1")
+        '127.0.0.1'
+    """
+    try:
+        fine = host == LOCAL or (
+            ipaddress.ip_address(host).is_loopback and ipaddress.ip_address(host).version == 4
+        )
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ValueError(
+            f"host={host!r} can be reached from other machines or is no address; the page is "
+            "served on 127.0.0.1 only (from elsewhere: ssh -L PORT:127.0.0.1:PORT)"
+        )
+    return host
+
+
+def state_of(directories: Sequence[Path]) -> str:
+    """A short text that changes whenever a file of the runs does."""
+    digest = hashlib.sha256()
+    for path in (directory / name for directory in directories for name in WATCHED):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue
+        digest.update(f"{path} {found.st_mtime_ns} {found.st_size}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def serve(
+    directories: Sequence[Path],
+    page: Callable[[], Page],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> ThreadingHTTPServer:
+    """A server of one page, not yet answering: call its ``serve_forever``."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port={port} must lie between 0 (any free one) and 65535")
+    answers = {"directories": directories, "page": staticmethod(page), "host": host}
+    handler = type("Handler", (_Handler,), answers)
+    try:
+        return ThreadingHTTPServer((loopback_of(host), port), handler)
+    except OSError as error:
+        raise OSError(f"port={port} on {host}: {error.strerror}; name another, or 0") from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the page and for its state, to whoever calls it by a loopback name."""
+
+    directories: Sequence[Path]
+    page: Callable[[], Page]
+    host: str
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        if not self._is_called_locally():
+            self._answer(403, "text/plain", "this page is for this machine only\n")
+        elif self.path == "/state":
+            self._answer(200, "text/plain", state_of(self.directories))
+        elif self.path == "/":
+            self._answer_with_page()
+        else:
+            self._answer(404, "text/plain", "there is one page here: /\n")
+
+    do_HEAD = do_GET
+
+    def _answer_with_page(self) -> None:
+        # Taken before the files are read: what is written meanwhile is a newer state.
+        state = state_of(self.directories)
+        try:
+            text = render_page(type(self).page(), live=state)
+        except (ValueError, OSError) as error:
+            self._answer(503, "text/plain", f"{error}\n")
+        else:
+            self._answer(200, "text/html", text)
+
+    def _is_called_locally(self) -> bool:
+        """Whether the name asked for is this machine's own."""
+        name = self.headers.get("Host", "").partition(":")[0]
+        return name in (LOCAL, "127.0.0.1", self.host)
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing: the terminal belongs to the command."""

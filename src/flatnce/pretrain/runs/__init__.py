@@ -1,0 +1,1 @@
+"""The run directory: log, checkpoints, scores."""

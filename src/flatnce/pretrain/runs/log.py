@@ -1,0 +1,265 @@
+"""The run directory: what was asked, where it ran, what was measured, what came out.
+
+A run is a folder of plain files, so that a report, another tool or a person can read it without
+this package::
+
+    runs/NAME/
+      config.json         format_version, kind, config
+      environment.json    versions, machine, device, commit, seeds, command
+      metrics.jsonl       one JSON object a line, in the order measured
+      results.json        format_version and the final numbers; there only once the run is done
+
+Numbers that JSON cannot hold (NaN, infinities) are written as null. Home and working directories
+are written as ``~`` and ``.``, so that a run can be handed on without naming its machine's paths.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatnce.environment import environment, plain
+
+__all__ = ["FAILURE", "FORMAT_VERSION", "Run", "RunLog", "add_evaluation", "read_run"]
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the former layout would misread the new one."""
+
+FAILURE = "failure"
+"""Kind of the line that says why a run ended before its end; gone once it goes on."""
+
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
+METRICS, RESULTS = "metrics.jsonl", "results.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read back.
+
+    Arguments:
+        directory: Where it lies.
+        kind: What made it, for example ``demo``.
+        config: What was asked for.
+        environment: Where it ran.
+        metrics: The measurements, in order.
+        results: The final numbers; None while the run is unfinished.
+    """
+
+    directory: Path
+    kind: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    results: dict[str, Any] | None
+
+
+class RunLog:
+    """Writes one run directory.
+
+    Arguments:
+        directory: The run's folder; made, with its parents.
+        kind: What makes the run, for example ``demo``.
+        config: A dataclass or a mapping.
+        seeds: The seeds used.
+        device: As in :func:`environment`.
+        replace: Remove an earlier run of the same kind that is there. Anything else that is
+            there is never removed.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        kind: str,
+        config: Any,
+        seeds: Iterable[int] = (),
+        device: str | None = None,
+        replace: bool = False,
+    ) -> None:
+        self.directory = Path(directory)
+        _make_room(self.directory, kind, replace)
+        header = {"format_version": FORMAT_VERSION, "kind": kind, "config": config}
+        _write_json(self.directory / CONFIG, header)
+        _write_json(self.directory / ENVIRONMENT, environment(seeds, device))
+        (self.directory / METRICS).touch()
+
+    @classmethod
+    def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
+        """Go on writing a run from a step: what belongs to later steps is taken out.
+
+        Lines, results and evaluations of later steps go, and why it ended; evaluations of earlier
+        ones stay. Where and how the run goes on is added to ``resumed`` in its environment.
+
+        Arguments:
+            directory: The run's folder.
+            kind: What the run must be.
+            step: Lines whose ``step`` is larger were measured in a history given up.
+        """
+        place = Path(directory)
+        found = read_run(place)
+        if found.kind != kind:
+            raise ValueError(f"{place} holds a {found.kind} run, not a {kind} run; name another")
+        kept = [
+            line
+            for line in found.metrics
+            if line.get("step", 0) <= step and line.get("kind") != FAILURE
+        ]
+        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+        _replace_text(place / METRICS, lines)
+        done = (found.results or {}).get("evaluations", ())
+        evaluations = [one for one in done if one.get("step", step + 1) <= step]
+        if evaluations:
+            kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
+            _write_json(place / RESULTS, kept_results)
+        else:
+            (place / RESULTS).unlink(missing_ok=True)
+        resumed = [*found.environment.get("resumed", ()), {"step": step, **environment()}]
+        _write_json(place / ENVIRONMENT, {**found.environment, "resumed": resumed})
+        log = cls.__new__(cls)
+        log.directory = place
+        return log
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line of measurements; it is on disk when this returns."""
+        line = json.dumps(plain(record), allow_nan=False)
+        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def finish(self, results: Mapping[str, Any]) -> Path:
+        """Write the final numbers, all or nothing, and return where they are.
+
+        Evaluations that are there already stay, before those of the results.
+        """
+        path = self.directory / RESULTS
+        there = _read_json(path).get("evaluations", []) if path.is_file() else []
+        whole = {"format_version": FORMAT_VERSION, **results}
+        if there:
+            whole["evaluations"] = [*there, *results.get("evaluations", ())]
+        _write_json(path, whole)
+        return path
+
+
+def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path:
+    """Append to ``evaluations`` in a run's results, all or nothing; return where they are.
+
+    One of the same step, data and protocol is replaced. A run that is not finished gets results
+    that hold nothing else.
+
+    Arguments:
+        directory: The run's folder.
+        evaluation: What was measured, and by which protocol.
+    """
+    place = Path(directory)
+    results = read_run(place).results or {"format_version": FORMAT_VERSION}
+    others = [one for one in results.get("evaluations", ()) if _what(one) != _what(evaluation)]
+    results["evaluations"] = [*others, evaluation]
+    _write_json(place / RESULTS, results)
+    return place / RESULTS
+
+
+def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Of which step, on which data and by which protocol an evaluation is."""
+    protocol = evaluation.get("protocol")
+    named = protocol.get("name") if isinstance(protocol, Mapping) else protocol
+    return evaluation.get("step"), evaluation.get("data"), named, evaluation.get("name")
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a run directory, finished or not.
+
+    A last line of measurements cut short by a crash is left out; any other damage is an error.
+
+    Arguments:
+        path: The run's folder.
+    """
+    directory = Path(path)
+    header = _read_header(directory)
+    results, where = directory / RESULTS, directory / ENVIRONMENT
+    return Run(
+        directory,
+        header["kind"],
+        header["config"],
+        _read_json(where) if where.is_file() else {},
+        _read_lines(directory / METRICS),
+        _read_json(results) if results.is_file() else None,
+    )
+
+
+def _make_room(directory: Path, kind: str, replace: bool) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"directory={str(directory)!r} is a file; name a folder for the run")
+    if directory.is_dir() and any(directory.iterdir()):
+        same = _kind(directory) == kind
+        if not same:
+            raise ValueError(
+                f"directory={str(directory)!r} holds other files than a {kind} run, which are "
+                "never removed; name a new folder"
+            )
+        if not replace:
+            raise ValueError(
+                f"directory={str(directory)!r} already holds a {kind} run; name a new folder, or "
+                "ask for it to be replaced (replace=True)"
+            )
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _kind(directory: Path) -> str | None:
+    """What made the run in a folder; None where there is no run."""
+    try:
+        return str(_read_header(directory)["kind"])
+    except (ValueError, KeyError):
+        return None
+
+
+def _read_header(directory: Path) -> dict[str, Any]:
+    if not (directory / CONFIG).is_file():
+        raise ValueError(
+            f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
+            "folder of a run, for example runs/demo"
+        )
+    header = _read_json(directory / CONFIG)
+    version = header.get("format_version") if isinstance(header, dict) else None
+    if not isinstance(version, int):
+        raise ValueError(f"{directory / CONFIG} has no format_version; flatnce did not write it")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{directory} has format_version {version}, this flatnce reads up to "
+            f"{FORMAT_VERSION}; upgrade flatnce"
+        )
+    return dict(header)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    _replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write all or nothing: a reader never sees half a file."""
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}); run it again") from error
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    # Each line ends in a newline, so what follows the last one was cut short.
+    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    records = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is damaged ({error}); remove it") from error
+    return records

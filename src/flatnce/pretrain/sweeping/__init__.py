@@ -1,0 +1,1 @@
+"""Several runs trained side by side on one device."""

@@ -1,0 +1,156 @@
+"""What a run would do, before it does it: steps, negatives, the ceiling, and memory."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from flatnce.pretrain.data import CATALOG, Batching, data_root
+from flatnce.pretrain.data.catalog import find
+from flatnce.pretrain.data.named import present_layout
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.images import load_images, view_size, views_of
+from flatnce.pretrain.training.learner import build_encoder
+from flatnce.pretrain.training.training import check_ess, compute_dtype, rate_schedule
+
+__all__ = ["Expectation", "expect"]
+
+# Numbers of a parameter's size that each optimizer keeps for it.
+OPTIMIZER_STATE = {"sgd": 1, "lars": 1, "adamw": 2}
+# Embeddings, scores of both directions, their gradient: n x n numbers in float32 where dense.
+DENSE_SCORES = 3
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a run would be.
+
+    Arguments:
+        here: Whether its images are on this machine.
+        images: How many there are.
+        size: Side of a view.
+        steps_per_epoch: Batches of an epoch.
+        steps: Of the whole run.
+        negatives: Of each anchor, a full queue included.
+        ceiling: Log of the candidates, nats: what the batch's information cannot exceed.
+        rate: Peak learning rate, scaled to the batch.
+        parameters: Of the encoder.
+        data_bytes: Images kept on the device.
+        model_bytes: Weights, gradients, optimizer and momentum encoder.
+        activation_bytes: What the backward pass of one micro-batch keeps.
+        loss_bytes: Views, embeddings and scores.
+    """
+
+    here: bool
+    images: int
+    size: int
+    steps_per_epoch: int
+    steps: int
+    negatives: int
+    ceiling: float
+    rate: float
+    parameters: int
+    data_bytes: int
+    model_bytes: int
+    activation_bytes: int
+    loss_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All memory of one process, without what torch and the driver take themselves."""
+        return self.data_bytes + self.model_bytes + self.activation_bytes + self.loss_bytes
+
+
+def expect(config: TrainConfig, device: torch.device, world_size: int = 1) -> Expectation:
+    """Work out a run without running it.
+
+    Memory is what autograd would save, traced on tensors that have shapes and no contents; what
+    a library needs for workspace is not in it.
+    """
+    here, images, channels, side = _images(config)
+    size = config.views.view_size or side
+    batch = config.run.batch_size
+    # What training would refuse is refused here.
+    Batching(images, batch, config.run.seed, world_size=world_size)
+    views_of(config, size)
+    check_ess(config)
+    mine = batch // world_size
+    micro = min(config.run.micro_batch or mine, mine)
+    parameters, activations = _trace(
+        config, channels, size, micro, compute_dtype(config.run, device)
+    )
+    queue = config.model.queue
+    negatives = batch - 1 + queue if queue else 2 * batch - 2
+    copies = 2 + OPTIMIZER_STATE[config.optimizer.optimizer]
+    copies += config.model.momentum_encoder is not None
+    resident = config.data.data in CATALOG and find(config.data.data).resident
+    anchors, keys = (mine, batch + queue) if queue else (2 * mine, 2 * batch)
+    views = 2 * mine * channels * size**2
+    per_epoch = images // batch
+    return Expectation(
+        here=here,
+        images=images,
+        size=size,
+        steps_per_epoch=per_epoch,
+        steps=per_epoch * config.run.epochs,
+        negatives=negatives,
+        ceiling=math.log1p(negatives),
+        rate=rate_schedule(config, per_epoch).peak,
+        parameters=parameters,
+        data_bytes=images * channels * side**2 if resident else 0,
+        model_bytes=4 * parameters * copies + 4 * queue * config.model.head_out,
+        activation_bytes=activations,
+        loss_bytes=4 * (views + DENSE_SCORES * anchors * keys),
+    )
+
+
+def _images(config: TrainConfig) -> tuple[bool, int, int, int]:
+    """Whether the images are here, how many, their channels and side."""
+    data = config.data
+    if data.data not in CATALOG:
+        found = load_images(data)
+        return True, len(found), found.shape[0], view_size(config, found)
+    entry = find(data.data)
+    entry.check_split(data.split)
+    try:
+        here = not entry.layouts or bool(present_layout(entry, data_root(data.root)))
+    except OSError:
+        here = False
+    return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size
+
+
+def _trace(
+    config: TrainConfig, channels: int, size: int, micro: int, dtype: torch.dtype
+) -> tuple[int, int]:
+    """Parameters of the encoder, and bytes that a backward pass through it would keep."""
+    saved: dict[int, tuple[Tensor, int]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage._cdata] = (tensor, storage.nbytes())  # held, so that no id is used twice
+        return tensor
+
+    views = 1 if config.model.momentum_encoder is not None else 2
+    model = config.override(pretrained=False).model
+    encoder = build_encoder(model, channels=channels, size=size).train()
+    # Some networks are built by reading their tensors, so only the pass is without contents.
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        hollow: dict[str, Tensor] = {
+            name: mode.from_tensor(p) for name, p in encoder.named_parameters()
+        }
+        weights = {tensor.untyped_storage()._cdata for tensor in hollow.values()}
+        images = torch.empty(views * micro, channels, size, size)
+        lower = dtype != torch.float32
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, _same),
+            torch.autocast("cpu", dtype, enabled=lower),
+        ):
+            torch.func.functional_call(encoder, hollow, (images,))
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    return parameters, sum(size for place, (_, size) in saved.items() if place not in weights)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,0 +1,176 @@
+"""Encoder and objective as one module: views in, a loss out, everything trained or kept inside."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from flatnce.core.control import Cosine, EssController
+from flatnce.core.objectives import (
+    DCL,
+    FlatNCE,
+    FlatNCEPlus,
+    HolderFlatNCE,
+    InfoNCE,
+    LearnedTemperature,
+    Objective,
+)
+from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.pairs import KeyQueue
+from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, synchronised
+from flatnce.pretrain.training.sections import LossConfig, ModelConfig
+
+__all__ = ["build_encoder", "build_objective"]
+
+_CLASSES: dict[str, type[Objective]] = {
+    "flatnce": FlatNCE,
+    "infonce": InfoNCE,
+    "dcl": DCL,
+    "flatnce-plus": FlatNCEPlus,
+    "holder": HolderFlatNCE,
+}
+
+
+class Learner(nn.Module):
+    """Views of a batch to its loss; :meth:`embed` and :attr:`objective` are its two halves.
+
+    Both views pass through the encoder together, as one batch of 2b: its batch norms see both.
+    With a momentum encoder (MoCo) the first view makes queries, the second keys.
+
+    Arguments:
+        encoder: Images to features and embeddings.
+        objective: Embeddings to a loss.
+        momentum_encoder: Makes the keys of the objective's queue; None: the encoder does.
+        dtype: What the encoder computes in; float32, or bfloat16 by autocast. The objective
+            is given embeddings of that precision and computes in float32 itself.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        objective: Objective,
+        momentum_encoder: MomentumEncoder | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Put the halves together."""
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+        self.momentum_encoder = momentum_encoder
+        self.dtype = dtype
+        # What embed calls: the encoder, or its DistributedDataParallel. In a tuple: a module's
+        # attribute would be registered, and saved a second time.
+        self._called: tuple[nn.Module] = (encoder,)
+
+    def call_through(self, wrapper: nn.Module) -> None:
+        """Let the encoder be called through a wrapper of it."""
+        self._called = (wrapper,)
+
+    @property
+    def called(self) -> nn.Module:
+        """What :meth:`embed` calls."""
+        return self._called[0]
+
+    def forward(
+        self, views: Float[Tensor, "2 b c h w"], indices: Int[Tensor, " b"]
+    ) -> Float[Tensor, ""]:
+        """The loss of a batch of two views."""
+        return self.loss(self.embed(views), indices)
+
+    def embed(self, views: Float[Tensor, "2 b c h w"]) -> Float[Tensor, "2 b d"]:
+        """Embeddings of both views, the second without a gradient under a momentum encoder."""
+        if self.momentum_encoder is None:
+            z = self._encode(self.called, views.flatten(0, 1))
+            return z.unflatten(0, views.shape[:2])
+        queries = self._encode(self.called, views[0])
+        return torch.stack([queries, self._encode(self.momentum_encoder, views[1])])
+
+    def loss(self, z: Float[Tensor, "2 b d"], indices: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        """The loss of embeddings."""
+        ids = indices if self.objective.queue is not None else None
+        found: Tensor = self.objective(z[0], z[1], ids=ids)
+        return found
+
+    def after_step(self) -> None:
+        """What follows the optimizer's step: the momentum encoder does."""
+        if self.momentum_encoder is not None:
+            self.momentum_encoder.update()
+
+    def _encode(self, encoder: nn.Module, images: Tensor) -> Float[Tensor, "n d"]:
+        lower = self.dtype != torch.float32
+        if images.is_cuda:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(images.device.type, self.dtype, enabled=lower):
+            embeddings: Tensor = encoder(images)[1]
+        return embeddings
+
+
+def build_learner(
+    model: ModelConfig,
+    loss: LossConfig,
+    *,
+    channels: int,
+    size: int,
+    steps: int,
+    seed: int,
+    gather: bool = False,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Learner:
+    """A learner on a device, its weights drawn from a seed; torch's generator stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = build_encoder(model, channels=channels, size=size)
+    if gather:
+        synchronised(encoder, device)
+    queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
+    objective = build_objective(loss, steps=steps, queue=queue, gather=gather)
+    momentum = model.momentum_encoder
+    slow = None if momentum is None else MomentumEncoder(encoder, momentum)
+    learner = Learner(encoder, objective, slow, dtype).to(device)
+    if torch.device(device).type == "cuda":
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return learner
+
+
+def build_encoder(model: ModelConfig, *, channels: int, size: int) -> Encoder:
+    """The encoder of a config."""
+    net = backbone(
+        model.backbone,
+        stem=model.stem,
+        size=size,
+        channels=channels,
+        pretrained=model.pretrained,
+    )
+    width = net.width
+    assert isinstance(width, int)
+    projection = head(
+        width,
+        layers=model.head_layers,
+        hidden=model.head_hidden,
+        out=model.head_out,
+        norm=model.head_norm,
+    )
+    return Encoder(net, projection)
+
+
+def build_objective(
+    loss: LossConfig, *, steps: int, queue: KeyQueue | None = None, gather: bool = False
+) -> Objective:
+    """The objective of a config."""
+    options: dict[str, Any] = {"gamma": loss.gamma} if loss.objective == "holder" else {}
+    temperature = build_temperature(loss, steps)
+    return _CLASSES[loss.objective](temperature, queue=queue, gather=gather, **options)
+
+
+def build_temperature(loss: LossConfig, steps: int) -> Temperature:
+    """A number, a schedule, control by ESS, or learning: as the config says."""
+    start = loss.temperature
+    if loss.learn_temperature:
+        return LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 10.0))
+    if loss.ess is not None:
+        target = loss.ess if loss.ess_end is None else Cosine(loss.ess, loss.ess_end, steps)
+        return EssController(target, rate=loss.ess_rate, temperature_at_start=start)
+    if loss.temperature_end is not None:
+        return Cosine(start, loss.temperature_end, steps)
+    return start

@@ -1,0 +1,93 @@
+"""Which device this process computes on, and the processes that torchrun started with it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from flatnce.core import distributed
+from flatnce.pretrain.runs.log import read_run
+
+__all__ = ["choose_device", "is_launched"]
+
+
+_joined = 0
+"""How often this process has joined: a script may train several times under one launch."""
+
+
+def is_launched() -> bool:
+    """Whether torchrun (or a launcher that speaks as it does) started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def begun_by_this_launch(directory: Path, device: torch.device) -> bool:
+    """Whether a run is there that this launch has begun, before a process of it died.
+
+    The first process decides for all: how often a launcher has restarted differs between
+    machines. A launch is known by its rendezvous id, which torchrun makes up, or is given
+    (``--rdzv-id``); the usual id of one machine, ``none``, counts only after a restart.
+    """
+    launch = os.environ.get("TORCHELASTIC_RUN_ID")
+    found = False
+    if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
+        same = read_run(directory).environment.get("launch") == launch
+        found = same and (launch != "none" or _restarts() > 0)
+    if not distributed.is_active():
+        return found
+    answer = torch.tensor(int(found), device=device)
+    dist.broadcast(answer, src=0)
+    return bool(answer)
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def choose_device(device: str) -> torch.device:
+    """The device that a setting means; under torchrun each process gets its own GPU."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is unknown; use cpu, cuda, cuda:0 or auto") from error
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
+        place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+        if place >= torch.cuda.device_count():
+            raise ValueError(
+                f"device: process {place} has no GPU of its own, there are "
+                f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+            )
+        return torch.device("cuda", place)
+    return chosen
+
+
+@contextmanager
+def joined(device: str) -> Iterator[torch.device]:
+    """This process's device, with the processes of torchrun joined while it lasts."""
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if not is_launched() or dist.is_initialized():
+        yield chosen
+        return
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world_size):
+        # torchrun keeps its store over restarts, with the addresses of processes that are gone.
+        # Over several machines the count may differ between them; there the launcher must not
+        # share its store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+        global _joined
+        _joined += 1
+        store = dist.PrefixStore(f"attempt-{_restarts()}-{_joined}", store)
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+    yield chosen
+    # Not after an exception: the others may be waiting in a collective that will not come, and
+    # the launcher ends them when this process does.
+    dist.barrier()  # nobody leaves while another still talks
+    dist.destroy_process_group()

@@ -1,0 +1,231 @@
+"""Everything of a run that lives in memory: built from a config, stepped, saved, restored."""
+
+import gc
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flatnce.core import distributed
+from flatnce.core.diagnostics import Monitor
+from flatnce.pretrain.data import Batch, Streaming
+from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.finite import Sentinel
+from flatnce.pretrain.training.images import open_images
+from flatnce.pretrain.training.learner import build_learner
+from flatnce.pretrain.training.optim import build_optimizer, load_optimizer, scaled_rate
+from flatnce.pretrain.training.saved import CHECKPOINTS
+from flatnce.pretrain.training.schedule import WarmupCosine
+from flatnce.pretrain.training.sections import RunConfig
+from flatnce.pretrain.training.stepping import Recorded, Step
+
+__all__ = ["check_ess"]
+
+
+_forking: "WeakSet[Training]" = WeakSet()
+"""Runs of this process that let worker processes read their images."""
+
+
+class Training:
+    """A run in memory, at some step.
+
+    Arguments:
+        config: What was asked for.
+        directory: Where the run is kept.
+        device: Where to compute.
+    """
+
+    def __init__(self, config: TrainConfig, directory: Path, device: torch.device) -> None:
+        """Load the images, draw the weights."""
+        self.config, self.directory, self.device = config, directory, device
+        check_ess(config)
+        several = distributed.is_active()
+        self.images = open_images(config, device)
+        if isinstance(self.images.loader, Streaming):
+            _forking.add(self)
+        self.steps_per_epoch = len(self.images.loader)
+        self.steps = config.run.epochs * self.steps_per_epoch
+        self.learner = build_learner(
+            config.model,
+            config.loss,
+            channels=self.images.channels,
+            size=self.images.size,
+            steps=self.steps,
+            seed=config.run.seed,
+            gather=several,
+            device=device,
+            dtype=compute_dtype(config.run, device),
+        )
+        if several:
+            # The norms see every process's rows, so their statistics are equal without a copy.
+            known = inspect.signature(DistributedDataParallel.__init__).parameters
+            option = "forward_sync_buffers" if "forward_sync_buffers" in known else None
+            without: dict[str, Any] = {option or "broadcast_buffers": False}
+            self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
+        on_cuda = device.type == "cuda"
+        if on_cuda and not several and config.run.fast:
+            quick = swift(self.learner.encoder)
+            if quick is not None:
+                self.learner.call_through(quick)
+        self.rate = rate_schedule(config, self.steps_per_epoch)
+        self.optimizer = build_optimizer(
+            self.learner,
+            config.optimizer.optimizer,
+            # A recorded step reads the rate from the device.
+            lr=torch.tensor(self.rate.peak, device=device) if on_cuda else self.rate.peak,
+            weight_decay=config.optimizer.weight_decay,
+            momentum=config.optimizer.momentum,
+        )
+        self.monitor = Monitor()
+        self.writer = checkpoint.Writer()
+        self.sentinel = Sentinel(self.learner, directory, device, self.writer)
+        self.notes: list[str] = []  # for a person, said once
+        self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
+        self._take_step = self._stepper()
+        self.step, self.seconds = 0, 0.0
+        self.verdict = ""  # the last one said
+        self.watched: dict[str, Any] = {}
+        # What dropout draws from: each process its own stream.
+        torch.manual_seed(config.run.seed + 1_000_003 * distributed.rank())
+
+    def take_step(self, batch: Batch, epoch: int) -> None:
+        """One step of training; reads nothing from the device."""
+        if int(self._epoch[1]) != epoch:
+            self._epoch = (self._epoch[0].fill_(epoch), epoch)
+        try:
+            self._take_step(batch.images, batch.indices, self._epoch[0])
+        except ValueError as error:  # on the CPU an objective refuses such rows at once
+            raise self.sentinel.failure(self.rate.at(self.step), error) from error
+        self.step += 1
+
+    def leave(self) -> None:
+        """Let go of the other processes: what torch wrapped the encoder in must go before they do.
+
+        It refers to itself, and would otherwise live on until the interpreter ends, with threads
+        that then end the process by an abort.
+        """
+        if self.learner.called is not self.learner.encoder:
+            self.learner.call_through(self.learner.encoder)
+            gc.collect()
+
+    def check(self) -> None:
+        """Stop if anything was not finite so far; reads from the device."""
+        self.sentinel.check(self.rate.at(self.step))
+
+    def save(self, wait: bool = True) -> None:
+        """Write a checkpoint of this step, after a check that it is worth keeping."""
+        self.check()
+        random = distributed.gather(torch.get_rng_state()[None].to(self.device))
+        random_cuda = None
+        if self.device.type == "cuda":
+            own = torch.cuda.get_rng_state(self.device)[None].to(self.device)
+            random_cuda = distributed.gather(own)
+        if distributed.rank() > 0:
+            return
+        state: dict[str, Any] = {
+            "config": self.config.plain(),
+            "channels": self.images.channels,
+            "size": self.images.size,
+            "seconds": self.seconds,
+            "verdict": self.verdict,
+            "watched": self.watched,
+            "optimizer": self.optimizer.state_dict(),
+            "monitor": self.monitor.state_dict(),
+            "random": random,
+            "random_cuda": random_cuda,
+        }
+        place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
+        self.writer.save(place, self.step, self.learner.state_dict(), state, keep=keep)
+        # A worker forked meanwhile would find the thread cut off, and its locks held.
+        if wait or _forking:
+            self.writer.wait()
+
+    @contextmanager
+    def all_saved(self) -> Iterator[None]:
+        """Let no checkpoint be under way afterwards, however what is inside ends."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.writer.wait()
+            except Exception as failure:  # what is being raised came first
+                error.add_note(str(failure))
+            raise
+        self.writer.wait()
+
+    def restore(self, found: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint, exactly."""
+        found.restore(self.learner)
+        state = found.state
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.monitor.load_state_dict(state["monitor"])
+        self.monitor.to(self.device)
+        self.step, self.seconds = found.step, state["seconds"]
+        self.sentinel.taken.fill_(found.step)
+        self.verdict, self.watched = state["verdict"], state["watched"]
+        # Other processes than before draw on from their own seeds.
+        if len(state["random"]) == distributed.world_size():
+            rank = distributed.rank()
+            torch.set_rng_state(state["random"][rank].clone())
+            if state["random_cuda"] is not None and self.device.type == "cuda":
+                torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
+
+    def _stepper(self) -> Step | Recorded:
+        """The step; recorded on a GPU that it has for itself."""
+        run = self.config.run
+        step = Step(
+            self.learner,
+            self.optimizer,
+            self.images.views,
+            self.rate,
+            self.monitor,
+            self.sentinel,
+            run.micro_batch,
+            compute_dtype(run, self.device),
+        )
+        if self.device.type != "cuda" or not run.fast:
+            return step
+        caching = run.micro_batch is not None and run.micro_batch < run.batch_size
+        if distributed.is_active() or caching:
+            what = "several processes" if distributed.is_active() else "micro_batch"
+            self.notes.append(f"with {what} a step is not recorded as a CUDA graph")
+            return step
+        return Recorded(step, self.notes.append)
+
+
+def check_ess(config: TrainConfig) -> None:
+    """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m."""
+    targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
+    batch = config.run.batch_size
+    negatives = batch - 1 if config.model.queue else 2 * batch - 2  # a queue starts empty
+    if targets and min(targets) * negatives <= 1:
+        raise ValueError(
+            f"ess={min(targets):g} is out of reach: of {negatives} negatives the effective sample "
+            f"size is more than 1/{negatives} = {1 / negatives:.3g}; raise ess or batch_size"
+        )
+
+
+def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
+    """What the encoder computes in."""
+    if run.precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    found: torch.dtype = getattr(torch, run.precision)
+    return found
+
+
+def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
+    """The learning rate by step."""
+    asked = config.optimizer
+    peak = scaled_rate(
+        asked.rate, config.run.batch_size, base_batch=asked.base_batch, rule=asked.scaling
+    )
+    steps = config.run.epochs * steps_per_epoch
+    warmup = min(round(asked.warmup_epochs * steps_per_epoch), steps // 2)
+    return WarmupCosine(peak, steps, warmup)

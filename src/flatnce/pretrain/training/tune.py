@@ -1,0 +1,107 @@
+"""A small grid search for the base learning rate, at the batch it is the base of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.expect import expect
+from flatnce.pretrain.training.finite import TrainingFailed
+from flatnce.pretrain.training.loop import train
+from flatnce.pretrain.training.processes import choose_device
+from flatnce.pretrain.training.recorder import Report
+
+__all__ = ["tune"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rate tried.
+
+    Arguments:
+        rate: At the base batch.
+        score: The last kNN on held-out training images; None where the run failed.
+        failure: Why it failed.
+    """
+
+    rate: float
+    score: float | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Arguments:
+        rate: The best.
+        trials: All of them.
+        at_the_edge: Whether the best is the smallest or the largest tried: try further there.
+    """
+
+    rate: float
+    trials: tuple[Trial, ...]
+    at_the_edge: bool
+
+
+def tune(
+    config: TrainConfig,
+    rates: Sequence[float],
+    directory: str | Path,
+    *,
+    epochs: int = 1,
+    report: Report | None = None,
+) -> Tuned:
+    """Train a little with each rate and take the one whose kNN is best, as the paper does.
+
+    Trials are at the base batch, where the rate is not scaled, so the best can then be scaled to
+    any batch; at the run's own batch where the set is smaller than the base. They are judged on
+    held-out training images, never on the test set; without labels, by the large pool's
+    information.
+
+    Arguments:
+        config: The run to tune for.
+        rates: What to try.
+        directory: Each trial is a run below it.
+        epochs: Of each trial, with its own schedule.
+        report: Called with each line of each trial.
+    """
+    if not rates:
+        raise ValueError("rates is empty; give at least one, for example 0.03 0.06 0.12")
+    base = config.optimizer.base_batch
+    batch = base if base <= expect(config, choose_device("cpu")).images else config.run.batch_size
+    micro = config.run.micro_batch
+    warmup = config.optimizer.warmup_epochs * epochs / config.run.epochs
+    trial = config.override(
+        batch_size=batch,
+        micro_batch=None if micro is None else min(batch, micro),
+        epochs=epochs,
+        warmup_epochs=warmup,
+        watch_every=float(epochs),
+        tensorboard=False,
+    )
+    trials = [_try(trial.override(rate=rate), Path(directory), report) for rate in rates]
+    good = [found for found in trials if found.score is not None]
+    if not good:
+        raise TrainingFailed(
+            f"none of the rates {', '.join(f'{rate:g}' for rate in rates)} can be trained with; "
+            f"try smaller ones ({trials[0].failure})"
+        )
+    best = max(good, key=lambda found: found.score or 0.0).rate
+    edge = len(rates) > 1 and best in (min(rates), max(rates))
+    return Tuned(best, tuple(trials), edge)
+
+
+def _try(config: TrainConfig, directory: Path, report: Report | None) -> Trial:
+    rate = config.optimizer.rate
+    place = directory / f"rate-{rate:g}"
+    try:
+        if not train(config, place, report=report, replace=True).finished:
+            raise KeyboardInterrupt
+    except TrainingFailed as failure:
+        return Trial(rate, None, str(failure))
+    results: dict[str, Any] = read_run(place).results or {}
+    watched = results["watch"]
+    return Trial(rate, watched.get("knn", watched["pool_mi"]))

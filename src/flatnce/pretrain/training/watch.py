@@ -1,0 +1,104 @@
+"""What is measured on the way and does not come out of a batch: kNN and large-pool information.
+
+Neither touches the test set. The kNN classifies a tenth of the labelled training images, held out
+of its memory, by the rest; the encoder has seen them, without their labels. The pool is fresh
+views of training images. Both are made once and stay the same for the whole run, so that their
+curves move for no other reason than the encoder. ``flatnce evaluate`` measures on the test set.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from flatnce.core.diagnostics import pool_information
+from flatnce.pretrain.data import FolderSet, ImageSet, holdout, permutation
+from flatnce.pretrain.evaluation import embed_views, extract, knn_predict
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.images import Images
+from flatnce.pretrain.training.learner import Learner
+
+# Enough to tell a point of accuracy, few enough not to hold training up.
+MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
+HELD_OUT = 0.1
+BATCH = 512
+UNSEEN_VIEWS = 2**33
+# Other pairs, an eighth as many, choose the scale that the pool is read at: the bound holds at
+# any scale, and at this one it is a few hundredths of a nat low at most.
+CALIBRATION_SHARE, LEAST_CALIBRATION = 8, 64
+
+
+class Watcher:
+    """Measures a learner on fixed images of its training set.
+
+    Arguments:
+        config: The run's.
+        images: Its images.
+    """
+
+    def __init__(self, config: TrainConfig, images: Images) -> None:
+        """Choose the images."""
+        self.config, self.images = config, images
+        source, seed = images.image_set, config.run.seed
+        labels = source.labels.cpu()
+        self.memory, self.queries = None, None
+        several = labels.ndim == 2
+        labelled = torch.tensor([]) if several else _of_large_classes(labels)
+        if len(labelled) and int(labels[labelled].max()) > int(labels[labelled].min()):
+            rest, held = holdout(labels[labelled], HELD_OUT, seed)
+            self.memory = self._some(labelled[rest], MOST_MEMORY)
+            self.queries = self._some(labelled[held], MOST_QUERIES)
+        pool = min(config.watch.pool, len(source) * CALIBRATION_SHARE // (CALIBRATION_SHARE + 1))
+        self.pool, self.calibration = pool, max(pool // CALIBRATION_SHARE, 2)
+        chosen = permutation(len(source), seed)[: self.pool + self.calibration]
+        self.pooled = source.subset(chosen)
+
+    @torch.no_grad()
+    def __call__(self, learner: Learner) -> dict[str, float | int]:
+        """The measurements of now."""
+        found: dict[str, float | int] = {}
+        if self.memory is not None and self.queries is not None:
+            found["knn"] = self._knn(learner, self.memory, self.queries)
+        return found | self._pool(learner)
+
+    def _knn(
+        self, learner: Learner, memory: ImageSet | FolderSet, queries: ImageSet | FolderSet
+    ) -> float:
+        views = self.images.views
+        options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
+        options["workers"] = self.config.data.workers
+        known, asked = (
+            extract(learner.encoder.backbone, part, batch_size=BATCH, **options)
+            for part in (memory, queries)
+        )
+        k = min(self.config.watch.knn_neighbours, len(known))
+        said = knn_predict(known, asked.features, k)
+        return float((said == asked.labels).float().mean())
+
+    def _pool(self, learner: Learner) -> dict[str, float | int]:
+        # A seed of its own: views that no epoch has drawn, and always the same.
+        views = replace(self.images.views, seed=UNSEEN_VIEWS + self.config.run.seed)
+        workers = self.config.data.workers
+        z1, z2 = embed_views(learner.encoder, self.pooled, views, self.images.channels, workers)
+        read, other = slice(0, self.pool), slice(self.pool, None)
+        temperature = float(learner.objective.temperature)
+        found = pool_information(
+            z1[read], z2[read], temperature, calibration=(z1[other], z2[other])
+        )
+        if self.calibration < LEAST_CALIBRATION:  # too few to choose a scale on: as trained
+            found["pool_mi"] = found["pool_mi_at_temperature"]
+            found["pool_scale"] = 1 / temperature
+        return found
+
+    def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
+        chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
+        return self.images.image_set.subset(chosen.sort().values)
+
+
+def _of_large_classes(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    """The labelled images of classes that can spare one: pretraining must not fail for labels."""
+    counts = torch.bincount(labels[labels >= 0], minlength=1)
+    enough = counts[labels.clamp_min(0)] >= 1 / HELD_OUT
+    return ((labels >= 0) & enough).nonzero().squeeze(1)

@@ -1,0 +1,1144 @@
+"""Bad input: a ValueError that names the argument, the value and the remedy. Never a silent NaN.
+
+Values are checked at once on the CPU. Where that would force a host read (compiled, on a GPU) they
+are flagged on the device and raised by the next reading; here that path is forced.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from flatnce import (
+    DCL,
+    EssController,
+    FlatNCE,
+    FlatNCEPlus,
+    HolderFlatNCE,
+    InfoNCE,
+    LearnedTemperature,
+    Monitor,
+)
+from flatnce import functional as F
+from flatnce.core import faults
+from flatnce.core.control import Constant, Cosine, Linear
+from flatnce.core.pairs import KeyQueue
+from forked import run_forked
+
+NAN, INF = math.nan, math.inf
+Call = Callable[[], object]
+MODULES = {m.__name__: m for m in (InfoNCE, DCL, FlatNCE, FlatNCEPlus, HolderFlatNCE)}
+every_module = pytest.mark.parametrize("module", list(MODULES.values()), ids=list(MODULES))
+
+
+def rows(b: int = 4, d: int = 3, seed: int = 0) -> Tensor:
+    return torch.randn(b, d, generator=torch.Generator().manual_seed(seed))
+
+
+def with_row(value: float | list[float], row: int = 2, like: Tensor | None = None) -> Tensor:
+    z = (rows() if like is None else like).clone()
+    z[row] = torch.tensor(value)
+    return z
+
+
+def with_entry(value: float, row: int = 2) -> Tensor:
+    z = rows()
+    z[row, 1] = value
+    return z
+
+
+def full_queue(dim: int = 3) -> KeyQueue:
+    queue = KeyQueue(6, dim)
+    queue.enqueue(rows(6, dim, seed=9))
+    return queue
+
+
+def yes(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.bool)
+
+
+def refuses(call: Call, *parts: str) -> None:
+    """The call raises a ValueError whose message holds every part."""
+    with pytest.raises(ValueError) as raised:
+        call()
+    message = str(raised.value)
+    missing = [part for part in parts if part not in message]
+    assert not missing, f"{message!r} does not say {missing}"
+
+
+def refused(cases: dict[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """One test a case: a call, and what its message must say."""
+    found = [(case[0], case[1:]) for case in cases.values()]
+    return pytest.mark.parametrize(("call", "parts"), found, ids=list(cases))
+
+
+# Every layout as a function of its two embeddings, and what it calls them.
+LAYOUTS: dict[str, tuple[Callable[..., object], str, str]] = {
+    "two_view": (F.two_view, "z1", "z2"),
+    "two_tower": (F.two_tower, "left", "right"),
+    "multi_view": (lambda a, b, **k: F.multi_view([a, b, rows()], **k), "z1", "z2"),
+    "with_queue": (lambda a, b, **k: F.with_queue(a, b, full_queue(), **k), "query", "key"),
+    "with_queue, in batch": (
+        lambda a, b, **k: F.with_queue(a, b, full_queue(), in_batch=True, **k),
+        "query",
+        "key",
+    ),
+}
+every_layout = pytest.mark.parametrize(
+    ("layout", "first", "second"), list(LAYOUTS.values()), ids=list(LAYOUTS)
+)
+
+
+# --- Shapes and types of embeddings --------------------------------------------------------------
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(5, 3), (4, 2)], ids=str)
+def test_shapes_that_disagree_are_refused(
+    layout: Callable[..., object], first: str, second: str, shape: tuple[int, int]
+) -> None:
+    refuses(lambda: layout(rows(), rows(*shape)), second, str(shape), "(4, 3)", "agree")
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(4,), (4, 3, 1), (0, 3), (4, 0)], ids=str)
+def test_embeddings_that_are_no_table_are_refused(
+    layout: Callable[..., object], first: str, second: str, shape: tuple[int, ...]
+) -> None:
+    bad = torch.ones(shape)
+    refuses(lambda: layout(bad, rows()), f"{first} has shape {shape}", "(batch, width)")
+    refuses(lambda: layout(rows(), bad), f"{second} has shape {shape}", "(batch, width)")
+
+
+@every_layout
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
+def test_embeddings_that_are_not_floating_are_refused(
+    layout: Callable[..., object], first: str, second: str, dtype: torch.dtype
+) -> None:
+    bad = torch.ones(4, 3, dtype=dtype)
+    refuses(lambda: layout(bad, rows()), f"{first} has dtype {dtype}", "floating-point")
+    refuses(lambda: layout(rows(), bad), f"{second} has dtype {dtype}", "floating-point")
+
+
+@every_layout
+def test_embeddings_of_two_precisions_are_refused(
+    layout: Callable[..., object], first: str, second: str
+) -> None:
+    refuses(lambda: layout(rows(), rows().double()), second, "float64", "float32", "precision")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3), (4, 2, 3)], ids=["shared", "own"])
+def test_hard_negatives_follow_the_precision_of_the_anchors(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    pairs = F.two_view(rows(), rows(seed=1), negatives=torch.randn(shape).to(dtype))
+    assert pairs.keys.dtype == torch.float32
+    assert F.contrast_of(pairs, 0.1).gap.dtype == torch.float32
+    assert F.importance_weights(pairs, 0.1).dtype == torch.float32
+
+
+@refused(
+    {
+        "labelled, floating": (
+            lambda: F.labelled(rows().long(), torch.zeros(4).long()),
+            "z has dtype torch.int64",
+            "floating-point",
+        ),
+        "labelled, table": (
+            lambda: F.labelled(torch.ones(4), torch.zeros(4).long()),
+            "z has shape (4,)",
+            "(batch, width)",
+        ),
+        "one view": (lambda: F.multi_view([rows()]), "views has 1", "at least two"),
+        "no view": (lambda: F.multi_view([]), "views has 0", "at least two"),
+        "third view": (
+            lambda: F.multi_view([rows(), rows(), rows(3)]),
+            "z3 has shape (3, 3)",
+            "z1 (4, 3)",
+            "agree",
+        ),
+        "queue width": (
+            lambda: F.with_queue(rows(), rows(), full_queue(2)),
+            "query has width 3",
+            "width 2",
+            "agree",
+        ),
+        "negatives width": (
+            lambda: F.two_view(rows(), rows(), negatives=rows(4, 2)),
+            "negatives has width 2",
+            "width 3",
+        ),
+        "negatives vector": (
+            lambda: F.two_view(rows(), rows(), negatives=torch.ones(3)),
+            "negatives has shape (3,)",
+            "(batch, width)",
+        ),
+        "negatives empty": (
+            lambda: F.two_view(rows(), rows(), negatives=torch.ones(4, 0, 3)),
+            "negatives has shape (4, 0, 3)",
+            "(batch, negatives, width)",
+        ),
+        "own negatives of another batch": (
+            lambda: F.two_view(rows(), rows(), negatives=torch.ones(5, 2, 3)),
+            "negatives has shape (5, 2, 3)",
+            "(4, negatives, width)",
+        ),
+        "negatives integers": (
+            lambda: F.two_tower(rows(), rows(), negatives=torch.ones(2, 3).long()),
+            "negatives has dtype torch.int64",
+            "floating-point",
+        ),
+        "ids length": (
+            lambda: F.two_view(rows(), rows(), ids=torch.arange(5)),
+            "ids has shape (5,)",
+            "(4,)",
+        ),
+        "ids table": (
+            lambda: F.two_tower(rows(), rows(), ids=torch.zeros(4, 1).long()),
+            "ids has shape (4, 1)",
+            "(4,)",
+        ),
+        "ids floating": (
+            lambda: F.multi_view([rows()] * 3, ids=torch.zeros(4)),
+            "ids has shape (4,) and dtype torch.float32",
+            "integer",
+        ),
+        "ids boolean": (
+            lambda: F.with_queue(rows(), rows(), full_queue(), ids=yes(4)),
+            "ids",
+            "torch.bool",
+            "integer",
+        ),
+        "ids reserved": (
+            lambda: F.two_view(rows(), rows(), ids=torch.tensor([-(2**31), 1, 2, 3])),
+            "ids holds -2147483648",
+            "reserved",
+            "shift",
+        ),
+        "labels length": (
+            lambda: F.labelled(rows(), torch.arange(3)),
+            "labels has shape (3,)",
+            "(4,)",
+        ),
+        "labels floating": (
+            lambda: F.labelled(rows(), torch.zeros(4)),
+            "labels",
+            "torch.float32",
+            "integer",
+        ),
+        "mask shape": (
+            lambda: F.two_view(rows(), rows(), false_negatives=yes(8, 8)),
+            "false_negatives",
+            "(8, 8)",
+            "(4, 4)",
+        ),
+        "mask type": (
+            lambda: F.two_tower(rows(), rows(), false_negatives=torch.ones(4, 4)),
+            "false_negatives has dtype torch.float32",
+            "boolean",
+        ),
+        "mask of labelled rows": (
+            lambda: F.labelled(rows(), torch.zeros(4).long(), false_negatives=yes(4, 3)),
+            "false_negatives",
+            "(4, 3)",
+            "(4, 4)",
+        ),
+        "mask without a batch": (
+            lambda: F.with_queue(rows(), rows(), full_queue(), false_negatives=yes(4, 4)),
+            "false_negatives",
+            "in_batch=True",
+        ),
+        "form of labels": (
+            lambda: F.labelled(rows(), torch.zeros(4).long(), form="each"),
+            "form='each'",
+            "out, in",
+        ),
+    }
+)
+def test_arguments_of_a_layout_are_checked(call: Call, parts: tuple[str, ...]) -> None:
+    refuses(call, *parts)
+
+
+def test_types_are_checked_without_the_hook_too() -> None:
+    printed = run_forked(
+        """
+import torch
+from flatnce import FlatNCE, functional as F
+from flatnce.core.pairs import KeyQueue
+
+z = torch.randn(4, 3)
+calls = {
+    "z1": lambda: F.two_view([[1.0, 2.0]], z),
+    "form": lambda: F.multi_view([z, z, z], form="all"),
+    "directions": lambda: F.two_tower(z, z, directions="right"),
+    "size": lambda: KeyQueue(2.5, 3),
+    "temperature": lambda: F.contrast_of(F.two_view(z, z), "0.1"),
+    "temperature of a module": lambda: FlatNCE(temperature="0.1"),
+    "layout": lambda: FlatNCE(layout="three_view"),
+    "form of a module": lambda: FlatNCE(form="all"),
+    "temperature_gradient": lambda: FlatNCE(temperature_gradient="mine"),
+    "value": lambda: F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value="one"),
+    "value of a module": lambda: FlatNCE(value="one"),
+    "reduction": lambda: F.dcl(F.contrast_of(F.two_view(z, z), 0.1), reduction="max"),
+    "reduction of cross_entropy": lambda: F.cross_entropy(z, torch.zeros(4).long(), reduction="x"),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except ValueError as error:
+        assert name.split()[0] in str(error), (name, error)
+        print(name)
+"""
+    )
+    assert printed.splitlines() == [
+        "z1",
+        "form",
+        "directions",
+        "size",
+        "temperature",
+        "temperature of a module",
+        "layout",
+        "form of a module",
+        "temperature_gradient",
+        "value",
+        "value of a module",
+        "reduction",
+        "reduction of cross_entropy",
+    ]
+
+
+# --- No negatives, no positives ------------------------------------------------------------------
+
+
+@refused(
+    {
+        "two views": (lambda: F.two_view(rows(1), rows(1)), "z1 has 1 row", "at least 2"),
+        "two towers": (lambda: F.two_tower(rows(1), rows(1)), "left has 1 row", "at least 2"),
+        "three views": (lambda: F.multi_view([rows(1)] * 3), "z1 has 1 row", "at least 2"),
+        "labels": (lambda: F.labelled(rows(1), torch.zeros(1).long()), "z has 1 row", "at least"),
+        "two towers, negatives for one": (
+            lambda: F.two_tower(rows(1), rows(1), negatives=rows(2)),
+            "left has 1 row",
+            "at least 2",
+        ),
+        "empty queue": (
+            lambda: F.contrast_of(F.with_queue(rows(), rows(), KeyQueue(5, 3)), 0.1),
+            "no_negatives (row 0)",
+            "queue",
+        ),
+        "empty queue, batch of one": (
+            lambda: F.contrast_of(
+                F.with_queue(rows(1), rows(1), KeyQueue(5, 3), in_batch=True), 0.1
+            ),
+            "no_negatives (row 0)",
+            "larger batch",
+        ),
+        "masked row": (
+            lambda: F.contrast_of(F.two_view(rows(), rows(), false_negatives=yes(4, 4)), 0.1),
+            "no_negatives (row 0)",
+            "false_negatives",
+        ),
+        "one masked row": (
+            lambda: F.contrast_of(
+                F.two_tower(
+                    rows(), rows(), false_negatives=torch.arange(4)[:, None].expand(4, 4) == 2
+                ),
+                0.1,
+            ),
+            "no_negatives (row 2)",
+            "false_negatives",
+        ),
+        "one id": (
+            lambda: F.contrast_of(F.two_view(rows(), rows(), ids=torch.zeros(4).long()), 0.1),
+            "no_negatives (row 0)",
+            "ids",
+        ),
+        "one label": (
+            lambda: F.contrast_of(F.labelled(rows(), torch.zeros(4).long()), 0.1),
+            "no_negatives (row 0)",
+            "labels",
+        ),
+        "no label twice": (
+            lambda: F.contrast_of(F.labelled(rows(), torch.arange(4)), 0.1),
+            "no_positives",
+            "at least two rows of some label",
+        ),
+        "queue full of the own id": (
+            lambda: F.contrast_of(queue_of_one_id(), 0.1),
+            "no_negatives (row 1)",
+            "ids",
+        ),
+        "importance weights": (
+            lambda: F.importance_weights(
+                F.two_view(rows(), rows(), ids=torch.zeros(4).long()), 0.1
+            ),
+            "no_negatives (row 0)",
+            "ids",
+        ),
+        "masked logits": (
+            lambda: F.contrast_from_logits(
+                torch.tensor([[1.0, 2.0], [1.0, -INF]]), torch.tensor([0, 0])
+            ),
+            "no_negatives (row 1)",
+        ),
+        "one class": (
+            lambda: F.cross_entropy(torch.ones(3, 1), torch.zeros(3).long()),
+            "no_negatives (row 0)",
+        ),
+    }
+)
+def test_a_row_without_a_negative_or_a_batch_without_a_positive_is_refused(
+    call: Call, parts: tuple[str, ...]
+) -> None:
+    refuses(call, *parts)
+
+
+def queue_of_one_id() -> F.Pairs:
+    queue = KeyQueue(6, 3)
+    queue.enqueue(rows(6), torch.full((6,), 8))
+    return F.with_queue(rows(2), rows(2), queue, ids=torch.tensor([7, 8]))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: F.two_view(rows(1), rows(1), negatives=rows(2)),
+        lambda: F.two_view(rows(1), rows(1), negatives=torch.randn(1, 2, 3)),
+        lambda: F.two_tower(rows(1), rows(1), directions="left", negatives=rows(2)),
+        lambda: F.with_queue(rows(1), rows(1), full_queue()),
+    ],
+    ids=["shared", "own", "left tower", "queue"],
+)
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_a_batch_of_one_is_enough_where_negatives_come_from_elsewhere(
+    build: Callable[[], F.Pairs], kernel: str
+) -> None:
+    assert F.contrast_of(build(), 0.1, kernel=kernel).gap.isfinite().all()
+
+
+# --- Values of embeddings ------------------------------------------------------------------------
+
+
+@every_layout
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 3e38])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_embeddings_that_are_not_finite_are_refused(
+    layout: Callable[..., object], first: str, second: str, value: float, normalize: bool
+) -> None:
+    bad = with_entry(value)
+    bad[2, 2] = value
+    call = partial(layout, normalize=normalize)
+    refuses(lambda: call(bad, rows()), f"{first}: row 2", str(bad[2, 1].item()), "learning rate")
+    refuses(lambda: call(rows(), bad), f"{second}: row 2", "NaN, infinite or overflowing")
+
+
+@every_layout
+def test_a_zero_vector_is_refused(layout: Callable[..., object], first: str, second: str) -> None:
+    bad = with_row(0.0, row=1)
+    refuses(
+        lambda: layout(bad, rows()), f"{first}: row 1 begins [0.0, 0.0, 0.0]", "normalize=False"
+    )
+    refuses(lambda: layout(rows(), bad), f"{second}: row 1", "zero vector", "normalize=False")
+
+
+@every_layout
+def test_a_zero_vector_is_fine_where_rows_are_not_normalised(
+    layout: Callable[..., object], first: str, second: str
+) -> None:
+    pairs = layout(with_row(0.0), rows(), normalize=False)
+    assert F.contrast_of(pairs, 0.1).gap.isfinite().all()
+
+
+@refused(
+    {
+        "labelled": (lambda: F.labelled(with_entry(NAN), torch.zeros(4).long()), "z: row 2"),
+        "third view": (lambda: F.multi_view([rows(), rows(), with_entry(INF)]), "z3: row 2"),
+        "shared": (
+            lambda: F.two_view(rows(), rows(), negatives=with_entry(NAN)),
+            "negatives: row 2",
+        ),
+        "own": (
+            lambda: F.two_view(rows(), rows(), negatives=with_entry(NAN).reshape(4, 1, 3)),
+            "negatives: row 2",
+        ),
+        "zero negative": (
+            lambda: F.two_view(rows(), rows(), negatives=with_row(0.0)),
+            "negatives: row 2",
+            "zero vector",
+        ),
+        "queued": (lambda: KeyQueue(5, 3).enqueue(with_entry(NAN)), "keys: row 2", "nan"),
+        "queued zero": (lambda: KeyQueue(5, 3).enqueue(with_row(0.0)), "keys: row 2", "zero"),
+        "in the queue": (lambda: F.contrast_of(spoiled_queue(), 0.1), "nonfinite", "row 0"),
+        "overflowing scores": (
+            lambda: F.contrast_of(F.two_view(3e18 * rows(), 3e18 * rows(), normalize=False), 0.1),
+            "nonfinite",
+            "overflowing",
+        ),
+        "logits": (
+            lambda: F.contrast_from_logits(with_entry(NAN), torch.zeros(4).long()),
+            "nonfinite (row 2)",
+            "NaN",
+        ),
+        "infinite logits": (
+            lambda: F.cross_entropy(with_entry(INF), torch.zeros(4).long()),
+            "nonfinite (row 2)",
+            "infinite",
+        ),
+    }
+)
+def test_bad_values_are_refused_wherever_they_come_from(
+    call: Call, parts: tuple[str, ...]
+) -> None:
+    refuses(call, *parts)
+
+
+def spoiled_queue() -> F.Pairs:
+    queue = full_queue()
+    queue.keys[3] = NAN
+    return F.with_queue(rows(), rows(), queue)
+
+
+# --- Temperature, power, kernel ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, NAN, INF, -INF])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda t: F.contrast_of(F.two_view(rows(), rows()), t),
+        lambda t: F.importance_weights(F.two_view(rows(), rows()), t),
+    ],
+    ids=["contrast_of", "importance_weights"],
+)
+@pytest.mark.parametrize("kind", [float, torch.tensor], ids=["number", "tensor"])
+def test_a_temperature_that_is_not_positive_and_finite_is_refused(
+    use: Callable[..., object], kind: Callable[[float], float | Tensor], value: float
+) -> None:
+    refuses(lambda: use(kind(value)), "temperature", f"{value:g}", "positive finite", "clamp")
+
+
+@every_module
+@pytest.mark.parametrize("value", [0.0, -0.1, NAN, INF])
+def test_a_module_refuses_such_a_temperature(module: Callable[..., object], value: float) -> None:
+    refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
+    loss_fn = module(temperature=torch.tensor(value))
+    refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
+
+
+@pytest.mark.parametrize(
+    "temperature", [torch.ones(2), torch.tensor(1), torch.ones(0)], ids=["two", "integer", "none"]
+)
+def test_a_temperature_that_is_no_single_real_number_is_refused(temperature: Tensor) -> None:
+    pairs = F.two_view(rows(), rows())
+    refuses(
+        lambda: F.contrast_of(pairs, temperature),
+        f"temperature has shape {tuple(temperature.shape)} and dtype {temperature.dtype}",
+        "zero-dimensional",
+    )
+
+
+@refused(
+    {
+        "power": (
+            lambda: F.contrast_of(F.two_view(rows(), rows()), 0.1, power=NAN),
+            "power=nan",
+            "real number",
+        ),
+        "gamma": (lambda: HolderFlatNCE(gamma=NAN), "gamma=nan", "real number"),
+        "kernel": (
+            lambda: F.contrast_of(F.two_view(rows(), rows()), 0.1, kernel="fast"),
+            "kernel='fast'",
+            "auto, dense, chunked",
+        ),
+        "kernel of a module": (
+            lambda: FlatNCE(kernel="fast"),
+            "kernel='fast'",
+            "auto, dense, chunked",
+        ),
+        "learned, out of bounds": (
+            lambda: LearnedTemperature(0.001),
+            "start=0.001",
+            "lowest=0.01",
+        ),
+        "learned, lowest": (lambda: LearnedTemperature(0.1, lowest=0.0), "lowest=0.0", "positive"),
+    }
+)
+def test_other_numbers_are_checked(call: Call, parts: tuple[str, ...]) -> None:
+    refuses(call, *parts)
+
+
+# --- ESS targets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [0.0, -0.2, 1.01, NAN, INF])
+@pytest.mark.parametrize(
+    "use",
+    [EssController, partial(F.temperature_for_ess, F.two_view(rows(), rows(seed=1)))],
+    ids=["EssController", "temperature_for_ess"],
+)
+def test_an_ess_target_outside_its_range_is_refused(
+    use: Callable[..., object], target: float
+) -> None:
+    refuses(lambda: use(target), f"target={target}", "(1/m, 1]")
+
+
+@every_module
+@pytest.mark.parametrize("target", [0.125, 0.1, 1e-6])
+def test_an_ess_target_that_these_negatives_cannot_reach_is_refused(
+    module: Callable[..., object], target: float
+) -> None:
+    loss_fn = module(temperature=EssController(target=target))
+    call = partial(loss_fn, rows(5), rows(5, seed=1))  # eight negatives a row
+    refuses(call, f"ess_target (value {target:g}", "(1/m, 1]", "more negatives")
+
+
+@every_module
+def test_an_ess_target_just_within_reach_is_taken(module: Callable[..., object]) -> None:
+    loss_fn = module(temperature=EssController(target=0.1251))
+    assert loss_fn(rows(5), rows(5, seed=1)).isfinite()
+
+
+@refused(
+    {
+        "rate": (lambda: EssController(0.5, rate=1.0), "rate=1.0", "(0, 1)"),
+        "start": (
+            lambda: EssController(0.5, temperature_at_start=1e9),
+            "temperature_at_start=1000000000.0",
+            "highest=1000.0",
+        ),
+        "linear": (lambda: Linear(0.6, 0.2, steps=0), "steps=0", "at least 1"),
+        "cosine": (lambda: Cosine(0.6, 0.2, steps=-1), "steps=-1", "at least 1"),
+    }
+)
+def test_a_controller_checks_its_numbers(call: Call, parts: tuple[str, ...]) -> None:
+    refuses(call, *parts)
+
+
+@every_module
+@pytest.mark.parametrize("value", [0.0, -1.0, NAN])
+def test_a_schedule_that_leaves_the_range_is_refused(
+    module: Callable[..., object], value: float
+) -> None:
+    loss_fn = module(temperature=Constant(value))
+    refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
+
+
+# --- Queues --------------------------------------------------------------------------------------
+
+
+@refused(
+    {
+        "size": (lambda: KeyQueue(0, 3), "size=0", "at least 1"),
+        "negative size": (lambda: KeyQueue(-4, 3), "size=-4", "at least 1"),
+        "dim": (lambda: KeyQueue(4, 0), "dim=0", "at least 1"),
+        "width": (lambda: KeyQueue(4, 3).enqueue(rows(4, 2)), "keys has width 2", "width 3"),
+        "vector": (lambda: KeyQueue(4, 3).enqueue(torch.ones(3)), "keys has shape (3,)", "batch"),
+        "empty": (lambda: KeyQueue(4, 3).enqueue(rows(0)), "keys has shape (0, 3)", "not empty"),
+        "integers": (
+            lambda: KeyQueue(4, 3).enqueue(torch.ones(2, 3).long()),
+            "keys has dtype torch.int64",
+            "floating-point",
+        ),
+        "ids length": (
+            lambda: KeyQueue(4, 3).enqueue(rows(2), torch.arange(3)),
+            "ids has shape (3,)",
+            "(2,)",
+        ),
+        "ids floating": (
+            lambda: KeyQueue(4, 3).enqueue(rows(2), torch.ones(2)),
+            "ids",
+            "torch.float32",
+            "integer",
+        ),
+        "ids reserved": (
+            lambda: KeyQueue(4, 3).enqueue(rows(2), torch.tensor([0, -(2**31) + 1])),
+            "ids holds -2147483647",
+            "reserved",
+        ),
+    }
+)
+def test_a_queue_checks_what_it_is_given(call: Call, parts: tuple[str, ...]) -> None:
+    refuses(call, *parts)
+
+
+def test_a_refused_batch_leaves_the_queue_as_it_was() -> None:
+    queue = full_queue()
+    before = {name: value.clone() for name, value in queue.state_dict().items()}
+    refuses(lambda: queue.enqueue(with_entry(NAN)), "keys: row 2")
+    refuses(lambda: FlatNCE(queue=queue)(rows(), with_entry(NAN)), "key: row 2")
+    assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
+
+
+# --- Logits and targets --------------------------------------------------------------------------
+
+
+@refused(
+    {
+        "too large": (
+            lambda: F.cross_entropy(rows(), torch.tensor([0, 1, 3, 0])),
+            "target (row 2)",
+            "[0, classes)",
+        ),
+        "negative": (
+            lambda: F.cross_entropy(rows(), torch.tensor([0, -1, 2, 0])),
+            "target (row 1)",
+            "[0, classes)",
+        ),
+        "too large, weighted": (
+            lambda: F.cross_entropy(rows(), torch.tensor([0, 1, 3, 0]), torch.ones(3)),
+            "target (row 2)",
+            "[0, classes)",
+        ),
+        "too large for a contrast": (
+            lambda: F.contrast_from_logits(rows(), torch.tensor([0, 1, 2, 9])),
+            "target (row 3)",
+            "[0, classes)",
+        ),
+        "masked": (
+            lambda: F.cross_entropy(with_entry(-INF), torch.ones(4).long()),
+            "target (row 2)",
+            "-inf",
+        ),
+        "probabilities": (
+            lambda: F.cross_entropy(rows(), rows().softmax(dim=1)),
+            "target has dtype torch.float32",
+            "class indices",
+        ),
+        "smoothing": (
+            lambda: F.cross_entropy(rows(), torch.zeros(4).long(), label_smoothing=0.1),
+            "label_smoothing=0.1",
+            "0.0",
+        ),
+        "shape": (
+            lambda: F.cross_entropy(rows(), torch.zeros(5).long()),
+            "target has shape (5,)",
+            "(4, 3)",
+            "(4,)",
+        ),
+        "shape with places": (
+            lambda: F.cross_entropy(torch.ones(4, 3, 2), torch.zeros(4).long()),
+            "target has shape (4,)",
+            "(4, 2)",
+        ),
+        "no logits": (
+            lambda: F.cross_entropy(torch.tensor(1.0), torch.tensor(0)),
+            "input of shape ()",
+        ),
+        "integer logits": (
+            lambda: F.cross_entropy(torch.ones(4, 3).long(), torch.zeros(4).long()),
+            "logits has dtype torch.int64",
+            "floating-point",
+        ),
+        "weight": (
+            lambda: F.cross_entropy(rows(), torch.zeros(4).long(), torch.ones(4)),
+            "weight has shape (4,)",
+            "(3,)",
+        ),
+        "contrast, table": (
+            lambda: F.contrast_from_logits(torch.ones(3), torch.tensor(0)),
+            "logits",
+            "(rows, classes)",
+        ),
+        "contrast, target": (
+            lambda: F.contrast_from_logits(rows(), torch.zeros(4)),
+            "target has dtype torch.float32",
+            "class index",
+        ),
+    }
+)
+def test_logits_and_targets_are_checked(call: Call, parts: tuple[str, ...]) -> None:
+    refuses(call, *parts)
+
+
+# --- Modules -------------------------------------------------------------------------------------
+
+BAD_CALLS: dict[str, tuple[object, ...]] = {
+    "shapes": (lambda f: f(rows(), rows(5)), "z2 has shape (5, 3)", "(4, 3)", "agree"),
+    "widths": (lambda f: f(rows(), rows(4, 2)), "z2 has shape (4, 2)", "agree"),
+    "integers": (lambda f: f(rows().long(), rows()), "z1 has dtype torch.int64"),
+    "a batch of one": (lambda f: f(rows(1), rows(1)), "z1 has 1 row", "at least 2"),
+    "NaN": (lambda f: f(rows(), with_entry(NAN)), "z2: row 2", "nan", "learning rate"),
+    "infinity": (lambda f: f(with_entry(INF), rows()), "z1: row 2", "inf"),
+    "a zero vector": (lambda f: f(with_row(0.0), rows()), "z1: row 2", "zero vector"),
+    "one view": (lambda f: f(rows()), "z2 is missing", "labels"),
+    "masked rows": (
+        lambda f: f(rows(), rows(), false_negatives=yes(4, 4)),
+        "no_negatives (row 0)",
+        "larger batch",
+    ),
+    "one id": (lambda f: f(rows(), rows(), ids=torch.ones(4).long()), "no_negatives", "ids"),
+    "ids": (lambda f: f(rows(), rows(), ids=torch.ones(3).long()), "ids has shape (3,)"),
+    "mask": (
+        lambda f: f(rows(), rows(), false_negatives=yes(3, 4)),
+        "false_negatives",
+        "(3, 4)",
+    ),
+    "negatives": (lambda f: f(rows(), rows(), negatives=rows(2, 5)), "negatives has width 5"),
+    "labels": (lambda f: f(rows(), labels=torch.ones(3).long()), "labels has shape (3,)"),
+    "labels, floating": (lambda f: f(rows(), labels=torch.ones(4)), "labels", "integer"),
+    "labels, widths": (
+        lambda f: f(rows(), rows(4, 2), labels=torch.tensor([0, 1, 0, 1])),
+        "z2 has shape (4, 2)",
+        "(4, 3)",
+    ),
+    "labels, types": (
+        lambda f: f(rows(), rows().long(), labels=torch.tensor([0, 1, 0, 1])),
+        "z2",
+        "torch.int64",
+    ),
+    "labels, mask": (
+        lambda f: f(rows(), rows(), labels=torch.tensor([0, 1, 0, 1]), false_negatives=yes(4, 3)),
+        "false_negatives has shape (4, 3)",
+        "(4, 4)",
+    ),
+    "labels, mask over rows": (
+        lambda f: f(rows(), rows(), labels=torch.tensor([0, 1, 0, 1]), false_negatives=yes(8, 8)),
+        "false_negatives has shape (8, 8)",
+        "(4, 4)",
+    ),
+    "labels and ids": (
+        lambda f: f(rows(), labels=torch.ones(4).long(), ids=torch.ones(4).long()),
+        "labels",
+        "ids",
+    ),
+    "labels, one class": (lambda f: f(rows(), labels=torch.ones(4).long()), "no_negatives"),
+    "labels, none twice": (lambda f: f(rows(), labels=torch.arange(4)), "no_positives"),
+}
+
+
+@every_module
+@refused(BAD_CALLS)
+def test_a_module_refuses_what_its_function_refuses(
+    module: Callable[..., object], call: Callable[[object], object], parts: tuple[str, ...]
+) -> None:
+    refuses(lambda: call(module()), *parts)
+
+
+@every_module
+@refused(
+    {
+        "labels": (
+            lambda m: m(queue=full_queue())(rows(), labels=torch.ones(4).long()),
+            "labels",
+            "queue",
+        ),
+        "three views": (
+            lambda m: m(queue=full_queue())(rows(), rows(), rows()),
+            "3 views",
+            "queue",
+        ),
+        "width": (lambda m: m(queue=full_queue(2))(rows(), rows()), "query has width 3", "2"),
+        "empty": (
+            lambda m: m(queue=KeyQueue(5, 3), in_batch=False)(rows(), rows()),
+            "no_negatives",
+            "queue",
+        ),
+        "three towers": (
+            lambda m: m(layout="two_tower")(rows(), rows(), rows()),
+            "3 views",
+            "two_view",
+        ),
+        "towers": (
+            lambda m: m(layout="two_tower")(rows(), rows(5)),
+            "right has shape (5, 3)",
+            "left",
+        ),
+    }
+)
+def test_a_module_refuses_what_its_layout_cannot_hold(
+    module: Callable[..., object], call: Callable[[object], object], parts: tuple[str, ...]
+) -> None:
+    refuses(lambda: call(module), *parts)
+
+
+@every_module
+def test_after_a_refused_batch_a_module_goes_on(module: Callable[..., object]) -> None:
+    loss_fn = module()
+    refuses(lambda: loss_fn(rows(), with_entry(NAN)), "z2: row 2")
+    assert loss_fn(rows(), rows(seed=1)).isfinite()
+    assert loss_fn.last.ess.isfinite()
+
+
+# --- Where a host read is not free: flagged, and raised by the next reading ----------------------
+
+
+@pytest.fixture
+def deferred(monkeypatch):
+    monkeypatch.setattr(faults, "can_raise_now", lambda tensor: False)
+
+
+LATE: dict[str, tuple[str, Callable[[object], object], dict[str, object]]] = {
+    "NaN": ("nonfinite", lambda f: f(rows(), with_entry(NAN)), {}),
+    "infinity": ("nonfinite", lambda f: f(with_entry(-INF), rows()), {}),
+    "overflow": (
+        "nonfinite",
+        lambda f: f(3e18 * rows(), 3e18 * rows()),
+        {"normalize": False},
+    ),
+    "zero vector": ("zero_vector", lambda f: f(with_row(0.0), rows()), {}),
+    "masked": ("no_negatives", lambda f: f(rows(), rows(), false_negatives=yes(4, 4)), {}),
+    "ids": ("no_negatives", lambda f: f(rows(), rows(), ids=torch.ones(4).long()), {}),
+    "towers": (
+        "no_negatives",
+        lambda f: f(rows(), rows(), ids=torch.ones(4).long()),
+        {"layout": "two_tower"},
+    ),
+    "one label": ("no_negatives", lambda f: f(rows(), labels=torch.ones(4).long()), {}),
+    "no label twice": ("no_positives", lambda f: f(rows(), labels=torch.arange(4)), {}),
+    "temperature 0": ("temperature", lambda f: f(rows(), rows()), {"temperature": 0.0}),
+    "temperature -1": ("temperature", lambda f: f(rows(), rows()), {"temperature": -1.0}),
+    "temperature NaN": ("temperature", lambda f: f(rows(), rows()), {"temperature": NAN}),
+    "ESS target": (
+        "ess_target",
+        lambda f: f(rows(), rows(seed=1)),
+        {"temperature": EssController(target=0.1)},
+    ),
+    "hard negatives": (
+        "nonfinite",
+        lambda f: f(rows(), rows(), negatives=with_entry(NAN)),
+        {},
+    ),
+    "empty queue": ("no_negatives", lambda f: f(rows(), rows()), {"queue": 5}),
+}
+every_late_fault = pytest.mark.parametrize(
+    ("fault", "call", "options"), list(LATE.values()), ids=list(LATE)
+)
+
+
+def late_module(module: Callable[..., object], options: dict[str, object]) -> object:
+    """The module with its options; bad temperatures as tensors, queues fresh."""
+    chosen = dict(options)
+    if isinstance(chosen.get("temperature"), float):
+        chosen["temperature"] = torch.tensor(chosen["temperature"])
+    if "queue" in chosen:
+        chosen |= {"queue": KeyQueue(chosen["queue"], 3), "in_batch": False}
+    return module(**chosen)
+
+
+@every_late_fault
+@every_module
+@pytest.mark.parametrize(
+    "reading", ["ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1"]
+)
+def test_a_deferred_fault_is_raised_by_reading_the_last_batch(
+    deferred,
+    module: Callable[..., object],
+    fault: str,
+    call: Callable[[object], object],
+    options: dict[str, object],
+    reading: str,
+) -> None:
+    loss_fn = late_module(module, options)
+    call(loss_fn)
+    refuses(lambda: getattr(loss_fn.last, reading), f"{fault}: {faults.FAULTS[fault]}")
+
+
+@every_late_fault
+@every_module
+def test_a_deferred_fault_is_raised_by_the_monitor(
+    deferred,
+    module: Callable[..., object],
+    fault: str,
+    call: Callable[[object], object],
+    options: dict[str, object],
+) -> None:
+    loss_fn, monitor = late_module(module, options), Monitor()
+    call(loss_fn)
+    monitor.update(loss_fn.last)
+    refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "logits", "target"),
+    [
+        ("target", rows(), torch.tensor([0, 1, 2, 3])),
+        ("target", rows(), torch.tensor([0, 1, 2, -1])),
+        ("target", with_entry(-INF), torch.tensor([0, 1, 1, 0])),
+        ("nonfinite", with_entry(NAN), torch.zeros(4).long()),
+        ("nonfinite", with_entry(INF), torch.zeros(4).long()),
+        ("no_negatives", with_row([0.0, -INF, -INF]), torch.zeros(4).long()),
+    ],
+    ids=["too large", "negative", "masked", "NaN", "infinity", "no negative"],
+)
+def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(
+    deferred, fault: str, logits: Tensor, target: Tensor
+) -> None:
+    monitor = Monitor()
+    monitor.update(F.contrast_from_logits(logits, target))
+    refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
+
+
+@pytest.mark.parametrize(
+    ("logits", "target"),
+    [
+        (torch.zeros(2, 3), [0, 3]),
+        (torch.tensor([[0.0, -math.inf], [0.0, 1.0]]), [1, 0]),
+        (torch.tensor([[0.0, -math.inf], [0.0, 1.0]]), [0, 0]),
+        (torch.zeros(2, 3), [-100, -100]),
+    ],
+    ids=["out of range", "masked", "no negative", "all ignored"],
+)
+def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target) -> None:
+    with pytest.raises(RuntimeError, match="bad target, or no negative"):
+        F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
+
+
+def test_cross_entropy_lets_nan_logits_through_where_it_cannot_raise(deferred) -> None:
+    assert F.cross_entropy(torch.tensor([[NAN, 0.0]]), torch.tensor([0])).isnan()
+
+
+def test_cross_entropy_of_ignored_rows_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="only ignore_index"):
+        F.cross_entropy(torch.zeros(2, 3), torch.tensor([-100, -100]))
+
+
+def test_every_deferred_fault_of_a_batch_is_named(deferred) -> None:
+    loss_fn = FlatNCE(temperature=torch.tensor(-1.0))
+    loss_fn(with_row(0.0), with_entry(NAN), ids=torch.zeros(4).long())
+    refuses(lambda: loss_fn.last.ess, "nonfinite:", "zero_vector:", "no_negatives:", "temperature")
+
+
+@every_module
+def test_a_good_batch_raises_nothing_later(deferred, module: Callable[..., object]) -> None:
+    loss_fn, monitor = module(), Monitor()
+    loss_fn(rows(), rows(seed=1))
+    monitor.update(loss_fn.last)
+    assert loss_fn.last.ess.isfinite()
+    assert math.isfinite(monitor.compute()["ess"])
+
+
+def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(deferred) -> None:
+    loss_fn, monitor = FlatNCE(), Monitor()
+    for z2 in (rows(seed=1), with_entry(NAN), rows(seed=2)):
+        loss_fn(rows(), z2)
+        monitor.update(loss_fn.last)
+    assert loss_fn.last.ess.isfinite()
+    refuses(monitor.compute, "nonfinite")
+    monitor.reset()
+    loss_fn(rows(), rows(seed=1))
+    monitor.update(loss_fn.last)
+    assert math.isfinite(monitor.compute()["ess"])
+
+
+@every_module
+def test_shapes_are_refused_at_once_even_where_values_are_deferred(
+    deferred, module: Callable[..., object]
+) -> None:
+    refuses(lambda: module()(rows(), rows(5)), "z2 has shape (5, 3)")
+    refuses(lambda: module()(rows(1), rows(1)), "z1 has 1 row")
+    refuses(lambda: module(temperature=-1.0), "temperature=-1.0")
+
+
+@pytest.mark.parametrize("fault", list(faults.FAULTS))
+def test_every_fault_says_what_to_do(fault: str) -> None:
+    flags = faults.flag(**{fault: torch.tensor(True)})
+    refuses(lambda: faults.raise_flagged(flags), fault, faults.FAULTS[fault])
+    assert ";" in faults.FAULTS[fault]  # what is wrong; what to do about it
+
+
+def test_no_flag_raises_nothing() -> None:
+    faults.raise_flagged(None)
+    faults.raise_flagged(faults.flag(target=torch.tensor(False)))
+    assert faults.combine(None, None) is None
+
+
+@pytest.mark.parametrize("target", [1.5, NAN], ids=str)
+def test_a_scheduled_ess_target_out_of_range_is_refused(target: float) -> None:
+    loss_fn = FlatNCE(temperature=EssController(Constant(target)))
+    with pytest.raises(ValueError, match="ess_target"):
+        loss_fn(rows(), rows(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"layout": "two_tower", "form": "out"}, {}),
+        ({"layout": "two_tower", "queue": KeyQueue(4, 3)}, {}),
+        ({"layout": "two_tower"}, {"labels": torch.tensor([0, 0, 1, 1])}),
+    ],
+    ids=["form", "queue", "labels"],
+)
+def test_towers_refuse_what_they_would_have_to_ignore(options, given) -> None:
+    with pytest.raises(ValueError, match=r"two_tower|two_view"):
+        FlatNCE(**options)(rows(), rows(seed=1), **given)
+
+
+def test_reserved_ids_are_flagged_where_they_cannot_be_raised(deferred) -> None:
+    loss_fn = FlatNCE()
+    loss_fn(rows(), rows(seed=1), ids=torch.tensor([0, 1, 2, -(2**31) + 5]))
+    with pytest.raises(ValueError, match="ids: "):
+        _ = loss_fn.last.ess
+
+
+def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred) -> None:
+    loss_fn = FlatNCE(queue=KeyQueue(8, rows().shape[1]))
+    loss_fn.queue.enqueue(0 * rows())
+    loss_fn(rows(), rows(seed=1))
+    with pytest.raises(ValueError, match="zero_vector"):
+        _ = loss_fn.last.ess
+
+
+def test_lists_in_place_of_tensors_are_named() -> None:
+    run_forked(
+        "import torch; from flatnce import FlatNCE\n"
+        "z = torch.eye(3)\n"
+        "for given in ({'ids': [0, 1, 2]}, {'false_negatives': [[True]]}):\n"
+        "    try: FlatNCE()(z, z, **given)\n"
+        "    except ValueError as error: assert 'is a list; pass a torch.Tensor' in str(error)\n"
+        "    else: raise SystemExit('not refused')"
+    )
+
+
+SLIPS = {
+    "the loss for its last batch": (
+        "Monitor().update(FlatNCE()(z, z))",
+        "last is a Tensor; pass loss_fn.last",
+    ),
+    "embeddings for a contrast": ("F.flatnce(z, z)", "contrast is a Tensor; pass contrast_of"),
+    "keys for a queue": ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
+    "labels as a list": ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
+    "labels of another length": (
+        "FlatNCE()(z, z, labels=torch.zeros(2).long())",
+        "labels has shape (2,) and dtype torch.int64; pass one integer a sample, shape (3,)",
+    ),
+    "labels by position": ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
+    "arguments swapped": ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
+    "an array for logits": ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
+    "an ESS out of reach": (
+        "FlatNCE(EssController(0.3), layout='two_tower')(z, z)",
+        "(here 1/m is 0.5)",
+    ),
+    "one pair in two towers": (
+        "FlatNCE(layout='two_tower')(z[:1], z[:1], negatives=z)",
+        "directions='left'",
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_common_slip_is_named(slip: str, slips_said: dict[str, str]) -> None:
+    assert SLIPS[slip][1] in slips_said[slip]
+
+
+@pytest.fixture(scope="module")
+def slips_said() -> dict[str, str]:
+    """What each slip says; one process without the shape checks for all of them."""
+    code = f"""
+import json, torch
+from flatnce import EssController, FlatNCE, Monitor
+from flatnce import functional as F
+
+z, said = torch.eye(3), {{}}
+for name, call in {[(name, call) for name, (call, _) in SLIPS.items()]!r}:
+    try:
+        eval(call)
+    except ValueError as error:
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+    return json.loads(run_forked(code))

@@ -1,0 +1,152 @@
+"""What the chunked kernel does to be quick changes nothing: kept weights, shared rows, places."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from flatnce.core.kernels import blocks, chunked, dense
+from flatnce.core.selection import NEVER, Selection
+
+INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
+
+
+@pytest.fixture(params=["kept", "recomputed"])
+def _weights(request, monkeypatch):
+    """Blocks of 4 rows and 3 columns; weights that are kept, and that are not."""
+    monkeypatch.setattr(chunked, "ROWS", 4)
+    monkeypatch.setattr(chunked, "COLUMNS", 3)
+    monkeypatch.setattr(chunked, "KEPT_BLOCKS", 100 if request.param == "kept" else 0)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gradients(kernel, leaves: list[Tensor], selection: Selection, wanted: tuple[str, ...]):
+    """Of the wanted statistics, every row with its own coefficient."""
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    anchors, beta = leaves[0], leaves[-1]
+    keys = leaves[1] if len(leaves) == 3 else anchors
+    found = kernel.row_statistics(anchors, keys, beta, selection, ("mean",))
+    rows = random(len(anchors), seed=9)
+    total = sum((INCOMING[name] * rows * getattr(found, name)).sum() for name in wanted)
+    return [found.lse, found.lse2, *torch.autograd.grad(total, leaves)]
+
+
+@pytest.mark.usefixtures("_weights")
+@pytest.mark.parametrize("apart", [0.0, 60.0], ids=["rows alike", "rows far apart"])
+@pytest.mark.parametrize(
+    "wanted", [("lse",), ("lse2",), ("mean",), ("lse", "lse2"), ("lse", "lse2", "mean")]
+)
+@pytest.mark.parametrize("several", [False, True], ids=["pairs", "groups of any size"])
+def test_rows_that_are_anchors_and_keys_have_the_dense_gradients(wanted, apart, several) -> None:
+    z = random(10, 3)
+    z[0] *= 1 + apart / 10  # beyond NEAR the rows' weights are not read from each other
+    places = torch.arange(10)
+    groups = places % 4 if several else places % 5
+    selection, beta = Selection(groups, groups.clone()), torch.tensor(1.9, dtype=torch.float64)
+    found = gradients(chunked, [z, beta], selection, wanted)
+    expected = gradients(dense, [z, beta], selection, wanted)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_weights")
+def test_equal_rows_with_other_groups_are_not_taken_for_symmetric() -> None:
+    z, beta = random(7, 3), torch.tensor(1.9, dtype=torch.float64)
+    selection = Selection(torch.arange(7), torch.arange(7).roll(2))
+    found = gradients(chunked, [z, beta], selection, ("lse",))
+    expected = gradients(dense, [z, beta], selection, ("lse",))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_weights")
+def test_of_keys_that_are_constants_the_anchors_get_their_own_gradient_only() -> None:
+    z, beta = random(8, 3).requires_grad_(), torch.tensor(1.9, dtype=torch.float64)
+    groups = torch.arange(8) % 4
+    found, expected = (
+        torch.autograd.grad(
+            kernel.row_statistics(z, z.detach(), beta, Selection(groups, groups)).lse.sum(), z
+        )
+        for kernel in (chunked, dense)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_weights")
+def test_a_gradient_may_be_asked_for_twice() -> None:
+    anchors, keys = random(6, 3).requires_grad_(), random(9, 3, seed=1).requires_grad_()
+    selection = Selection(torch.arange(6), torch.arange(9))
+    found = chunked.row_statistics(anchors, keys, torch.tensor(2.0).double(), selection)
+    total = found.lse.sum() + found.lse2.sum()
+    once = torch.autograd.grad(total, (anchors, keys), retain_graph=True)
+    assert all(map(torch.equal, once, torch.autograd.grad(total, (anchors, keys))))
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["differentiated", "only read"])
+@pytest.mark.parametrize("size", [12, 60])
+def test_weights_are_kept_for_a_backward_pass_up_to_the_limit(asked, size, monkeypatch) -> None:
+    monkeypatch.setattr(chunked, "ROWS", 4)
+    monkeypatch.setattr(chunked, "COLUMNS", 10)
+    monkeypatch.setattr(chunked, "KEPT_BLOCKS", 4)
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.numel()) or t, id):
+        z = random(12, 3).requires_grad_(asked)
+        keys = random(size, 3, seed=1)
+        selection = Selection(torch.arange(12), torch.arange(size))
+        chunked.row_statistics(z, keys, torch.tensor(2.0).double(), selection)
+    assert (12 * size in held) == (asked and size == 12)
+    # Beyond the limit nothing is larger than the inputs.
+    assert asked == bool(held) and (size == 12 or max(held, default=0) <= 3 * size)
+
+
+# --- What does not count -------------------------------------------------------------------------
+
+GROUPS = {
+    "once each": (torch.arange(40), torch.arange(40)),
+    "twice each": (torch.arange(40) % 20, torch.arange(40) % 20),
+    "no order": (torch.randperm(40), torch.randperm(50)),
+    "nothing in common": (torch.arange(40), torch.arange(40, 90)),
+    "some absent": (torch.arange(40), torch.arange(20, 70)),
+    "few labels": (torch.arange(40) % 3, torch.arange(50) % 3),
+    "empty slots": (torch.arange(40), torch.full((50,), NEVER)),
+    "narrow integers": (torch.arange(40), torch.arange(40, dtype=torch.int32)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize(("height", "width"), [(40, 64), (7, 9), (1, 50)])
+def test_what_does_not_count_is_the_masks_in_every_block(name, height, width) -> None:
+    selection = Selection(*GROUPS[name])
+    exclusion, mask = blocks.Exclusion(selection), selection.block()
+    found = torch.zeros(mask.shape)
+    for rows in blocks.blocks(mask.shape[0], height):
+        for columns in blocks.blocks(mask.shape[1], width):
+            out = exclusion.block(rows, columns)
+            part = torch.zeros(found[rows, columns].shape)
+            found[rows, columns] = blocks.fill(part, out, 1.0)
+    assert torch.equal(found.bool(), mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "masked"),
+    [("once each", False), ("twice each", False), ("few labels", True), ("empty slots", True)],
+)
+def test_a_mask_is_made_only_where_much_does_not_count(name, masked, monkeypatch) -> None:
+    asked = []
+    block = Selection.block
+    monkeypatch.setattr(Selection, "block", lambda *given: asked.append(1) or block(*given))
+    blocks.Exclusion(Selection(*GROUPS[name])).block(slice(0, 40), slice(0, 40))
+    assert bool(asked) == masked
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # one call a row
+def test_vmap_goes_over_the_chunked_kernel() -> None:
+    from flatnce import functional as F
+
+    several = random(3, 4, 5)
+
+    def value(z: Tensor) -> Tensor:
+        return F.infonce(F.contrast_of(F.two_view(z, z.flip(1)), 0.5, kernel="chunked"))
+
+    wanted = torch.stack([value(z) for z in several])
+    torch.testing.assert_close(torch.func.vmap(value)(several), wanted)

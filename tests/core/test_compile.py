@@ -1,0 +1,167 @@
+"""A compiled training step: one graph, the same numbers. And the operators under it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import flatnce.core.buffers  # registers the operators
+import flatnce.core.kernels.chunked
+from flatnce import functional as F
+from forked import run_forked
+from once import once
+
+SCRIPT = Path(__file__).parents[1] / "compiled_step.py"
+CASES = ["chunked", "scheduled queue", "learned towers", "whole step"]
+# What the others hold already: the whole step and inductor's are dense.
+MORE_CASES = ["dense", "queue and batch"]
+AOT = "aot_eager"  # all of torch.compile but the code generation, so it needs no compiler
+CAN_TRACE_GRADIENTS = hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
+def run_script(backend: str, cases: list[str]) -> str:
+    """In another process, without the shape checks."""
+    own = "`torch.jit.script_method` is deprecated"  # torch's, of torch
+    quiet = f"import warnings; warnings.filterwarnings('ignore', {own!r}, DeprecationWarning)\n"
+    return run_forked(quiet + SCRIPT.read_text(encoding="utf-8"), backend, *cases, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Callable[[str], dict]:
+    """What eager and compiled training came to in a case."""
+
+    def of(case: str) -> dict:
+        if case == "whole step" and not CAN_TRACE_GRADIENTS:
+            pytest.skip("this torch cannot trace a gradient inside a graph")
+        cases = CASES if case in CASES else MORE_CASES
+        cases = [each for each in cases if each != "whole step" or CAN_TRACE_GRADIENTS]
+        place = f"compiled-{cases[0]}.json"
+        return json.loads(once(tmp_path_factory, place, lambda: run_script(AOT, cases)))[case]
+
+    return of
+
+
+def assert_alike(found: dict, rel: float) -> None:
+    """Losses, the monitor's numbers, the last batch's, and every weight, β and queued key."""
+    eager, compiled = dict(found["eager"]), dict(found["compiled"])
+    assert compiled.pop("monitor") == pytest.approx(eager.pop("monitor"), rel=rel)
+    assert compiled == {name: pytest.approx(v, rel=rel, abs=rel) for name, v in eager.items()}
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)]
+)
+def test_a_compiled_training_step_has_no_graph_break_and_the_same_numbers(case, trained):
+    found = trained(case)
+    assert found["breaks"] == 0
+    assert found["graphs"] == 2  # the monitor learns the embeddings' width in its first step
+    assert_alike(found, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", ["dense", pytest.param("chunked", marks=pytest.mark.slow)])
+def test_inductor_has_no_graph_break_and_the_same_numbers(case, compiler):
+    found = json.loads(run_script("inductor", [case]))[case]
+    assert (found["breaks"], found["graphs"]) == (0, 1)
+    assert_alike(found, rel=1e-10)
+
+
+# --- Operators -----------------------------------------------------------------------------------
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def operands(masked: bool, same: bool) -> tuple:
+    """Arguments of the chunked kernel's operator, over several blocks."""
+    n, m = 7, 9
+    anchors, keys = random(n, 3).requires_grad_(), random(m, 3, seed=1).requires_grad_()
+    beta = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    left_out = torch.zeros(n, m, dtype=torch.bool) if masked else None
+    if left_out is not None:
+        left_out[1, 4] = left_out[6, 0] = True
+    selves = (torch.arange(n), torch.arange(m)) if same else (None, None)
+    groups = torch.arange(n) % 3, torch.arange(m) % 3
+    return anchors, keys, beta, *groups, left_out, *selves, same
+
+
+# torch's own check reads the gradient of what is not a leaf.
+not_a_leaf = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(flatnce.core.kernels.chunked, "ROWS", 3)
+    monkeypatch.setattr(flatnce.core.kernels.chunked, "COLUMNS", 4)
+
+
+@not_a_leaf
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+def test_the_chunked_operator_is_registered_as_torch_wants_it(masked, same, small_blocks):
+    every_extra = (True, True, True)
+    torch.library.opcheck(
+        torch.ops.flatnce.chunked_statistics.default, (*operands(masked, same), *every_extra)
+    )
+
+
+@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False)])
+def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(wanted, small_blocks):
+    arguments = [t.detach() if isinstance(t, Tensor) else t for t in operands(True, False)]
+    lse, lse2, count, *_ = torch.ops.flatnce.chunked_statistics(*arguments, True, False, False)
+    incoming = [random(7, seed=place) if there else None for place, there in enumerate(wanted)]
+    torch.library.opcheck(
+        torch.ops.flatnce.chunked_gradient.default, (*arguments, lse, lse2, count, *incoming)
+    )
+
+
+@pytest.mark.parametrize("buffer", [torch.tensor(3.0), torch.arange(6).reshape(2, 3)])
+def test_the_held_operator_is_registered_as_torch_wants_it(buffer):
+    torch.library.opcheck(torch.ops.flatnce.held.default, (buffer,))
+
+
+def test_what_is_held_does_not_follow_the_buffer():
+    buffer = torch.tensor([1.0, 2.0])
+    held = flatnce.core.buffers.held(buffer)
+    buffer.zero_()
+    assert held.tolist() == [1.0, 2.0]
+
+
+# --- functorch -----------------------------------------------------------------------------------
+
+
+def loss_of(z1: Tensor, z2: Tensor, temperature: Tensor) -> Tensor:
+    return F.flatnce(F.contrast_of(F.two_view(z1, z2), temperature, kernel="dense"))
+
+
+def several() -> tuple[Tensor, Tensor, Tensor]:
+    """Three batches, each with a temperature of its own."""
+    return random(3, 5, 4), random(3, 5, 4, seed=1), torch.tensor([0.1, 0.5, 2.0]).double()
+
+
+def test_vmap_over_the_dense_kernel_equals_one_batch_after_the_other():
+    expected = torch.stack([loss_of(*batch) for batch in zip(*several(), strict=True)])
+    torch.testing.assert_close(torch.vmap(loss_of)(*several()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_vmap_of_the_gradient_equals_one_gradient_after_the_other():
+    gradient = torch.func.grad(loss_of, argnums=(0, 1))
+    found = torch.vmap(gradient)(*several())
+    for place, batch in enumerate(zip(*several(), strict=True)):
+        z1, z2 = (z.clone().requires_grad_() for z in batch[:2])
+        expected = torch.autograd.grad(loss_of(z1, z2, batch[2]), (z1, z2))
+        torch.testing.assert_close(tuple(g[place] for g in found), expected)
+
+
+def test_vmap_of_a_diagnostic_equals_one_batch_after_the_other():
+    def ess(z1: Tensor, z2: Tensor, temperature: Tensor) -> Tensor:
+        pairs = F.two_tower(z1, z2)
+        return F.effective_sample_size(F.contrast_of(pairs, temperature, kernel="dense"))
+
+    expected = torch.stack([ess(*batch) for batch in zip(*several(), strict=True)])
+    torch.testing.assert_close(torch.vmap(ess)(*several()), expected, rtol=1e-12, atol=1e-12)

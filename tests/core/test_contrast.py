@@ -1,0 +1,687 @@
+"""The one statistic: dense equals the slow definition, chunked equals dense, values and gradients.
+
+The chunked kernel runs here in blocks of 2 rows and 3 columns, so that small inputs cross them.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import layouts
+import reference
+from flatnce import functional as F
+from flatnce.core import kernels
+from flatnce.core.kernels import KERNELS, choose_kernel, chunked, dense
+from flatnce.core.selection import Selection
+from flatnce.functional import Contrast
+from forked import run_forked
+
+TEMPERATURE = 0.4
+POWERS = [1.0, 2.0, 0.5, 0.003, 0.0, -1.0, -3.0, math.inf, -math.inf]
+every_kernel = pytest.mark.parametrize("kernel", ["dense", "chunked"])  # fused: test_fused.py
+every_power = pytest.mark.parametrize("power", POWERS)
+# Every option of every layout at power 1; the other powers where hard negatives are merged in:
+# all of them where these are shared, one of each kind where every anchor has its own.
+SOME_POWERS = [2.0, 0.0, -math.inf]
+CASES_AND_POWERS: list = [(name, 1.0) for name in layouts.NAMES]
+for layout in layouts.LAYOUTS:
+    CASES_AND_POWERS += [(f"{layout}: shared", power) for power in POWERS[1:]]
+    CASES_AND_POWERS += [
+        pytest.param(
+            f"{layout}: own", power, marks=() if power in SOME_POWERS else pytest.mark.slow
+        )
+        for power in POWERS[1:]
+    ]
+every_case_and_power = pytest.mark.parametrize(("name", "power"), CASES_AND_POWERS)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(chunked, "ROWS", 2)
+    monkeypatch.setattr(chunked, "COLUMNS", 3)
+
+
+def near(expected: list[float]) -> object:
+    return pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+
+def kept(contrast: Contrast, values: Tensor) -> Tensor:
+    """The rows that have a positive; ``reference.py`` has no others."""
+    return values if contrast.weight is None else values[contrast.weight > 0]
+
+
+def contrast_of_leaves(
+    case: layouts.Case, kernel: str, power: float = 1.0
+) -> tuple[Contrast, dict[str, Tensor]]:
+    """The package's contrast and what it may be differentiated by."""
+    leaves = case.leaves()
+    tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    contrast = F.contrast_of(case.build(leaves), tau, power=power, kernel=kernel)
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    return contrast, {**wanted, "temperature": tau}
+
+
+# --- The slow definition at a power --------------------------------------------------------------
+
+
+def slow_negative(negatives: list[float], power: float) -> float:
+    """m times the power mean of exp(s), in logarithms: the Hölder gap against a positive of 0."""
+    return reference.holder_gap(0.0, negatives, power)
+
+
+def slow_ess(negatives: list[float], power: float) -> float:
+    """One over the sum of squares of the weights in the gradient."""
+    weights = reference.holder_gradient(0.0, negatives, power)[1]
+    return 1.0 / math.fsum(weight * weight for weight in weights)
+
+
+def slow_negative2(negatives: list[float], power: float) -> float:
+    """So that exp(2 negative - negative2) is the effective number of negatives."""
+    return 2 * slow_negative(negatives, power) - math.log(slow_ess(negatives, power))
+
+
+def slow_negative2_gradient(negatives: list[float], power: float) -> list[float]:
+    weights = reference.holder_gradient(0.0, negatives, power)[1]
+    if power == 0 or math.isinf(power):
+        return [2 * weight for weight in weights]  # the number of weights is constant there
+    twice = reference.softmax([2 * power * negative for negative in negatives])
+    return [
+        2 * weight + 2 * power * (other - weight)
+        for weight, other in zip(weights, twice, strict=True)
+    ]
+
+
+def coefficients(rows: int) -> list[list[float]]:
+    """What each statistic of each row is multiplied by, so that no two errors cancel."""
+    return layouts.random(3, rows, seed=17).tolist()
+
+
+def slow_gradients(case: layouts.Case, power: float) -> dict[str, Tensor]:
+    """Gradients of a combination of positive, negative and negative2, by the chain rule."""
+    rows = layouts.rows_of(case, TEMPERATURE)
+    derivatives = []
+    for row, a, b, c in zip(rows, *coefficients(len(rows)), strict=True):
+        shares = [1.0]
+        if len(row.positives) > 1:
+            shares = reference.positive_shares(row.positives, case.form)
+        first = reference.holder_gradient(0.0, row.negatives, power)[1]
+        second = slow_negative2_gradient(row.negatives, power)
+        by_negatives = [b * one + c * two for one, two in zip(first, second, strict=True)]
+        derivatives.append(([a * share for share in shares], by_negatives))
+    return layouts.pull_back(case, TEMPERATURE, derivatives)
+
+
+# --- Dense is the slow definition, and chunked is dense -----------------------------------------
+
+
+@every_kernel
+@every_case_and_power
+def test_values_are_those_of_the_slow_definition(name: str, kernel: str, power: float) -> None:
+    case = layouts.case_of(name)
+    rows = layouts.rows_of(case, TEMPERATURE)
+    found, _ = contrast_of_leaves(case, kernel, power)
+    assert kept(found, found.positive).tolist() == near([row.positive for row in rows])
+    assert kept(found, found.negative).tolist() == near(
+        [slow_negative(row.negatives, power) for row in rows]
+    )
+    assert kept(found, found.negative2).tolist() == near(
+        [slow_negative2(row.negatives, power) for row in rows]
+    )
+    assert kept(found, found.gap).tolist() == near(
+        [reference.holder_gap(row.positive, row.negatives, power) for row in rows]
+    )
+    assert kept(found, found.hardest).tolist() == near([max(row.negatives) for row in rows])
+    assert kept(found, found.count).tolist() == [len(row.negatives) for row in rows]
+    assert float(found.beta.detach()) == pytest.approx(1 / TEMPERATURE)
+
+
+@every_kernel
+@every_case_and_power
+def test_gradients_are_those_of_the_slow_definition(name: str, kernel: str, power: float) -> None:
+    case = layouts.case_of(name)
+    found, leaves = contrast_of_leaves(case, kernel, power)
+    expected = slow_gradients(case, power)
+    statistics = (found.positive, found.negative, found.negative2)
+    weights = torch.tensor(coefficients(len(kept(found, found.positive))), dtype=torch.float64)
+    total = sum(kept(found, s) @ w for s, w in zip(statistics, weights, strict=True))
+    gradients = torch.autograd.grad(total, list(leaves.values()))
+    assert list(leaves) == list(expected)
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        torch.testing.assert_close(
+            gradient, expected[leaf], rtol=1e-10, atol=1e-10, msg=lambda m, at=leaf: f"{at}: {m}"
+        )
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+@pytest.mark.parametrize("layout", ["three views", "labels"])
+@every_kernel
+def test_gradients_of_the_positives_own_statistics(form: str, layout: str, kernel: str) -> None:
+    case = layouts.case_of(f"{layout}, {form}: plain")
+    rows = layouts.rows_of(case, TEMPERATURE)
+    found, leaves = contrast_of_leaves(case, kernel)
+    a, b, c = coefficients(len(rows))
+    derivatives = []
+    for row, *by in zip(rows, a, b, c, strict=True):
+        shares = reference.softmax(row.positives)
+        twice = reference.softmax([2 * s for s in row.positives])
+        even = [1 / len(row.positives)] * len(row.positives)
+        mixed = [
+            by[0] * x + by[1] * 2 * y + by[2] * z
+            for x, y, z in zip(shares, twice, even, strict=True)
+        ]
+        derivatives.append((mixed, [0.0] * len(row.negatives)))
+    pool = found.positives
+    total = sum(
+        kept(found, s) @ torch.tensor(w, dtype=torch.float64)
+        for s, w in zip((pool.lse, pool.lse2, pool.mean), (a, b, c), strict=True)
+    )
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    expected = layouts.pull_back(case, TEMPERATURE, derivatives)
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        torch.testing.assert_close(gradient, expected[leaf], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("n", "m"), [(1, 1), (1, 11), (3, 5), (6, 10), (7, 11), (4, 4), (8, 6), (20, 23)]
+)
+@pytest.mark.parametrize("same", [False, True], ids=["strangers", "relatives"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_kernels_agree_at_every_size(n: int, m: int, same: bool, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(n * m)
+    groups = torch.randint(0, 3, (n + m,), generator=generator)
+    selection = Selection(
+        groups[:n],
+        groups[n:],
+        torch.rand(n, m, generator=generator) < 0.2,
+        torch.arange(n),
+        torch.arange(m) + n // 2,
+        same,
+    )
+    coefficient = torch.randn(6, n, generator=generator).to(dtype)
+    start = [torch.randn(size, 4, generator=generator).to(dtype) for size in (n, m)]
+    extras = ("mean", "expected", "extremes")
+
+    def run(kernel: str) -> tuple[list[Tensor], list[Tensor]]:
+        leaves = [z.clone().requires_grad_() for z in (*start, torch.tensor(1.7, dtype=dtype))]
+        found = KERNELS[kernel](*leaves, selection, extras)
+        assert found.mean is not None
+        moving = [found.lse, found.lse2, found.mean, found.hardest, found.easiest]
+        some = found.count > 0
+        total = sum((c * s)[some].sum() for c, s in zip(coefficient, moving, strict=False))
+        values = [s[some] for s in (*moving, found.count, found.top, found.expected)]
+        return values, list(torch.autograd.grad(total, leaves))
+
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+    torch.testing.assert_close(run("chunked"), run("dense"), rtol=tolerance, atol=tolerance)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(
+    kernel: str, dtype: torch.dtype
+) -> None:
+    anchors = torch.randn(4, 2, dtype=dtype, requires_grad=True)
+    keys = torch.randn(7, 2, dtype=dtype, requires_grad=True)
+    groups = torch.tensor([0, 1, 0, 1]), torch.zeros(7, dtype=torch.long)
+    beta = torch.tensor(2.0, dtype=dtype)
+    found = KERNELS[kernel](anchors, keys, beta, Selection(*groups), ("mean", "extremes"))
+    moving = (found.lse, found.lse2, found.mean, found.hardest, found.easiest)
+    assert all(values.isfinite().all() for values in moving)
+    assert found.count.tolist() == [0, 7, 0, 7]
+    total = sum(values.sum() / torch.finfo(dtype).max for values in moving)
+    to_anchors, to_keys = torch.autograd.grad(total, (anchors, keys))
+    assert to_anchors.isfinite().all() and to_keys.isfinite().all()
+    assert not to_anchors[[0, 2]].any()
+
+
+@every_kernel
+def test_large_scores_neither_overflow_nor_underflow(kernel: str) -> None:
+    z1, z2 = 40 * layouts.random(4, 3, seed=0), 40 * layouts.random(4, 3, seed=1)
+    pairs = F.two_view(z1.float(), z2.float(), normalize=False)
+    found = F.contrast_of(pairs, 0.05, kernel=kernel)
+    rows = reference.two_view_rows(z1.float().numpy(), z2.float().numpy(), 20.0, normalize=False)
+    assert max(map(abs, found.negative.tolist())) > 1e4  # exp of which is no float
+    expected = [reference.gap(row.positive, row.negatives) for row in rows]
+    assert found.gap.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@every_power
+@every_kernel
+@pytest.mark.parametrize(
+    "name",
+    ["two views: own", "labels, out: shared", "labels, in: own", "three views, in: shared"],
+)
+def test_the_slope_is_infonces_derivative_in_beta(name: str, kernel: str, power: float) -> None:
+    case = layouts.case_of(name)
+    beta = torch.tensor(1 / TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    pairs = case.build(case.inputs)
+    found = F.contrast_of(pairs, beta.reciprocal(), power=power, kernel=kernel, slope=True)
+    # Of the plain pool: whatever the power, InfoNCE is InfoNCE.
+    plain = F.contrast_of(pairs, beta.reciprocal(), kernel=kernel)
+    (expected,) = torch.autograd.grad(F.infonce(plain), beta)
+    assert not found.slope.requires_grad
+    assert float(found.reduce(found.slope)) == pytest.approx(float(expected), rel=1e-10)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("power", "limit"),
+    [(1e-9, 0.0), (-1e-12, 0.0), (1e-300, 0.0), (1e17, math.inf), (-1e39, -math.inf)],
+)
+def test_extreme_powers_are_their_limits(
+    power: float, limit: float, dtype: torch.dtype, kernel: str
+) -> None:
+    pairs = F.two_view(*(layouts.random(4, 3, seed=seed).to(dtype) for seed in (0, 1)))
+    found = F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel)
+    expected = F.contrast_of(pairs, TEMPERATURE, power=limit, kernel=kernel)
+    torch.testing.assert_close(found.gap, expected.gap, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.negative2, expected.negative2, rtol=1e-6, atol=1e-6)
+
+
+@every_kernel
+@pytest.mark.parametrize("power", [0.009, 0.003, 1e-5, 1e-7, -1e-4])
+def test_a_power_near_zero_keeps_the_precision_of_float32(power: float, kernel: str) -> None:
+    z1, z2 = (layouts.random(6, 3, seed=seed).float() for seed in (0, 1))
+    found = F.contrast_of(F.two_view(z1, z2), 0.1, power=power, kernel=kernel)
+    rows = reference.two_view_rows(z1.numpy(), z2.numpy(), 10.0)
+    expected = [reference.holder_gap(row.positive, row.negatives, power) for row in rows]
+    assert found.gap.dtype == torch.float32
+    assert found.gap.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+# --- Several pairs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["labels, out: plain", "labels, in: plain", "three views, out: own", "two views: ids"]
+)
+def test_several_pairs_are_concatenated_with_their_positives(name: str) -> None:
+    case = layouts.case_of(name)
+    pairs = case.build(case.inputs)
+    one, two = F.contrast_of(pairs, TEMPERATURE), F.contrast_of((pairs, pairs), TEMPERATURE)
+    assert torch.equal(two.gap, torch.cat([one.gap, one.gap]))
+    torch.testing.assert_close(F.infonce(two), F.infonce(one), rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        F.effective_sample_size(two, with_positive=True),
+        F.effective_sample_size(one, with_positive=True),
+        rtol=1e-14,
+        atol=0,
+    )
+
+
+@pytest.mark.parametrize(
+    "read", [F.infonce, F.dcl, F.flatnce, F.gradient_gain, F.mutual_information]
+)
+def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read) -> None:
+    first, second = (
+        layouts.case_of(f"{layout}: plain") for layout in ("two views", "labels, out")
+    )
+    parts = first.build(first.inputs), second.build(second.inputs)
+    one, two = (F.contrast_of(part, TEMPERATURE) for part in parts)
+    both = F.contrast_of(parts, TEMPERATURE)
+    expected = torch.cat([read(one, reduction="none"), read(two, reduction="none")])
+    torch.testing.assert_close(read(both, reduction="none"), expected, rtol=1e-12, atol=1e-14)
+
+
+# --- Derivatives by differences ------------------------------------------------------------------
+
+CHECKED = ["two views: own", "two towers: shared", "three views, out: plain", "labels, in: plain"]
+
+
+@pytest.mark.parametrize("statistic", ["gap", "negative2"])
+@pytest.mark.parametrize("name", [*CHECKED, "queue and batch: plain"])
+@every_kernel
+def test_gradcheck_passes_for_the_statistics(name: str, kernel: str, statistic: str) -> None:
+    case = layouts.case_of(name)
+    wanted = [key for key in case.inputs if key not in case.constants]
+
+    def function(tau: Tensor, *values: Tensor) -> Tensor:
+        given = {**case.inputs, **dict(zip(wanted, values, strict=True))}
+        found = F.contrast_of(case.build(given), tau, kernel=kernel)
+        return kept(found, getattr(found, statistic))
+
+    leaves = case.leaves()
+    tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(function, (tau, *(leaves[key] for key in wanted)), fast_mode=True)
+
+
+@pytest.mark.parametrize("objective", [F.infonce, F.dcl])
+@pytest.mark.parametrize("name", CHECKED)
+@every_kernel
+def test_gradcheck_passes_for_infonce_and_dcl(objective, name: str, kernel: str) -> None:
+    case = layouts.case_of(name)
+    leaves = case.leaves()
+
+    def function(*values: Tensor) -> Tensor:
+        given = dict(zip(case.inputs, values, strict=True))
+        return objective(F.contrast_of(case.build(given), TEMPERATURE, kernel=kernel))
+
+    assert gradcheck(function, tuple(leaves.values()), fast_mode=True)
+
+
+@every_power
+@every_kernel
+def test_gradcheck_passes_for_holders_log_form(power: float, kernel: str) -> None:
+    case = layouts.case_of("two views: own")
+    leaves = case.leaves()
+
+    def function(*values: Tensor) -> Tensor:
+        given = dict(zip(case.inputs, values, strict=True))
+        pairs = case.build(given)
+        return F.dcl(F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel))
+
+    assert gradcheck(function, tuple(leaves.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("objective", [F.infonce, F.dcl])
+def test_the_dense_kernel_can_be_differentiated_twice(objective) -> None:
+    case = layouts.case_of("two views: own")
+    leaves = case.leaves()
+
+    def function(*values: Tensor) -> Tensor:
+        given = dict(zip(case.inputs, values, strict=True))
+        return objective(F.contrast_of(case.build(given), TEMPERATURE, kernel="dense"))
+
+    assert gradgradcheck(function, tuple(leaves.values()), fast_mode=True)
+
+
+def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one() -> None:
+    case = layouts.case_of("two views: plain")
+    found, leaves = contrast_of_leaves(case, "chunked")
+    (gradient,) = torch.autograd.grad(F.dcl(found), leaves["z1"], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"differentiate|autograd"):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("read", [F.infonce, F.dcl, F.flatnce])
+def test_the_dense_kernel_goes_through_torchs_function_transforms(read) -> None:
+    z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
+
+    def loss(z: Tensor) -> Tensor:
+        return read(F.contrast_of(F.two_view(z, z2), TEMPERATURE, kernel="dense"))
+
+    leaf = z1.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(z1), expected, rtol=1e-12, atol=1e-12)
+    several = torch.stack([z1, 2 * z1, z2])
+    torch.testing.assert_close(
+        torch.func.vmap(loss)(several), torch.stack([loss(z) for z in several])
+    )
+
+
+# --- Which kernel --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "m", "expected"),
+    [
+        ("auto", 2048, 2048, dense),
+        ("auto", 2048, 2049, chunked),
+        ("auto", 1, 2**22, dense),
+        ("dense", 2**20, 2**20, dense),
+        ("chunked", 2, 2, chunked),
+    ],
+)
+def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(
+    name: str, n: int, m: int, expected: object
+) -> None:
+    assert kernels.DENSE_LIMIT == 2**22
+    assert choose_kernel(name, n, m, torch.randn(2, 2)) is expected.row_statistics
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(64, "dense"), (63, "chunked")])
+def test_contrast_of_follows_the_rule(monkeypatch, limit: int, runs: str) -> None:
+    called = []
+    original = dict(KERNELS)
+    spies = {
+        name: lambda *given, name=name: called.append(name) or original[name](*given)
+        for name in original
+    }
+    monkeypatch.setattr(kernels, "KERNELS", spies)
+    monkeypatch.setattr(kernels, "DENSE_LIMIT", limit)
+    F.contrast_of(F.two_view(torch.randn(4, 3), torch.randn(4, 3)), TEMPERATURE)
+    assert called == [runs]
+
+
+def test_an_unknown_kernel_is_refused_with_the_known_ones() -> None:
+    pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
+    with pytest.raises(ValueError, match=r"kernel='fast' is unknown.*auto, dense, chunked"):
+        F.contrast_of(pairs, TEMPERATURE, kernel="fast")
+
+
+# --- Importance weights --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_positive", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"two views: {options}" for options in ["plain", "ids masked shared", "own"]),
+        "left tower: raw ids masked own",
+        "three views, in: plain",
+        "labels, in: masked shared",
+        "queue and batch: ids",
+    ],
+)
+def test_importance_weights_are_those_of_the_reference(name: str, with_positive: bool) -> None:
+    case = layouts.case_of(name.replace("masked shared", "shared") if "labels" in name else name)
+    pairs = case.build(case.inputs)
+    pairs = pairs[0] if isinstance(pairs, tuple) else pairs
+    found = F.importance_weights(pairs, TEMPERATURE, with_positive=with_positive)
+    scores = layouts.scores_of(case, case.inputs, torch.tensor(TEMPERATURE, dtype=torch.float64))
+    assert len(found) == len(scores)
+    torch.testing.assert_close(found.sum(dim=1), torch.ones(len(found), dtype=torch.float64))
+    expected = [
+        reference.softmax([*negatives.tolist(), *(positives.tolist() if with_positive else [])])
+        for positives, negatives in scores
+    ]
+    weighing = [sorted(weight for weight in row if weight > 0) for row in found.tolist()]
+    assert weighing == [near(sorted(row)) for row in expected]
+
+
+def test_importance_weights_stand_in_the_columns_of_the_keys() -> None:
+    case = layouts.case_of("two views: own")
+    pairs = case.build(case.inputs)
+    found = F.importance_weights(pairs, TEMPERATURE, with_positive=True)
+    assert found.shape == (10, 10 + layouts.HARD + 1)
+    assert not found[:, :10][pairs.negatives.block()].any()
+    rows = layouts.rows_of(case, TEMPERATURE)
+    expected = [
+        reference.importance_weights(row.positive, row.negatives, with_positive=True)
+        for row in rows
+    ]
+    assert found[:, -1].tolist() == near([weights[0] for weights in expected])
+    assert found[:, 10:12].flatten().tolist() == near(
+        [weight for weights in expected for weight in weights[-2:]]
+    )
+
+
+def test_importance_weights_are_flatnces_gradient_by_the_scores() -> None:
+    z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
+    (pairs,) = F.two_tower(z1, z2, directions="left", normalize=False)
+    logits = (z1 @ z2.T / TEMPERATURE).requires_grad_()
+    F.flatnce(F.contrast_from_logits(logits, torch.arange(5)), reduction="sum").backward()
+    expected = F.importance_weights(pairs, TEMPERATURE) - torch.eye(5, dtype=torch.float64)
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-12, atol=1e-12)
+
+
+# --- From logits ---------------------------------------------------------------------------------
+
+
+def logits_with_masks() -> tuple[Tensor, Tensor]:
+    logits = 3 * layouts.random(6, 5, seed=3)
+    logits[0, 2] = logits[1, 0] = logits[1, 1] = logits[5, 3] = -math.inf
+    return logits, torch.tensor([0, 4, 2, 2, 1, 0])
+
+
+def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries() -> None:
+    logits, target = logits_with_masks()
+    found = F.contrast_from_logits(logits, target)
+    rows = []
+    for row, place in zip(logits.tolist(), target.tolist(), strict=True):
+        others = [s for j, s in enumerate(row) if j != place and s != -math.inf]
+        rows.append((row[place], others))
+    assert found.positive.tolist() == near([positive for positive, _ in rows])
+    assert found.gap.tolist() == near([reference.gap(*row) for row in rows])
+    assert found.negative2.tolist() == near(
+        [reference.log_sum_exp([2 * s for s in others]) for _, others in rows]
+    )
+    assert found.count.tolist() == [len(others) for _, others in rows]
+    assert found.hardest.tolist() == near([max(others) for _, others in rows])
+    assert math.isnan(found.beta)  # the logits hide it
+
+
+def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_masks() -> None:
+    logits, target = logits_with_masks()
+    leaf = logits.clone().requires_grad_()
+    F.dcl(F.contrast_from_logits(leaf, target), reduction="sum").backward()
+    expected = torch.zeros_like(logits)
+    for i, place in enumerate(target.tolist()):
+        others = [j for j in range(5) if j != place and logits[i, j] != -math.inf]
+        by_positive, by_negatives = reference.dcl_gradient(
+            float(logits[i, place]), logits[i, others].tolist()
+        )
+        expected[i, place] = by_positive
+        expected[i, others] = torch.tensor(by_negatives, dtype=torch.float64)
+    torch.testing.assert_close(leaf.grad, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck_passes_for_a_contrast_from_logits() -> None:
+    logits, target = logits_with_masks()
+    finite = logits.clamp_min(-9.0).requires_grad_()
+
+    def function(values: Tensor) -> Tensor:
+        found = F.contrast_from_logits(values.masked_fill(logits == -math.inf, -math.inf), target)
+        return torch.stack([found.gap, found.negative2])
+
+    assert gradcheck(function, (finite,))
+
+
+# --- Precision -----------------------------------------------------------------------------------
+
+
+@every_kernel
+@pytest.mark.parametrize("name", ["two views: own", "two towers: shared", "labels, out: plain"])
+def test_autocast_does_not_change_a_contrast(name: str, kernel: str) -> None:
+    case = layouts.case_of(name)
+
+    def run(autocast: bool) -> tuple[Tensor, ...]:
+        leaves = case.leaves(torch.float32)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = F.contrast_of(case.build(leaves), TEMPERATURE, kernel=kernel)
+            loss = F.dcl(found)
+        return found.gap, found.negative2, *torch.autograd.grad(loss, leaves.values())
+
+    torch.testing.assert_close(run(True), run(False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("with_positive", [False, True])
+def test_autocast_does_not_change_importance_weights(with_positive: bool) -> None:
+    case = layouts.case_of("two views: own")
+    pairs = case.build(case.leaves(torch.float32))
+    expected = F.importance_weights(pairs, TEMPERATURE, with_positive=with_positive)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = F.importance_weights(pairs, TEMPERATURE, with_positive=with_positive)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["two views: own", "two towers: shared", "labels, in: plain"])
+def test_half_precision_inputs_are_computed_in_float32(
+    name: str, dtype: torch.dtype, kernel: str
+) -> None:
+    case = layouts.case_of(name)
+    half = {key: value.to(dtype) for key, value in case.inputs.items()}
+    found = F.contrast_of(case.build(half), TEMPERATURE, kernel=kernel)
+    full = {key: value.float() for key, value in half.items()}
+    expected = F.contrast_of(case.build(full), TEMPERATURE, kernel=kernel)
+    assert found.gap.dtype == torch.float32
+    assert torch.equal(found.gap, expected.gap)
+    assert torch.equal(found.negative2, expected.negative2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
+    logits, target = logits_with_masks()
+    found = F.contrast_from_logits(logits.to(dtype), target)
+    expected = F.contrast_from_logits(logits.to(dtype).float(), target)
+    assert found.gap.dtype == torch.float32
+    assert torch.equal(found.gap, expected.gap)
+
+
+@pytest.mark.parametrize("given", [0.4, torch.tensor(0.4), torch.tensor([0.4])], ids=str)
+def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given: float | Tensor) -> None:
+    pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
+    expected = F.contrast_of(pairs, 0.4).gap
+    torch.testing.assert_close(F.contrast_of(pairs, given).gap, expected, rtol=1e-6, atol=1e-6)
+
+
+# --- The record ----------------------------------------------------------------------------------
+
+
+def test_a_detached_contrast_has_the_same_numbers_and_no_history() -> None:
+    case = layouts.case_of("labels, in: plain")
+    found, _ = contrast_of_leaves(case, "dense")
+    detached = found.detach()
+    assert not any(
+        t.requires_grad
+        for t in (detached.positive, detached.negative, detached.negative2, detached.beta)
+    )
+    assert not detached.positives.lse.requires_grad
+    assert torch.equal(detached.gap, found.gap)
+    assert torch.equal(F.infonce(detached), F.infonce(found))
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 6.0)])
+def test_only_the_mean_is_weighted(reduction: str, expected: float) -> None:
+    rows = torch.tensor([1.0, 2.0, 4.0])
+    weight = torch.tensor([0.0, 2.0, 1.0])
+    contrast = Contrast(rows, rows, rows, rows, rows, torch.tensor(1.0), weight=weight)
+    assert float(contrast.reduce(rows, reduction)) == pytest.approx(expected)
+    assert contrast.reduce(rows, "none").tolist() == [0.0, 2.0, 4.0]
+
+
+def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch) -> None:
+    # Four processes of four rows; the two rows of this one are all that have a positive.
+    monkeypatch.setattr("flatnce.core.distributed.mean", lambda local: local / 4)
+    pairs = F.labelled(layouts.random(4, 3, seed=0), torch.tensor([0, 0, 1, 2]))
+    contrast = F.contrast_of(replace(pairs, gathered=True), TEMPERATURE)
+    assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
+
+
+@every_power
+@pytest.mark.parametrize("reader", [F.mutual_information, F.gradient_gain, F.saturated_share])
+def test_what_is_said_of_infonce_does_not_depend_on_the_power(reader, power: float) -> None:
+    pairs = F.multi_view([layouts.random(5, 3, seed=seed) for seed in range(3)])
+    plain = F.contrast_of(pairs, TEMPERATURE)
+    found = F.contrast_of(pairs, TEMPERATURE, power=power)
+    assert float(reader(found)) == pytest.approx(float(reader(plain)), rel=1e-12)
+
+
+def test_a_list_of_pairs_is_taken_like_a_tuple() -> None:
+    towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
+    found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
+    assert torch.equal(found, expected)
+
+
+def test_weights_of_two_directions_at_once_are_refused() -> None:
+    run_forked(
+        "import torch; from flatnce import functional as F\n"
+        "try: F.importance_weights(F.two_tower(torch.eye(3), torch.eye(3)), 0.1)\n"
+        "except ValueError as error: assert 'one direction' in str(error)\n"
+        "else: raise SystemExit('not refused')"
+    )
+
+
+def test_importance_weights_at_a_power_are_those_of_its_gradient() -> None:
+    z = layouts.random(5, 3, seed=0)
+    pairs = F.two_tower(z, layouts.random(5, 3, seed=1), directions="left")[0]
+    found = F.importance_weights(pairs, TEMPERATURE, power=2.0)
+    expected = F.importance_weights(pairs, TEMPERATURE / 2)
+    torch.testing.assert_close(found, expected)

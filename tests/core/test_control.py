@@ -1,0 +1,606 @@
+"""Schedules, Algorithm S1 corrected, the exact solve, and temperatures that are learned."""
+
+import io
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layouts
+import reference
+from flatnce import (
+    DCL,
+    EssController,
+    FlatNCE,
+    HolderFlatNCE,
+    InfoNCE,
+    KeyQueue,
+    LearnedTemperature,
+)
+from flatnce import functional as F
+from flatnce.core.control import Constant, Cosine, Linear, Schedule
+from forked import run_forked
+
+FLOAT32 = 1e-6  # relative: a controller's β is a float32
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def saved_and_loaded(state: dict) -> dict:
+    """Through a file, as a checkpoint, and read by the loader that runs no code."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# --- Schedules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [0, 1, 10**9])
+def test_a_constant_is_the_same_at_every_step(step):
+    assert float(Constant(0.3).at(torch.tensor(step))) == pytest.approx(0.3, rel=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("step", "value"), [(0, 0.6), (25, 0.5), (50, 0.4), (75, 0.3), (100, 0.2), (1000, 0.2)]
+)
+def test_a_line_meets_its_ends_and_its_middle(step, value):
+    found = Linear(0.6, 0.2, steps=100).at(torch.tensor(step))
+    assert float(found) == pytest.approx(value, rel=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("step", "value"),
+    [(0, 0.6), (25, 0.4 + 0.2 * math.sqrt(0.5)), (50, 0.4), (100, 0.2), (1000, 0.2)],
+)
+def test_half_a_cosine_meets_its_ends_and_its_middle(step, value):
+    found = Cosine(0.6, 0.2, steps=100).at(torch.tensor(step))
+    assert float(found) == pytest.approx(value, rel=FLOAT32)
+
+
+@pytest.mark.parametrize("kind", [Linear, Cosine])
+def test_a_schedule_may_rise(kind):
+    assert float(kind(0.1, 0.5, steps=10).at(torch.tensor(5))) == pytest.approx(0.3, rel=FLOAT32)
+
+
+@pytest.mark.parametrize("schedule", [Constant(0.1), Linear(0.1, 1.0, 5), Cosine(0.1, 1.0, 5)])
+def test_a_schedule_is_known_as_one(schedule):
+    assert isinstance(schedule, Schedule)
+    assert schedule.at(torch.tensor(3)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [Linear, Cosine])
+def test_a_schedule_over_no_steps_is_refused(kind):
+    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
+        kind(0.1, 0.2, steps=0)
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_a_schedule_as_temperature_is_followed_and_saved(kernel):
+    z1, z2 = random(5, 3), random(5, 3, seed=1)
+    schedule = Linear(1.0, 0.2, steps=4)
+    loss_fn, expected = FlatNCE(temperature=schedule, kernel=kernel), []
+    for step in range(3):
+        loss_fn(z1, z2)
+        expected.append(1.0 - 0.2 * step)
+        assert float(loss_fn.last.temperature) == pytest.approx(expected[-1], rel=FLOAT32)
+    restored = FlatNCE(temperature=schedule, kernel=kernel)
+    restored.load_state_dict(saved_and_loaded(loss_fn.state_dict()))
+    restored(z1, z2)
+    assert float(restored.last.temperature) == pytest.approx(0.4, rel=FLOAT32)
+
+
+def test_a_schedule_stands_still_in_eval_mode():
+    loss_fn = FlatNCE(temperature=Linear(1.0, 0.2, steps=4)).eval()
+    loss_fn(random(5, 3), random(5, 3, seed=1))
+    assert int(loss_fn.temperature_source.step) == 0
+
+
+# --- Algorithm S1, corrected ---------------------------------------------------------------------
+
+POSITIVE, NEGATIVES = 0.8, [0.9, 0.1, -0.3, 0.4, -0.9, 0.2, 0.5]
+
+
+def ess_of_row(beta: Tensor) -> Tensor:
+    """The package's ESS of the row above, whose scores come without beta."""
+    logits = beta.double() * torch.tensor([[POSITIVE, *NEGATIVES]], dtype=torch.float64)
+    return F.effective_sample_size(F.contrast_from_logits(logits, torch.tensor([0])))
+
+
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("start", [1.0, 100.0])
+@pytest.mark.parametrize("rate", [0.01, 0.05])
+def test_the_controller_takes_the_corrected_step_every_time(target, start, rate):
+    controller = EssController(target, rate=rate, temperature_at_start=1 / start)
+    state, beta, betas, expected = controller.init(), start, [], []
+    for _ in range(150):
+        state = controller.update(state, ess_of_row(state["beta"]))
+        beta = reference.ess_step(beta, POSITIVE, NEGATIVES, target, rate)
+        betas.append(float(state["beta"]))
+        expected.append(beta)
+    assert betas == pytest.approx(expected, rel=1e-4)
+    assert int(state["step"]) == 150
+
+
+@pytest.mark.parametrize("start", [0.5, 2.0])
+def test_the_printed_step_runs_away_where_the_corrected_one_arrives(start):
+    # Errata 10: from either side of the solution.
+    target = 0.5
+    solved = reference.beta_of_ess([(POSITIVE, NEGATIVES)], target)
+    controller = EssController(target, temperature_at_start=1 / (start * solved))
+    state, printed = controller.init(), start * solved
+    for _ in range(400):
+        state = controller.update(state, ess_of_row(state["beta"]))
+        printed = reference.ess_step_as_printed(
+            printed, POSITIVE, NEGATIVES, target, scores_carry_beta=True
+        )
+    assert abs(math.log(float(state["beta"]) / solved)) < 0.015
+    assert abs(math.log(printed / solved)) > 4
+
+
+@pytest.mark.parametrize("ess", [0.9, 0.1])
+def test_the_temperature_stops_at_its_bounds(ess):
+    controller = EssController(0.5, rate=0.5, temperature_at_start=1.0, lowest=0.25, highest=3.0)
+    state = controller.init()
+    for _ in range(20):
+        state = controller.update(state, torch.tensor(ess))
+    bound = 0.25 if ess > 0.5 else 3.0
+    assert float(controller.temperature(state)) == pytest.approx(bound, rel=FLOAT32)
+
+
+def test_an_ess_at_its_target_asks_for_less_beta_as_printed_in_the_reference():
+    controller = EssController(0.5)
+    state = controller.update(controller.init(), torch.tensor(0.5))
+    assert float(state["beta"]) == pytest.approx(9.9, rel=FLOAT32)
+
+
+def test_the_state_is_a_dict_of_tensors_that_a_checkpoint_holds():
+    controller = EssController(Cosine(0.8, 0.2, steps=100))
+    state = controller.init()
+    for _ in range(7):
+        state = controller.update(state, ess_of_row(state["beta"]))
+    restored = saved_and_loaded(state)
+    assert type(state) is dict and all(type(value) is Tensor for value in state.values())
+    assert {name: value.item() for name, value in restored.items()} == {
+        name: value.item() for name, value in state.items()
+    }
+    went_on = controller.update(state, ess_of_row(state["beta"]))
+    resumed = controller.update(restored, ess_of_row(restored["beta"]))
+    assert went_on["beta"].item() == resumed["beta"].item()
+
+
+def test_an_update_leaves_the_old_state_alone():
+    controller = EssController(0.5)
+    state = controller.init()
+    controller.update(state, torch.tensor(0.9))
+    assert float(state["beta"]) == 10.0 and int(state["step"]) == 0
+
+
+@pytest.mark.parametrize("target", [0.0, -0.1, 1.5, math.nan])
+def test_a_target_outside_the_unit_interval_is_refused(target):
+    with pytest.raises(ValueError, match=r"target=.*: an ESS lies in \(1/m, 1\]"):
+        EssController(target)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.01])
+def test_an_impossible_rate_is_refused(rate):
+    with pytest.raises(ValueError, match=f"rate={rate} must lie in"):
+        EssController(0.5, rate=rate)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"temperature_at_start": 0.0, "lowest": 0.0},
+        {"temperature_at_start": 5.0, "highest": 1.0},
+        {"lowest": 0.5},
+        {"highest": math.inf},
+    ],
+)
+def test_impossible_bounds_are_refused(bounds):
+    with pytest.raises(ValueError, match=r"temperature_at_start=.* must lie between lowest="):
+        EssController(0.5, **bounds)
+
+
+# --- The controller inside an objective ----------------------------------------------------------
+
+
+def views(size: int = 12, width: int = 6) -> tuple[Tensor, Tensor]:
+    z = random(size, width)
+    return z, z + 0.3 * random(size, width, seed=1)
+
+
+def driven(loss_fn: FlatNCE, steps: int) -> FlatNCE:
+    """The objective after some steps on the same batch."""
+    batch = views()
+    for _ in range(steps):
+        loss_fn(*batch)
+    return loss_fn
+
+
+@pytest.mark.parametrize("start", [1.0, 100.0])
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_from_both_sides_the_controller_reaches_what_the_exact_solve_says(start, kernel):
+    # The solution is 5.5, which is 290 steps of 1 % below 100.
+    controller = EssController(0.2, temperature_at_start=1 / start)
+    loss_fn = driven(FlatNCE(temperature=controller, kernel=kernel), 310)
+    solved = 1 / float(F.temperature_for_ess(F.two_view(*views()), 0.2, kernel=kernel))
+    assert float(loss_fn.temperature_source.beta) == pytest.approx(solved, rel=0.0201)
+    assert float(loss_fn.last.ess) == pytest.approx(0.2, abs=0.005)
+
+
+def test_a_target_that_is_high_early_and_relaxed_later_is_followed():
+    schedule = Cosine(0.8, 0.3, steps=200)
+    loss_fn = driven(FlatNCE(temperature=EssController(schedule, temperature_at_start=0.8)), 30)
+    off = []
+    for step in range(30, 240):
+        driven(loss_fn, 1)
+        off.append(abs(float(loss_fn.last.ess) - float(schedule.at(torch.tensor(step)))))
+    assert max(off) < 0.015
+    assert float(loss_fn.last.ess) == pytest.approx(0.3, abs=0.01)
+
+
+def test_beta_is_a_buffer_that_a_checkpoint_restores():
+    controller = EssController(Cosine(0.9, 0.3, steps=50))
+    whole = driven(FlatNCE(temperature=controller), 20)
+    saved = saved_and_loaded(whole.state_dict())
+    assert set(saved) == {"temperature_source.beta", "temperature_source.step"}
+    restored = FlatNCE(temperature=controller)
+    restored.load_state_dict(saved)
+    driven(whole, 20), driven(restored, 20)
+    assert restored.temperature_source.beta.item() == whole.temperature_source.beta.item()
+    assert restored.temperature_source.step.item() == 40
+    assert whole.temperature_source.beta.item() != saved["temperature_source.beta"].item()
+
+
+def test_beta_does_not_move_in_eval_mode():
+    loss_fn = driven(FlatNCE(temperature=EssController(0.3)), 3)
+    before = loss_fn.temperature_source.beta.item()
+    driven(loss_fn.eval(), 3)
+    assert loss_fn.temperature_source.beta.item() == before
+    assert float(loss_fn.last.temperature) == pytest.approx(1 / before, rel=FLOAT32)
+
+
+def test_the_snapshot_shows_the_temperature_that_was_used_not_the_next():
+    loss_fn = FlatNCE(temperature=EssController(0.3, temperature_at_start=0.5))
+    driven(loss_fn, 1)
+    assert float(loss_fn.last.temperature) == 0.5
+    assert float(loss_fn.temperature_source.beta) != 2.0
+
+
+def test_the_controlled_beta_is_no_parameter_and_gets_no_gradient():
+    loss_fn = FlatNCE(temperature=EssController(0.3))
+    z1, z2 = (z.requires_grad_() for z in views())
+    loss_fn(z1, z2).backward()
+    assert list(loss_fn.parameters()) == []
+    assert not loss_fn.temperature_source.beta.requires_grad
+
+
+@pytest.mark.parametrize("objective", [InfoNCE, DCL, partial(HolderFlatNCE, gamma=1.0)])
+def test_other_objectives_are_controlled_alike(objective):
+    controller = EssController(0.3, temperature_at_start=0.5)
+    expected = driven(FlatNCE(temperature=controller), 5)
+    found = driven(objective(temperature=controller), 5)
+    assert found.temperature_source.beta.item() == expected.temperature_source.beta.item()
+
+
+def test_the_gradient_of_a_controlled_step_is_at_the_beta_the_loss_was_taken_at():
+    # The buffer is written before backward runs; backward must not see that.
+    gradients = []
+    for temperature in (EssController(0.3, temperature_at_start=0.5, rate=0.5), 0.5):
+        z1, z2 = (z.clone().requires_grad_() for z in views())
+        FlatNCE(temperature=temperature)(z1, z2).backward()
+        gradients.append(z1.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_the_gradient_of_a_step_is_at_the_queue_the_loss_was_taken_at(in_batch, kernel):
+    gradients = []
+    for training in (True, False):  # in training mode the step overwrites the whole queue
+        queue = KeyQueue(12, 6).double()
+        queue.enqueue(random(12, 6, seed=5), torch.arange(12))
+        loss_fn = FlatNCE(queue=queue, in_batch=in_batch, kernel=kernel).train(training)
+        query, key = (z.clone().requires_grad_() for z in views())
+        loss_fn(query, key, ids=torch.arange(6, 18)).backward()
+        gradients.append(query.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("target", [1 / 16, 0.01])
+def test_a_target_of_one_negative_or_less_is_refused(target):
+    # 9 samples: 16 negatives a row.
+    loss_fn = FlatNCE(temperature=EssController(target))
+    with pytest.raises(ValueError, match=r"ess_target .*not in \(1/m, 1\] for m negatives; raise"):
+        loss_fn(*views(9))
+
+
+def test_a_target_just_above_one_negative_is_accepted():
+    loss_fn = FlatNCE(temperature=EssController(1.001 / 16))
+    assert math.isfinite(float(loss_fn(*views(9))))
+
+
+def test_one_row_of_few_negatives_does_not_rule_a_target_out():
+    # 22 negatives a row, and 2 for the first sample's two: one negative a row is 0.083.
+    mask = torch.zeros(12, 12, dtype=torch.bool)
+    mask[0, 2:] = True
+    accepted, refused = (FlatNCE(temperature=EssController(target)) for target in (0.1, 0.08))
+    assert math.isfinite(float(accepted(*views(), false_negatives=mask)))
+    with pytest.raises(ValueError, match=r"ess_target \(value 0\.08"):
+        refused(*views(), false_negatives=mask)
+
+
+# --- The exact solve -----------------------------------------------------------------------------
+
+SOLVED = ["two views: plain", "two towers: raw ids masked own", "labels, out: plain"]
+
+
+@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize("target", [0.4, 0.6, 0.8])
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_the_solve_equals_the_slow_definition(name, target, kernel):
+    case = layouts.case_of(name)
+    rows = [(row.positive, row.negatives) for row in layouts.rows_of(case, 1.0)]
+    expected = 1 / reference.beta_of_ess(rows, target)
+    found = F.temperature_for_ess(case.build(case.inputs), target, kernel=kernel)
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.9, 0.999])
+def test_the_solve_meets_its_target(target):
+    pairs = F.two_view(*views())
+    found = F.contrast_of(pairs, F.temperature_for_ess(pairs, target))
+    assert float(F.effective_sample_size(found)) == pytest.approx(target, abs=1e-9)
+
+
+def test_a_larger_target_takes_a_larger_temperature():
+    pairs = F.two_view(*views())
+    targets = np.linspace(0.06, 0.99, 9)
+    found = np.array([float(F.temperature_for_ess(pairs, float(target))) for target in targets])
+    assert (np.diff(found) > 0).all()
+
+
+def test_ess_falls_as_beta_grows():
+    pairs = F.two_view(*views())
+    found = [
+        float(F.effective_sample_size(F.contrast_of(pairs, 1 / beta)))
+        for beta in np.logspace(-3, 3, 40)
+    ]
+    assert (np.diff(found) < 0).all()
+
+
+def test_beyond_the_bracket_the_nearer_end_is_returned():
+    like = torch.zeros((), dtype=torch.float64)
+    always = torch.ones((), dtype=torch.float64)
+    assert float(F.solve_for_ess(lambda beta: always, 0.5, like)) == pytest.approx(1e5, rel=1e-9)
+    assert float(F.solve_for_ess(lambda beta: 0 * always, 0.5, like)) == pytest.approx(1e-3)
+
+
+def test_a_target_of_all_negatives_returns_the_largest_temperature_searched():
+    assert float(F.temperature_for_ess(F.two_view(*views()), 1.0)) == pytest.approx(1e3, rel=1e-6)
+
+
+def test_the_solve_takes_a_target_on_the_device():
+    like = torch.zeros((), dtype=torch.float64)
+    found = F.solve_for_ess(lambda beta: 1 / beta, torch.tensor(0.25, dtype=torch.float64), like)
+    assert float(found) == pytest.approx(4.0, rel=1e-10)
+
+
+def test_the_solve_keeps_the_precision_of_its_embeddings():
+    pairs = F.two_view(*(z.float() for z in views()))
+    found = F.temperature_for_ess(pairs, 0.5)
+    exact = F.temperature_for_ess(F.two_view(*views()), 0.5)
+    assert found.dtype == torch.float32
+    assert float(found) == pytest.approx(float(exact), rel=1e-4)
+
+
+def test_the_solve_has_no_gradient():
+    z1, z2 = (z.requires_grad_() for z in views())
+    assert not F.temperature_for_ess(F.two_view(z1, z2), 0.5).requires_grad
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, 1.1, math.nan])
+def test_the_solve_refuses_a_target_outside_the_unit_interval(target):
+    with pytest.raises(ValueError, match=r"target=.*: an ESS lies in \(1/m, 1\]"):
+        F.temperature_for_ess(F.two_view(*views()), target)
+
+
+@pytest.mark.parametrize("target", [1 / 16, 0.01])
+def test_the_solve_refuses_a_target_of_one_negative_or_less(target):
+    with pytest.raises(ValueError, match=r"ess_target .*not in \(1/m, 1\] for m negatives; raise"):
+        F.temperature_for_ess(F.two_view(*views(9)), target)
+
+
+# --- A temperature that is learned ---------------------------------------------------------------
+
+
+def tau(value: float = 0.4) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(value, dtype=torch.float64))
+
+
+def queue_of(size: int = 6) -> KeyQueue:
+    queue = KeyQueue(size, 3).double()
+    queue.enqueue(random(size - 1, 3, seed=7))
+    return queue
+
+
+LEARNED: dict[str, tuple[dict, dict]] = {
+    "two views": ({}, {}),
+    "two views, hard negatives": ({}, {"negatives": random(5, 2, 3, seed=9)}),
+    "two towers": ({"layout": "two_tower"}, {"ids": torch.tensor([1, 2, 1, 3, 4])}),
+    "three views, each": ({"form": "each"}, {"more": random(5, 3, seed=2)}),
+    "three views, out": ({"form": "out"}, {"more": random(5, 3, seed=2)}),
+    "three views, in": ({"form": "in"}, {"more": random(5, 3, seed=2)}),
+    "labels, out": ({"form": "out"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
+    "labels, in": ({"form": "in"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
+    "labels, one view": ({"form": "out"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
+    "queue": ({"in_batch": False}, {}),
+}
+every_layout = pytest.mark.parametrize("layout", list(LEARNED))
+every_kernel = pytest.mark.parametrize("kernel", ["dense", "chunked"])
+
+
+def differentiated(kind: type, layout: str, temperature: nn.Parameter | float, **options):
+    """The gradients of the features and of the temperature, and the loss."""
+    built, called = LEARNED[layout]
+    if layout == "queue":
+        options["queue"] = queue_of()
+    loss_fn = kind(temperature=temperature, **built, **options)
+    features = [random(5, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+    features = features[:1] if layout == "labels, one view" else features
+    rest = dict(called)
+    if "more" in rest:
+        features.append(rest.pop("more").clone().requires_grad_())
+    loss = loss_fn(*features, **rest)
+    loss.backward()
+    by_temperature = temperature.grad if isinstance(temperature, Tensor) else None
+    return torch.cat([z.grad for z in features]), by_temperature, loss.detach()
+
+
+@every_layout
+@every_kernel
+@pytest.mark.parametrize("kind", [FlatNCE, DCL])
+def test_a_learned_temperature_gets_the_gradient_of_infonce(layout, kernel, kind):
+    options = {"kernel": kernel}
+    _, found, _ = differentiated(kind, layout, tau(), **options)
+    _, expected, _ = differentiated(InfoNCE, layout, tau(), temperature_gradient="own", **options)
+    assert float(found) == pytest.approx(float(expected), rel=1e-10, abs=1e-10)
+
+
+@every_layout
+@every_kernel
+@pytest.mark.parametrize("kind", [FlatNCE, DCL])
+def test_beside_a_learned_temperature_the_features_keep_their_gradient(layout, kernel, kind):
+    found, _, loss = differentiated(kind, layout, tau(), kernel=kernel)
+    expected, _, fixed = differentiated(kind, layout, 0.4, kernel=kernel)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert float(loss) == pytest.approx(float(fixed), rel=1e-10)
+
+
+@every_layout
+def test_infonce_learns_its_temperature_alike_either_way(layout):
+    _, found, _ = differentiated(InfoNCE, layout, tau())
+    _, expected, _ = differentiated(InfoNCE, layout, tau(), temperature_gradient="own")
+    assert float(found) == pytest.approx(float(expected), rel=1e-10, abs=1e-10)
+
+
+@every_kernel
+def test_on_request_a_temperature_follows_its_own_objective(kernel):
+    options = {"kernel": kernel, "temperature_gradient": "own"}
+    _, found, _ = differentiated(FlatNCE, "two views", tau(), **options)
+    temperature = tau()
+    features = [random(5, 3, seed=seed) for seed in (0, 1)]
+    F.dcl(F.contrast_of(F.two_view(*features), temperature, kernel="dense")).backward()
+    assert float(found) == pytest.approx(float(temperature.grad), rel=1e-10)
+    _, safe, _ = differentiated(FlatNCE, "two views", tau(), kernel=kernel)
+    assert abs(float(found) - float(safe)) > 0.01
+
+
+@pytest.mark.parametrize("gamma", [2.0, 0.5, -1.0, 0.0])
+@every_kernel
+def test_a_power_mean_learns_its_temperature_from_plain_infonce(gamma, kernel):
+    features = [random(5, 3, seed=seed) for seed in (0, 1)]
+    found, expected = tau(), tau()
+    HolderFlatNCE(gamma=gamma, temperature=found, kernel=kernel)(*features).backward()
+    F.infonce(F.contrast_of(F.two_view(*features), expected)).backward()
+    assert float(found.grad) == pytest.approx(float(expected.grad), rel=1e-9)
+
+
+def test_a_parameter_given_as_temperature_is_the_objectives_own():
+    temperature = tau()
+    loss_fn = FlatNCE(temperature=temperature)
+    assert [id(p) for p in loss_fn.parameters()] == [id(temperature)]
+    assert list(loss_fn.state_dict()) == ["temperature_source.source"]
+
+
+def test_an_expression_given_as_temperature_passes_the_gradient_on():
+    log_beta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    features = [random(5, 3, seed=seed) for seed in (0, 1)]
+    FlatNCE(temperature=(-log_beta).exp())(*features).backward()
+    _, by_temperature, _ = differentiated(InfoNCE, "two views", tau(1.0))
+    assert float(log_beta.grad) == pytest.approx(-float(by_temperature), rel=1e-10)
+
+
+def test_a_tensor_without_gradient_is_a_fixed_temperature():
+    found, _, _ = differentiated(FlatNCE, "two views", torch.tensor(0.4, dtype=torch.float64))
+    expected, _, _ = differentiated(FlatNCE, "two views", 0.4)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_log_of_beta_is_what_is_learned():
+    learned = LearnedTemperature(0.25).double()
+    assert float(learned().detach()) == pytest.approx(0.25, rel=FLOAT32)
+    loss_fn = FlatNCE(temperature=learned)
+    loss_fn(random(5, 3), random(5, 3, seed=1)).backward()
+    _, by_temperature, _ = differentiated(InfoNCE, "two views", tau(float(learned().detach())))
+    # dτ / d log β = -τ
+    expected = -float(learned().detach()) * float(by_temperature)
+    assert float(learned.log_beta.grad) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("log_beta", "bound"), [(50.0, 0.01), (-50.0, 10.0)])
+def test_a_step_beyond_the_bounds_is_taken_back(log_beta, bound):
+    learned = LearnedTemperature()
+    with torch.no_grad():
+        learned.log_beta.fill_(log_beta)
+    assert float(learned().detach()) == pytest.approx(bound, rel=1e-5)
+    assert float(learned.log_beta.detach()) == pytest.approx(-math.log(bound), rel=1e-5)
+
+
+def test_a_learned_temperature_is_saved_and_restored():
+    first, second = (FlatNCE(temperature=LearnedTemperature(start)) for start in (0.2, 0.5))
+    second.load_state_dict(saved_and_loaded(first.state_dict()))
+    assert float(second.temperature_source.source().detach()) == pytest.approx(0.2, rel=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"start": 0.0}, {"lowest": 0.5}, {"highest": 0.01}, {"highest": math.inf}]
+)
+def test_impossible_bounds_of_a_learned_temperature_are_refused(bounds):
+    with pytest.raises(ValueError, match=r"start=.* must lie between lowest="):
+        LearnedTemperature(**bounds)
+
+
+# Fresh pairs every step, the second view a little off the first; nothing holds β but its gradient.
+TRAINING = """
+import json, sys, torch
+from flatnce import FlatNCE, LearnedTemperature
+
+def betas(gradient, steps, enough):
+    draw = torch.Generator().manual_seed(1)
+    torch.manual_seed(0)
+    encoder = torch.nn.Linear(8, 4)
+    learned = LearnedTemperature(0.1, lowest=1e-30, highest=1e30)
+    loss_fn = FlatNCE(temperature=learned, temperature_gradient=gradient)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *loss_fn.parameters()], lr=1e-2)
+    found = []
+    while len(found) < steps and (not found or found[-1] < enough):
+        x = torch.randn(16, 8, generator=draw).repeat(2, 1)
+        z1, z2 = encoder(x + 0.2 * torch.randn(32, 8, generator=draw)).chunk(2)
+        optimizer.zero_grad()
+        loss_fn(z1, z2).backward()
+        optimizer.step()
+        found.append(learned.log_beta.exp().item())
+    return found
+
+safe, own = betas("infonce", 5000, 1e9), betas("own", 5000, 1e5)
+print(json.dumps({"safe": [len(safe), max(safe), safe[-1]], "own": [len(own), own[-1]]}))
+"""
+
+
+def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(
+    record_property,
+):
+    found = json.loads(run_forked(TRAINING))
+    record_property("betas", found)
+    (steps, largest, last), (naive_steps, naive_last) = found["safe"], found["own"]
+    assert steps == 5000 and largest < 40 and last < 30
+    assert naive_steps < 1600 and naive_last > 1e5

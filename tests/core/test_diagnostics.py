@@ -1,0 +1,999 @@
+"""Diagnostics against the slow definition, the gradient meter, the monitor and the verdict."""
+
+import io
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import layouts
+import reference
+from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
+from flatnce import functional as F
+from flatnce.core.contrast import Contrast
+from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
+from flatnce.core.diagnostics.geometry import rank_of_gram
+from flatnce.core.diagnostics.saturation import SATURATED_ROW
+from flatnce.core.diagnostics.verdict import (
+    COLLAPSED_RANK,
+    COLLAPSED_UNIFORMITY,
+    IDLE_SHARE,
+    PEAKED_NEGATIVES,
+    SATURATED_GAIN,
+    UNIFORM_ESS,
+)
+from flatnce.core.faults import FAULTS
+
+Slow = Callable[[reference.Row], float]
+CASES = [f"{layout}: plain" for layout in layouts.LAYOUTS] + [
+    "two views: ids masked shared",
+    "two towers: raw ids masked own",
+    "labels, out: masked shared",
+]
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def close(expected: object) -> object:
+    return pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# --- Rows against the slow definition ------------------------------------------------------------
+
+
+def pooled(row: reference.Row) -> float:
+    """All positives of a row as one score, which is the score itself where there is one."""
+    return reference.log_sum_exp(row.positives)
+
+
+def ess_with_positive(row: reference.Row) -> float:
+    first, *others = row.positives
+    return reference.effective_sample_size(first, [*others, *row.negatives], with_positive=True)
+
+
+def ceiling(row: reference.Row) -> float:
+    """log K with one positive; a guess among m + P candidates finds one of P positives."""
+    return math.log((len(row.negatives) + len(row.positives)) / len(row.positives))
+
+
+READERS: dict[str, tuple[Callable[..., Tensor], Slow]] = {
+    "ess": (
+        F.effective_sample_size,
+        lambda row: reference.effective_sample_size(row.positive, row.negatives),
+    ),
+    "ess with positive": (
+        lambda c, reduction="mean": F.effective_sample_size(
+            c, with_positive=True, reduction=reduction
+        ),
+        ess_with_positive,
+    ),
+    "gain": (
+        F.gradient_gain,
+        lambda row: reference.gradient_gain(pooled(row), row.negatives),
+    ),
+    "mi": (
+        F.mutual_information,
+        lambda row: ceiling(row) - reference.infonce(pooled(row), row.negatives),
+    ),
+    "mi ceiling": (F.mutual_information_ceiling, ceiling),
+}
+SHARES: dict[str, tuple[Callable[[F.Contrast], Tensor], Slow]] = {
+    "saturated": (
+        F.saturated_share,
+        lambda row: float(reference.gradient_gain(pooled(row), row.negatives) < SATURATED_ROW),
+    ),
+    "half asleep": (
+        lambda c: F.saturated_share(c, threshold=0.5),
+        lambda row: float(reference.gradient_gain(pooled(row), row.negatives) < 0.5),
+    ),
+    "top1": (F.retrieval_top1, lambda row: float(max(row.positives) > max(row.negatives))),
+}
+every_reader = pytest.mark.parametrize("reader", list(READERS))
+every_share = pytest.mark.parametrize("share", list(SHARES))
+# Scores a tenth, a few and a few hundred wide: flat, ordinary and saturated.
+every_temperature = pytest.mark.parametrize("temperature", [10.0, 0.4, 0.005])
+
+
+@every_case
+@every_reader
+@every_temperature
+def test_a_mean_diagnostic_equals_the_slow_definition(name, reader, temperature):
+    fast, slow = READERS[reader]
+    case = layouts.case_of(name)
+    expected = reference.mean([slow(row) for row in layouts.rows_of(case, temperature)])
+    assert float(fast(F.contrast_of(case.build(case.inputs), temperature))) == close(expected)
+
+
+@every_case
+@every_share
+@every_temperature
+def test_a_share_of_rows_equals_the_slow_definition(name, share, temperature):
+    fast, slow = SHARES[share]
+    case = layouts.case_of(name)
+    expected = reference.mean([slow(row) for row in layouts.rows_of(case, temperature)])
+    assert float(fast(F.contrast_of(case.build(case.inputs), temperature))) == close(expected)
+
+
+@every_reader
+def test_reductions_are_the_rows_their_sum_and_their_mean(reader):
+    fast, slow = READERS[reader]
+    case = layouts.case_of("two views: masked")
+    contrast = F.contrast_of(case.build(case.inputs), 0.4)
+    expected = [slow(row) for row in layouts.rows_of(case, 0.4)]
+    assert fast(contrast, reduction="none").tolist() == close(expected)
+    assert float(fast(contrast, reduction="sum")) == close(math.fsum(expected))
+
+
+@every_reader
+def test_an_unknown_reduction_is_refused(reader):
+    contrast = F.contrast_of(F.two_view(random(4, 3), random(4, 3, seed=1)), 0.4)
+    with pytest.raises(ValueError, match="reduction='average' is unknown; choose mean"):
+        READERS[reader][0](contrast, reduction="average")
+
+
+def test_the_two_effective_sample_sizes_are_different_numbers():
+    z = torch.eye(8, dtype=torch.float64)
+    contrast = F.contrast_of(F.two_view(z, z), 0.1)
+    assert float(F.effective_sample_size(contrast)) == close(1.0)
+    assert float(F.effective_sample_size(contrast, with_positive=True)) < 1.01 / 15
+
+
+@every_temperature
+def test_ess_lies_between_one_negative_and_all(temperature):
+    rows = F.contrast_of(F.two_view(random(6, 4), random(6, 4, seed=1)), temperature)
+    ess = F.effective_sample_size(rows, reduction="none")
+    assert bool((ess >= (1 - 1e-12) / 10).all()) and bool((ess <= 1 + 1e-12).all())
+
+
+def test_a_tie_with_the_hardest_negative_is_a_miss():
+    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.5, 0.0]], dtype=torch.float64)
+    contrast = F.contrast_from_logits(logits, torch.tensor([0, 0]))
+    assert float(F.retrieval_top1(contrast)) == 0.5
+
+
+# --- Geometry ------------------------------------------------------------------------------------
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def test_alignment_equals_the_slow_definition():
+    x, y = unit(random(7, 5)), unit(random(7, 5, seed=1))
+    assert float(F.alignment(x, y)) == close(reference.alignment(x.numpy(), y.numpy()))
+
+
+def test_uniformity_equals_the_slow_definition():
+    x = unit(random(7, 5))
+    assert float(F.uniformity(x)) == close(reference.uniformity(x.numpy()))
+
+
+def test_uniformity_of_a_single_point_is_zero():
+    assert float(F.uniformity(torch.ones(5, 1, dtype=torch.float64))) == close(0.0)
+
+
+def test_uniformity_needs_two_rows():
+    with pytest.raises(ValueError, match="x has 1 rows; uniformity needs at least two"):
+        F.uniformity(random(1, 5))
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+def test_effective_rank_equals_the_slow_definition(shape):
+    z = random(*shape)
+    assert float(F.effective_rank(z)) == close(reference.effective_rank(z.numpy()))
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_effective_rank_counts_equal_directions(rank):
+    z = torch.eye(6, dtype=torch.float64)[:rank].repeat(5, 1)
+    assert float(F.effective_rank(z)) == close(rank)
+
+
+def test_effective_rank_from_the_gram_matrix_is_the_same():
+    z = random(20, 5)
+    assert float(rank_of_gram(z.T @ z)) == pytest.approx(float(F.effective_rank(z)), rel=1e-8)
+
+
+# --- Gradients -----------------------------------------------------------------------------------
+
+
+def parameters_with(gradients: list[np.ndarray], dtype: torch.dtype = torch.float64) -> list:
+    found = []
+    for gradient in gradients:
+        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=dtype))
+        parameter.grad = torch.tensor(gradient).to(dtype)
+        found.append(parameter)
+    return found
+
+
+def meter_after(steps: list[list[np.ndarray]], dtype: torch.dtype = torch.float64) -> dict:
+    meter = GradientMeter()
+    for gradients in steps:
+        meter.update(parameters_with(gradients, dtype))
+    return {name: float(value) for name, value in meter.compute().items()}
+
+
+def expected_of(steps: list[list[np.ndarray]]) -> dict[str, float]:
+    flat = np.array([np.concatenate([g.ravel() for g in gradients]) for gradients in steps])
+    mean = flat.mean(axis=0)
+    noise = ((flat - mean) ** 2).sum() / (len(flat) - 1)
+    signal = max((mean**2).sum() - noise / len(flat), 0.0)
+    norms = np.linalg.norm(flat, axis=1)
+    return {"gradient_norm": norms.mean(), "gradient_snr": math.sqrt(signal / noise)}
+
+
+def drawn(steps: int, signal: float, seed: int = 0) -> list[list[np.ndarray]]:
+    """Gradients of two parameters: a constant signal under standard normal noise."""
+    draw = np.random.default_rng(seed).standard_normal
+    return [[signal + draw((30, 20)), signal + draw(400)] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("steps", [2, 3, 10])
+def test_the_meter_equals_the_numpy_computation(steps):
+    gradients = drawn(steps, signal=0.3)
+    assert meter_after(gradients) == close(expected_of(gradients))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_meter_adds_short_gradients_in_float32(dtype):
+    gradients = [
+        [torch.tensor(g).to(dtype).double().numpy() for g in step] for step in drawn(50, 0.3)
+    ]
+    expected = pytest.approx(expected_of(gradients), rel=1e-5)
+    assert meter_after(gradients, dtype) == expected
+
+
+@pytest.mark.parametrize("signal", [0.1, 1.0])
+def test_the_meter_finds_a_planted_signal(signal):
+    # 1,000 entries of size ``signal`` under noise of variance 1 each: the ratio is ``signal``.
+    assert meter_after(drawn(100, signal))["gradient_snr"] == pytest.approx(signal, rel=0.05)
+
+
+def test_pure_noise_has_no_signal():
+    # Without the noise's own share of the mean removed this would be 1 / sqrt(100) = 0.1.
+    assert meter_after(drawn(100, signal=0.0))["gradient_snr"] < 0.03
+
+
+def test_a_constant_gradient_has_its_norm_and_no_noise():
+    found = meter_after([[np.full((3, 2), 2.0)]] * 4)
+    assert found["gradient_norm"] == close(math.sqrt(24))
+    assert found["gradient_snr"] > 1e6
+
+
+def test_one_step_has_a_norm_only():
+    assert set(meter_after(drawn(1, 0.3))) == {"gradient_norm"}
+
+
+def test_a_parameter_without_gradient_counts_as_zero():
+    used, unused = parameters_with([np.ones(4), np.ones(3)])
+    unused.grad = None
+    meter = GradientMeter()
+    meter.update([used, unused])
+    assert float(meter.compute()["gradient_norm"]) == close(2.0)
+
+
+def test_the_meter_forgets_on_reset():
+    meter = GradientMeter()
+    meter.update(parameters_with([np.full(4, 9.0)]))
+    meter.reset()
+    assert meter.compute() == {}
+    meter.update(parameters_with([np.ones(9)]))
+    assert float(meter.compute()["gradient_norm"]) == close(3.0)
+
+
+def test_the_meter_refuses_a_call_before_backward():
+    with pytest.raises(ValueError, match=r"call this after loss\.backward"):
+        GradientMeter().update([torch.nn.Parameter(torch.zeros(3))])
+
+
+def test_the_meter_refuses_other_parameters_midway():
+    meter = GradientMeter()
+    meter.update(parameters_with([np.ones(4)]))
+    with pytest.raises(ValueError, match="parameters changed since the last reset"):
+        meter.update(parameters_with([np.ones(5)]))
+
+
+# --- Monitor -------------------------------------------------------------------------------------
+
+FROM_CONTRAST = {
+    "loss",
+    "mi",
+    "mi_ceiling",
+    "ess",
+    "ess_with_positive",
+    "gain",
+    "saturated",
+    "top1",
+    "negatives",
+    "temperature",
+    "step",
+    "steps",
+}
+FROM_SNAPSHOT = FROM_CONTRAST | {"alignment", "uniformity", "effective_rank"}
+
+
+def batches(steps: int, size: int = 8, width: int = 5) -> list[tuple[Tensor, Tensor]]:
+    """Views that grow alike over the steps, so that no two steps have the same numbers."""
+    found = []
+    for step in range(steps):
+        z = random(size, width, seed=10 + step)
+        found.append((z, z + 0.8 / (step + 1) * random(size, width, seed=50 + step)))
+    return found
+
+
+def watched(monitor: Monitor, steps: int = 4, **options) -> list[Snapshot]:
+    """What a monitor was shown."""
+    loss_fn = FlatNCE(temperature=0.3, **options)
+    shown = []
+    for z1, z2 in batches(steps):
+        loss_fn(z1, z2)
+        monitor.update(loss_fn.last)
+        shown.append(loss_fn.last)
+    return shown
+
+
+STEP_VALUES: dict[str, Callable[[Snapshot], Tensor]] = {
+    "loss": lambda last: last.loss,
+    "mi": lambda last: last.mi,
+    "mi_ceiling": lambda last: last.mi_ceiling,
+    "ess": lambda last: last.ess,
+    "ess_with_positive": lambda last: last.ess_with_positive,
+    "gain": lambda last: last.gain,
+    "saturated": lambda last: last.saturated,
+    "top1": lambda last: last.top1,
+    "temperature": lambda last: last.temperature,
+}
+
+
+@pytest.mark.parametrize("key", list(STEP_VALUES))
+def test_the_monitor_holds_the_mean_over_steps(key):
+    monitor = Monitor()
+    shown = watched(monitor)
+    expected = reference.mean([float(STEP_VALUES[key](last)) for last in shown])
+    assert monitor.compute()[key] == close(expected)
+
+
+def test_the_monitors_alignment_is_the_mean_over_steps():
+    monitor = Monitor()
+    watched(monitor)
+    expected = [reference.alignment(z1.numpy(), z2.numpy()) for z1, z2 in batches(4)]
+    assert monitor.compute()["alignment"] == close(reference.mean(expected))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 256])
+def test_the_monitors_uniformity_pools_potentials_of_the_first_rows(rows):
+    monitor = Monitor(rows)
+    watched(monitor)
+    potentials = [math.exp(reference.uniformity(z1[:rows].numpy())) for z1, _ in batches(4)]
+    expected = math.log(reference.mean(potentials))
+    assert monitor.compute()["uniformity"] == close(expected)
+
+
+def test_the_monitors_rank_is_that_of_all_steps_together():
+    monitor = Monitor()
+    watched(monitor)
+    everything = torch.cat([unit(z1) for z1, _ in batches(4)])
+    expected = reference.effective_rank(everything.numpy())
+    assert monitor.compute()["effective_rank"] == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+def test_the_monitors_alignment_averages_several_positives(form):
+    views = [random(6, 4, seed=seed) for seed in range(3)]
+    loss_fn, monitor = FlatNCE(temperature=0.3, form=form), Monitor()
+    loss_fn(*views)
+    monitor.update(loss_fn.last)
+    expected = [
+        reference.alignment(views[a].numpy(), views[b].numpy())
+        for a, b in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert monitor.compute()["alignment"] == close(reference.mean(expected))
+
+
+def test_the_dict_of_a_followed_loss_has_these_keys():
+    monitor = Monitor()
+    watched(monitor)
+    assert set(monitor.compute()) == FROM_SNAPSHOT
+
+
+def test_the_dict_without_geometry_has_these_keys():
+    monitor = Monitor(rows=0)
+    watched(monitor)
+    assert set(monitor.compute()) == FROM_CONTRAST | {"alignment"}
+
+
+def test_a_contrast_can_be_followed_too():
+    monitor = Monitor()
+    contrast = F.contrast_of(F.two_view(*batches(1)[0]), 0.3)
+    monitor.update(contrast)
+    numbers = monitor.compute()
+    assert set(numbers) == FROM_CONTRAST
+    assert numbers["loss"] == close(float(F.infonce(contrast)))
+    assert numbers["ess"] == close(float(F.effective_sample_size(contrast)))
+
+
+def test_a_followed_contrast_keeps_its_graph():
+    z1, z2 = (z.requires_grad_() for z in batches(1)[0])
+    contrast = F.contrast_of(F.two_view(z1, z2), 0.3)
+    monitor = Monitor()
+    monitor.update(contrast)
+    F.flatnce(contrast).backward()
+    assert z1.grad is not None and not monitor.totals.requires_grad
+
+
+def test_the_monitor_reports_plain_numbers():
+    monitor = Monitor()
+    watched(monitor)
+    assert {type(value) for value in monitor.compute().values()} <= {int, float}
+
+
+def test_gradients_given_to_the_monitor_come_out_of_it():
+    gradients, monitor = drawn(3, signal=0.3), Monitor()
+    watched(monitor)
+    for step in gradients:
+        monitor.update_gradients(parameters_with(step))
+    numbers = monitor.compute()
+    expected = expected_of(gradients)
+    assert {key: numbers[key] for key in expected} == close(expected)
+    watched(monitor)
+    assert not set(expected) & set(monitor.compute())
+
+
+def test_a_reset_begins_anew_and_keeps_the_history():
+    monitor = Monitor()
+    watched(monitor, steps=4)
+    first = monitor.compute()
+    watched(monitor, steps=2)
+    second = monitor.compute()
+    alone = Monitor()
+    watched(alone, steps=2)
+    assert second == {**alone.compute(), "step": 6}
+    assert monitor.history == [first, second]
+
+
+def test_without_reset_the_interval_goes_on():
+    monitor, whole = Monitor(), Monitor()
+    watched(monitor, steps=4)
+    monitor.compute(step=4, reset=False)
+    watched(monitor, steps=4)
+    watched(whole, steps=4)
+    watched(whole, steps=4)
+    assert monitor.compute(step=8) == whole.compute(step=8)
+
+
+def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():
+    monitor, alone = Monitor(), Monitor()
+    watched(monitor, steps=4)
+    watched(alone, steps=4)
+    interval = monitor.close()
+    watched(monitor, steps=2)
+    assert interval.arrived()  # on the CPU at once
+    assert monitor.compute(step=4, interval=interval) == alone.compute(step=4)
+    watched(alone, steps=2)
+    assert monitor.compute(step=6) == alone.compute(step=6)
+
+
+def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
+    faulty = monitor.close()
+    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
+    assert math.isfinite(monitor.compute()["loss"])
+    with pytest.raises(ValueError, match="nonfinite"):
+        monitor.compute(interval=faulty)
+
+
+def test_a_given_step_is_kept():
+    monitor = Monitor()
+    watched(monitor, steps=3)
+    numbers = monitor.compute(step=4100)
+    assert (numbers["step"], numbers["steps"]) == (4100, 3)
+
+
+def test_a_monitor_that_saw_no_step_says_so():
+    with pytest.raises(ValueError, match=r"has seen no step; call update\(loss_fn.last\) first"):
+        Monitor().compute()
+
+
+@pytest.mark.parametrize("rows", [-1, 1])
+def test_the_monitor_refuses_an_impossible_number_of_rows(rows):
+    with pytest.raises(ValueError, match=f"rows={rows} must be 0"):
+        Monitor(rows)
+
+
+def test_a_saved_monitor_goes_on_where_it_stopped():
+    stopped, whole = Monitor(), Monitor()
+    for monitor in (stopped, whole):
+        watched(monitor, steps=3)
+        monitor.compute()
+        watched(monitor, steps=2)
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+    restored = Monitor()
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    for monitor in (restored, whole):
+        watched(monitor, steps=4)
+    assert restored.compute() == whole.compute()
+    assert restored.history == whole.history
+    assert restored.verdict() == whole.verdict()
+
+
+def test_a_saved_monitor_loads_inside_a_larger_module():
+    first = torch.nn.ModuleDict({"watch": Monitor()})
+    second = torch.nn.ModuleDict({"watch": Monitor()})
+    watched(first["watch"])
+    second.load_state_dict(first.state_dict())
+    assert second["watch"].compute() == first["watch"].compute()
+
+
+# --- Faults found on the device ------------------------------------------------------------------
+
+
+@pytest.fixture
+def deferred(monkeypatch):
+    """As on an accelerator: values are not read when they are met."""
+    monkeypatch.setattr("flatnce.core.faults.can_raise_now", lambda tensor: False)
+
+
+def spoiled(value: float) -> Tensor:
+    z = random(4, 3)
+    z[2] = value
+    return z
+
+
+def call(loss_fn: FlatNCE, *views: Tensor, **options: Tensor) -> Snapshot:
+    loss_fn(*views, **options)
+    return loss_fn.last
+
+
+def temperature_of(value: float) -> FlatNCE:
+    return FlatNCE(temperature=torch.tensor(value))
+
+
+FAULTY: dict[str, tuple[str, Callable[[], Snapshot | F.Contrast]]] = {
+    "nan": ("nonfinite", lambda: call(FlatNCE(), spoiled(math.nan), random(4, 3))),
+    "infinite": ("nonfinite", lambda: call(FlatNCE(), random(4, 3), spoiled(math.inf))),
+    "zero": ("zero_vector", lambda: call(FlatNCE(), spoiled(0.0), random(4, 3))),
+    "one id": (
+        "no_negatives",
+        lambda: call(FlatNCE(), random(4, 3), random(4, 3), ids=torch.ones(4).long()),
+    ),
+    "lonely labels": (
+        "no_positives",
+        lambda: call(FlatNCE(), random(4, 3), labels=torch.arange(4)),
+    ),
+    "temperature 0": (
+        "temperature",
+        lambda: call(temperature_of(0.0), random(4, 3), random(4, 3, seed=1)),
+    ),
+    "temperature below 0": (
+        "temperature",
+        lambda: call(temperature_of(-0.1), random(4, 3), random(4, 3, seed=1)),
+    ),
+    "temperature nan": (
+        "temperature",
+        lambda: call(temperature_of(math.nan), random(4, 3), random(4, 3, seed=1)),
+    ),
+    "target of one negative": (
+        "ess_target",
+        lambda: call(
+            FlatNCE(temperature=EssController(target=0.1)), random(4, 3), random(4, 3, seed=1)
+        ),
+    ),
+    "target outside": (
+        "target",
+        lambda: F.contrast_from_logits(random(2, 3), torch.tensor([0, 3])),
+    ),
+}
+every_fault = pytest.mark.parametrize("faulty", list(FAULTY))
+
+
+@every_fault
+def test_a_fault_raises_at_once_on_the_cpu(faulty):
+    fault, make = FAULTY[faulty]
+    with pytest.raises(ValueError, match=re.escape(FAULTS[fault])):
+        make()
+
+
+@every_fault
+def test_a_deferred_fault_raises_when_the_monitor_is_read(faulty, deferred):
+    fault, make = FAULTY[faulty]
+    monitor = Monitor()
+    monitor.update(make())
+    with pytest.raises(ValueError, match=re.escape(f"{fault}: {FAULTS[fault]}")):
+        monitor.compute()
+
+
+@pytest.mark.parametrize("name", [name for name in STEP_VALUES if name != "loss"])
+def test_a_deferred_fault_raises_when_the_last_batch_is_read(name, deferred):
+    last = call(FlatNCE(), spoiled(math.nan), random(4, 3))
+    with pytest.raises(ValueError, match=r"^nonfinite: .* NaN"):
+        STEP_VALUES[name](last)
+
+
+def test_a_fault_of_an_earlier_step_is_not_forgotten(deferred):
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
+    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
+    with pytest.raises(ValueError, match="nonfinite"):
+        monitor.compute()
+
+
+def test_two_faults_are_both_named(deferred):
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), spoiled(0.0), spoiled(math.nan)))
+    with pytest.raises(ValueError, match=r"nonfinite: .*; zero_vector: "):
+        monitor.compute()
+
+
+def test_a_reset_forgets_the_faults(deferred):
+    monitor = Monitor()
+    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
+    monitor.reset()
+    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
+    assert math.isfinite(monitor.compute()["loss"])
+
+
+def test_a_good_batch_has_no_deferred_fault(deferred):
+    last = call(FlatNCE(), random(4, 3), random(4, 3, seed=1))
+    assert math.isfinite(float(last.mi))
+
+
+# --- Verdict -------------------------------------------------------------------------------------
+
+HEALTHY = {"mi": 3.0, "mi_ceiling": 4.84, "gain": 0.3, "ess": 0.3}
+GEOMETRY = {"uniformity": -2.0, "effective_rank": 40.0}
+SICK: dict[str, dict[str, float]] = {
+    "failed": {"gain": math.nan, "mi": -math.inf},
+    "collapsed": {"uniformity": -0.01, "effective_rank": 1.1},
+    "saturated": {"gain": 0.008, "mi": 4.79},
+    "peaked": {"ess": 0.01},
+    "uniform": {"ess": 0.99},
+    "not learning": {"mi": 0.1},
+    "healthy": {},
+}
+every_kind = pytest.mark.parametrize("kind", list(SICK))
+every_real_kind = pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "failed"])
+
+
+def record(step: int, *kinds: str, geometry: bool = True) -> dict[str, float]:
+    numbers = {"step": step, **HEALTHY, **(GEOMETRY if geometry else {})}
+    for kind in kinds:
+        numbers |= SICK[kind]
+    return numbers
+
+
+def judged(step: int, **numbers: float) -> str:
+    return verdict_on([{**record(step), **numbers}]).kind
+
+
+@every_kind
+def test_each_finding_is_made_on_made_up_numbers(kind):
+    assert verdict_on([record(7, kind)]).kind == kind
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "collapsed"])
+def test_a_record_without_geometry_is_judged_too(kind):
+    assert verdict_on([record(7, kind, geometry=False)]).kind == kind
+
+
+THRESHOLDS = {
+    "uniformity": ("collapsed", COLLAPSED_UNIFORMITY, +1),
+    "effective_rank": ("collapsed", COLLAPSED_RANK, -1),
+    "gain": ("saturated", SATURATED_GAIN, -1),
+    "mi": ("not learning", IDLE_SHARE * 4.84, -1),
+}
+
+
+@pytest.mark.parametrize("number", list(THRESHOLDS))
+def test_a_threshold_parts_sick_from_healthy(number):
+    kind, threshold, beyond = THRESHOLDS[number]
+    assert judged(1, **{number: threshold + 1e-6 * beyond}) == kind
+    assert judged(1, **{number: threshold - 1e-6 * beyond}) == "healthy"
+
+
+def test_two_effective_negatives_part_peaked_from_healthy():
+    negatives = math.expm1(4.84)
+    assert judged(1, ess=(PEAKED_NEGATIVES - 1e-6) / negatives) == "peaked"
+    assert judged(1, ess=(PEAKED_NEGATIVES + 1e-6) / negatives) == "healthy"
+
+
+def test_an_ess_near_one_parts_uniform_from_healthy():
+    assert judged(1, ess=UNIFORM_ESS + 1e-6) == "uniform"
+    assert judged(1, ess=UNIFORM_ESS - 1e-6) == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "first"),
+    [
+        (("collapsed", "failed"), "failed"),
+        (("collapsed", "saturated"), "collapsed"),
+        (("saturated", "uniform"), "saturated"),
+        (("peaked", "not learning"), "peaked"),
+        (("uniform", "not learning"), "uniform"),
+    ],
+)
+def test_of_two_findings_the_graver_is_told(kinds, first):
+    assert verdict_on([record(1, *kinds)]).kind == first
+
+
+@every_kind
+def test_since_counts_the_unbroken_stretch(kind):
+    other = "saturated" if kind == "healthy" else "healthy"
+    kinds = [kind, other, kind, kind, kind]
+    history = [record(100 * place, each) for place, each in enumerate(kinds)]
+    assert verdict_on(history).since == 200
+
+
+@every_kind
+def test_since_reaches_back_to_the_first_record(kind):
+    assert verdict_on([record(step, kind) for step in (50, 100, 150)]).since == 50
+
+
+def test_a_finding_that_passed_is_not_told():
+    history = [record(100, "saturated"), record(200, "healthy")]
+    assert verdict_on(history) == Verdict(
+        "healthy", 200, "MI 3.00 of 4.84 nats, gain 0.30, ESS 0.30"
+    )
+
+
+def test_a_saturated_run_is_told_in_one_sentence():
+    found = str(verdict_on([record(4100, "saturated")], "FlatNCE"))
+    assert found.startswith(
+        "saturated since step 4,100: MI 4.79 of 4.84 nats, InfoNCE would scale gradients by "
+        "0.008; do one of: "
+    )
+
+
+@pytest.mark.parametrize("key", ["gain", "ess", "mi", "mi_ceiling"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_a_number_that_is_not_finite_is_a_failure_and_never_healthy(key, value):
+    last = {**record(2), key: value}
+    if value is None:  # a Monitor leaves NaN out
+        del last[key]
+    found = verdict_on([record(1), last])
+    assert (found.kind, found.since, found.evidence) == ("failed", 2, f"{key} not finite")
+
+
+def test_a_record_that_failed_breaks_the_stretch_of_another_finding():
+    history = [record(1, "saturated"), record(2, "failed"), {"step": 3}, record(4, "saturated")]
+    assert verdict_on(history).since == 4
+    assert verdict_on(history[:3]).since == 2
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "InfoNCE",
+        "infonce",
+        "FlatNCEPlus",
+        "NTXentLoss",
+        "ClipLoss",
+        "MultipleNegativesRankingLoss",
+        "MyInfoNCE",
+    ],
+)
+def test_a_dying_gradient_is_to_be_replaced_by_flatnce(objective):
+    found = verdict_on([record(1, "saturated")], objective)
+    assert found.remedies[0] == "replace the loss by FlatNCE (one line)"
+
+
+def test_of_a_loss_that_is_not_known_the_remedy_has_a_condition():
+    found = verdict_on([record(1, "saturated")])
+    assert found.remedies[0].endswith("(one line), unless it is FlatNCE or DCL already")
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "FlatNCE",
+        "flatnce",
+        "FlatNCELoss",
+        "FlatNCERankingLoss",
+        "FlatNCESymmetricRankingLoss",
+        "CachedFlatNCERankingLoss",
+        "FlatClipLoss",
+        "DCL",
+        "DCLLoss",
+        "HolderFlatNCE",
+    ],
+)
+def test_a_living_gradient_may_go_on(objective):
+    found = verdict_on([record(1, "saturated")], objective)
+    assert found.remedies[0].startswith(f"go on: {objective}'s gradient does not shrink")
+    assert not any("replace" in remedy for remedy in found.remedies)
+
+
+@pytest.mark.parametrize("objective", ["InfoNCE", "infonce"])
+def test_infonce_itself_scales_and_does_not_merely_would(objective):
+    found = verdict_on([record(1, "saturated")], objective)
+    assert found.evidence.endswith("InfoNCE scales gradients by 0.008")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "healthy"])
+def test_every_finding_has_remedies(kind):
+    found = verdict_on([record(1, kind)])
+    assert len(found.remedies) >= 2
+    assert found.message.endswith("; ".join(found.remedies))
+
+
+def test_a_healthy_run_needs_no_remedy():
+    assert "do one of" not in verdict_on([record(1)]).message
+
+
+def test_an_empty_history_is_refused():
+    with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
+        verdict_on([])
+
+
+def test_a_monitor_without_history_is_refused():
+    with pytest.raises(ValueError, match="history is empty"):
+        Monitor().verdict()
+
+
+def alike(noise: float, size: int = 64, width: int = 32) -> tuple[Tensor, Tensor]:
+    z = random(size, width)
+    return z, z + noise * random(size, width, seed=1)
+
+
+def one_point() -> tuple[Tensor, Tensor]:
+    z = torch.ones(64, 32, dtype=torch.float64)
+    return z + 0.01 * random(64, 32), z + 0.01 * random(64, 32, seed=1)
+
+
+def unrelated() -> tuple[Tensor, Tensor]:
+    return random(64, 32), random(64, 32, seed=1)
+
+
+REAL: dict[str, tuple[tuple[Tensor, Tensor], float]] = {
+    "collapsed": (one_point(), 0.1),
+    "saturated": (alike(0.01), 0.1),
+    "peaked": (unrelated(), 0.01),
+    "uniform": (unrelated(), 5.0),
+    "not learning": (unrelated(), 0.3),
+    "healthy": (alike(1.0), 0.2),
+}
+
+
+@every_real_kind
+def test_each_finding_is_made_on_real_batches(kind):
+    views, temperature = REAL[kind]
+    loss_fn, monitor = FlatNCE(temperature=temperature), Monitor()
+    for _ in range(3):
+        loss_fn(*views)
+        monitor.update(loss_fn.last)
+        monitor.compute()
+    found = monitor.verdict()
+    assert (found.kind, found.since) == (kind, 1)
+
+
+@pytest.mark.parametrize("objective", [InfoNCE, FlatNCE, FlatNCEPlus, DCL, HolderFlatNCE])
+def test_the_monitor_tells_the_verdict_which_objective_it_followed(objective):
+    views, temperature = REAL["saturated"]
+    loss_fn, monitor = objective(temperature=temperature), Monitor()
+    loss_fn(*views)
+    monitor.update(loss_fn.last)
+    monitor.compute()
+    assert monitor.verdict() == verdict_on(monitor.history, objective.__name__)
+    dies = objective in (InfoNCE, FlatNCEPlus)
+    assert monitor.verdict().remedies[0].startswith("replace" if dies else "go on")
+
+
+def test_many_negatives_of_labelled_rows_are_not_called_peaked():
+    loss_fn, monitor = FlatNCE(temperature=0.5), Monitor()
+    labels = torch.arange(64) % 4
+    loss_fn(random(64, 8), labels=labels)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["negatives"] == 48
+    assert monitor.verdict().kind != "peaked"
+
+
+def test_the_loss_of_every_objective_is_on_infonces_scale():
+    views, monitor = batches(1)[0], Monitor()
+    loss_fn = DCL(temperature=0.05)
+    loss_fn(*views)
+    monitor.update(loss_fn.last)
+    assert loss_fn.last.loss < 0
+    assert monitor.compute()["loss"] == close(float(InfoNCE(temperature=0.05)(*views)))
+
+
+def test_logits_tell_neither_temperature_nor_alignment():
+    monitor = Monitor()
+    monitor.update(F.contrast_from_logits(random(4, 5), torch.arange(4)))
+    assert not {"temperature", "alignment"} & set(monitor.compute())
+
+
+def test_rows_that_are_not_normalised_have_no_alignment():
+    loss_fn, monitor = FlatNCE(normalize=False), Monitor()
+    loss_fn(*batches(1)[0])
+    monitor.update(loss_fn.last)
+    assert "alignment" not in monitor.compute()
+
+
+def test_a_fault_is_said_once(monkeypatch):
+    monkeypatch.setattr("flatnce.core.faults.can_raise_now", lambda tensor: False)
+    loss_fn, monitor = FlatNCE(), Monitor()
+    z1, z2 = batches(1)[0]
+    loss_fn(z1 * 0, z2)
+    monitor.update(loss_fn.last)
+    with pytest.raises(ValueError, match="zero_vector"):
+        monitor.compute()
+    monitor.reset()
+    loss_fn(z1, z2)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["steps"] == 1
+
+
+def test_equal_gradients_have_a_large_but_finite_signal():
+    weight = torch.nn.Parameter(torch.ones(3))
+    meter = GradientMeter()
+    for _ in range(3):
+        weight.grad = torch.tensor([1.0, 2.0, 3.0])
+        meter.update([weight])
+    assert 1e3 < float(meter.compute()["gradient_snr"]) < 1e12
+
+
+def test_the_last_batch_is_printed_on_one_line_with_its_numbers() -> None:
+    loss_fn = FlatNCE(temperature=0.25)
+    loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))
+    said, last = repr(loss_fn.last), loss_fn.last
+    assert said.startswith("Snapshot(objective='FlatNCE', rows=16, embeddings=(8, 4)")
+    for name, value in {
+        "negatives": 14.0,
+        "loss": float(loss),
+        "gain": float(last.gain),
+        "ess": float(last.ess),
+        "temperature": 0.25,
+    }.items():
+        found = re.search(rf"{name}=([\d.e+-]+)", said)
+        assert found is not None and float(found[1]) == pytest.approx(value, rel=1e-3)
+    assert "tensor" not in said and len(said) < 160
+
+
+ROWS = ("positive", "negative", "negative2", "count", "hardest")
+
+
+def test_printing_the_last_batch_never_reads_a_device() -> None:
+    loss_fn = InfoNCE()
+    loss_fn(torch.randn(8, 4), torch.randn(8, 4))
+    # Numbers on this device do not exist, so whoever reads one raises.
+    gone = Contrast(**{name: torch.ones(16, device="meta") for name in ROWS}, beta=torch.ones(()))
+    elsewhere = replace(loss_fn.last, contrast=gone, loss=torch.ones((), device="meta"))
+    assert repr(elsewhere) == (
+        "Snapshot(objective='InfoNCE', rows=16, embeddings=(8, 4), on meta, numbers not read)"
+    )
+    exported = replace(elsewhere, loss=FakeTensorMode().from_tensor(torch.ones(())))
+    assert repr(exported).endswith("on cpu, numbers not read)")
+
+
+def test_the_last_batch_can_be_printed_inside_a_transform() -> None:
+    loss_fn, said = InfoNCE(), []
+
+    def value(z: Tensor) -> Tensor:
+        loss = loss_fn(z, z.flip(1))
+        said.append(repr(loss_fn.last))
+        return loss
+
+    torch.func.grad(value)(torch.randn(8, 4))
+    assert said[0].startswith("Snapshot(objective='InfoNCE', rows=16")
+    assert said[0].endswith("numbers not read)")
+
+
+def test_a_batch_with_a_fault_can_still_be_printed() -> None:
+    loss_fn = FlatNCE()
+    loss_fn(torch.randn(4, 3), torch.randn(4, 3))
+    flags = torch.ones(len(FAULTS), dtype=torch.bool)
+    faulty = replace(loss_fn.last, contrast=replace(loss_fn.last.contrast, faults=flags))
+    assert "faults=nonfinite" in repr(faulty)
+    with pytest.raises(ValueError, match="nonfinite"):
+        _ = faulty.ess

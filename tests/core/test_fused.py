@@ -1,0 +1,592 @@
+"""The fused kernel against the definition: in Triton's interpreter, or on a card."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from flatnce import functional as F
+from flatnce.core import kernels
+from flatnce.core.contrast import contrast_of_batches
+from flatnce.core.kernels import dense
+from flatnce.core.objectives import DCL, FlatNCE, HolderFlatNCE, InfoNCE
+from flatnce.core.selection import NEVER, STRANGER, Selection
+from forked import run_forked
+
+fused = pytest.importorskip("flatnce.core.kernels.fused", reason="no Triton on this platform")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter multiplies bfloat16 wrongly.
+HALVES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+OPERANDS = [torch.float32, *HALVES]
+# Largest error of a log-sum-exp at beta 1, and largest relative error of a gradient.
+VALUE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+GRADIENT = {torch.float32: 5e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+every_operand = pytest.mark.parametrize("operands", OPERANDS, ids=str)
+INTERPRETED = DEVICE == "cpu"
+
+
+def corners(keep, *values):
+    """All combinations; in the interpreter those that are not kept are slow."""
+    return [
+        pytest.param(*each, marks=pytest.mark.slow if INTERPRETED and not keep(*each) else ())
+        for each in itertools.product(*values)
+    ]
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm().clamp_min(1e-30))
+
+
+def furthest(found: Tensor, wanted: Tensor) -> float:
+    return float((found.detach() - wanted.detach()).abs().max())
+
+
+def unit(n: int, d: int) -> Tensor:
+    return normalize(torch.randn(n, d, device=DEVICE), dim=1)
+
+
+def kinds_of_selection(kind: str, n: int, m: int) -> Selection:
+    rows = torch.randint(0, 30, (n,), device=DEVICE)
+    columns = rows if kind in ("symmetric", "same") else torch.randint(0, 30, (m,), device=DEVICE)
+    if kind == "places":
+        rows, columns = (torch.arange(size, device=DEVICE) for size in (n, m))
+    if kind == "queue":
+        columns = columns.clone()
+        columns[5:20], columns[30:40] = NEVER, STRANGER
+    mask = torch.rand(n, m, device=DEVICE) < 0.3 if kind == "left out" else None
+    own = torch.arange(n, device=DEVICE) if kind == "same" else None
+    return Selection(rows, columns, mask, own, own, kind == "same")
+
+
+def columns_of(found) -> list[Tensor]:
+    return [found.positive, found.lse, found.lse2, found.count, found.top]
+
+
+KINDS = ("symmetric", "places", "groups", "queue", "left out", "same")
+
+
+# In half precision, and of rows that are of several chunks, one of each way through the kernel:
+# symmetric, masked by groups, by a mask.
+SELECTIONS = corners(
+    lambda kind, operands, d: (
+        (operands == torch.float32 and d == 24) or kind in ("symmetric", "queue", "left out")
+    ),
+    KINDS,
+    OPERANDS,
+    (24, 300),
+)
+
+
+@pytest.mark.parametrize(("kind", "operands", "d"), SELECTIONS)
+def test_statistics_and_gradients_are_those_of_the_definition(kind, operands, d):
+    n, m = 70, (70 if kind in ("symmetric", "same") else 150)
+    anchors = unit(n, d).requires_grad_()
+    keys = anchors if n == m else unit(m, d).requires_grad_()
+    beta = torch.tensor(6.0, device=DEVICE, requires_grad=True)
+    selection = kinds_of_selection(kind, n, m)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean", "expected"), operands)
+    exact = [t.detach().double().requires_grad_() for t in (anchors, keys, beta)]
+    exact[1] = exact[0] if keys is anchors else exact[1]
+    wanted = dense.row_statistics(*exact, selection, ("mean", "expected"))
+    some = wanted.count > 0
+    assert some.sum() > n // 2
+    torch.testing.assert_close(found.count.double(), wanted.count)
+    for name in ("lse", "lse2", "top", "mean", "expected"):
+        pair = getattr(found, name)[some], getattr(wanted, name)[some]
+        assert furthest(*pair) < 12 * VALUE[operands], name
+    coefficients = torch.randn(3, n, device=DEVICE) * some
+    names = ("lse", "lse2", "mean")
+    leaves = [[anchors, beta], [exact[0], exact[2]]]
+    if keys is not anchors:
+        leaves = [[anchors, keys, beta], exact]
+    for used in [(1, 0, 0), (0, 1, 0), (1, 1, 1)]:
+        gradients = []
+        for record, inputs in zip((found, wanted), leaves, strict=True):
+            values = [torch.where(some, getattr(record, name), 0.0) for name in names]
+            total = sum(
+                (c * v).sum() for c, v, u in zip(coefficients, values, used, strict=True) if u
+            )
+            gradients.append(torch.autograd.grad(total, inputs, retain_graph=True))
+        *rows, (slope, wanted_slope) = zip(*gradients, strict=True)
+        for one, two in rows:
+            assert relative(one, two) < GRADIENT[operands], used
+        # Beta's gradient is a sum of terms of both signs: compare it with their size.
+        size = sum((c.abs() * v.abs()).sum() for c, v in zip(coefficients, values, strict=True))
+        assert abs(float(slope - wanted_slope)) < GRADIENT[operands] * float(size.detach()) / 6
+
+
+@pytest.mark.parametrize("kind", ["groups", "same"])
+def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(kind):
+    anchors, keys = unit(5, 8).requires_grad_(), unit(70, 8).requires_grad_()
+    rows = torch.tensor([0, 1, 0, 1, 0], device=DEVICE)
+    columns = torch.full((70,), 0 if kind == "groups" else 1, device=DEVICE)
+    own = torch.arange(70, device=DEVICE) + 100
+    selection = Selection(rows, columns, None, rows, own, kind == "same")
+    beta = torch.tensor(2.0, device=DEVICE)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean", "expected"))
+    assert found.count.tolist() == [0, 70, 0, 70, 0]
+    wanted = dense.row_statistics(anchors, keys, beta, selection, ("mean", "expected"))
+    for name in ("lse", "lse2", "top", "mean"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    total = (found.lse + found.lse2 + found.mean).sum() / torch.finfo(torch.float32).max
+    to_anchors, to_keys = torch.autograd.grad(total, (anchors, keys))
+    assert to_anchors.isfinite().all() and to_keys.isfinite().all()
+    assert not to_anchors[[0, 2, 4]].any()
+
+
+def reference(z1, z2, beta, layout, ids, unit_rows):
+    """The plain layouts in float64, by the definition: positive, lse, lse2, count."""
+    one, two = (normalize(z, dim=1) if unit_rows else z for z in (z1.double(), z2.double()))
+    ids = torch.arange(len(one), device=DEVICE) if ids is None else ids
+    if layout == "views":
+        both = torch.cat([one, two])
+        parts = [(both, both, torch.cat([two, one]), torch.cat([ids, ids]))]
+    else:
+        parts = [(one, two, two, ids), (two, one, one, ids)][: 1 + (layout == "both")]
+    columns = []
+    for anchors, keys, positives, groups in parts:
+        out = groups[:, None] == groups[None, :]
+        scores = (beta.double() * anchors @ keys.T).masked_fill(out, -torch.inf)
+        positive = beta.double() * (anchors * positives).sum(dim=1)
+        lses = scores.logsumexp(dim=1), (2 * scores).logsumexp(dim=1)
+        columns.append((positive, *lses, (~out).sum(dim=1).double()))
+    return [torch.cat(column) for column in zip(*columns, strict=True)]
+
+
+# Unit rows without ids, and others with them.
+PLAIN = corners(
+    lambda operands, layout, unit_rows, with_ids, d: unit_rows != with_ids,
+    OPERANDS,
+    ("views", "left", "both"),
+    (True, False),
+    (False, True),
+    (20, 270),
+)
+
+
+@pytest.mark.parametrize(("operands", "layout", "unit_rows", "with_ids", "d"), PLAIN)
+def test_plain_layouts_go_from_raw_rows_to_their_gradients(
+    layout, unit_rows, with_ids, operands, d
+):
+    b, size = 37, (20 / d) ** 0.5  # scores are as large at any width
+    z = [(torch.randn(b, d, device=DEVICE) / (1 if unit_rows else 5)) for _ in range(2)]
+    z = [rows if unit_rows else size * rows for rows in z]
+    if operands != torch.float32 and not unit_rows:
+        z = [rows.to(operands).float() for rows in z]  # as they would come: already rounded
+    z = [rows.requires_grad_() for rows in z]
+    beta = torch.tensor(8.0, device=DEVICE, requires_grad=True)
+    ids = torch.randint(0, 20, (b,), device=DEVICE) if with_ids else None
+    options = {"layout": layout, "ids": ids, "normalize": unit_rows}
+    found = fused.paired_statistics(*z, beta, **options, operands=operands)
+    wanted = reference(*z, beta, layout, ids, unit_rows)
+    assert torch.equal(found.count.double(), wanted[3])
+    assert not found.faults.any()
+    rounding = operands if unit_rows else torch.float32
+    for one, two, lift in zip(columns_of(found), wanted[:3], (0.0, 1.0, 2.0), strict=False):
+        limit = 16 * (VALUE[rounding] if lift else VALUE[torch.float32])
+        assert furthest(one, two) < limit
+    coefficients = torch.randn(3, len(wanted[0]), device=DEVICE)
+    for used in [(1, 1, 0), (1, 1, 1)]:
+        gradients = []
+        for columns in (columns_of(found), wanted):
+            total = sum(
+                (c * v).sum() for c, v, u in zip(coefficients, columns, used, strict=False) if u
+            )
+            gradients.append(torch.autograd.grad(total, [*z, beta], retain_graph=True))
+        *rows, (slope, wanted_slope) = zip(*gradients, strict=True)
+        for one, two in rows:
+            assert relative(one, two) < 2 * GRADIENT[operands]
+        size = sum((c * v).abs().sum() for c, v in zip(coefficients, wanted, strict=False))
+        assert abs(float(slope - wanted_slope)) < GRADIENT[operands] * float(size.detach()) / 8
+
+
+WIDE = (7, 64, 100, 256, 768, 2048)
+
+
+@every_operand
+@pytest.mark.parametrize("d", WIDE)
+def test_every_width_up_to_2048(d, operands):
+    z = [torch.randn(9, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(10.0, device=DEVICE)
+    for layout in ("views", "left"):
+        found = fused.paired_statistics(*z, beta, layout=layout, operands=operands)
+        wanted = reference(*z, beta, layout, None, True)
+        gap, wanted_gap = found.lse - found.positive, wanted[1] - wanted[0]
+        assert furthest(gap, wanted_gap) < 20 * VALUE[operands]
+        pairs = (torch.autograd.grad(g.sum(), z) for g in (gap, wanted_gap))
+        for one, two in zip(*pairs, strict=True):
+            assert relative(one, two) < 2 * GRADIENT[operands]
+
+
+SIZES = [(2, 2), (3, 200), (64, 64), (65, 127), (129, 128), (200, 3)]
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_rows_and_columns_need_not_fill_their_tiles(n, m):
+    anchors, keys = unit(n, 16).requires_grad_(), unit(m, 16).requires_grad_()
+    groups = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE) + n - 1
+    beta = torch.tensor(5.0, device=DEVICE)
+    pairs = []
+    for run in (fused.row_statistics, dense.row_statistics):
+        found = run(anchors, keys, beta, Selection(*groups))
+        pairs.append([found.lse, *torch.autograd.grad(found.lse.square().sum(), (anchors, keys))])
+    torch.testing.assert_close(*pairs, rtol=2e-5, atol=2e-5)
+
+
+# Both ends for all rows, and what lies between for random ones.
+STATES = corners(
+    lambda operands, rows, beta: beta in (1.0, 100.0) or (rows == "random" and beta == 20.0),
+    OPERANDS,
+    ("random", "saturated", "alike"),
+    (1.0, 5.0, 20.0, 50.0, 100.0),
+)
+
+
+@pytest.mark.parametrize(("operands", "rows", "beta"), STATES)
+def test_any_temperature_and_any_state_of_the_rows(rows, beta, operands):
+    """Saturated: each positive far above its negatives. Alike: all rows nearly one row."""
+    z1 = torch.randn(40, 32, device=DEVICE)
+    z2 = torch.randn(40, 32, device=DEVICE)
+    if rows == "saturated":
+        z1 = torch.eye(40, 32, device=DEVICE) + 0.05 * z1
+        z2 = z1 + 0.02 * z2
+    if rows == "alike":
+        z1, z2 = (z1[:1] + 0.05 * z for z in (z1, z2))
+    z = [part.requires_grad_() for part in (z1, z2)]
+    scale = torch.tensor(beta, device=DEVICE)
+    for layout in ("views", "left"):
+        found = fused.paired_statistics(*z, scale, layout=layout, operands=operands)
+        wanted = reference(*z, scale, layout, None, True)
+        assert furthest(found.lse, wanted[1]) < 2 * abs(beta) * VALUE[operands]
+        ess = 2 * found.lse - found.lse2
+        wanted_ess = 2 * wanted[1] - wanted[2]
+        assert furthest(ess, wanted_ess) < 4 * abs(beta) * VALUE[operands] + 1e-4
+        # Weights are as uncertain as the scores, which grow with beta. Rows that are nearly one
+        # have a gradient that is a small difference of large ones, at any beta.
+        limit = GRADIENT[operands] * (8.0 if rows == "alike" else max(2.0, beta / 2))
+        gaps = (found.lse - found.positive, wanted[1] - wanted[0])
+        for one, two in zip(*(torch.autograd.grad(g.sum(), z) for g in gaps), strict=True):
+            assert relative(one, two) < limit
+
+
+@pytest.mark.parametrize("d", [48, 300])
+def test_two_calls_give_the_same_bits(d):
+    b = 70 if INTERPRETED else 150  # several tiles either way
+    z = [torch.randn(b, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(10.0, device=DEVICE)
+
+    def once(layout: str) -> list[Tensor]:
+        found = fused.paired_statistics(*z, beta, layout=layout)
+        return [*columns_of(found), *torch.autograd.grad((found.lse - found.positive).sum(), z)]
+
+    for layout in ("views", "left", "both"):
+        assert all(map(torch.equal, once(layout), once(layout)))
+
+
+READERS = corners(
+    lambda objective, layout, learned: objective is FlatNCE or learned == (layout == "two_tower"),
+    (FlatNCE, InfoNCE, DCL),
+    ("two_view", "two_tower"),
+    (False, True),
+)
+
+
+@pytest.mark.parametrize(("objective", "layout", "learned"), READERS)
+def test_an_objective_reads_the_same_from_the_fused_kernel(objective, layout, learned):
+    from flatnce.core.objectives import LearnedTemperature
+
+    z = [torch.randn(12, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    found = {}
+    for kernel in ("dense", "fused"):
+        temperature = LearnedTemperature(0.2) if learned else 0.2
+        loss_fn = objective(temperature, layout=layout, kernel=kernel).to(DEVICE)
+        loss = loss_fn(*z)
+        leaves = [*z, *loss_fn.parameters()]
+        last = loss_fn.last
+        numbers = [loss, last.ess, last.ess_with_positive, last.gain, last.mi, last.top1]
+        found[kernel] = [*numbers, *torch.autograd.grad(loss, leaves), last.embeddings]
+        assert len(leaves) == 2 + learned
+    torch.testing.assert_close(found["fused"], found["dense"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_power_a_queue_and_labels_go_by_the_general_kernel():
+    from flatnce import KeyQueue
+
+    z = [torch.randn(12, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    labels = torch.arange(12, device=DEVICE) // 3
+    found = {}
+    for kernel in ("dense", "fused"):
+        queue = KeyQueue(32, 16)
+        losses = [
+            HolderFlatNCE(gamma=2.0, temperature=0.2, kernel=kernel)(*z),
+            HolderFlatNCE(gamma=-1.0, temperature=0.2, kernel=kernel)(*z),
+            InfoNCE(0.2, kernel=kernel)(*z, labels=labels),
+        ]
+        loss_fn = FlatNCE(0.2, kernel=kernel, queue=queue).to(DEVICE)
+        losses += [loss_fn(*z), loss_fn(*z)]
+        found[kernel] = [[loss, *torch.autograd.grad(loss, z)] for loss in losses]
+    torch.testing.assert_close(found["fused"], found["dense"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # the interpreter's numpy
+@pytest.mark.parametrize("fault", ["nonfinite", "zero_vector", "no_negatives"])
+def test_bad_rows_are_found(fault):
+    z = [torch.randn(6, 8, device=DEVICE) for _ in range(2)]
+    ids = torch.zeros(6, dtype=torch.long, device=DEVICE) if fault == "no_negatives" else None
+    if fault == "nonfinite":
+        z[1][3, 2] = torch.nan
+    if fault == "zero_vector":
+        z[0][4] = 0.0
+    loss_fn = FlatNCE(0.1, kernel="fused")
+    with pytest.raises(ValueError, match=fault):
+        loss_fn(*z, ids=ids)
+        _ = loss_fn.last.ess
+
+
+def test_half_precision_inputs_get_gradients_of_their_own_precision():
+    z = [torch.randn(20, 16, device=DEVICE, dtype=torch.float16) for _ in range(2)]
+    z = [rows.requires_grad_() for rows in z]
+    loss = FlatNCE(0.2, kernel="fused")(*z)
+    exact = [rows.detach().double().requires_grad_() for rows in z]
+    wanted = FlatNCE(0.2, kernel="dense")(*exact)
+    assert furthest(loss, wanted) < 2e-3
+    for one, two in zip(
+        torch.autograd.grad(loss, z), torch.autograd.grad(wanted, exact), strict=True
+    ):
+        assert one.dtype == torch.float16
+        assert relative(one, two) < 1e-3
+
+
+def test_the_fused_kernel_says_what_it_needs(monkeypatch):
+    wide = torch.randn(4, 3, dtype=torch.float64, device=DEVICE)
+    with pytest.raises(ValueError, match=r"kernel='fused'.*float64"):
+        FlatNCE(0.1, kernel="fused")(wide, wide)
+    z = torch.randn(4, 3)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"kernel='fused' needs Triton and a CUDA device.*cpu"):
+        FlatNCE(0.1, kernel="fused")(z, z)
+    with pytest.raises(ValueError, match=r"kernel='fused' needs Triton and a CUDA device.*cpu"):
+        F.contrast_of(F.two_view(z, z), 0.1, kernel="fused")
+
+
+def test_auto_takes_the_fused_kernel_only_on_a_card():
+    z = torch.randn(4, 3)
+    assert not kernels.fused_is_better("auto", 10**6, 10**6, z, torch.float16)
+    assert contrast_of_batches(z, z, 0.1) is None
+
+
+@pytest.mark.parametrize("layout", ["views", "left", "both"])
+@pytest.mark.parametrize(("place", "d"), [(0, 32), (1, 32), (0, 512)])
+def test_rows_that_are_operands_already_are_not_copied(layout, place, d):
+    """Of towers; also where they begin at an odd address, which the card cannot fetch from."""
+    b, size = 37, 1.7 / d**0.5
+    store = [size * torch.randn(b * d + 1, device=DEVICE).half() for _ in range(2)]
+    z = [part[place : place + b * d].view(b, d).detach().requires_grad_() for part in store]
+    beta = torch.tensor(5.0, device=DEVICE)
+    found = fused.paired_statistics(*z, beta, layout=layout, normalize=False)
+    assert len(found.operand) == (2 * b if layout == "views" else 0)
+    wanted = reference(*z, beta, layout, None, False)
+    assert furthest(found.lse, wanted[1]) < 2 * 5 * VALUE[torch.float16]
+    pairs = (found.lse - found.positive, wanted[1] - wanted[0])
+    for one, two in zip(*(torch.autograd.grad(g.sum(), z) for g in pairs), strict=True):
+        assert relative(one, two) < 2 * GRADIENT[torch.float16]
+
+
+# Wide rows once in the interpreter.
+PIECES = corners(
+    lambda layout, d, b: (d, b) != (160, 128), ("views", "left", "both"), (16, 160), (128, 100)
+)
+
+
+@pytest.mark.parametrize(("layout", "d", "b"), PIECES)
+def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
+    """Pieces begin anywhere, also between two ranges of groups."""
+    from flatnce.core.kernels.fused import launch, paired_gradient, pulling
+
+    z = [torch.randn(b, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    ids = torch.arange(b, device=DEVICE) // 2
+    beta = torch.tensor(10.0, device=DEVICE)
+
+    def gradients() -> list[Tensor]:
+        found = fused.paired_statistics(*z, beta, layout=layout, ids=ids, operands=torch.float32)
+        squares = 0.3 * found.lse2 if b == 100 else 0.0
+        return list(torch.autograd.grad((found.lse - found.positive + squares).sum(), z))
+
+    whole = gradients()
+    for module in (launch, pulling):
+        monkeypatch.setattr(module, "MOST_SCRATCH", 16 * 45)
+    monkeypatch.setattr(pulling, "BLOCK", 45)
+    torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
+    # The other side's sums with these: of no row, of those of the first block.
+    for rows in (0, 60) if d == 160 else ():
+        monkeypatch.setattr(paired_gradient, "MOST_SHARED", 256 * rows)
+        torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("operands", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["symmetric", "queue", "left out"])
+def test_wide_rows_in_several_blocks_have_the_gradients_of_the_definition(
+    monkeypatch, kind, operands
+):
+    from flatnce.core.kernels.fused import pulling
+
+    monkeypatch.setattr(pulling, "BLOCK", 45)
+    n, m, d = 70, (70 if kind == "symmetric" else 110), 260
+    anchors = unit(n, d).requires_grad_()
+    keys = anchors if n == m else unit(m, d).requires_grad_()
+    selection = kinds_of_selection(kind, n, m)
+    beta = torch.tensor(6.0, device=DEVICE)
+    found = fused.row_statistics(anchors, keys, beta, selection, ("mean",), operands)
+    exact = [rows.detach().double().requires_grad_() for rows in (anchors, keys)]
+    exact[1] = exact[0] if keys is anchors else exact[1]
+    wanted = dense.row_statistics(*exact, beta.double(), selection, ("mean",))
+    leaves = ([anchors], exact[:1]) if keys is anchors else ([anchors, keys], exact)
+    gradients = [
+        torch.autograd.grad((record.lse - record.lse2 + record.mean)[wanted.count > 0].sum(), rows)
+        for record, rows in zip((found, wanted), leaves, strict=True)
+    ]
+    for one, two in zip(*gradients, strict=True):
+        assert relative(one, two) < GRADIENT[operands]
+
+
+@pytest.mark.parametrize("layout", ["views", "left", "both"])
+@pytest.mark.parametrize("operands", HALVES, ids=str)
+def test_gradients_of_the_squares_stay_finite_in_half_precision(layout, operands):
+    """Two rows that are each other's only near neighbour: the largest weights there are."""
+    z = [torch.randn(2, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(50.0, device=DEVICE)
+    found = fused.paired_statistics(*z, beta, layout=layout, operands=operands)
+    wanted = reference(*z, beta, layout, None, True)
+    pairs = ((found.lse + found.lse2).sum(), (wanted[1] + wanted[2]).sum())
+    for one, two in zip(*(torch.autograd.grad(total, z) for total in pairs), strict=True):
+        assert relative(one, two) < 4 * GRADIENT[operands]
+
+
+def test_second_derivatives_are_refused_in_embeddings_and_in_temperature():
+    rows = [torch.randn(6, 8, device=DEVICE) for _ in range(2)]
+    z = [part.requires_grad_() for part in rows]
+    temperature = torch.tensor(0.5, device=DEVICE, requires_grad=True)
+    for leaves in ([*z], [temperature]):
+        loss = DCL(temperature, temperature_gradient="own", kernel="fused")(*z)
+        first = torch.autograd.grad(loss, leaves, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"autograd|does not require grad"):
+            torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
+
+
+@pytest.mark.parametrize("kind", ["other groups", "some never"])
+def test_one_tensor_in_both_parts_is_symmetric_only_if_its_groups_are(kind):
+    rows = unit(20, 8).requires_grad_()
+    groups = torch.arange(20, device=DEVICE) // 2
+    theirs = groups.roll(1) if kind == "other groups" else groups.clone()
+    if kind == "some never":
+        theirs[:5] = NEVER
+    beta = torch.tensor(5.0, device=DEVICE)
+    found = []
+    for run in (fused.row_statistics, dense.row_statistics):
+        total = run(rows, rows, beta, Selection(groups, theirs)).lse.square().sum()
+        found.append(torch.autograd.grad(total, rows)[0])
+    torch.testing.assert_close(*found, rtol=2e-5, atol=2e-5)
+
+
+def test_rows_may_lie_anywhere_in_memory():
+    store = torch.randn(20 * 16 + 1, device=DEVICE)
+    z = store[1:].view(20, 16)
+    turned = torch.randn(16, 20, device=DEVICE).T
+    wanted = FlatNCE(0.2, normalize=False, kernel="dense")(z, turned)
+    found = FlatNCE(0.2, normalize=False, kernel="fused")(z, turned)
+    pairs = F.two_view(z, turned, normalize=False)
+    contrast = F.contrast_of(pairs, 0.2, kernel="fused")
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(F.flatnce(contrast), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_power_near_zero_goes_by_another_kernel():
+    z = [torch.randn(12, 16, device=DEVICE) for _ in range(2)]
+    losses = [
+        HolderFlatNCE(gamma=1e-4, temperature=0.2, kernel=kernel)(*z)
+        for kernel in ("dense", "fused")
+    ]
+    torch.testing.assert_close(*losses)
+
+
+LAYOUTS = {
+    "three views": lambda z, mask: F.multi_view([z[0], z[1], z[0] + z[1]], false_negatives=mask),
+    "own negatives": lambda z, mask: F.two_view(*z, negatives=z[0][:, None].flip(0)),
+    "shared negatives": lambda z, mask: F.two_view(*z, negatives=z[1].flip(0)[:5]),
+    "masked towers": lambda z, mask: F.two_tower(*z, false_negatives=mask),
+    "labels": lambda z, mask: F.labelled(z[0], torch.arange(12, device=DEVICE) // 3, form="in"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_other_layouts_have_the_same_contrast(name):
+    z = [torch.randn(12, 16, device=DEVICE, requires_grad=True) for _ in range(2)]
+    mask = torch.rand(12, 12, device=DEVICE) < 0.2
+    found = []
+    for kernel in ("fused", "dense"):
+        contrast = F.contrast_of(LAYOUTS[name](z, mask), 0.2, kernel=kernel)
+        rows = [contrast.positive, contrast.negative, contrast.negative2, contrast.count]
+        total = sum((row * torch.linspace(-1, 1, len(row), device=DEVICE)).sum() for row in rows)
+        leaves = z[:1] if name == "labels" else z
+        found.append([*rows, *torch.autograd.grad(total, leaves)])
+    torch.testing.assert_close(*found, rtol=3e-5, atol=3e-5)
+
+
+PROMISES = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+@pytest.mark.parametrize("layout", ["views", "left"])
+@pytest.mark.parametrize(("d", "normalize", "pulled"), [(8, True, False), (16, False, True)])
+def test_the_operator_of_plain_layouts_keeps_its_promises(layout, d, normalize, pulled):
+    z = [torch.randn(5, d, device=DEVICE, requires_grad=True) for _ in range(2)]
+    beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
+    options = (layout, normalize, torch.float32, True, pulled and layout == "left")
+    operator = torch.ops.flatnce.paired_statistics.default
+    torch.library.opcheck(operator, (*z, beta, None, *options), test_utils=PROMISES)
+
+
+@pytest.mark.parametrize("d", [8, 20, 130])
+def test_the_general_operators_keep_their_promises(d):
+    """Also of widths that are padded, and of rows that lie the other way round."""
+    z = [torch.randn(5, d, device=DEVICE, requires_grad=True), torch.randn(d, 5, device=DEVICE).T]
+    beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
+    groups = torch.arange(5, device=DEVICE)
+    inputs = (*z, beta, groups, groups, None, None, None, False)
+    torch.library.opcheck(
+        torch.ops.flatnce.fused_statistics.default,
+        (*inputs, True, True, torch.float32),
+        test_utils=PROMISES,
+    )
+    lse, lse2, *_ = torch.ops.flatnce.fused_statistics(*inputs, True, True, torch.float32)
+    rows = (lse.detach(), torch.ones_like(lse), lse2.detach(), None, None)
+    plain = [item.detach() if isinstance(item, Tensor) else item for item in inputs]
+    torch.library.opcheck(
+        torch.ops.flatnce.fused_gradient.default,
+        (*plain, torch.float32, *rows),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+COMPILED = """
+import torch
+from flatnce.core.objectives import FlatNCE
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+z = [torch.randn(12, 16, device=device, requires_grad=True) for _ in range(2)]
+loss_fn = FlatNCE(0.2, kernel="fused")
+compiled = torch.compile(lambda a, b: loss_fn(a, b), backend="aot_eager", fullgraph=True)
+pairs = []
+for run in (loss_fn, compiled):
+    loss = run(*z)
+    pairs.append([loss.detach(), *torch.autograd.grad(loss, z)])
+torch.testing.assert_close(*pairs, rtol=1e-6, atol=1e-7)
+print("the same")
+"""
+
+
+def test_a_compiled_loss_has_no_graph_break_and_the_same_numbers():
+    assert run_forked(COMPILED) == "the same\n"

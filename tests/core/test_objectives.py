@@ -1,0 +1,831 @@
+"""One battery over the family: values, gradients, and what ties the objectives together.
+
+Errors stated for inputs of lower precision, relative to the norm of the float64 gradient on the
+same rounded inputs: 1e-5 in float32; in float16 and bfloat16 the rounding of the returned gradient
+itself, 2^-11 and 2^-8, and 1e-5 more. A saturated InfoNCE leaves the range of float16, so the loss
+is scaled before the backward pass, as torch's GradScaler does.
+"""
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy as torch_cross_entropy
+
+import layouts
+import reference
+from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE
+from flatnce import functional as F
+from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.core.pairs import KeyQueue
+from flatnce.functional import Contrast
+
+TEMPERATURE = 0.4
+INFINITY = math.inf
+
+
+# --- The family and its slow definition ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An objective as a function of a contrast and as a module, and its reference by row."""
+
+    function: Callable[..., Tensor]
+    module: Callable[..., Objective]
+    value: Callable[[reference.Row, str], float]
+    gradient: Callable[[reference.Row, str], layouts.Derivatives]
+    power: float = 1.0
+
+    def contrast(self, pairs: object, temperature: float | Tensor = TEMPERATURE) -> Contrast:
+        return F.contrast_of(pairs, temperature, power=self.power)
+
+
+def slow_infonce(row: reference.Row, form: str) -> float:
+    pick = {"each": None, "out": reference.infonce_out, "in": reference.infonce_in}[form]
+    if pick is None:
+        return reference.infonce(row.positive, row.negatives)
+    return pick(row.positives, row.negatives)
+
+
+def slow_infonce_gradient(row: reference.Row, form: str) -> layouts.Derivatives:
+    if form == "each":
+        by_positive, by_negatives = reference.infonce_gradient(row.positive, row.negatives)
+        return [by_positive], by_negatives
+    pick = {"out": reference.infonce_out_gradient, "in": reference.infonce_in_gradient}[form]
+    return pick(row.positives, row.negatives)
+
+
+def slow_gap(row: reference.Row, form: str) -> float:
+    return reference.dcl(row.positive, row.negatives)
+
+
+def slow_gap_gradient(row: reference.Row, form: str, power: float = 1.0) -> layouts.Derivatives:
+    shares = [1.0] if form == "each" else reference.positive_shares(row.positives, form)
+    by_positive, by_negatives = reference.holder_gradient(row.positive, row.negatives, power)
+    return [by_positive * share for share in shares], by_negatives
+
+
+def constant(row: reference.Row, form: str) -> float:
+    return 1.0
+
+
+def holder(gamma: float) -> Entry:
+    return Entry(
+        F.flatnce,
+        partial(HolderFlatNCE, gamma=gamma),
+        slow_infonce,
+        partial(slow_gap_gradient, power=gamma),
+        gamma,
+    )
+
+
+FAMILY = {
+    "InfoNCE": Entry(F.infonce, InfoNCE, slow_infonce, slow_infonce_gradient),
+    "DCL": Entry(F.dcl, DCL, slow_gap, slow_gap_gradient),
+    "FlatNCE": Entry(F.flatnce, FlatNCE, slow_infonce, slow_gap_gradient),
+    "FlatNCE, constant": Entry(
+        partial(F.flatnce, value="constant"),
+        partial(FlatNCE, value="constant"),
+        constant,
+        slow_gap_gradient,
+    ),
+    "FlatNCE+": Entry(F.flatnce_plus, FlatNCEPlus, slow_infonce, slow_infonce_gradient),
+    "FlatNCE+, constant": Entry(
+        partial(F.flatnce_plus, value="constant"),
+        partial(FlatNCEPlus, value="constant"),
+        constant,
+        slow_infonce_gradient,
+    ),
+    **{f"Hölder {g}": holder(g) for g in (1.0, 2.0, 0.5, 0.0, -1.0, INFINITY, -INFINITY)},
+}
+every_objective = pytest.mark.parametrize("entry", list(FAMILY.values()), ids=list(FAMILY))
+CASES = [
+    "two views: ids masked shared",
+    "two views: own",
+    "three views, each: plain",
+    "three views, out: own",
+    "three views, in: shared",
+    "two towers: masked",
+    "left tower: raw",
+    "labels, out: plain",
+    "labels, in: own",
+    "queue: ids",
+    "queue and batch: plain",
+]
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def near(expected: list[float]) -> object:
+    return pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+
+def counted(contrast: Contrast, values: Tensor) -> list[float]:
+    """Rows that have a positive."""
+    if contrast.weight is None:
+        return values.tolist()
+    assert not values[contrast.weight == 0].any()
+    return values[contrast.weight > 0].tolist()
+
+
+@every_case
+@every_objective
+def test_every_row_has_the_value_of_the_reference(entry: Entry, name: str) -> None:
+    case = layouts.case_of(name)
+    contrast = entry.contrast(case.build(case.inputs))
+    rows = layouts.rows_of(case, TEMPERATURE)
+    expected = [entry.value(row, case.form) for row in rows]
+    assert counted(contrast, entry.function(contrast, reduction="none")) == near(expected)
+    assert float(entry.function(contrast)) == pytest.approx(reference.mean(expected), rel=1e-10)
+
+
+@every_case
+@every_objective
+def test_the_mean_has_the_gradient_of_the_reference(entry: Entry, name: str) -> None:
+    case = layouts.case_of(name)
+    leaves = case.leaves()
+    tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    loss = entry.function(entry.contrast(case.build(leaves), tau))
+    rows = layouts.rows_of(case, TEMPERATURE)
+    derivatives = [
+        tuple([d / len(rows) for d in side] for side in entry.gradient(row, case.form))
+        for row in rows
+    ]
+    expected = layouts.pull_back(case, TEMPERATURE, derivatives)
+    wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    found = torch.autograd.grad(loss, [*wanted, tau])
+    torch.testing.assert_close(found, tuple(expected.values()), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["two views: own", "labels, out: plain", "two towers: plain"])
+@every_objective
+def test_the_reductions_agree_with_each_other(entry: Entry, name: str) -> None:
+    case = layouts.case_of(name)
+    contrast = entry.contrast(case.build(case.inputs))
+    rows = entry.function(contrast, reduction="none")
+    assert rows.shape == contrast.positive.shape
+    assert float(entry.function(contrast, reduction="sum")) == pytest.approx(float(rows.sum()))
+    number = len(counted(contrast, rows))
+    assert float(entry.function(contrast)) == pytest.approx(float(rows.sum()) / number)
+
+
+# --- The modules ---------------------------------------------------------------------------------
+
+CALLS: dict[str, tuple[str, dict[str, object]]] = {
+    "two views": ("two views: ids masked shared", {}),
+    "two towers": ("two towers: masked", {"layout": "two_tower"}),
+    "without normalisation": ("two views: raw", {"normalize": False}),
+    "by chunks": ("two views: own", {"kernel": "chunked"}),
+    "three views": ("three views, each: own", {}),
+    "three views, out": ("three views, out: ids", {"form": "out"}),
+    "three views, in": ("three views, in: plain", {"form": "in"}),
+    "labels": ("labels, out: shared", {}),
+    "labels, in": ("labels, in: plain", {"form": "in"}),
+    "queue": ("queue: ids", {"in_batch": False}),
+    "queue and batch": ("queue and batch: ids", {}),
+}
+
+
+def call(loss_fn: Objective, name: str, given: layouts.Inputs) -> Tensor:
+    """What a user would type for a case."""
+    layout, _, options = name.partition(": ")
+    size = len(layouts.LABELS) if "labels" in layout else layouts.IMAGES
+    chosen = layouts.keywords(set(options.split()), given, size)
+    del chosen["normalize"]
+    if "labels" in layout:
+        chosen["labels"] = torch.tensor(layouts.LABELS)
+    hidden = ("negatives", "queue")
+    return loss_fn(*(z for key, z in given.items() if key not in hidden), **chosen)
+
+
+def module_for(entry: Entry, name: str, options: dict[str, object]) -> Objective:
+    if "queue" not in name:
+        return entry.module(temperature=TEMPERATURE, **options)
+    queue = KeyQueue(layouts.QUEUE_SIZE, layouts.WIDTH).double()
+    queue.enqueue(layouts.case_of(name).inputs["queue"], torch.tensor(layouts.QUEUE_IDS))
+    return entry.module(temperature=TEMPERATURE, queue=queue, **options)
+
+
+@pytest.mark.parametrize(("name", "options"), list(CALLS.values()), ids=list(CALLS))
+@every_objective
+def test_a_module_is_its_function_of_the_layout(
+    entry: Entry, name: str, options: dict[str, object]
+) -> None:
+    case = layouts.case_of(name)
+    ours, theirs = case.leaves(), case.leaves()
+    expected = entry.function(entry.contrast(case.build(theirs)))
+    found = call(module_for(entry, name, options), name, ours)
+    assert found.shape == ()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(
+        [leaf.grad for key, leaf in ours.items() if key not in case.constants],
+        [leaf.grad for key, leaf in theirs.items() if key not in case.constants],
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+@every_objective
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_with_labels_masks_and_own_negatives_speak_of_samples(entry: Entry, views: int) -> None:
+    z = [layouts.random(5, 3, seed=seed) for seed in range(views)]
+    labels, mask = torch.tensor([0, 1, 0, 2, 1]), layouts.mask_of(5)
+    own = layouts.random(5, 2, 3, seed=9)
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    found = loss_fn(*z, labels=labels, false_negatives=mask, negatives=own)
+    pairs = F.labelled(
+        torch.cat(z),
+        labels.repeat(views),
+        false_negatives=mask.repeat(views, views),
+        negatives=own.repeat(views, 1, 1),
+    )
+    torch.testing.assert_close(found, entry.function(entry.contrast(pairs)), rtol=1e-12, atol=0)
+
+
+@every_objective
+def test_the_last_batch_is_kept_beside_the_loss(entry: Entry) -> None:
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    z1, z2 = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    loss = loss_fn(z1, z2)
+    contrast = entry.contrast(F.two_view(z1, z2)).detach()
+    last = loss_fn.last
+    assert torch.equal(last.loss, loss.detach())
+    assert torch.equal(last.ess, F.effective_sample_size(contrast))
+    assert torch.equal(
+        last.ess_with_positive, F.effective_sample_size(contrast, with_positive=True)
+    )
+    assert torch.equal(last.gain, F.gradient_gain(contrast))
+    assert torch.equal(last.mi, F.mutual_information(contrast))
+    assert torch.equal(last.mi_ceiling, F.mutual_information_ceiling(contrast))
+    assert torch.equal(last.top1, F.retrieval_top1(contrast))
+    assert torch.equal(last.saturated, F.saturated_share(contrast))
+    assert float(last.temperature) == pytest.approx(TEMPERATURE)
+    assert last.objective == type(loss_fn).__name__
+    assert last.embeddings.shape == (5, 3)
+    assert not any(t.requires_grad for t in (last.ess, last.gain, last.mi, last.embeddings))
+
+
+@every_objective
+def test_before_the_first_call_there_is_no_last_batch(entry: Entry) -> None:
+    with pytest.raises(ValueError, match="has not been called"):
+        _ = entry.module().last
+
+
+@every_objective
+@pytest.mark.parametrize("called", [False, True], ids=["fresh", "called"])
+def test_a_module_survives_being_copied_and_pickled(entry: Entry, called: bool) -> None:
+    loss_fn = entry.module(temperature=TEMPERATURE, layout="two_tower")
+    z1, z2 = torch.randn(5, 3), torch.randn(5, 3)
+    if called:
+        loss_fn(z1.requires_grad_(), z2)
+    file = io.BytesIO()
+    torch.save(loss_fn, file)
+    file.seek(0)
+    expected = loss_fn(z1, z2)
+    assert torch.equal(torch.load(file, weights_only=False)(z1, z2), expected)
+    assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), expected)
+
+
+@every_objective
+def test_a_module_says_what_it_is(entry: Entry) -> None:
+    shown = repr(entry.module(temperature=0.25, layout="two_tower"))
+    assert shown.startswith(entry.module().__class__.__name__)
+    assert "two_tower" in shown and "0.25" in shown
+
+
+@every_objective
+def test_a_module_with_a_number_for_temperature_has_no_state(entry: Entry) -> None:
+    assert not entry.module().state_dict()
+    assert not list(entry.module().parameters())
+
+
+@every_objective
+def test_a_state_dict_restores_the_temperature_of_a_controller(entry: Entry) -> None:
+    ours = entry.module(temperature=EssController(target=0.5, rate=0.1))
+    z1, z2 = torch.randn(6, 3), torch.randn(6, 3)
+    for _ in range(3):
+        ours(z1, z2)
+    theirs = entry.module(temperature=EssController(target=0.5, rate=0.1))
+    theirs.load_state_dict(ours.state_dict())
+    assert float(theirs.temperature) == float(ours.temperature) != pytest.approx(0.1)
+    assert torch.equal(theirs(z1, z2), ours(z1, z2))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
+def test_keys_are_enqueued_in_training_only(training: bool) -> None:
+    queue = KeyQueue(8, 3)
+    loss_fn = FlatNCE(queue=queue).train(training)
+    z1, z2 = torch.randn(4, 3), torch.randn(4, 3)
+    loss_fn(z1, z2, ids=torch.arange(4))
+    assert int(queue.filled) == (4 if training else 0)
+    if training:
+        torch.testing.assert_close(queue.keys[:4], z2 / z2.norm(dim=1, keepdim=True))
+        assert queue.ids[:4].tolist() == [0, 1, 2, 3]
+    assert "queue.keys" in loss_fn.state_dict()
+
+
+@every_objective
+def test_a_queue_module_can_be_trained_step_by_step(entry: Entry) -> None:
+    queue = KeyQueue(8, 3)
+    queue.enqueue(torch.randn(8, 3))
+    loss_fn = entry.module(temperature=TEMPERATURE, queue=queue, in_batch=False)
+    z = torch.randn(4, 3, requires_grad=True)
+    for _ in range(2):
+        loss_fn(z, torch.randn(4, 3)).backward()
+    assert z.grad.isfinite().all() and z.grad.any()
+
+
+@every_objective
+@pytest.mark.parametrize("kind", ["tensor", "LearnedTemperature"])
+@pytest.mark.parametrize("name", ["two views: own", "labels, out: plain", "three views, in: own"])
+def test_a_learned_temperature_follows_infonce_unless_told_otherwise(
+    entry: Entry, kind: str, name: str
+) -> None:
+    case = layouts.case_of(name)
+    form = {} if case.form == "each" else {"form": case.form}
+
+    def gradients(objective: Callable[..., Objective], follows: str) -> tuple[Tensor, Tensor]:
+        source = LearnedTemperature(TEMPERATURE).double()
+        source.log_beta.data.fill_(-math.log(TEMPERATURE))  # it was made in float32
+        if kind == "tensor":
+            source = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+        loss_fn = objective(temperature=source, temperature_gradient=follows, **form)
+        leaves = case.leaves()
+        loss = call(loss_fn, name, leaves)
+        wanted = source.log_beta if isinstance(source, LearnedTemperature) else source
+        return torch.autograd.grad(loss, (wanted, next(iter(leaves.values()))))
+
+    safe, to_features = gradients(entry.module, "infonce")
+    own, same_features = gradients(entry.module, "own")
+    # InfoNCE on the plain pool, whatever power the objective has, differentiated by torch.
+    tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
+    plain = F.contrast_of(case.build(case.inputs), tau)
+    (infonces,) = torch.autograd.grad(F.infonce(plain), tau)
+    contrast = entry.contrast(case.build(case.inputs), tau)
+    (its_own,) = torch.autograd.grad(entry.function(contrast), tau)
+    factor = -TEMPERATURE if kind == "LearnedTemperature" else 1.0
+    assert float(safe) == pytest.approx(factor * float(infonces), rel=1e-9)
+    assert float(own) == pytest.approx(factor * float(its_own), rel=1e-9)
+    torch.testing.assert_close(to_features, same_features, rtol=1e-10, atol=1e-12)
+
+
+@every_objective
+def test_a_few_steps_of_descent_lower_the_gap(entry: Entry) -> None:
+    z1 = torch.nn.Parameter(layouts.random(6, 4, seed=0))
+    z2 = torch.nn.Parameter(layouts.random(6, 4, seed=1))
+    loss_fn = entry.module(temperature=0.5)
+    optimizer = torch.optim.SGD([z1, z2], lr=1.0)
+    gaps = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss_fn(z1, z2).backward()
+        optimizer.step()
+        gaps.append(float(loss_fn.last.contrast.gap.mean()))
+    assert gaps[-1] < gaps[0] - 0.3
+
+
+# --- What ties them together (Must show 3) -------------------------------------------------------
+
+# Margins: how far the positive's score lies above the pooled negatives.
+# Of each batch: the length of the noise about its images, the temperature, and whether the second
+# view agrees with the first or contradicts it.
+BATCHES = {
+    "balanced": (0.6, 0.3, 1.0),
+    "margin 20": (0.1, 0.04, 1.0),
+    "margin 60": (0.1, 0.014, 1.0),
+    "positive far behind": (0.1, 0.052, -1.0),
+}
+every_batch = pytest.mark.parametrize("batch", list(BATCHES))
+DTYPES = {
+    torch.float64: 1e-10,
+    torch.float32: 1e-5,
+    torch.float16: 2**-11 + 1e-5,
+    torch.bfloat16: 2**-8 + 1e-5,
+}
+every_dtype = pytest.mark.parametrize(
+    ("dtype", "error"), list(DTYPES.items()), ids=[str(dtype) for dtype in DTYPES]
+)
+POWERS = [1.0, 2.0, 0.5, 0.003, -1.0, -3.0]
+
+
+def batch_of(name: str) -> tuple[Tensor, Tensor, float]:
+    """Two views (float64) and a temperature; saturated where the views of an image agree."""
+    noise, temperature, sign = BATCHES[name]
+    images = torch.linalg.qr(layouts.random(16, 16, seed=4)).Q[:6]
+    first, second = (images + noise / 4 * layouts.random(6, 16, seed=seed) for seed in (5, 6))
+    return first, sign * second, temperature
+
+
+def gaps_of(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
+    """The gap of each row from the matrix of scores, nothing of the package's but the formula."""
+    z = torch.cat([z1, z2])
+    z = z / z.norm(dim=1, keepdim=True)
+    scores = z @ z.T / temperature
+    b = len(z1)
+    image = torch.arange(2 * b) % b
+    negatives = scores.masked_fill(image[:, None] == image, -INFINITY).logsumexp(dim=1)
+    return negatives - scores.diagonal(b).repeat(2)
+
+
+def gradients_in(
+    dtype: torch.dtype, batch: str, read: Callable[[Contrast], Tensor], power: float = 1.0
+) -> Tensor:
+    """The gradient by both views, of a loss scaled into the range of the dtype."""
+    z1, z2, temperature = batch_of(batch)
+    leaves = [z.to(dtype, copy=True).requires_grad_() for z in (z1, z2)]
+    loss = read(F.contrast_of(F.two_view(*leaves), temperature, power=power))
+    gain = float(gaps_of(z1, z2, temperature).sigmoid().mean())
+    scale = 2.0 ** -round(math.log2(gain)) if read in (F.infonce, F.flatnce_plus) else 1.0
+    found = torch.autograd.grad(loss * scale, leaves)
+    return torch.cat([g.double() for g in found]) / scale
+
+
+def slow_gradient(
+    dtype: torch.dtype, batch: str, weigh: Callable[[Tensor], Tensor], power: float = 1.0
+) -> Tensor:
+    """Float64, on the same rounded inputs: rows' gradients of the gap, each times a factor."""
+    z1, z2, temperature = batch_of(batch)
+    leaves = [z.to(dtype, copy=True).double().requires_grad_() for z in (z1, z2)]
+    gaps = gaps_of(*leaves, temperature / power)
+    factor = weigh(gaps).detach() / power
+    return torch.cat(torch.autograd.grad((factor * gaps).mean(), leaves))
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_the_saturated_batches_have_the_margins_their_names_say() -> None:
+    margins = {name: -gaps_of(*batch_of(name)) for name in BATCHES}
+    assert float(margins["margin 20"].min()) > 20
+    assert float(margins["margin 60"].min()) > 60
+    assert abs(float(margins["balanced"].mean())) < 1
+    assert float(margins["positive far behind"].max()) < -20
+
+
+@every_batch
+@every_dtype
+@pytest.mark.parametrize("read", [F.flatnce, F.dcl], ids=["FlatNCE", "DCL"])
+def test_flatnce_and_dcl_share_their_gradient(
+    read: Callable[[Contrast], Tensor], batch: str, dtype: torch.dtype, error: float
+) -> None:
+    found = gradients_in(dtype, batch, read)
+    assert relative(found, slow_gradient(dtype, batch, torch.ones_like)) < error
+
+
+@every_batch
+@every_dtype
+@pytest.mark.parametrize("read", [F.infonce, F.flatnce_plus], ids=["InfoNCE", "FlatNCE+"])
+def test_infonce_and_flatnce_plus_share_the_gradient_of_flatnce_times_the_gain(
+    read: Callable[[Contrast], Tensor], batch: str, dtype: torch.dtype, error: float
+) -> None:
+    found = gradients_in(dtype, batch, read)
+    assert relative(found, slow_gradient(dtype, batch, torch.sigmoid)) < error
+
+
+@every_batch
+@every_dtype
+@pytest.mark.parametrize("gamma", [gamma for gamma in POWERS if gamma > 0])
+def test_holder_has_the_gradient_of_flatnce_at_gamma_g_divided_by_gamma(
+    gamma: float, batch: str, dtype: torch.dtype, error: float
+) -> None:
+    found = gradients_in(dtype, batch, F.flatnce, power=gamma)
+    assert relative(found, slow_gradient(dtype, batch, torch.ones_like, power=gamma)) < error
+
+
+@every_batch
+@pytest.mark.parametrize("gamma", POWERS)
+def test_holder_agrees_with_flatnce_of_the_scaled_logits(gamma: float, batch: str) -> None:
+    z1, z2, temperature = batch_of(batch)
+    left, right = (z / z.norm(dim=1, keepdim=True) for z in (z1, z2))
+    leaves = [left.clone().requires_grad_(), right.clone().requires_grad_()]
+    (pairs,) = F.two_tower(*leaves, directions="left", normalize=False)
+    found = torch.autograd.grad(F.flatnce(F.contrast_of(pairs, temperature, power=gamma)), leaves)
+    logits = gamma * leaves[0] @ leaves[1].T / temperature
+    scaled = F.flatnce(F.contrast_from_logits(logits, torch.arange(len(z1)))) / gamma
+    expected = torch.autograd.grad(scaled, leaves)
+    assert relative(torch.cat(found), torch.cat(expected)) < 1e-10
+
+
+@every_batch
+def test_infonces_gradient_is_flatnces_times_the_gain_row_by_row(batch: str) -> None:
+    z1, z2, temperature = batch_of(batch)
+
+    def rows(read: Callable[..., Tensor]) -> Tensor:
+        return torch.autograd.functional.jacobian(
+            lambda z: read(F.contrast_of(F.two_view(z, z2), temperature), reduction="none"), z1
+        ).flatten(1)
+
+    gain = gaps_of(z1, z2, temperature).sigmoid()
+    torch.testing.assert_close(
+        rows(F.infonce), gain[:, None] * rows(F.flatnce), rtol=1e-10, atol=0
+    )
+    torch.testing.assert_close(rows(F.flatnce), rows(F.dcl), rtol=1e-10, atol=0)
+    torch.testing.assert_close(rows(F.flatnce_plus), rows(F.infonce), rtol=1e-10, atol=0)
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("batch", "least"), [("balanced", 0.3), ("margin 20", 1e6), ("margin 60", 1e20)]
+)
+def test_flatnces_gradient_is_not_infonces(
+    batch: str, least: float, dtype: torch.dtype, error: float
+) -> None:
+    flat, info = (gradients_in(dtype, batch, read) for read in (F.flatnce, F.infonce))
+    assert relative(flat, info) > least > error
+
+
+@every_dtype
+def test_holder_of_power_one_is_flatnce(dtype: torch.dtype, error: float) -> None:
+    z1, z2 = torch.randn(5, 4).to(dtype), torch.randn(5, 4).to(dtype)
+    ours = [z.clone().requires_grad_() for z in (z1, z2)]
+    theirs = [z.clone().requires_grad_() for z in (z1, z2)]
+    found, expected = HolderFlatNCE(gamma=1.0)(*ours), FlatNCE()(*theirs)
+    assert torch.equal(found, expected)
+    found.backward()
+    expected.backward()
+    assert torch.equal(ours[0].grad, theirs[0].grad) and torch.equal(ours[1].grad, theirs[1].grad)
+
+
+@every_batch
+@every_dtype
+def test_the_value_of_flatnce_is_infonces(batch: str, dtype: torch.dtype, error: float) -> None:
+    z1, z2, temperature = batch_of(batch)
+    contrast = F.contrast_of(F.two_view(z1.to(dtype), z2.to(dtype)), temperature)
+    assert torch.equal(F.flatnce(contrast), F.infonce(contrast))
+    assert torch.equal(F.flatnce_plus(contrast), F.infonce(contrast))
+    gaps = gaps_of(z1.to(dtype).double(), z2.to(dtype).double(), temperature)
+    expected = torch.nn.functional.softplus(gaps, threshold=1000).mean()
+    # A relative error of the value is an absolute error of the scores, which are 1 / temperature.
+    precise = {torch.float64: 1e-10}.get(dtype, 1e-5 / temperature)
+    assert float(F.infonce(contrast)) == pytest.approx(float(expected), rel=precise)
+
+
+@every_batch
+@every_dtype
+@pytest.mark.parametrize("read", [F.flatnce, F.flatnce_plus], ids=["FlatNCE", "FlatNCE+"])
+def test_the_constant_form_is_one(
+    read: Callable[..., Tensor], batch: str, dtype: torch.dtype, error: float
+) -> None:
+    z1, z2, temperature = batch_of(batch)
+    contrast = F.contrast_of(F.two_view(z1.to(dtype), z2.to(dtype)), temperature)
+    assert read(contrast, value="constant", reduction="none").tolist() == [1.0] * 12
+    assert float(read(contrast, value="constant")) == 1.0
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+def test_the_constant_form_is_one_where_some_rows_have_no_positive(form: str) -> None:
+    case = layouts.case_of(f"labels, {form}: plain")
+    contrast = F.contrast_of(case.build(case.inputs), TEMPERATURE)
+    assert float(F.flatnce(contrast, value="constant")) == pytest.approx(1.0, rel=1e-14)
+
+
+@every_batch
+def test_infonce_is_torchs_cross_entropy_of_the_candidates(batch: str) -> None:
+    z1, z2, temperature = batch_of(batch)
+
+    def by_torch(z1: Tensor, z2: Tensor) -> Tensor:
+        z = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
+        logits = (z @ z.T / temperature).fill_diagonal_(-INFINITY)
+        return torch_cross_entropy(logits, torch.arange(12).roll(6))
+
+    ours = [z.clone().requires_grad_() for z in (z1, z2)]
+    theirs = [z.clone().requires_grad_() for z in (z1, z2)]
+    found = F.infonce(F.contrast_of(F.two_view(*ours), temperature))
+    expected = by_torch(*theirs)
+    # cross_entropy subtracts numbers of the size of the scores: that is its precision.
+    tolerance = {"rtol": 1e-10, "atol": 1e-13}
+    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs), **tolerance
+    )
+
+
+def test_two_towers_are_clips_loss() -> None:
+    left, right = layouts.random(6, 4, seed=0), layouts.random(6, 4, seed=1)
+    found = InfoNCE(temperature=0.2, layout="two_tower")(left, right)
+    unit = torch.nn.functional.normalize
+    logits = unit(left, dim=1) @ unit(right, dim=1).T / 0.2
+    both = [torch_cross_entropy(scores, torch.arange(6)) for scores in (logits, logits.T)]
+    torch.testing.assert_close(found, sum(both) / 2, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("read", [F.flatnce, F.dcl], ids=["FlatNCE", "DCL"])
+def test_the_forms_each_and_out_have_the_same_gradient(read: Callable[..., Tensor]) -> None:
+    views = [layouts.random(4, 3, seed=seed).requires_grad_() for seed in range(3)]
+
+    def gradient(form: str) -> tuple[Tensor, ...]:
+        loss = read(F.contrast_of(F.multi_view(views, form=form), TEMPERATURE))
+        return torch.autograd.grad(loss, views)
+
+    torch.testing.assert_close(gradient("each"), gradient("out"), rtol=1e-10, atol=1e-12)
+
+
+# --- Second derivatives --------------------------------------------------------------------------
+
+
+def hessian_of(read: Callable[..., Tensor], row: Tensor) -> Tensor:
+    def function(scores: Tensor) -> Tensor:
+        return read(F.contrast_from_logits(scores[None], torch.tensor([0])))
+
+    return torch.autograd.functional.hessian(function, row)
+
+
+@pytest.mark.parametrize("positive", [0.3, 8.0, -3.0])
+@pytest.mark.parametrize("value", ["infonce", "constant"])
+def test_flatnces_hessian_is_dcls_and_the_gradients_outer_product(
+    positive: float, value: str
+) -> None:
+    row = torch.tensor([positive, 0.1, -0.4, 0.9], dtype=torch.float64)
+    by_positive, by_negatives = reference.dcl_gradient(positive, row[1:].tolist())
+    g = torch.tensor([by_positive, *by_negatives], dtype=torch.float64)
+    flat, dcl = hessian_of(partial(F.flatnce, value=value), row), hessian_of(F.dcl, row)
+    torch.testing.assert_close(flat, dcl + torch.outer(g, g), rtol=1e-10, atol=1e-12)
+    assert float((flat - dcl).norm()) > 1
+
+
+# --- Invariance ----------------------------------------------------------------------------------
+
+
+@every_objective
+def test_the_order_of_the_samples_does_not_matter(entry: Entry) -> None:
+    z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
+    own, ids = layouts.random(5, 2, 3, seed=2), torch.tensor(layouts.IDS)
+    mask, order = layouts.mask_of(5), torch.tensor([3, 0, 4, 1, 2])
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    expected = loss_fn(z1, z2, ids=ids, false_negatives=mask, negatives=own)
+    found = loss_fn(
+        z1[order],
+        z2[order],
+        ids=ids[order],
+        false_negatives=mask[order][:, order],
+        negatives=own[order],
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@every_objective
+def test_which_view_comes_first_does_not_matter(entry: Entry) -> None:
+    z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    torch.testing.assert_close(loss_fn(z2, z1), loss_fn(z1, z2), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [-300.0, 0.5, 1000.0])
+@pytest.mark.parametrize("read", [F.infonce, F.dcl, F.flatnce, F.flatnce_plus])
+def test_a_shift_of_a_row_of_logits_does_not_matter(
+    read: Callable[..., Tensor], shift: float
+) -> None:
+    logits = layouts.random(6, 5, seed=0).requires_grad_()
+    target = torch.arange(6) % 5
+    shifts = shift * torch.linspace(-1, 1, 6, dtype=torch.float64)[:, None]
+
+    def run(moved: Tensor) -> tuple[Tensor, ...]:
+        rows = read(F.contrast_from_logits(moved, target), reduction="none")
+        return rows, *torch.autograd.grad(rows.sum(), logits)
+
+    torch.testing.assert_close(run(logits + shifts), run(logits), rtol=1e-10, atol=1e-10)
+
+
+@every_objective
+def test_the_length_of_the_rows_does_not_matter_when_they_are_normalised(entry: Entry) -> None:
+    z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
+    loss_fn = entry.module(temperature=TEMPERATURE)
+    lengths = torch.tensor([1e-6, 0.1, 1.0, 30.0, 1e6], dtype=torch.float64)[:, None]
+    torch.testing.assert_close(loss_fn(lengths * z1, z2), loss_fn(z1, z2), rtol=1e-12, atol=0)
+
+
+# --- The drop-in for torch's cross_entropy -------------------------------------------------------
+
+SHAPES = [(7, 5), (5,), (3, 5, 4), (2, 5, 3, 2)]
+
+
+def logits_and_target(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    logits = 2 * layouts.random(*shape, seed=0)
+    rest = shape[1:] if len(shape) == 1 else (shape[0], *shape[2:])
+    generator = torch.Generator().manual_seed(1)
+    return logits, torch.randint(0, 5, rest, generator=generator)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("ignored", [-100, 2, 0])
+def test_cross_entropy_has_the_value_of_torchs(
+    shape: tuple[int, ...], reduction: str, weighted: bool, ignored: int
+) -> None:
+    logits, target = logits_and_target(shape)
+    if len(shape) == 1:
+        target = torch.tensor(3)
+    weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=torch.float64) if weighted else None
+    options = {"weight": weight, "reduction": reduction, "ignore_index": ignored}
+    found = F.cross_entropy(logits, target, **options)
+    expected = torch_cross_entropy(logits, target, **options)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_cross_entropy_has_the_gradient_of_flatnce(weighted: bool, reduction: str) -> None:
+    logits, target = logits_and_target((3, 5, 4))
+    target[1, 2] = -100
+    weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=torch.float64)
+    leaf = logits.clone().requires_grad_()
+    chosen = weight if weighted else None
+    F.cross_entropy(leaf, target, chosen, reduction=reduction).backward()
+    expected, total = torch.zeros_like(logits), 0.0
+    for i, j in [(i, j) for i in range(3) for j in range(4) if target[i, j] != -100]:
+        place, row = int(target[i, j]), logits[i, :, j].tolist()
+        scale = float(weight[place]) if weighted else 1.0
+        total += scale
+        others = [k for k in range(5) if k != place]
+        by_positive, by_negatives = reference.flatnce_gradient(
+            row[place], [row[k] for k in others]
+        )
+        expected[i, place, j] = scale * by_positive
+        expected[i, others, j] = scale * torch.tensor(by_negatives, dtype=torch.float64)
+    expected = expected / total if reduction == "mean" else expected
+    torch.testing.assert_close(leaf.grad, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_cross_entropy_takes_minus_infinity_for_a_mask() -> None:
+    logits, target = logits_and_target((7, 5))
+    logits[torch.arange(7), (target + 1) % 5] = -INFINITY
+    leaf = logits.clone().requires_grad_()
+    found = F.cross_entropy(leaf, target)
+    torch.testing.assert_close(found, torch_cross_entropy(logits, target), rtol=1e-12, atol=0)
+    found.backward()
+    assert leaf.grad.isfinite().all()
+    assert not leaf.grad[logits == -INFINITY].any()
+
+
+@pytest.mark.parametrize("rubbish", [math.nan, INFINITY, -INFINITY])
+def test_cross_entropy_looks_at_no_row_that_is_ignored(rubbish: float) -> None:
+    logits, target = logits_and_target((7, 5))
+    target[3] = -100
+    logits[3] = rubbish
+    leaf = logits.clone().requires_grad_()
+    found = F.cross_entropy(leaf, target)
+    rest = torch.arange(7) != 3
+    torch.testing.assert_close(found, torch_cross_entropy(logits[rest], target[rest]))
+    found.backward()
+    assert not leaf.grad[3].any() and leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("margin", [0.0, 10.0, 20.0, 80.0])
+def test_cross_entropy_keeps_the_gradient_of_a_positive_that_wins(
+    dtype: torch.dtype, margin: float
+) -> None:
+    logits = torch.tensor([[margin, 0.5, -0.5]], dtype=dtype, requires_grad=True)
+    F.cross_entropy(logits, torch.tensor([0])).backward()
+    expected = reference.flatnce_gradient(margin, [0.5, -0.5])
+    error = {torch.float16: 2**-11, torch.bfloat16: 2**-8}.get(dtype, 0.0) + 1e-6
+    assert logits.grad[0].tolist() == pytest.approx([expected[0], *expected[1]], rel=error)
+
+
+def test_the_temperature_can_be_read_and_replaced() -> None:
+    loss_fn = FlatNCE(temperature=0.5)
+    assert loss_fn.temperature == 0.5
+    loss_fn.temperature = 0.25
+    views = torch.randn(4, 3), torch.randn(4, 3)
+    assert torch.equal(loss_fn(*views), FlatNCE(temperature=0.25)(*views))
+
+
+def test_a_temperature_that_is_a_module_replaces_the_former_one() -> None:
+    loss_fn = FlatNCE(temperature=0.5)
+    loss_fn.temperature = LearnedTemperature(0.125)
+    assert float(loss_fn.temperature.detach()) == pytest.approx(0.125)
+    assert len(list(loss_fn.parameters())) == 1
+    loss_fn.temperature = 0.25
+    assert loss_fn.temperature == 0.25 and not list(loss_fn.parameters())
+
+
+def test_a_temperature_of_one_entry_gives_a_scalar_loss() -> None:
+    temperature = torch.tensor([0.2], requires_grad=True)
+    loss = FlatNCE(temperature=temperature)(torch.randn(4, 3), torch.randn(4, 3))
+    loss.backward()
+    assert loss.shape == () and temperature.grad.shape == (1,)
+
+
+def test_labels_take_masks_and_negatives_by_sample_and_not_by_view() -> None:
+    z1, z2, own = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 2, 3)
+    labels = torch.tensor([0, 0, 1, 1])
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[0, 2] = True
+    found = FlatNCE()(z1, z2, labels=labels, false_negatives=mask, negatives=own)
+    pairs = F.labelled(
+        torch.cat([z1, z2]),
+        labels.repeat(2),
+        false_negatives=mask.repeat(2, 2),
+        negatives=own.repeat(2, 1, 1),
+    )
+    assert torch.equal(found, F.flatnce(F.contrast_of(pairs, 0.1)))

@@ -1,0 +1,383 @@
+"""Who is whose positive and who is left out: every layout against the slow definition."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import layouts
+import reference
+from flatnce import functional as F
+from flatnce.core.pairs import KeyQueue
+from flatnce.functional import Contrast
+
+TEMPERATURE = 0.4
+every_case = pytest.mark.parametrize("name", layouts.NAMES)
+
+
+def near(expected: list[float]) -> object:
+    return pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def rows_with_a_positive(contrast: Contrast, values: Tensor) -> list[float]:
+    """The rows that count; ``reference.py`` has no others."""
+    return (values if contrast.weight is None else values[contrast.weight > 0]).tolist()
+
+
+def contrast_and_rows(name: str) -> tuple[Contrast, list[reference.Row]]:
+    case = layouts.case_of(name)
+    contrast = F.contrast_of(case.build(case.inputs), TEMPERATURE, kernel="dense")
+    return contrast, layouts.rows_of(case, TEMPERATURE)
+
+
+def sets_of(pairs: F.Pairs) -> list[list[int]]:
+    """The columns of each anchor's negatives."""
+    return [(~row).nonzero()[:, 0].tolist() for row in pairs.negatives.block()]
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return torch.nn.functional.normalize(layouts.random(*shape, seed=seed), dim=-1)
+
+
+# --- The layouts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in layouts.NAMES if layouts.case_of(name).by_reference is not None]
+)
+def test_the_list_of_members_gives_the_rows_of_the_reference(name: str) -> None:
+    case = layouts.case_of(name)
+    expected = case.by_reference(1 / TEMPERATURE)
+    found = layouts.rows_of(case, TEMPERATURE)
+    assert len(found) == len(expected)
+    assert [row.positive for row in found] == near([row.positive for row in expected])
+    assert [sorted(row.positives) for row in found] == [
+        near(sorted(row.positives)) for row in expected
+    ]
+    assert [sorted(row.negatives) for row in found] == [
+        near(sorted(row.negatives)) for row in expected
+    ]
+
+
+@every_case
+def test_every_row_has_the_positive_of_the_slow_definition(name: str) -> None:
+    contrast, rows = contrast_and_rows(name)
+    found = rows_with_a_positive(contrast, contrast.positive)
+    assert found == near([row.positive for row in rows])
+
+
+@every_case
+def test_every_row_has_the_negatives_of_the_slow_definition(name: str) -> None:
+    contrast, rows = contrast_and_rows(name)
+    doubled = [reference.log_sum_exp([2 * s for s in row.negatives]) for row in rows]
+    assert rows_with_a_positive(contrast, contrast.count) == [len(row.negatives) for row in rows]
+    assert rows_with_a_positive(contrast, contrast.gap) == near(
+        [reference.gap(row.positive, row.negatives) for row in rows]
+    )
+    assert rows_with_a_positive(contrast, contrast.negative2) == near(doubled)
+    assert rows_with_a_positive(contrast, contrast.hardest) == near(
+        [max(row.negatives) for row in rows]
+    )
+
+
+@pytest.mark.parametrize("name", ["labels, out: plain", "labels, in: masked"])
+def test_a_row_without_a_positive_weighs_nothing_and_the_others_have_mean_one(name: str) -> None:
+    contrast, rows = contrast_and_rows(name)
+    n = len(layouts.LABELS)
+    present = [layouts.LABELS.count(label) > 1 for label in layouts.LABELS]
+    assert contrast.weight.tolist() == near([n / len(rows) * here for here in present])
+    assert float(contrast.weight.mean()) == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("form", ["out", "in"])
+def test_the_statistics_of_several_positives_travel_with_the_row(form: str) -> None:
+    contrast, rows = contrast_and_rows(f"three views, {form}: plain")
+    pool = contrast.positives
+    assert pool.lse.tolist() == near([reference.log_sum_exp(row.positives) for row in rows])
+    assert pool.mean.tolist() == near([reference.mean(row.positives) for row in rows])
+    assert pool.lse2.tolist() == near(
+        [reference.log_sum_exp([2 * s for s in row.positives]) for row in rows]
+    )
+    assert pool.count.tolist() == [2.0] * len(rows)
+
+
+@pytest.mark.parametrize("form", ["each", "out", "in"])
+def test_two_views_are_the_same_rows_in_every_form(form: str) -> None:
+    z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
+    found = F.contrast_of(F.multi_view([z1, z2], form=form), TEMPERATURE)
+    expected = F.contrast_of(F.two_view(z1, z2), TEMPERATURE)
+    torch.testing.assert_close(found.gap, expected.gap, rtol=1e-14, atol=0)
+    torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-14, atol=0)
+
+
+def test_views_labelled_by_their_image_are_the_views_layout() -> None:
+    views = [layouts.random(4, 3, seed=seed) for seed in range(3)]
+    labels = torch.arange(4).repeat(3)
+    found = F.contrast_of(F.labelled(torch.cat(views), labels), TEMPERATURE)
+    expected = F.contrast_of(F.multi_view(views, form="out"), TEMPERATURE)
+    torch.testing.assert_close(found.gap, expected.gap, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-12, atol=0)
+
+
+def test_two_views_of_three_images_leave_out_the_own_image_only() -> None:
+    pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
+    assert sets_of(pairs) == [[1, 2, 4, 5], [0, 2, 3, 5], [0, 1, 3, 4]] * 2
+
+
+def test_the_keys_are_the_anchors_where_each_row_plays_both_parts() -> None:
+    pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
+    assert pairs.keys is pairs.anchors
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63 - 1, -(2**62)])
+def test_equal_ids_are_never_negatives_whatever_the_number(number: int) -> None:
+    ids = torch.tensor([number, number, 12345])
+    pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1), ids=ids)
+    assert sets_of(pairs) == [[2, 5], [2, 5], [0, 1, 3, 4]] * 2
+
+
+def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions() -> None:
+    mask = torch.zeros(3, 3, dtype=torch.bool)
+    mask[0, 2] = True
+    forward, back = F.two_tower(unit(3, 4), unit(3, 4, seed=1), false_negatives=mask)
+    assert sets_of(forward) == [[1], [0, 2], [0, 1]]
+    assert sets_of(back) == [[1, 2], [0, 2], [1]]
+
+
+def test_a_mask_leaves_positives_alone() -> None:
+    z, labels = unit(4, 3), torch.tensor([0, 0, 1, 1])
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[0, 1] = mask[0, 2] = True
+    found = F.contrast_of(F.labelled(z, labels, false_negatives=mask), TEMPERATURE)
+    assert found.positives.count.tolist() == [1.0] * 4
+    assert found.count.tolist() == [1.0, 2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
+def test_ids_and_labels_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0, 1, 0, 2], dtype=dtype)
+    z = unit(4, 3)
+    assert sets_of(F.labelled(z, numbers)) == [[1, 3], [0, 2, 3], [1, 3], [0, 1, 2]]
+    assert sets_of(F.two_tower(z, z, ids=numbers)[0]) == sets_of(F.labelled(z, numbers))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rows_have_unit_length_exactly_when_asked(normalize: bool) -> None:
+    z = 3.0 * unit(4, 3)
+    pairs = F.two_view(z, z, normalize=normalize)
+    expected = torch.full((8,), 1.0 if normalize else 3.0, dtype=torch.float64)
+    torch.testing.assert_close(pairs.anchors.norm(dim=1), expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+def test_rows_are_held_in_at_least_float32(given: torch.dtype, computed: torch.dtype) -> None:
+    z = unit(4, 3).to(given)
+    pairs = F.with_queue(z, z, KeyQueue(3, 3), in_batch=True, negatives=z[:2])
+    assert {pairs.anchors.dtype, pairs.keys.dtype, pairs.positives.dtype} == {computed}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda z, **k: F.two_view(z[0], z[1], ids=torch.tensor(layouts.IDS), **k),
+        lambda z, **k: F.multi_view(z, form="out", false_negatives=layouts.mask_of(5), **k),
+        lambda z, **k: F.two_tower(z[0], z[1], false_negatives=layouts.mask_of(5), **k),
+        lambda z, **k: F.labelled(z[0], torch.tensor([0, 1, 0, 2, 1]), negatives=z[1], **k),
+        lambda z, **k: F.with_queue(z[0], z[1], KeyQueue(3, 3), in_batch=True, **k),
+    ],
+    ids=["two_view", "multi_view", "two_tower", "labelled", "with_queue"],
+)
+def test_gathering_changes_nothing_where_there_is_one_process(build) -> None:
+    views = [layouts.random(5, 3, seed=seed) for seed in range(3)]
+    found, expected = (F.contrast_of(build(views, gather=g), TEMPERATURE) for g in (True, False))
+    assert torch.equal(found.gap, expected.gap)
+    assert torch.equal(found.count, expected.count)
+
+
+# --- The queue -----------------------------------------------------------------------------------
+
+
+def contents(queue: KeyQueue) -> list[float]:
+    return queue.keys[:, 0].tolist()
+
+
+def fill(queue: KeyQueue, *numbers: int) -> None:
+    ids = torch.tensor(numbers, dtype=torch.long)
+    queue.enqueue(ids[:, None].float(), ids, normalize=False)
+
+
+def test_a_new_queue_is_empty() -> None:
+    queue = KeyQueue(4, 1)
+    assert (len(queue), int(queue.filled), int(queue.position)) == (4, 0, 0)
+
+
+def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around() -> None:
+    queue = KeyQueue(5, 1)
+    fill(queue, 1, 2, 3)
+    assert (contents(queue), int(queue.filled)) == ([1, 2, 3, 0, 0], 3)
+    fill(queue, 4, 5, 6)
+    assert (contents(queue), int(queue.filled)) == ([6, 2, 3, 4, 5], 5)
+    fill(queue, 7)
+    assert contents(queue) == [6, 7, 3, 4, 5]
+    assert queue.ids.tolist() == [6, 7, 3, 4, 5]
+    assert int(queue.position) == 2
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_of_more_keys_than_slots_the_last_stay(before: int) -> None:
+    queue = KeyQueue(3, 1)
+    fill(queue, *range(100, 100 + before))
+    fill(queue, 1, 2, 3, 4, 5, 6, 7)
+    assert sorted(contents(queue)) == [5, 6, 7]
+    assert sorted(queue.ids.tolist()) == [5, 6, 7]
+    fill(queue, 8)  # and goes over the oldest
+    assert sorted(contents(queue)) == [6, 7, 8]
+
+
+def test_exactly_as_many_keys_as_slots_replace_the_queue() -> None:
+    queue = KeyQueue(3, 1)
+    fill(queue, 1)
+    fill(queue, 2, 3, 4)
+    assert sorted(contents(queue)) == [2, 3, 4]
+    assert int(queue.position) == 1
+
+
+def test_a_state_dict_restores_keys_ids_and_position() -> None:
+    queue, other = KeyQueue(4, 1), KeyQueue(4, 1)
+    fill(queue, 1, 2, 3, 4, 5)
+    other.load_state_dict(queue.state_dict())
+    fill(queue, 6)
+    fill(other, 6)
+    assert contents(other) == contents(queue) == [6, 3, 4, 5]
+    assert other.ids.tolist() == queue.ids.tolist()
+    assert int(other.position) == int(queue.position)
+
+
+@pytest.mark.parametrize("huge", [2**63 - 1, 2**62, 10**18 + 1])
+def test_a_huge_position_from_a_state_dict_does_not_overflow(huge: int) -> None:
+    queue = KeyQueue(5, 1)  # a size that does not divide 2**64, or wrapping would not show
+    state = queue.state_dict()
+    state["position"] = torch.tensor(huge)
+    queue.load_state_dict(state)
+    fill(queue, 1, 2, 3)
+    expected = [0.0] * 5
+    for offset in range(3):
+        expected[(huge + offset) % 5] = offset + 1.0
+    assert contents(queue) == expected
+    assert int(queue.position) == (huge + 3) % 5
+
+
+def test_the_position_stays_below_the_size_however_often_it_is_written() -> None:
+    queue = KeyQueue(7, 1)
+    seen = []
+    for step in range(50):
+        fill(queue, step, step, step)
+        seen.append(int(queue.position))
+    assert seen == [3 * (step + 1) % 7 for step in range(50)]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_empty_slots_count_for_nobody(in_batch: bool) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(2, 3, seed=5))
+    pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, in_batch=in_batch)
+    counts = F.contrast_of(pairs, TEMPERATURE).count.tolist()
+    assert counts == [5.0 if in_batch else 2.0] * 4
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_what_stands_in_an_empty_slot_does_not_matter(kernel: str) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(2, 3, seed=5))
+    query, key = unit(4, 3), unit(4, 3, seed=1)
+    before = F.contrast_of(F.with_queue(query, key, queue), TEMPERATURE, kernel=kernel).gap
+    queue.keys[2:] = 50.0
+    after = F.contrast_of(F.with_queue(query, key, queue), TEMPERATURE, kernel=kernel).gap
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+@pytest.mark.parametrize("number", [-(2**62), -5, 0, 2**62])
+def test_empty_slots_count_for_nobody_whatever_ids_stand_beside_them(
+    kernel: str, number: int
+) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(2, 3, seed=5), torch.tensor([number, number + 1]))
+    pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, ids=torch.arange(4) + 100)
+    assert F.contrast_of(pairs, TEMPERATURE, kernel=kernel).count.tolist() == [2.0] * 4
+
+
+def test_ids_leave_out_the_own_key_still_in_the_queue() -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(4, 3, seed=5), torch.tensor([10, 11, 12, 11]))
+    pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue, ids=torch.tensor([11, 99]))
+    assert sets_of(pairs) == [[0, 2], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("ids", [None, torch.tensor([0, 1])], ids=["without ids", "with ids"])
+def test_queued_keys_without_an_id_are_everybodys_negatives(ids: Tensor | None) -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(3, 3, seed=5))
+    pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue, ids=ids)
+    assert sets_of(pairs) == [[0, 1, 2]] * 2
+
+
+def test_queued_ids_leave_out_nothing_when_the_batch_has_none() -> None:
+    queue = KeyQueue(6, 3).double()
+    queue.enqueue(unit(3, 3, seed=5), torch.tensor([0, 1, 2]))
+    pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue)
+    assert sets_of(pairs) == [[0, 1, 2]] * 2
+
+
+def test_the_queue_stores_unit_rows_without_history() -> None:
+    queue = KeyQueue(4, 3)
+    keys = (2.0 * torch.randn(3, 3)).requires_grad_()
+    queue.enqueue(keys)
+    assert queue.keys[:3].norm(dim=1).tolist() == pytest.approx([1.0] * 3)
+    assert not queue.keys.requires_grad
+    torch.testing.assert_close(
+        queue.keys[:3], (keys / keys.norm(dim=1, keepdim=True)).detach(), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_no_gradient_reaches_the_queue_and_reading_does_not_write() -> None:
+    queue = KeyQueue(4, 3).double()
+    queue.enqueue(unit(4, 3, seed=5))
+    before = {name: value.clone() for name, value in queue.state_dict().items()}
+    query = unit(2, 3).requires_grad_()
+    F.dcl(F.contrast_of(F.with_queue(query, unit(2, 3, seed=1), queue), 0.1)).backward()
+    assert query.grad.isfinite().all()
+    assert queue.keys.grad is None
+    assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
+
+
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_writing_the_queue_before_the_backward_pass_does_not_disturb_it(
+    kernel: str, in_batch: bool
+) -> None:
+    queue = KeyQueue(4, 3)
+    queue.enqueue(unit(4, 3, seed=5))
+    query, key = unit(2, 3).float().requires_grad_(), unit(2, 3, seed=1).float()
+
+    def loss() -> Tensor:
+        pairs = F.with_queue(query, key, queue, in_batch=in_batch)
+        return F.dcl(F.contrast_of(pairs, 0.1, kernel=kernel))
+
+    (expected,) = torch.autograd.grad(loss(), query)
+    late = loss()
+    queue.enqueue(key)
+    (found,) = torch.autograd.grad(late, query)
+    assert torch.equal(found, expected)
+
+
+def test_the_queue_says_its_size_and_width() -> None:
+    assert repr(KeyQueue(4, 3)) == "KeyQueue(size=4, dim=3)"

@@ -1,0 +1,120 @@
+"""``flatnce doctor``: what it prints, in words and in JSON, and how it ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flatnce.cli import main
+from flatnce.diagnose.command import run
+from flatnce.pretrain.runs.log import RunLog
+from flatnce.pretrain.training import preset
+
+
+@pytest.fixture
+def archive(tmp_path):
+    generator = np.random.default_rng(0)
+    z = generator.standard_normal((64, 32)).astype(np.float32)
+    path = tmp_path / "embeddings.npz"
+    np.savez(path, z1=z, z2=z, temperature=0.05)
+    return path
+
+
+def test_embeddings_get_a_verdict_evidence_and_numbered_remedies(archive, capsys):
+    assert run([str(archive)]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].endswith("embeddings.npz: identical views")
+    assert "saturated: " in said and "  1. " in said
+
+
+def test_json_is_all_there_is_on_standard_output(archive, capsys):
+    assert run([str(archive), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["verdict"] == "identical views"
+    assert [one["kind"] for one in said["findings"]] == ["identical views", "saturated"]
+    assert said["numbers"]["samples"] == 64 and "torch" in said["environment"]
+
+
+def test_options_go_before_what_the_file_says(archive, capsys):
+    options = ["--temperature", "2", "--batch-size", "4", "--layout", "two_tower", "--json"]
+    assert run([str(archive), *options]) == 0
+    numbers = json.loads(capsys.readouterr().out)["numbers"]
+    assert numbers["negatives"] == 3 and numbers["temperature"] == 2
+
+
+def test_a_precision_can_be_asked_about(archive, capsys):
+    assert run([str(archive), "--precision", "bfloat16", "--json"]) == 0
+    assert "survival_bfloat16" in json.loads(capsys.readouterr().out)["numbers"]
+
+
+def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    log = RunLog(tmp_path / "runs" / "first", kind="train", config=preset("digits"))
+    line = {"mi": 1.0, "mi_ceiling": 4.0, "gain": 0.5, "ess": 0.3, "negatives": 62.0}
+    log.log({"kind": "train", "step": 10, "steps": 10, **line})
+    assert run(["first", "--no-embeddings"]) == 0
+    said = capsys.readouterr().out
+    assert "first: healthy" in said and "not known:" in said
+
+
+def test_without_a_name_the_installation_is_checked(capsys):
+    assert run(["--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["subject"] == "installation" and said["numbers"]["torch"]
+
+
+def test_the_installation_is_checked_without_what_may_be_broken(run_python):
+    code = (
+        "import sys; from flatnce.diagnose.command import run; run([])\n"
+        "print(sorted({'torchvision', 'lightning', 'flatnce.pretrain.training'} & set(sys.modules)))"
+    )
+    assert run_python(code).strip().endswith("[]")
+
+
+def test_a_torch_that_cannot_be_imported_is_told_and_not_a_traceback(run_python):
+    code = """
+import sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise OSError("libcudart.so: cannot open shared object file")
+sys.meta_path.insert(0, Broken())
+from flatnce.diagnose.command import run
+run([])
+"""
+    said = run_python(code)
+    assert said.startswith("installation: torch is broken") and "libcudart" in said
+
+
+@pytest.mark.parametrize(
+    "arguments, code, words",
+    [
+        (["none.npz"], 1, "none.npz is not there"),
+        (["frist"], 2, "is no run directory"),
+        (["--temperature", "0.1"], 2, "--temperature 0.1 is for embeddings"),
+        (["--batch-size", "8"], 2, "--batch-size 8 is for embeddings"),
+        (["--temperature", "0"], 2, "--temperature 0.0 is for embeddings"),
+        (["--layout", "two_tower"], 2, "--layout two_tower is for embeddings"),
+        (["--no-embeddings"], 2, "--no-embeddings is for a run"),
+        (["--device", "cpu"], 2, "--device cpu is for a run"),
+        (["{archive}", "--temperature", "0"], 2, "temperature=0.0"),
+        (["{archive}", "--temperature", "-1"], 2, "temperature=-1"),
+        (["{archive}", "--batch-size", "1000"], 2, "batch_size=1000"),
+    ],
+)
+def test_misuse_and_missing_files_end_with_one_line(arguments, code, words, archive, capsys):
+    given = [one.format(archive=archive) for one in arguments]
+    assert main(["doctor", *given]) == code
+    said = capsys.readouterr()
+    assert words in said.err and len(said.err.splitlines()) == 1 and not said.out
+
+
+def test_an_unknown_layout_ends_with_two(archive):
+    with pytest.raises(SystemExit) as ended:
+        run([str(archive), "--layout", "triplets"])
+    assert ended.value.code == 2
+
+
+def test_the_command_is_listed(capsys):
+    assert main(["--help"]) == 0
+    assert "doctor" in capsys.readouterr().out

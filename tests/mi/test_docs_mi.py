@@ -1,0 +1,89 @@
+"""The pages about mutual information say of every entry what the registries say."""
+
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from flatnce import mi
+from flatnce.mi.estimator.plan import CRITICS
+from flatnce.mi.estimator.transforms import TRANSFORMS
+
+ROOT = Path(__file__).parents[2]
+METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")
+PITFALLS_PAGE = (ROOT / "docs" / "mutual-information-pitfalls.md").read_text(encoding="utf-8")
+FIGURES = ROOT / "benchmarks" / "mutual_information"
+PROMISES = {"expected": "in expectation", "limit": "in the limit", "none": "no"}
+FLAG = re.compile(r'Flag\(\s*"(\w+)"')
+
+
+def ceiling_of(bound):
+    """A bound's ceiling in words: the log of the columns, log 2, or none."""
+    if bound.ceiling is None:
+        return "–"
+    return {True: "log c", False: "log 2"}[math.isclose(bound.ceiling(100), math.log(100))]
+
+
+@pytest.mark.parametrize("name", mi.BOUNDS)
+def test_the_table_of_bounds_says_what_the_registry_says(name):
+    bound = mi.BOUNDS[name]
+    needs = ", ".join(f"`{each}`" if " " not in each else each for each in bound.needs) or "–"
+    free = "yes" if bound.free_of_offset else "no"
+    cells = [f"`{name}`", PROMISES[bound.promise], bound.on, needs, bound.reads]
+    cells += [str(bound.passes), ceiling_of(bound), free, bound.note]
+    assert f"| {' | '.join(cells)} |" in METHODS_PAGE
+
+
+@pytest.mark.parametrize("name", mi.METHODS)
+def test_the_table_of_methods_says_what_the_registry_says(name):
+    method = mi.METHODS[name]
+    cells = [f"`{name}`", f"`{method.critic}`" if method.critic else "none", method.note]
+    assert f"| {' | '.join(cells)} |" in METHODS_PAGE
+
+
+@pytest.mark.parametrize("name", mi.tasks.SUITES)
+def test_the_table_of_suites_has_its_tasks_and_truths(name):
+    tasks = mi.tasks.suite(name)
+    truths = sorted(task.mi for task in tasks)
+    span = (
+        f"{truths[0]:.2f}" if truths[0] == truths[-1] else f"{truths[0]:.2f} to {truths[-1]:.2f}"
+    )
+    assert f"| `{name}` | {len(tasks)} | {span} |" in METHODS_PAGE
+
+
+@pytest.mark.parametrize("name", [*CRITICS, *TRANSFORMS])
+def test_critics_and_transforms_are_named(name):
+    assert f"| `{name}` |" in METHODS_PAGE
+
+
+def raised():
+    """Names of all warnings, from where they are made."""
+    sources = (ROOT / "src" / "flatnce" / "mi").rglob("*.py")
+    return sorted({name for file in sources for name in FLAG.findall(file.read_text("utf-8"))})
+
+
+@pytest.mark.parametrize("name", raised())
+def test_every_flag_has_a_row(name):
+    assert f"| `{name}` |" in METHODS_PAGE
+
+
+def test_no_row_is_about_a_flag_that_is_never_raised():
+    section = METHODS_PAGE.split("## Flags")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == raised()
+
+
+def tables_of_pitfalls():
+    """The page's tables, made from the figures that were measured."""
+    spec = importlib.util.spec_from_file_location("pitfalls", FIGURES / "pitfalls.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    figures = json.loads((FIGURES / "pitfalls.json").read_text(encoding="utf-8"))["figures"]
+    return module.tables(figures)
+
+
+@pytest.mark.parametrize("name, table", tables_of_pitfalls().items())
+def test_the_page_of_pitfalls_quotes_what_was_measured(name, table):
+    assert table in PITFALLS_PAGE

@@ -1,0 +1,266 @@
+"""``flatnce mi``: options, output, page and refusals, with a stand-in for the estimator."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from estimates import StandIn
+from flatnce import mi
+from flatnce.cli import main
+from flatnce.mi.command.command import run
+from flatnce.mi.command.progress import counting, described, showing
+
+pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
+
+TABLE = """\
+visit,height (cm),mass,emb_0,emb_1,site
+2024-01-05,180,80,0.1,1,a
+2024-01-06,,71,0.2,2,a
+2024-01-07,165,60,0.3,3,b
+2024-01-08,171,64,0.4,4,b
+"""
+
+
+class Result:
+    """What compare, pairwise, the curve and the benchmark return, as far as it is printed."""
+
+    def table(self, unit="nats"):
+        return f"method  {unit}\nflatnce 4.84"
+
+    def plain(self, unit="nats"):
+        return {"unit": unit, "rows": [{"method": "flatnce", "nats": float("nan")}]}
+
+
+@pytest.fixture
+def calls(monkeypatch, tmp_path):
+    """What the estimator was called with; its data is the table above, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(TABLE)
+    found = []
+
+    def taking(name, result):
+        def call(*arguments, **options):
+            found.append((name, arguments, options))
+            return result
+
+        monkeypatch.setattr(mi, name, call, raising=False)
+
+    taking("estimate", StandIn())
+    for name in ("compare", "pairwise", "subsampling_curve", "benchmark"):
+        taking(name, Result())
+    return found
+
+
+def test_the_answer_is_the_first_line(calls, capsys):
+    assert run(["data.csv", "--x", "height (cm),mass", "--y", "emb_*"]) == 0
+    shown = capsys.readouterr()
+    start = "I(X;Y) ≥ 4.75 nats (95 %), estimate 4.84 ± 0.05, ceiling 7.82, p < 0.001\nFew rows"
+    assert shown.out.startswith(start) and shown.err == ""
+    assert "Try --cv 5." in shown.out
+    ((name, (x, y), _),) = calls
+    assert name == "estimate" and x.shape == y.shape == (4, 2)
+    assert np.isnan(x.loc[1, "height (cm)"]) and y.loc[3, "emb_1"] == 4
+
+
+def test_bits_on_request(calls, capsys):
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--bits"]) == 0
+    assert capsys.readouterr().out.startswith("I(X;Y) ≥ 6.85 bits")
+
+
+def test_what_was_chosen_by_default_is_said(calls, capsys):
+    assert run(["data.csv", "--x", "emb_*"]) == 0
+    shown = capsys.readouterr().out
+    assert "y is all other columns that hold numbers: 'height (cm)', 'mass'." in shown
+
+
+def test_options_reach_the_estimator(calls):
+    typed = "--method flo --critic joint --cv 5 --transform standard --seed 3 --device cpu"
+    typed += " --permutations 99 --batch-size 64 --steps 10 --group site"
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", *typed.split()]) == 0
+    options = calls[0][2]
+    assert options.pop("progress") is None
+    np.testing.assert_array_equal(options.pop("groups"), [0, 0, 1, 1])
+    assert options == {
+        "method": "flo",
+        "critic": "joint",
+        "folds": 5,
+        "transform": "standard",
+        "seed": 3,
+        "device": "cpu",
+        "permutations": 99,
+        "batch_size": 64,
+        "steps": 10,
+        "blocks": None,
+    }
+
+
+def test_blocks_and_encodings_reach_the_reader(calls):
+    typed = ["data.csv", "--x", "visit", "--y", "site", "--encode", "one-hot", "--block", "2"]
+    assert run(typed) == 0
+    ((_, (x, y), options),) = calls
+    np.testing.assert_array_equal(x["visit"], [0, 1, 2, 3])
+    assert y.shape == (4, 2) and options["blocks"] == 2
+
+
+def test_two_arrays_need_no_columns(calls, tmp_path):
+    np.save(tmp_path / "X.npy", np.ones((6, 3)))
+    np.save(tmp_path / "Y.npy", np.ones(6))
+    assert run(["X.npy", "Y.npy", "--rows", "4"]) == 0
+    assert [table.shape for table in calls[0][1]] == [(4, 3), (4, 1)]
+
+
+def test_text_without_names_is_read_by_number(calls, tmp_path):
+    (tmp_path / "bare.csv").write_text("1.5,2\n3,4\n5,6\n")
+    assert run(["bare.csv", "--no-header", "--x", "0", "--y", "1"]) == 0
+    assert calls[0][1][0].shape == (3, 1)
+
+
+def test_json_is_all_there_is_on_standard_output(calls, capsys):
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--json", "--bits"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["unit"] == "bits" and said["data"]["x"] == ["mass"]
+    assert said["environment"]["seeds"] == [0] and said["page"] is None
+
+
+@pytest.mark.parametrize(
+    "typed, page",
+    [
+        (["data.csv", "--report"], "mi.html"),
+        (["--report", "data.csv"], "mi.html"),
+        (["data.csv", "--report", "out/mine.html"], "out/mine.html"),
+        (["data.csv", "--report", "--seed", "1"], "mi.html"),
+    ],
+)
+def test_a_page_is_written_when_asked_for(calls, capsys, tmp_path, typed, page):
+    assert run([*typed, "--x=mass", "--y=emb_0"]) == 0
+    assert f"the page: {page}" in capsys.readouterr().out
+    html = (tmp_path / page).read_text(encoding="utf-8")
+    assert "I(X;Y) ≥ 4.75 nats" in html and str(tmp_path) not in html
+
+
+def test_several_methods_are_compared(calls, capsys):
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--compare", "flatnce, ksg"]) == 0
+    assert capsys.readouterr().out.startswith("method  nats")
+    name, (_, _, methods), options = calls[0]
+    assert name == "compare" and methods == ("flatnce", "ksg")
+    assert "method" not in options and options["blocks"] is None
+
+
+def test_the_curve_is_asked_for(calls, capsys):
+    assert run(["data.csv", "--x", "mass", "--y", "emb_0", "--curve", "--bits"]) == 0
+    assert calls[0][0] == "subsampling_curve" and calls[0][2]["groups"] is None
+    assert capsys.readouterr().out.startswith("method  bits")
+
+
+def test_pairwise_takes_all_columns_with_numbers(calls, capsys):
+    assert run(["data.csv", "--pairwise"]) == 0
+    name, (table,), options = calls[0]
+    assert name == "pairwise" and table.shape == (4, 4)
+    assert options["columns"] == ("height (cm)", "mass", "emb_0", "emb_1")
+
+
+def test_a_table_as_json_holds_no_nan(calls, capsys):
+    assert run(["data.csv", "--pairwise", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["rows"][0]["nats"] is None
+
+
+@pytest.mark.parametrize("methods", [["--methods", "flatnce,ksg"], ["--method=flatnce, ksg"]])
+def test_the_benchmark_needs_no_files(calls, capsys, methods):
+    typed = "--benchmark 1v1-normal-0.75,spiral --n 500 --seeds 2 --seed 5 --steps 9"
+    assert run([*typed.split(), *methods]) == 0
+    name, given, options = calls[0]
+    assert name == "benchmark"
+    assert given == (("flatnce", "ksg"), ("1v1-normal-0.75", "spiral"), 500, (5, 6))
+    assert options["steps"] == 9 and not {"method", "seed"} & set(options)
+
+
+def test_columns_are_listed(calls, capsys):
+    assert run(["data.csv", "--list-columns"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "data.csv: 6 columns 0 visit dates 1 height (cm) number" in shown
+    assert run(["data.csv", "--list-columns", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data.csv"][5]["kind"] == "words"
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        (["data.csv"], 2, "--x 'height (cm)' --y mass"),
+        (["data.csv", "--x", "hieght (cm)"], 2, "'height (cm)'"),
+        (["data.csv", "--x", "site", "--y", "mass"], 2, "--encode one-hot"),
+        (["data.csv", "--x", "visit", "--y", "mass"], 2, "holds dates"),
+        (["data.csv", "--x", "mass", "--y", "mass"], 2, "both hold 'mass'"),
+        (["dta.csv", "--x", "mass"], 1, "did you mean data.csv?"),
+        ([".", "--x", "mass"], 1, "folder"),
+        (["--x", "mass"], 2, "name a file"),
+        (["a", "b", "c"], 2, "3 files"),
+        (["data.csv", "--x", "mass", "--cv", "2"], 2, "at least 3 folds"),
+        (["data.csv", "--curve", "--pairwise"], 2, "one at a time"),
+        (["data.csv", "--curve", "--report"], 2, "--report"),
+        (["data.csv", "--benchmark", "spiral"], 2, "leave the files out"),
+        (["data.csv", "--pairwise", "--x", "mass", "--group", "site"], 2, "--group and --block"),
+        (["data.csv", "--pairwise", "--block", "5"], 2, "--group and --block"),
+        (["--benchmark", "spiral", "--bits"], 2, "in nats"),
+        (["data.csv", "--pairwise", "--y", "mass"], 2, "--x alone"),
+    ],
+)
+def test_misuse_is_one_line_that_says_what_to_do(calls, capsys, typed, code, words):
+    assert main(["mi", *typed]) == code
+    shown = capsys.readouterr()
+    assert words in shown.err and shown.err.startswith("flatnce mi: ")
+    assert shown.err.count("\n") == 1 and shown.out == "" and calls == []
+
+
+def test_help_fits_one_screen_and_shows_an_example(capsys):
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "flatnce mi data.csv --x" in shown and "--report" in shown and "'emb_*'" in shown
+    assert len(shown.splitlines()) < 40
+
+
+def test_nothing_typed_is_misuse(capsys):
+    assert run([]) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_its_extra(calls, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert main(["mi", "data.csv", "--x", "mass"]) == 1
+    assert "pip install 'flatnce[cli,mi]'" in capsys.readouterr().err
+
+
+def test_help_loads_no_torch(run_python):
+    code = (
+        "import sys; from flatnce.cli import main; main(['mi', '--help']); "
+        "print({'torch', 'pandas'} & set(sys.modules))"
+    )
+    assert run_python(code).strip().endswith("set()")
+
+
+@pytest.mark.parametrize("shown", [showing, counting])
+def test_nothing_is_shown_away_from_a_terminal(shown):
+    with shown() as progress:
+        assert progress is None
+
+
+def test_rows_of_a_benchmark_are_counted_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with counting() as progress:
+        progress(SimpleNamespace(task="spiral", method="ksg", mean=1.0, true=1.2))
+
+
+@pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fold 2/3  step 50 of")])
+def test_progress_is_said_in_a_few_words(monkeypatch, folds, words):
+    now = SimpleNamespace(
+        fold=1 if folds > 1 else 0, folds=folds, step=50, steps=2_000, train=1.234, validation=1.1
+    )
+    assert described(now) == f"{words} at most 2,000  train 1.23  validation 1.10"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with showing() as progress:
+        assert progress is not None
+        progress(now)

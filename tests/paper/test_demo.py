@@ -1,0 +1,175 @@
+"""The demo in small. Whole runs of it are in benchmarks/demo."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from flatnce.paper.critics import losses_of, start_critics
+from flatnce.paper.demo import Case, DemoConfig, cases_of, run_demo, train_case
+from flatnce.paper.gaussians import correlation_of, draw_pairs
+from flatnce.paper.readout import MEASURES, best_scale
+from flatnce.pretrain.runs.log import read_run
+
+TINY = {"steps": 6, "every": 3, "seeds": 2, "candidates": (4,), "width": 8, "pool": 64}
+
+
+@pytest.fixture
+def tiny(tmp_path) -> DemoConfig:
+    return DemoConfig(**TINY, out=tmp_path / "demo")
+
+
+def stacked_gradients(width=8, batch=4, dimensions=20):
+    """Gradients of all runs trained together, and the batch they saw."""
+    critics = start_critics([0, 7], dimensions, width)
+    generator = torch.Generator().manual_seed(1)
+    pairs = [draw_pairs(generator, batch, dimensions, 0.8) for _ in range(2)]
+    x, y = (torch.stack(part * 2) for part in zip(*pairs, strict=True))
+    left, right = critics.embed(x, y)
+    gradients = torch.autograd.grad(losses_of(20 * left @ right.mT).sum(), critics.parameters)
+    return critics, x, y, gradients
+
+
+def test_the_gaussians_hold_the_information_they_should():
+    # E log p(y|x)/p(y) by simulation: an average of the pointwise information.
+    rho = correlation_of(10.0, 20)
+    x, y = draw_pairs(torch.Generator().manual_seed(0), 20_000, 20, rho)
+    conditional = torch.distributions.Normal(rho * x, math.sqrt(1 - rho**2))
+    pointwise = (conditional.log_prob(y) - torch.distributions.Normal(0, 1).log_prob(y)).sum(1)
+    error = float(pointwise.std()) / math.sqrt(len(pointwise))
+    assert float(pointwise.mean()) == pytest.approx(10.0, abs=4 * error)
+    assert error < 0.05
+
+
+@pytest.mark.parametrize("nats, dimensions", [(-1.0, 20), (math.nan, 20), (10.0, 0)])
+def test_impossible_information_is_refused(nats, dimensions):
+    with pytest.raises(ValueError, match="nats="):
+        correlation_of(nats, dimensions)
+
+
+def test_both_objectives_start_alike():
+    critics = start_critics([0, 7], 20, 8)
+    for tensor in critics.parameters:
+        torch.testing.assert_close(tensor[:2], tensor[2:], rtol=0, atol=0)
+
+
+def test_a_start_depends_on_its_own_seed_only():
+    alone, among = start_critics([7], 20, 8), start_critics([0, 7], 20, 8)
+    for single, several in zip(alone.parameters, among.parameters, strict=True):
+        torch.testing.assert_close(single[0], several[1], rtol=0, atol=0)
+
+
+def test_both_objectives_see_the_same_pairs(tiny):
+    seen = []
+
+    def losses(logits):
+        seen.append(logits.detach().clone())
+        return logits.sum() * torch.zeros(len(logits))  # nobody moves, so scores tell the data
+
+    list(train_case(Case(4, 20.0, 1e-3), tiny, losses))
+    assert len(seen) == tiny.steps
+    assert all(torch.equal(logits[:2], logits[2:]) for logits in seen)
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("run", range(4))
+def test_a_run_among_others_gets_the_gradient_it_would_get_alone(run):
+    critics, x, y, together = stacked_gradients()
+    own = [tensor[run].detach().clone().requires_grad_() for tensor in critics.parameters]
+
+    def tower(layers, inputs):
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            inputs = torch.relu(inputs @ weight + bias)
+        out = inputs @ layers[-2] + layers[-1]
+        return out / out.norm(dim=1, keepdim=True)
+
+    half = len(own) // 2
+    scores = 20 * tower(own[:half], x[run]) @ tower(own[half:], y[run]).T
+    others = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool), -torch.inf)
+    gap = others.logsumexp(dim=1) - scores.diagonal()
+    loss = softplus(gap).mean() if run < 2 else gap.mean()  # FlatNCE's gradient is the gap's
+    for alone, all_runs in zip(torch.autograd.grad(loss, own), together, strict=True):
+        torch.testing.assert_close(all_runs[run], alone, rtol=1e-4, atol=1e-6)
+
+
+def test_the_two_objectives_get_different_gradients():
+    *_, gradients = stacked_gradients()
+    assert not torch.allclose(gradients[0][0], gradients[0][2])
+
+
+def test_best_scale_is_where_infonce_is_smallest():
+    cosines = torch.rand(50, 50, generator=torch.Generator().manual_seed(0))
+    cosines = cosines + 0.3 * torch.eye(50)
+
+    def infonce(scale):
+        return float(((scale * cosines).logsumexp(1) - scale * cosines.diagonal()).mean())
+
+    best = best_scale(cosines, 20.0)
+    assert infonce(best) < min(infonce(0.95 * best), infonce(1.05 * best))
+
+
+def test_the_demo_is_the_same_twice_and_writes_what_it_returns(tiny):
+    first = run_demo(tiny).results
+    second = run_demo(tiny)
+    timeless = [{k: v for k, v in r.items() if k != "seconds"} for r in (first, second.results)]
+    assert timeless[0] == timeless[1]
+    written = read_run(second.directory)
+    assert written.results["cases"] == second.results["cases"]
+    # 3 cases, 2 objectives, 2 seeds, steps 0, 3 and 6.
+    assert len(written.metrics) == 3 * 2 * 2 * 3
+    assert all(set(MEASURES) < set(record) for record in written.metrics)
+
+
+def test_progress_is_told_after_each_evaluation(tiny):
+    told = []
+    run_demo(tiny, told.append)
+    assert [(p.number, p.step) for p in told[:4]] == [(0, 0), (0, 3), (0, 6), (1, 0)]
+    assert told[-1].number == told[-1].cases - 1
+
+
+def test_the_demo_leaves_the_number_of_threads_alone(tiny):
+    before = torch.get_num_threads()
+    run_demo(tiny)
+    assert torch.get_num_threads() == before
+
+
+def test_a_seed_gives_the_same_numbers_whatever_the_others(tmp_path):
+    case = Case(4, 20.0, 1e-3)
+    several = DemoConfig(**TINY | {"seeds": 3}, out=tmp_path)
+    few = DemoConfig(**TINY, first_seed=1, out=tmp_path)
+    *_, (_, of_several) = train_case(case, several)
+    *_, (_, of_few) = train_case(case, few)
+    assert of_several["pool_mi"][1:3] == pytest.approx(of_few["pool_mi"][:2], abs=1e-4)
+
+
+def test_contrary_cases_come_last_and_can_be_left_out(tiny):
+    assert [case.contrary for case in cases_of(tiny)] == [False, True, True]
+    assert len(cases_of(DemoConfig(contrary=False))) == 4
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ({"steps": 0}, "steps=0"),
+        ({"seeds": 1}, "seeds=1"),
+        ({"candidates": (4, 1)}, "candidates=1"),
+        ({"candidates": ()}, "is empty"),
+        ({"candidates": (4, 4)}, "twice"),
+        ({"pool": 4}, "pool=4"),
+        ({"every": 0}, "every=0"),
+        ({"width": 0}, "width=0"),
+        ({"first_seed": -1}, "first_seed=-1"),
+        ({"learning_rate": 0.0}, "learning_rate=0"),
+        ({"inverse_temperature": math.nan}, "inverse_temperature=nan"),
+    ],
+)
+def test_bad_configurations_are_named(bad, words):
+    with pytest.raises(ValueError, match=words):
+        DemoConfig(**bad)
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "demo").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        DemoConfig(out=tmp_path / "demo")

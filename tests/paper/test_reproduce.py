@@ -1,0 +1,617 @@
+"""The paper's experiments at smoke scale: every recipe works, and its results hold together."""
+
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from flatnce.cli import main
+from flatnce.paper.commands import reproduce as command
+from flatnce.paper.reproduce import accuracy, execute, fig_learning_rate, printed, table_transfer
+from flatnce.paper.reproduce.bases import cifar, imagenet
+from flatnce.paper.reproduce.catalogue import CATALOGUE, entry
+from flatnce.paper.reproduce.correlation import pearson
+from flatnce.paper.reproduce.execute import expected, images_of, reproduce
+from flatnce.paper.reproduce.fig_learning_rate import _largest_borne
+from flatnce.paper.reproduce.readings import Group, curve, groups, line, points
+from flatnce.paper.reproduce.recipe import Finished, Planned, Setting, grid
+from flatnce.paper.reproduce_page import reproduce_page
+from flatnce.pretrain.data import MissingData
+from flatnce.pretrain.evaluation import bench
+from flatnce.pretrain.evaluation import run_evaluation as evaluation
+from flatnce.pretrain.runs.log import Run, RunLog, read_run
+from flatnce.pretrain.training import Outcome, TrainConfig, TrainingFailed
+
+# What every figure and table of the paper's experiments is found under.
+IN_THE_PAPER = {
+    "Figure 1": "fig-mi",
+    "Figure 2": "fig-batch-size",
+    "Figures 3 and S2": "fig-speedup",
+    "Figures 4 and S1": "fig-mi-accuracy",
+    "Figure 5": "fig-ess",
+    "Figure 6": "fig-ess-target",
+    "Tables 2 and S3": "table-linear",
+    "Tables 3 and S2": "table-transfer",
+    "Table S4": "table-semi",
+    "Table S1": "table-cost",
+    "Table 1": "table-1",
+    "Appendix": "primal-dual",
+    "Algorithm S1": "fig-ess-schedule",
+    "Section 4": "fig-learning-rate",
+    "Proposition 3.7": "fig-holder",
+}
+# Lines, clouds or bars that the pictures of each must name.
+SERIES = {
+    "fig-mi": {"InfoNCE", "FlatNCE", "log 127", "log 256"},
+    "fig-batch-size": {"InfoNCE", "FlatNCE", "batch 64", "batch 128"},
+    "fig-speedup": {"batch 64", "batch 256", "target"},
+    "fig-mi-accuracy": {"InfoNCE", "FlatNCE"},
+    "fig-ess": {"InfoNCE", "FlatNCE"},
+    "fig-ess-target": {"ESS held", "FlatNCE", "InfoNCE"},
+    "fig-ess-schedule": {"0.2 held", "0.1 to 0.4"},
+    "fig-learning-rate": {"126 neg.", "254 neg.", "191 neg.", "575 neg.", "by batch", "by queue"},
+    "fig-holder": {"Hölder", "FlatNCE"},
+    "table-linear": {"InfoNCE", "FlatNCE"},
+    "table-transfer": {"InfoNCE", "FlatNCE", "digits"},
+    "table-semi": {"Supervised", "InfoNCE", "FlatNCE", "5%", "20%"},
+    "table-cost": {"MoCo", "SimCLR", "CLIP", "the paper’s"},
+    "table-1": {"DV", "NWJ", "InfoNCE", "FlatNCE", "SMILE", "16", "64", "2 nats"},
+    "primal-dual": {"InfoNCE", "FlatNCE", "u-head", "second critic", "joint, K = 1", "2 nats"},
+}
+WITHOUT_RUNS = ("table-cost", "table-1", "primal-dual")  # of `flatnce train`
+PROMISED = {
+    "recipe",
+    "paper",
+    "claim",
+    "scale",
+    "scale_shows",
+    "seeds",
+    "environment",
+    "runs",
+    "rows",
+    "pictures",
+    "words",
+    "printed",
+    "notes",
+}
+
+
+@pytest.fixture(scope="module")
+def smoked(tmp_path_factory):
+    """A recipe at smoke scale, each cooked once; tests that change it take a copy."""
+    place = tmp_path_factory.mktemp("smoked")
+
+    def cook(name: str) -> Path:
+        out = place / name
+        return out if out.exists() else reproduce(name, Setting("smoke"), out)
+
+    return cook
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_recipe_works_at_smoke_scale(name, smoked):
+    out = smoked(name)
+    html = reproduce_page(out).read_text(encoding="utf-8")
+    results = read_run(out).results
+    assert results.keys() >= PROMISED
+    assert results["scale_shows"].endswith(
+        "shows that the code works, and nothing about the paper"
+    )
+    cells = [cell for row in results["rows"] for cell in row["measures"].values()]
+    assert cells and all(cell.keys() >= {"mean", "sd", "n", "values", "unit"} for cell in cells)
+    assert all(cell["n"] == 1 for cell in cells), "a measure is missing"
+    assert results["pictures"], "nothing was drawn"
+    drawn = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.S)]
+    assert len(drawn) == len(results["pictures"])
+    said = {text.text for svg in drawn for text in svg.iter("text")}
+    assert said >= SERIES[name]
+    if results["runs"]:
+        assert "nothing about the paper" in html
+
+
+def test_the_list_names_every_figure_and_table(capsys):
+    assert command.run(["--list"]) == 0
+    lines = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert {paper: name for name, paper, _ in lines} == IN_THE_PAPER
+
+
+def test_the_list_as_json(capsys):
+    assert command.run(["--list", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
+
+
+def test_the_list_loads_no_torch(run_python):
+    code = (
+        "import sys; from flatnce.paper.commands.reproduce import run; run(['--list']); "
+        "print('torch' in sys.modules)"
+    )
+    assert run_python(code).splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["fig-batchsize"], "did you mean 'fig-batch-size'?"),
+        (["zzz"], "--list"),
+        ([], "name a recipe"),
+        (["table-semi", "--scale", "paper"], "--imagenet PATH"),
+        (["fig-mi", "--epoch", "5"], "fig-mi does not read --epoch; leave it out"),
+        (["fig-learning-rate", "--rate", "1.0"], "does not read --rate"),
+        (["fig-ess", "--imagenet", "./imagenet"], "does not read --imagenet"),
+        (["table-semi", "--imagenet", "./imagenet"], "scale paper"),
+        (["fig-ess-target", "--epoch", "0"], "epoch=0"),
+        (["fig-ess-target", "--epoch", "500"], "at most 1 (--epoch)"),
+    ],
+)
+def test_misuse_is_one_line_and_exit_2(typed, words, capsys):
+    assert main(["reproduce", *typed]) == 2
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+
+
+def test_the_command_prints_a_table_and_names_the_page(tmp_path, capsys):
+    assert command.run(["table-cost", "--out", str(tmp_path / "cost")]) == 0
+    shown = capsys.readouterr().out
+    assert "634,245 $" in shown and str(tmp_path / "cost" / "report.html") in shown.replace(
+        "\n", ""
+    )
+
+
+def test_json_is_all_there_is_on_standard_output(tmp_path, capsys):
+    assert command.run(["table-cost", "--json", "--out", str(tmp_path / "cost")]) == 0
+    assert json.loads(capsys.readouterr().out)["recipe"] == "table-cost"
+
+
+def test_each_scale_has_its_own_folder():
+    options = command.ReproduceOptions("fig-mi")
+    assert command._default_place(options) == Path("runs/reproduce/fig-mi")
+    small = replace(options, scale="small")
+    assert command._default_place(small) == Path("runs/reproduce/fig-mi-small")
+
+
+# Going on, and what may not be mixed.
+
+
+@pytest.fixture(scope="module")
+def cooked(tmp_path_factory) -> Path:
+    """Figure 5 from two seeds, once; tests that change it take a copy."""
+    out = tmp_path_factory.mktemp("reproduce") / "fig-ess"
+    return reproduce("fig-ess", Setting("smoke", (0, 1)), out)
+
+
+@pytest.fixture
+def copy(cooked, tmp_path) -> Path:
+    return Path(shutil.copytree(cooked, tmp_path / "copy"))
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[str]:
+    """Names of runs that are trained or resumed from now on."""
+    names: list[str] = []
+    for how in ("train", "resume"):
+        real = getattr(execute, how)
+
+        def spy(*arguments, real=real, how=how, **options):
+            names.append(f"{how} {Path(arguments[-1]).name}")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(execute, how, spy)
+    return names
+
+
+def test_finished_runs_are_not_trained_again(copy, trained):
+    before = read_run(copy).results["rows"]
+    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
+    assert trained == []
+    assert read_run(copy).results["rows"] == before
+
+
+def test_another_seed_trains_only_its_own_runs(copy, trained):
+    reproduce("fig-ess", Setting("smoke", (0, 1, 2)), copy)
+    assert trained == ["train objective-infonce-seed-2", "train objective-flatnce-seed-2"]
+    (_, flatnce) = read_run(copy).results["rows"]
+    assert {cell["n"] for cell in flatnce["measures"].values()} == {3}
+
+
+def test_an_unfinished_run_is_resumed(copy, trained):
+    run = copy / "runs" / "objective-flatnce-seed-1"
+    before = read_run(copy).results["rows"]
+    (run / "results.json").unlink()
+    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
+    assert trained == ["resume objective-flatnce-seed-1"]
+    assert read_run(copy).results["rows"] == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_trained_anew(copy, trained):
+    run = copy / "runs" / "objective-flatnce-seed-1"
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
+    assert trained == ["train objective-flatnce-seed-1"]
+
+
+def test_an_interrupted_recipe_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    real, calls = execute.train, []
+
+    def train_once(config, directory, **options):
+        calls.append(directory)
+        if len(calls) == 1:
+            return real(config, directory, **options)
+        return Outcome(Path(directory), False, 3)
+
+    monkeypatch.setattr(execute, "train", train_once)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(["fig-ess", "--out", str(tmp_path / "out")])
+    assert "the same command goes on" in capsys.readouterr().err
+    assert read_run(tmp_path / "out" / "runs" / "objective-infonce-seed-0").results
+
+
+@pytest.mark.parametrize(
+    "name, setting", [("fig-mi", Setting("smoke")), ("fig-ess", Setting("small"))]
+)
+def test_another_recipe_or_scale_may_not_use_the_folder(copy, name, setting):
+    with pytest.raises(ValueError, match=r"holds another reproduce run \(recipe fig-ess.*another"):
+        reproduce(name, setting, copy)
+
+
+def test_a_run_of_other_settings_is_not_taken_for_ours(copy):
+    with pytest.raises(ValueError, match="was trained with another rate"):
+        reproduce("fig-ess", Setting("smoke", (0, 1), rate=0.123), copy)
+
+
+def test_results_hold_the_numbers_of_each_seed(cooked):
+    results = read_run(cooked).results
+    cell = results["rows"][1]["measures"]["ESS of the negatives, last"]
+    ends = [
+        read_run(cooked / "runs" / f"objective-flatnce-seed-{seed}").results["last"]["ess"]
+        for seed in (0, 1)
+    ]
+    assert cell["values"] == pytest.approx(ends)
+    assert cell["mean"] == pytest.approx(sum(ends) / 2)
+    assert cell["sd"] == pytest.approx(abs(ends[0] - ends[1]) / math.sqrt(2))
+    assert cell["n"] == 2
+
+
+def test_accuracies_are_evaluated_once(cooked, monkeypatch, tmp_path):
+    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
+    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
+    run = Finished(config[0], read_run(folder))
+    first = accuracy.score(run, "knn", neighbours=(5,))
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_: pytest.fail("evaluated again"))
+    assert accuracy.score(run, "knn", neighbours=(5,)) == json.loads(json.dumps(first))
+    assert 0.5 < first["top1"] <= 1
+
+
+def test_protocols_that_are_asked_for_together_share_their_features(cooked, monkeypatch, tmp_path):
+    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
+    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
+    run = Finished(config[0], read_run(folder))
+    made, extract = [], bench.extract
+    monkeypatch.setattr(bench, "extract", lambda *a, **b: made.append(a) or extract(*a, **b))
+    options = {"epochs": 1, "rates": (1.0,)}
+    both = accuracy.evaluations(run, ("linear-short", "linear-long"), **options)
+    assert [one["name"] for one in both] == ["linear-short", "linear-long"]
+    assert len(made) == 2  # training and test images
+    assert accuracy.score(run, "linear-long", **options)["top1"] == both[1]["top1"]
+    assert len(made) == 2
+
+
+def test_a_recipe_evaluates_at_the_temperature_that_training_had_come_to(cooked, tmp_path):
+    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
+    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "train", "step": 22, "temperature": 0.25}) + "\n")
+    run = Finished(config[0], read_run(folder))
+    assert accuracy.score(run, "mi", pool=50)["protocol"]["temperature"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("table-linear", "centre square"),
+        ("table-transfer", "centre square"),
+        ("table-semi", "centre square"),
+        ("table-transfer", "This project's own"),
+        ("table-semi", "This project's own"),
+        ("fig-mi", "fresh views of training images"),
+        ("fig-mi-accuracy", "fresh views of training images"),
+        ("fig-speedup", "95% of the kNN accuracy at which batch 256"),
+    ],
+)
+def test_what_a_reader_must_know_is_in_the_notes(name, words):
+    assert words in " ".join(import_module(entry(name).module).RECIPE.notes)
+
+
+def test_another_question_is_another_evaluation(cooked, tmp_path):
+    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
+    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
+    run = Finished(config[0], read_run(folder))
+    few, many = (accuracy.score(run, "knn", neighbours=(k,)) for k in (1, 50))
+    assert (few["protocol"]["neighbours"], many["protocol"]["neighbours"]) == (1, 50)
+    assert len(read_run(folder).results["evaluations"]) == 2
+
+
+def test_a_run_that_diverges_is_a_gap_and_is_not_tried_again(tmp_path, monkeypatch):
+    real = execute.train
+
+    def diverge(config, directory, **options):
+        if config.loss.objective == "infonce":
+            RunLog(directory, kind="train", config=config)
+            raise TrainingFailed("training stopped: the loss is not a number")
+        return real(config, directory, **options)
+
+    monkeypatch.setattr(execute, "train", diverge)
+    out = reproduce("fig-ess", Setting("smoke"), tmp_path / "out")
+    infonce, flatnce = (row["measures"] for row in read_run(out).results["rows"])
+    assert {cell["mean"] for cell in infonce.values()} == {None}
+    assert {cell["n"] for cell in flatnce.values()} == {1}
+    assert "not a number" in reproduce_page(out).read_text(encoding="utf-8")
+    monkeypatch.setattr(execute, "train", lambda *_, **__: pytest.fail("trained again"))
+    assert reproduce("fig-ess", Setting("smoke"), out)
+
+
+@pytest.mark.parametrize("which", ["the first", "all"])
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in WITHOUT_RUNS])
+def test_every_recipe_survives_runs_that_diverged(name, which, smoked, tmp_path, monkeypatch):
+    out = shutil.copytree(smoked(name), tmp_path / "out")
+    runs = [run["name"] for run in read_run(out).results["runs"]]
+    bad = runs[:1] if which == "the first" else runs
+    with (out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        for run in bad:
+            line = {"kind": "diverged", "run": run, "failure": "the loss is not a number"}
+            file.write(json.dumps(line) + "\n")
+            # As training leaves it that stops at once: no result, no checkpoint to read.
+            (out / "runs" / run / "results.json").unlink()
+            shutil.rmtree(out / "runs" / run / "checkpoints")
+            (out / "runs" / run / "metrics.jsonl").write_text("")
+    for how in ("train", "resume"):
+        monkeypatch.setattr(execute, how, lambda *_, **__: pytest.fail("trained again"))
+    html = reproduce_page(reproduce(name, Setting("smoke"), out)).read_text(encoding="utf-8")
+    results = read_run(out).results
+    assert [run["name"] for run in results["runs"] if run["failure"]] == bad
+    assert html.count("the loss is not a number") == len(bad)
+    if which == "all":
+        cells = [cell for row in results["rows"] for cell in row["measures"].values()]
+        assert all(cell["mean"] is None for cell in cells)
+        assert results["pictures"] == []
+
+
+def test_a_failure_of_other_settings_is_not_taken_for_ours(copy, trained):
+    name = "objective-flatnce-seed-1"
+    with (copy / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "diverged", "run": name, "failure": "at rate 3"}) + "\n")
+    with pytest.raises(ValueError, match=r"was trained with another rate.*--out"):
+        reproduce("fig-ess", Setting("smoke", (1,), rate=0.123), copy)
+    # Removed, as the message says, it is trained; what is known of the former is forgotten.
+    shutil.rmtree(copy / "runs" / name)
+    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
+    assert trained == [f"train {name}"]
+    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
+    assert trained == [f"train {name}"]
+    assert not any(run["failure"] for run in read_run(copy).results["runs"])
+
+
+# The parts.
+
+
+def run_of(metrics, seed=0, failure="") -> Finished:
+    planned = Planned(f"seed-{seed}", TrainConfig().override(seed=seed), {"objective": "flatnce"})
+    return Finished(planned, Run(Path("."), "train", {}, {}, metrics, {"step": 4}), failure)
+
+
+def lines_of(*values, key="mi"):
+    return [
+        {"kind": "train", "step": i, "epoch": i / 4, key: value}
+        for i, value in enumerate(values, start=1)
+    ]
+
+
+def test_curves_of_seeds_are_joined_by_step():
+    group = Group({}, (run_of(lines_of(1.0, 2.0)), run_of(lines_of(3.0, 6.0), seed=1)))
+    found = curve(group, "mi")
+    assert found.epochs == [0.25, 0.5]
+    assert [one["mean"] for one in found.spreads] == [2.0, 4.0]
+    assert (found.at(0.2), found.last()) == ([1.0, 3.0], [2.0, 6.0])
+
+
+def test_a_long_curve_is_thinned_where_it_is_drawn_and_nowhere_else():
+    found = curve(Group({}, (run_of(lines_of(*(float(i) for i in range(500)))),)), "mi")
+    assert found.values[0] == [float(i) for i in range(500)]
+    assert found.at(250 / 4) == [249.0]
+    drawn = line("a", found, 0)
+    assert len(drawn["x"]) == len(drawn["y"]) == 60
+    assert (drawn["x"][0], drawn["x"][-1]) == (0.25, 125.0)
+    assert (drawn["y"][0], drawn["y"][-1]) == (0.0, 499.0)
+
+
+def test_what_a_run_measured_before_it_diverged_does_not_count():
+    good, bad = run_of(lines_of(1.0, 2.0)), run_of(lines_of(9.0), seed=1, failure="diverged")
+    assert curve(Group({}, (good, bad)), "mi").last() == [2.0, None]
+    assert curve(Group({}, (bad,)), "mi").last() == [None]
+
+
+def test_points_have_a_band_where_there_are_several_seeds():
+    assert points("a", [1.0, 2.0], [[1.0, 3.0], [2.0, 2.0]], 0)["spread"] == [math.sqrt(2), 0.0]
+    assert points("a", [1.0, 2.0], [[1.0], [2.0]], 0)["spread"] is None
+
+
+def test_groups_differ_in_more_than_the_seed():
+    plan = grid(TrainConfig(), Setting(seeds=(3, 4)), objective=("infonce", "flatnce"))
+    runs = [Finished(one, Run(Path("."), "train", {}, {}, [], None)) for one in plan]
+    found = groups(runs)
+    assert [group.label for group in found] == ["InfoNCE", "FlatNCE"]
+    assert [[run.planned.seed for run in group.runs] for group in found] == [[3, 4], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "ends, largest",
+    [
+        ({0.1: [0.80], 0.3: [0.81], 1.0: [0.795], 3.0: [0.5]}, 1.0),
+        ({0.1: [0.80], 0.3: [0.81, None]}, 0.1),
+        ({0.1: [None]}, None),
+    ],
+    ids=["within two points", "one seed diverged", "nothing"],
+)
+def test_the_largest_rate_that_is_borne(ends, largest):
+    assert _largest_borne(ends) == largest
+
+
+def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked):
+    plan = fig_learning_rate.plan(Setting("smoke"))
+    queued = [one.config for one in plan if one.config.model.queue]
+    alike = {one.override(queue=128, rate=0.1) for one in queued}
+    assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
+    configs = {one.name: one.config for one in plan}
+    out = smoked("fig-learning-rate")
+    for run in read_run(out).results["runs"]:
+        logged = read_run(out / run["directory"]).results["last"]["negatives"]
+        assert logged == fig_learning_rate.negatives_of(configs[run["name"]])
+
+
+def test_pearson_agrees_with_its_definition():
+    x, y = [0.0, 1.0, 2.0, 4.0, 5.0], [1.0, 0.5, 2.5, 2.0, 4.0]
+    found = pearson(x, y)
+    mx, my = sum(x) / 5, sum(y) / 5
+    sxy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    sxx, syy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
+    assert found.rho == pytest.approx(sxy / math.sqrt(sxx * syy))
+    assert found.slope == pytest.approx(sxy / sxx)
+    assert found.intercept == pytest.approx(my - sxy / sxx * mx)
+    # The p-value is that of Student's t with n - 2 degrees of freedom, here 3: closed form.
+    t = found.rho * math.sqrt(3 / (1 - found.rho**2))
+    upper = 0.5 - (t / (math.sqrt(3) * (1 + t * t / 3)) + math.atan(t / math.sqrt(3))) / math.pi
+    assert found.p == pytest.approx(2 * upper)
+
+
+@pytest.mark.parametrize("x, y", [([0.0, 1.0], [0.0, 1.0]), ([1.0] * 4, [0.0, 1.0, 2.0, 3.0])])
+def test_without_spread_there_is_no_correlation(x, y):
+    assert pearson(x, y) is None
+
+
+# Sum of each row, and sum by place (1 x the first + 2 x the second + ...), from the paper's text.
+SUMS = {
+    "Table 2, SimCLR": (printed.TABLE_2["infonce"], 496.25, 2860.56),
+    "Table 2, FlatCLR": (printed.TABLE_2["flatnce"], 508.05, 2934.60),
+    "Table S3, top-1, SimCLR": (printed.TABLE_S3["top1"]["infonce"], 517.37, 2983.76),
+    "Table S3, top-1, FlatCLR": (printed.TABLE_S3["top1"]["flatnce"], 535.64, 3091.31),
+    "Table S3, top-5, SimCLR": (printed.TABLE_S3["top5"]["infonce"], 762.43, 4322.95),
+    "Table S3, top-5, FlatCLR": (printed.TABLE_S3["top5"]["flatnce"], 778.24, 4413.84),
+    "Table 3, SimCLR": (printed.TRANSFER["transfer-linear"]["infonce"], 441.71, 1482.22),
+    "Table 3, FlatCLR": (printed.TRANSFER["transfer-linear"]["flatnce"], 446.11, 1503.35),
+    "Table S2, SimCLR": (printed.TRANSFER["transfer-finetune"]["infonce"], 391.40, 1115.83),
+    "Table S2, FlatCLR": (printed.TRANSFER["transfer-finetune"]["flatnce"], 398.54, 1137.46),
+    "Table S4, supervised": (sum(printed.SEMI["supervised"].values(), ()), 128.68, 428.19),
+    "Table S4, SimCLR": (sum(printed.SEMI["infonce"].values(), ()), 229.24, 639.44),
+    "Table S4, FlatCLR": (sum(printed.SEMI["flatnce"].values(), ()), 238.77, 660.34),
+}
+
+
+@pytest.mark.parametrize("table", SUMS)
+def test_the_papers_rows_have_the_sums_they_have_in_the_paper(table):
+    numbers, total, by_place = SUMS[table]
+    there = [number for number in numbers if number is not None]
+    assert sum(there) == pytest.approx(total, abs=1e-6)
+    weighed = sum(place * number for place, number in enumerate(there, start=1))
+    assert weighed == pytest.approx(by_place, abs=1e-6)
+
+
+def test_the_papers_tables_are_whole():
+    rows = [*printed.TABLE_2.values(), *(r for t in printed.TABLE_S3.values() for r in t.values())]
+    assert {len(row) for row in rows} == {len(printed.EPOCHS)}
+    ends = {printed.printed_at(100.0, row) for row in rows}
+    assert ends == {0.5462, 0.5674, 0.5713, 0.5974, 0.81, 0.8318}
+    widths = {len(row) for table in printed.TRANSFER.values() for row in table.values()}
+    assert widths == {len(printed.TRANSFER_COLUMNS)}
+
+
+def test_at_the_papers_scale_its_numbers_stand_beside_ours():
+    group = Group({"objective": "flatnce"}, (run_of([]),))
+    from flatnce.paper.reproduce.table_linear import COLUMNS, _cells, _picture
+
+    table = {name: [{"top1": [0.5], "top5": [0.8]}] for name in ("linear-short", "linear-long")}
+    cells = _cells(group, table, 0, 100.0)
+    assert [cell["paper"] for cell in cells.values()] == [0.5674, 0.5974, 0.8318]
+    name = next(iter(COLUMNS))
+    (picture,) = _picture(name, [100.0], [group], {"FlatNCE": [[0.5]]}, True)
+    assert [line["label"] for line in picture["lines"]] == ["FlatNCE", "paper, FlatNCE"]
+
+
+def test_imagenet_is_asked_for_by_its_folder():
+    with pytest.raises(ValueError, match="--imagenet PATH"):
+        imagenet(Setting("paper"))
+    config = imagenet(Setting("paper", imagenet="pictures"))
+    assert (config.data.data, config.run.batch_size, config.run.epochs) == ("./pictures", 512, 100)
+    assert (config.model.backbone, config.model.head_out) == ("resnet50", 256)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_recipe_has_a_plan_at_every_scale(name, scale, monkeypatch):
+    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})  # none of them is here
+    recipe = import_module(entry(name).module).RECIPE
+    plan = recipe.plan(Setting(scale, imagenet="./imagenet"))
+    assert len({one.name for one in plan}) == len(plan)
+    assert {one.seed for one in plan} == ({0, 1, 2} if plan else set())
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_catalogue_says_which_settings_a_recipe_reads(name, monkeypatch):
+    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})
+    plan = import_module(entry(name).module).RECIPE.plan
+    usual, changed = (plan(Setting("paper", (), "./here", rate)) for rate in (None, 0.1234))
+    assert ("rate" in entry(name).reads) == (usual != changed)
+    if "imagenet" in entry(name).reads:
+        assert {one.config.data.data for one in usual} == {"./here"}
+    else:
+        assert usual == plan(Setting("paper"))
+
+
+# Images a second on an H200: ResNet-18 at batch 32 10,000, as measured; half of that at batch 16
+# and a third with a ResNet-50 are guesses.
+def seconds_of(config: TrainConfig) -> float:
+    speed = 10_000 * min(1.0, config.run.batch_size / 32)
+    return images_of(config) / (speed if config.model.backbone == "resnet18" else speed / 3)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_small_scale_is_half_an_hour_of_steps_at_most(name, monkeypatch):
+    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})
+    plan = import_module(entry(name).module).RECIPE.plan(Setting("small"))
+    assert sum(seconds_of(one.config) for one in plan) <= 31 * 60
+
+
+def test_what_there_is_to_do_is_said_before_it_is_done(cooked, tmp_path):
+    plan = import_module(entry("fig-ess").module).RECIPE.plan(Setting("smoke", (0, 1, 2)))
+    assert expected(plan, tmp_path) == "6 runs: 8,628 images in all, each epoch counted"
+    assert expected(plan, cooked) == (
+        "6 runs, 2 of them to be trained: 2,876 images in all, each epoch counted"
+    )
+    assert expected(plan[:2], cooked) == "2 runs, 0 of them to be trained"
+    folders = [replace(one, config=one.config.override(data="./photos")) for one in plan]
+    assert expected(folders, tmp_path) == "6 runs: 6 epochs in all"
+
+
+def test_the_command_says_first_how_much_there_is_to_do(copy, capsys):
+    assert command.run(["fig-ess", "--seeds", "0", "1", "--out", str(copy)]) == 0
+    assert capsys.readouterr().out.startswith("4 runs, 0 of them to be trained\n")
+
+
+def test_transfer_without_any_set_to_transfer_to_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path))
+    with pytest.raises(MissingData, match=r"none of the sets.*flatnce data cifar100"):
+        reproduce("table-transfer", Setting("small"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [({"scale": "huge"}, "smoke, small, paper"), ({"seeds": (1, 1)}, "a seed twice")],
+)
+def test_a_setting_is_checked(options, words):
+    with pytest.raises(ValueError, match=words):
+        Setting(**options)

@@ -1,0 +1,79 @@
+"""``flatnce data``, as far as it can be called without the other commands."""
+
+import json
+
+import pytest
+
+from flatnce.pretrain.commands.data import run
+from flatnce.pretrain.data import CATALOG
+from tiny_sets import shrink, write_cifar10, write_folder
+
+
+@pytest.fixture
+def cifar10(tmp_path, monkeypatch):
+    write_cifar10(tmp_path / "made")
+    shrink(monkeypatch, "cifar10", train=15, test=3)
+    return tmp_path
+
+
+def test_files_are_adopted_and_described_in_json(cifar10, capsys):
+    command = ["cifar10", "--adopt", str(cifar10 / "made"), "--root", str(cifar10 / "root")]
+    assert run([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["how"] == "adopted" and said["splits"] == {"train": 15, "test": 3}
+    assert said["folder"] == str(cifar10 / "root" / "cifar-10-batches-bin")
+
+
+def test_a_set_that_is_there_is_said_to_be(cifar10, capsys):
+    assert run(["cifar10", "--root", str(cifar10 / "made")]) == 0
+    said = capsys.readouterr().out
+    assert "10 classes; train 15, test 3." in said
+    assert "there in" in said and "checked: the number of images" in said
+
+
+def test_the_list_names_every_set_and_what_is_here(cifar10, capsys):
+    assert run(["--list", "--json", "--root", str(cifar10 / "made")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    here = {row["name"]: row["here"] for row in said["sets"]}
+    assert list(here) == list(CATALOG)
+    assert [name for name in here if here[name]] == ["digits", "cifar10"]
+
+
+def test_the_list_is_a_table(tmp_path, capsys):
+    assert run(["--list", "--root", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in CATALOG)
+    assert "39.1 GB" in said
+
+
+def test_digits_are_embedded(capsys, tmp_path):
+    assert run(["digits", "--root", str(tmp_path)]) == 0
+    assert "embedded; checked: a part of scikit-learn" in capsys.readouterr().out
+
+
+def test_a_folder_of_images_is_looked_into(tmp_path, capsys):
+    write_folder(tmp_path / "train", {"cat": 2, "dog": 1})
+    write_folder(tmp_path / "val", {"cat": 1, "dog": 1})
+    assert run([str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["splits"] == {"train": 3, "test": 2} and said["classes"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "name a data set"),
+        (["cifra10"], "did you mean 'cifar10'"),
+        (["./photos", "--adopt", "."], "used where it lies"),
+    ],
+)
+def test_misuse_is_a_value_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        run(arguments)
+
+
+def test_an_unknown_option_ends_with_two(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["cifar10", "--rot", "x"])
+    assert ended.value.code == 2
+    assert "--root" in capsys.readouterr().err  # the suggestion

@@ -1,0 +1,221 @@
+"""``flatnce evaluate`` on a run of its own."""
+
+import json
+import shutil
+
+import pytest
+
+from flatnce.pretrain.commands.after_training import _evaluate
+from flatnce.pretrain.commands.evaluate import check_protocols, evaluate_run, results_table, run
+from flatnce.pretrain.evaluation import Options
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import Outcome, preset, train
+from tiny_sets import write_folder
+
+QUICK = ["--epochs", "1", "--rates", "0.001"]
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("evaluate") / "runs" / "first"
+    config = preset("digits").override(epochs=1, watch_every=0.0, tensorboard=False, device="cpu")
+    train(config, directory)
+    return directory
+
+
+@pytest.fixture
+def first(trained_once, tmp_path, monkeypatch):
+    """A fresh copy of the run, by its name."""
+    shutil.copytree(trained_once, tmp_path / "runs" / "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs" / "first"
+
+
+def test_the_table_has_a_row_for_each_result_and_they_are_kept(first, capsys):
+    assert run(["first", "--protocol", "knn", "linear"]) == 0
+    said = capsys.readouterr().out
+    rows = [line.split("  ")[0] for line in said.splitlines()]
+    assert {"knn, k = 200", "knn, k = 20", "linear"} <= set(rows)
+    assert "On test images at step 22" in said and " to " in said
+    kept = read_run(first).results["evaluations"]
+    assert [one["protocol"]["name"] for one in kept] == ["knn, k = 200", "knn, k = 20", "linear"]
+    assert all(one["step"] == 22 for one in kept)
+
+
+def test_json_is_json_and_nothing_else(first, capsys):
+    assert run(["first", "--protocol", "knn", "--json", "--per-class", "--neighbours", "5"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["step"] == 22 and said["run"] == "runs/first"
+    assert said["finished"] is True and said["steps"] == 22
+    (result,) = said["results"]
+    assert result["protocol"]["neighbours"] == 5 and len(result["per_class"]) == 10
+
+
+def test_a_run_that_was_stopped_is_evaluated_and_called_so(first, capsys):
+    lines = (first / "metrics.jsonl").read_text().splitlines()
+    (first / "metrics.jsonl").write_text(lines[0] + "\n")  # of two
+    (first / "results.json").unlink()
+    stopped = "not finished: this is step 22 of 22; go on with it by `flatnce resume first`"
+    untrained = "untrained: this is step 0 of 22, before any training"
+    for step, line in ("22", stopped), ("0", untrained):
+        assert run(["first", "--protocol", "knn", "--step", step]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_every_protocol_at_once(first, capsys):
+    assert run(["first", "--protocol", "all", "--pool", "50", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "semi, 10 % of labels" in said and "supervised, 1 % of labels" in said
+    assert "of 3.91 nats" in said  # log 50
+    assert len(read_run(first).results["evaluations"]) == 12
+
+
+def test_the_small_knobs_reach_the_protocol(first, capsys):
+    command = ["first", "--protocol", "semi", "--fraction", "0.05", "--batch-size", "16", *QUICK]
+    assert run([*command, "--size", "12", "--seed", "4", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert len(results) == 2
+    protocol = results[0]["protocol"]
+    assert protocol["labels"]["fraction"] == 0.05 and protocol["labels"]["seed"] == 4
+    assert protocol["batch_size"] == 16 and protocol["images"]["size"] == 12
+
+
+def test_by_class_is_shown_on_request(first, capsys):
+    assert run(["first", "--protocol", "knn", "--neighbours", "20", "--per-class"]) == 0
+    assert "knn, k = 20 on digits, by class:\n0 " in capsys.readouterr().out
+
+
+def test_the_temperature_is_what_training_had_come_to(first):
+    with (first / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "train", "step": 22, "temperature": 0.25}) + "\n")
+        file.write(json.dumps({"kind": "train", "step": 23, "temperature": 0.5}) + "\n")
+    (found,) = evaluate_run(first, "mi")
+    assert found["protocol"]["temperature"] == 0.25
+
+
+def test_the_baseline_has_the_runs_own_architecture_and_crops(first):
+    found = evaluate_run(first, "semi", options=Options(epochs=1, rates=(1e-3,)))
+    assert [one["protocol"]["start"] for one in found[:2]] == ["pretrained", "scratch"]
+    views = preset("digits").views
+    assert found[0]["protocol"]["flip"] == views.flip
+    assert found[0]["protocol"]["crop_least"] == views.crop_least
+
+
+def test_the_table_can_be_made_of_what_was_kept(first, capsys):
+    evaluate_run(first, "linear-short")
+    results_table(read_run(first).results["evaluations"])
+    assert "linear-short" in capsys.readouterr().out
+
+
+def test_help_fits_a_screen_and_names_every_protocol(capsys):
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") < 40 and max(map(len, said.splitlines())) <= 92
+    assert all(name in said for name in ("knn", "linear-long", "semi", "transfer", "mi", "all"))
+    assert run([]) == 2
+    assert "usage: flatnce evaluate RUN" in capsys.readouterr().err
+
+
+def test_all_options_have_a_help_of_their_own(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(["--help-all"])
+    assert ended.value.code == 0 and "--label-list" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["first", "--protocol", "kn"], "did you mean 'knn'"),
+        (["frist"], "did you mean 'first'"),
+        (["first", "--step", "3"], "3"),
+        (["first", "--fraction", "2.0"], "fraction="),
+        (["first", "--device", "nowhere"], "device='nowhere'"),
+    ],
+)
+def test_misuse_is_named(first, arguments, words):
+    with pytest.raises((ValueError, OSError), match=words):
+        run(arguments)
+
+
+def test_missing_data_sets_are_named_before_anything_is_done(first, tmp_path):
+    with pytest.raises(OSError, match="2 of 2 data sets are missing: cifar10, sun397"):
+        run(["first", "--data", "cifar10", "sun397", "--root", str(tmp_path / "none")])
+    assert not read_run(first).results["evaluations"]
+
+
+def test_the_remedy_for_missing_sets_can_be_typed(first, tmp_path):
+    with pytest.raises(OSError, match="--skip-missing"):
+        run(["first", "--data", "digits", "sun397", "--root", str(tmp_path / "none")])
+
+
+# A folder of images.
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of classes, without a test part, and with a file that is no image."""
+    folder = tmp_path_factory.mktemp("folder") / "photos"
+    write_folder(folder, {"cat": 10, "dog": 15})
+    (folder / "cat" / "spoilt.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_on_photos(photos):
+    directory = photos.parent / "run"
+    config = preset("digits").override(
+        data=str(photos),
+        decode_size=12,
+        workers=0,
+        skip_unreadable=True,
+        epochs=1,
+        batch_size=8,
+        watch_every=0.0,
+        tensorboard=False,
+        device="cpu",
+    )
+    with pytest.warns(UserWarning, match="spoilt"):
+        train(config, directory)
+    return directory
+
+
+@pytest.mark.filterwarnings("ignore:.*spoilt")
+def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_photos, photos):
+    options = Options(workers=0, epochs=1, rates=(1e-3,), validation=0.2)
+    found = evaluate_run(run_on_photos, ["knn", "finetune", "mi"], options=options)
+    test = found[0]["protocol"]["test"]
+    assert found[0]["test_images"] == 5 and test["images"] == 5
+    assert (test["split"], test["fraction"], test["seed"]) == ("held out of train", 0.2, 0)
+    assert "pretrained on these images" in test["note"] and len(test["drawn"]["indices"]) == 5
+    assert found[0]["protocol"]["train"]["images"] == 20
+    assert found[-1]["protocol"]["pool"]["split"] == "held out of train"
+    tuned = next(one["protocol"] for one in found if one["name"] == "finetune")
+    assert tuned["crops_from"] == f"centre square of {tuned['images']['resize']}"
+    assert tuned["precision"] == "float32"
+
+
+@pytest.mark.filterwarnings("ignore:.*spoilt")
+def test_the_end_of_training_evaluates_such_a_run_too(run_on_photos):
+    outcome = Outcome(run_on_photos, True, read_run(run_on_photos).results["step"])
+    assert _evaluate(outcome, ["knn"]) == ""
+
+
+def test_a_folder_with_too_few_images_is_one_error_with_a_remedy(first, tmp_path):
+    write_folder(tmp_path / "few", {"cat": 3, "dog": 9})
+    with pytest.raises(ValueError, match=r"no test part.*cat has 3.*val/CLASS.*--data NAME"):
+        run(["first", "--data", f"{tmp_path}/few"])
+    write_folder(tmp_path / "one", {"cat": 9})
+    with pytest.raises(ValueError, match="one class, cat"):
+        run(["first", "--data", f"{tmp_path}/one"])
+
+
+def test_what_is_left_out_is_said(first, tmp_path, capsys):
+    command = ["first", "--protocol", "knn", "--data", "sun397", "digits", "--skip-missing"]
+    assert run([*command, "--root", str(tmp_path / "none")]) == 0
+    assert "left out, as not on disk: sun397" in capsys.readouterr().out
+
+
+def test_no_protocols_are_fine_to_check():
+    check_protocols(())
+    with pytest.raises(ValueError, match="protocol='x'"):
+        check_protocols(("x",))

@@ -1,0 +1,139 @@
+"""``flatnce report`` as a user meets it."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import made_runs
+from export_subjects import write_run
+from flatnce.cli import main
+from flatnce.pretrain.runs.log import RunLog
+
+QUICK = ["--images", "40", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
+
+
+@pytest.fixture
+def first(tmp_path):
+    return write_run(tmp_path / "runs" / "first")
+
+
+def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):
+    assert main(["report", "first", *QUICK]) == 0
+    assert capsys.readouterr().out.strip() == "the page: runs/first/report.html"
+    html = (first / "report.html").read_text(encoding="utf-8")
+    assert "seen through 40 test images of digits" in html and len(html) < 1_000_000
+    made = (first / "portrait.json").stat().st_mtime_ns
+    assert main(["report", "first", *QUICK]) == 0
+    assert (first / "portrait.json").stat().st_mtime_ns == made, "looked at twice"
+
+
+def test_json_names_what_was_written(first, tmp_path, capsys):
+    typed = ["report", "first", "--no-portrait", "--out", "mine.html", "--json"]
+    assert main([*typed, "--figures", "figures", "--formats", "svg"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["page"] == "mine.html" and (tmp_path / "mine.html").is_file()
+    assert not (first / "portrait.json").exists()
+
+
+def test_figures_are_written_on_request(tmp_path, capsys):
+    made_runs.write_run(tmp_path / "runs" / "first")
+    typed = ["report", "first", "--no-portrait", "--figures", "figures", "--formats", "svg"]
+    assert main(typed) == 0
+    assert "figures in figures" in capsys.readouterr().out
+    assert {"loss.svg", "mi.svg", "ess.svg", "knn.svg"} <= {
+        file.name for file in (tmp_path / "figures").iterdir()
+    }
+
+
+def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, capsys):
+    made_runs.write_run(tmp_path / "runs" / "old")
+    assert main(["report", "old"]) == 0
+    said = capsys.readouterr().out
+    assert "the encoder was not looked at:" in said and "checkpoint" in said
+    assert (tmp_path / "runs" / "old" / "report.html").is_file()
+
+
+def test_several_runs_are_compared(tmp_path, capsys):
+    runs = made_runs.write_pairs(tmp_path / "runs", [0.01, 0.02])
+    assert main(["report", *(run.name for run in runs)]) == 0
+    assert "the page: comparison.html" in capsys.readouterr().out
+    html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert "Comparison: InfoNCE against FlatNCE" in html
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        ([], 2, "name at least one run"),
+        (["frist"], 2, "did you mean 'first'"),
+        (["first", "--watch", "--host", "0.0.0.0"], 2, "served on 127.0.0.1 only"),
+        (["first", "--step", "7"], 1, "no checkpoint of step 7"),
+        (["first", "--out", "nowhere/report.html"], 2, "its folder does not exist"),
+        (["first", "--out", "runs"], 2, "is a folder"),
+        (["first", "--no-portrait", "--figures", "f", "--formats", "gif"], 2, "pdf, svg, png"),
+        (["first", "--projection", "tsne"], 2, "auto, pca or umap"),
+    ],
+)
+def test_misuse_is_one_line_with_the_remedy(first, capsys, typed, code, words):
+    assert main(["report", *typed]) == code
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("more, words", [([], "unfinished"), (["--out", "a.html"], "--out")])
+def test_the_page_of_a_demo_is_its_own(tmp_path, capsys, more, words):
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    assert main(["report", "demo", *more]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_extra_is_named(first, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["report", "first", "--no-portrait", "--figures", "f"]) == 1
+    assert "flatnce[cli,report]" in capsys.readouterr().err
+
+
+def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
+    made_runs.write_run(tmp_path / "runs" / "going", finished=False)
+    command = [sys.executable, "-W", "error", "-m", "flatnce", "report", "going", "--watch"]
+    process = subprocess.Popen(
+        [*command, "--no-portrait", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said = [json.loads(process.stdout.readline()) for _ in range(2)]
+        address = said[1]["address"]
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "Unfinished" in answer.read().decode()
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and rest == ""
+
+
+def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
+    first, capsys, monkeypatch
+):
+    seen = []
+
+    def slow(*arguments, **options):
+        address = capsys.readouterr().out.splitlines()[-1].split()[0]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            seen.append(answer.read().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flatnce.pretrain.commands.report.portray", slow)
+    assert main(["report", "first", "--watch"]) == 130
+    assert "Training run first" in seen[0] and "interrupted" in capsys.readouterr().err

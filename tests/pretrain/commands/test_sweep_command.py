@@ -1,0 +1,460 @@
+"""``flatnce sweep`` as a user meets it."""
+
+import io
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flatnce.cli import main
+from flatnce.pretrain.commands import sweep as sweep_command
+from flatnce.pretrain.commands.sweep_grid import (
+    MOST_RUNS,
+    configs_of,
+    extended,
+    name_of,
+    spans_of,
+    with_values,
+)
+from flatnce.pretrain.commands.sweep_progress import Board
+from flatnce.pretrain.commands.sweep_table import Column, fitted, show_tables
+from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.sweeping.summary import over_seeds, rows_of
+from flatnce.pretrain.sweeping.sweep import SweptRun
+from flatnce.pretrain.training import TrainConfig, preset
+from forked import Forked
+
+QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
+SETTINGS = TrainConfig().flat()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
+
+
+@pytest.mark.parametrize("typed", [["--help"], ["-h"], ["cifar10", "--help"]])
+def test_help_fits_a_screen(typed, capsys):
+    assert main(["sweep", *typed]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45 and max(map(len, lines)) <= 92
+    text = "\n".join(lines)
+    for flag in ("--objective", "--seed", "--at-once", "--resume NAME", "--help-all"):
+        assert flag in text
+
+
+def test_no_arguments_are_misuse_and_show_the_help(capsys):
+    assert main(["sweep"]) == 2
+    assert "usage: flatnce sweep" in capsys.readouterr().err
+
+
+def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
+    grid = "sweep digits --objective flatnce infonce --batch-size 300 --seed 0 1 --name s".split()
+    assert main([*grid, *QUICK]) == 0
+    shown = capsys.readouterr().out
+    names = [
+        f"{objective}-b300-s{seed}" for objective in ("flatnce", "infonce") for seed in (0, 1)
+    ]
+    for name in names:
+        assert sum(line.startswith(name) for line in shown.splitlines()) == 2  # epoch, table
+        assert f"{name}  " in shown
+        assert read_run(f"runs/s/{name}").results["step"] == 4
+    header = next(line for line in shown.splitlines() if line.startswith("run "))
+    columns = "run objective seed epochs loss ESS gain kNN MI ceiling pool MI images/s state"
+    assert header.split() == columns.split()  # what is varied, and not the batch
+    assert "mean over seeds ±" in shown and "images/s over all, everything included" in shown
+    assert "next: flatnce evaluate s/flatnce-b300-s0" in shown
+    written = json.loads(Path("runs/s/sweep.json").read_text())
+    assert list(written["runs"]) == names
+
+    assert main([*grid, *QUICK]) == 2
+    assert "flatnce sweep --resume s" in capsys.readouterr().err
+    assert main([*grid, *QUICK, "--resume", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["run"] for row in found["runs"]] == names and found["images"] == 0
+    assert [row["settings"] for row in found["runs"]] == [
+        {"objective": objective, "seed": seed}
+        for objective in ("flatnce", "infonce")
+        for seed in (0, 1)
+    ]
+    for row in found["runs"]:
+        assert row["temperature"] == 0.1 and row["verdict"]  # as asked for, not in float32
+        assert 0 < row["pool_mi"] < row["pool_ceiling"] and row["mi"] < row["mi_ceiling"]
+    assert {"pool_mi", "pool_mi_spread", "mi_ceiling"} < set(found["over_seeds"][0])
+    assert found["runs"][0]["epoch"] == 1.0 and 0 < found["runs"][0]["knn"] <= 1
+    assert [mean["runs"] for mean in found["over_seeds"]] == ["flatnce-b300", "infonce-b300"]
+    assert main([*grid, *QUICK, "--resume", "--rate", "0.3"]) == 2
+    assert (
+        "holds another sweep: rate of the run flatnce-b300-s0 is 0.4 there and 0.3"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_run_that_fails_is_named_and_the_exit_code_is_one(capsys):
+    typed = "sweep digits --rate 0.4 1e30 --scaling none --batch-size 300 --name nan".split()
+    assert main([*typed, *QUICK, "--watch-every", "0"]) == 1
+    shown = capsys.readouterr().out
+    assert "! flatnce-b300-rate1e+30-s0 failed: training stopped" in shown
+    # Said at once in brief, below the table in full; the same steps would end there again.
+    assert shown.count("training stopped") == 2 and shown.count("Lower the learning rate") == 1
+    assert "--resume" not in shown and "would again" in shown
+    assert read_run("runs/nan/flatnce-b300-rate0.4-s0").results["step"] == 4
+    for more, code in (["--dry-run"], 0), ([], 1):  # as it stands, from the disk; and tried again
+        assert main(["sweep", "--resume", "nan", "--json", *more]) == code
+        found = json.loads(capsys.readouterr().out)["runs"]
+        assert [row["state"] for row in found] == ["done", "failed"]
+        assert found[1]["failure"].startswith("training stopped")
+        assert [row["settings"] for row in found] == [{"rate": 0.4}, {"rate": 1e30}]
+    failed = "nan/flatnce-b300-rate1e+30-s0"
+    assert main(["evaluate", failed, "--protocol", "knn"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("untrained: the run failed (training stopped: the weights")
+    assert first.endswith("; this is its step 0 of 4")
+    assert main(["evaluate", failed, "--protocol", "knn", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["finished"], said["step"], said["steps"]) == (False, 0, 4)
+
+
+def test_a_sweep_is_added_to_and_pointed_at(capsys):
+    grid = "sweep digits --batch-size 300 700 --seed 0 --name s --watch-every 0".split()
+    assert main([*grid, *QUICK]) == 0
+    capsys.readouterr()
+    more = ["sweep", "--resume", "s", "--seed", "0", "1"]
+    assert main([*more, "--dry-run"]) == 0
+    # What is done needs no place.
+    assert "4 runs, 12 steps in all (6 of them done), 2 at once" in capsys.readouterr().out
+    assert main(more) == 0
+    shown = capsys.readouterr().out
+    assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown
+    assert list(json.loads(Path("runs/s/sweep.json").read_text())["runs"]) == [
+        f"flatnce-b{batch}-s{seed}" for batch in (300, 700) for seed in (0, 1)
+    ]
+    assert main(more) == 0
+    assert "nothing to do: all 4 runs are done" in capsys.readouterr().out
+    for looking in (more, [*grid, *QUICK, "--resume"]):  # the sweep by its name, or by its options
+        assert main([*looking, "--dry-run"]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[1].startswith("run ") and shown[-1].endswith(" steps in all, all done")
+    assert shown[-1].startswith("2 runs, 6 ")
+
+    again = "go on with it: `flatnce sweep --resume s`"
+    for typed, words in (
+        (["evaluate", "s"], "is a sweep of 4 runs; name one of them, for example s/flatnce-b300"),
+        (["resume", "s"], again),
+        (["evaluate", "s/flatnce-b300-s9"], "did you mean 's/flatnce-b300-s"),
+        (["train", "digits", "--name", "s"], "holds a sweep (`flatnce sweep --resume s`)"),
+        (["train", "digits", "--name", "s", "--replace"], "holds a sweep"),
+        (["sweep", "s", "--resume"], "say `flatnce sweep --resume s`"),
+        (
+            ["sweep", "digits", "--resume", "s"],
+            "say `flatnce sweep --resume s`, or here `--resume --name s`",
+        ),
+        (grid, "or give this one another --name"),
+    ):
+        assert main(typed) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+    assert main([*grid, "--dry-run", "--device", "cpu"]) == 0  # looking is never refused
+    assert "but runs/s already holds a sweep" in capsys.readouterr().out
+
+
+def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep_command, "sweep", interrupted)
+    assert main("sweep digits --seed 0 1 --name s".split()) == 130
+    assert "flatnce sweep --resume s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        (["digist", "--seed", "0", "1"], 2, "did you mean 'digits'"),
+        (["--seed", "0", "1"], 2, "comes before the data set"),
+        (["digits", "--seed", "0"], 2, "a grid of one run"),
+        (["digits"], 2, "a grid of one run"),
+        (["digits", "--seed", "0", "1", "0"], 2, "--seed is given 0 twice"),
+        (["digits", "--seed", *map(str, range(MOST_RUNS + 1))], 2, "1,001 runs, more than 1,000"),
+        (["digits", "--batch-size", "32", "9999"], 2, "run flatnce-b9999-s0: batch_size=9999"),
+        (["digits", "--learn-temperature", "yes", "no"], 2, "is a switch and takes no values"),
+        (["digits", "--seed", "0,1"], 2, "separate values by spaces: --seed 0 1"),
+        (["digits", "--gamma", "1", "2"], 2, "--gamma changes nothing here"),
+        (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma changes nothing here"),
+        (["digits", "--ess-rate", "0.1", "0.2"], 2, "as it is for --ess"),
+        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is no option of a sweep"),
+        (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),
+        (["--resume"], 2, "`flatnce sweep --resume NAME`"),
+        (
+            ["digits", "--seed", "0", "1", "--at-once", "0"],
+            2,
+            "at_once=0 must be a whole number between",
+        ),
+        (["digits", "--backbone", "small", "resnet81"], 2, "did you mean resnet18"),
+        (["--resume", "nothing"], 2, "resume='nothing' is no sweep"),
+        (["cifar10", "--seed", "0", "1"], 1, "flatnce data cifar10"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
+    assert main(["sweep", *typed]) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["--bacth-size", "32", "64"], "--batch-size"),
+        (["--batch-size", "32", "many"], "many"),
+        (["--objective", "flatnce", "infonse"], "did you mean 'infonce'"),
+        (["--batch-size", "64", "1"], "batch_size=1 leaves no negatives"),
+        (["--seed", "0", "1", "--name", "a", "b"], "Unrecognized options: b"),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "digits", *typed])
+    assert ended.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_names_the_runs_and_does_nothing(capsys, tmp_path):
+    typed = "sweep digits --ess None 0.3 --seed 0 1 --dry-run --device cpu".split()
+    assert main(typed) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["flatnce-b64-ess-None-s0", "flatnce-b64-ess-None-s1"]
+    assert shown[-2] == "4 runs, 440 steps in all, 4 at once on cpu"
+    assert "beside the images: 1.5 times the " in shown[-1] and "64.0 MiB for lib" in shown[-1]
+    assert main([*typed, "--json"]) == 0
+    assert (
+        json.loads(capsys.readouterr().out)["runs"]["flatnce-b64-ess0.3-s1"]["loss"]["ess"] == 0.3
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def settled(path, lines):
+    """Wait until a file has so many lines."""
+    for _ in range(4500):
+        if path.is_file() and len(path.read_text().splitlines()) >= lines:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{path} does not grow")
+
+
+def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_path, capsys):
+    grid = "sweep digits --batch-size 144 96 --epochs 2 --log-every 1 --watch-every 0".split()
+    grid += "--no-tensorboard --device cpu --view-size 4 --name".split()
+    assert main([*grid, "whole"]) == 0
+
+    metrics = tmp_path / "runs" / "hurt" / "flatnce-b96-s0" / "metrics.jsonl"
+    process = Forked(*grid, "hurt")
+    settled(metrics, 3)
+    process.send_signal(signal.SIGTERM)
+    done = process.wait(timeout=60)
+    assert done.returncode == 130 and done.stderr == "", done.stderr
+    assert "flatnce sweep --resume hurt" in done.stdout and "stopped" in done.stdout
+    assert "trained 2 runs (none of them to the end) in " in done.stdout
+    process = Forked("sweep", "--resume", "hurt")
+    settled(metrics, 12)
+    process.kill()
+    process.wait()
+    assert main(["sweep", "--resume", "hurt"]) == 0
+
+    def lasting(line):
+        return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
+
+    for name in ("flatnce-b144-s0", "flatnce-b96-s0"):
+        whole, hurt = (read_run(f"runs/{place}/{name}").metrics for place in ("whole", "hurt"))
+        assert list(map(lasting, whole)) == list(map(lasting, hurt))
+
+
+def test_options_are_told_from_their_values():
+    typed = ["--seed", "0", "1", "--name", "x", "--rate=0.1", "--json", "--momentum", "-1"]
+    rest, spans = spans_of([*typed, "--seed", "2", "--batch_size", "8"], SETTINGS)
+    assert rest == ["--name", "x", "--json"]
+    expected = {"seed": ["0", "1", "2"], "rate": ["0.1"], "momentum": ["-1"], "batch_size": ["8"]}
+    assert spans == expected
+    assert with_values(rest, {"batch_size": "8"}) == [*rest, "--batch-size", "8"]
+    assert spans_of(["--no-tensorboard", "--seed"], SETTINGS) == (
+        ["--no-tensorboard", "--seed"],
+        {},
+    )
+
+
+def parse(line):
+    values = dict(zip(line[::2], line[1::2], strict=True))
+    plain = {flag[2:].replace("-", "_"): json.loads(value) for flag, value in values.items()}
+    return TrainConfig().override(**plain)
+
+
+def test_a_grid_is_every_combination_and_each_value_is_parsed_once():
+    lines = []
+
+    def counted(line):
+        lines.append(line)
+        return parse(line)
+
+    spans = {"batch_size": ["8", "16", "32"], "seed": ["0", "1", "2"], "epochs": ["7"]}
+    found = configs_of([], spans, counted)
+    assert len(found) == 9 and len(lines) == 1 + 3 + 3
+    assert list(found)[:4] == ["flatnce-b8-s0", "flatnce-b8-s1", "flatnce-b8-s2", "flatnce-b16-s0"]
+    assert found["flatnce-b16-s2"] == TrainConfig().override(batch_size=16, seed=2, epochs=7)
+
+
+def test_a_combination_that_no_run_can_have_is_named():
+    spans = {"queue": ["256", "0"], "momentum_encoder": ["null", "0.9"]}
+    with pytest.raises(ValueError, match=r"--queue 0 --momentum-encoder 0.9: .*queue=0"):
+        configs_of([], spans, parse)
+
+
+@pytest.mark.parametrize(
+    "changes, varied, name",
+    [
+        ({}, ["seed"], "flatnce-b256-s0"),
+        ({"temperature": 0.05, "seed": 3}, ["temperature"], "flatnce-b256-t0.05-s3"),
+        ({"backbone": "resnet50"}, ["backbone"], "flatnce-b256-backbone-resnet50-s0"),
+        ({"data": "./my photos"}, ["data"], "flatnce-b256-data-my-photos-s0"),
+        ({"rate": 1e-05}, ["rate"], "flatnce-b256-rate1e-05-s0"),
+    ],
+)
+def test_a_run_is_named_by_what_it_varies(changes, varied, name):
+    assert name_of(TrainConfig().override(**changes), varied) == name
+
+
+LINE = {"kind": "train", "epoch": 1.0, "loss": 1.5, "mi": 2.64, "mi_ceiling": 4.14, "ess": 0.31}
+LINE |= {"gain": 0.42, "temperature": 0.1, "images_per_second": 100.0, "seconds": 60.0, "step": 9}
+
+
+def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
+    board = Board({name: preset("digits") for name in ("a", "b", "c", "d")})
+    for name in ("a", "b", "c"):
+        assert board.take(name, {"kind": "state", "state": "started"}) == []
+    board.take("a", LINE)
+    board.take("a", {"kind": "watch", "knn": 0.5})
+    assert board.take("c", {"kind": "state", "state": "failed", "failure": "why; and more"}) == [
+        "! c failed: why"
+    ]
+    verdict = {"kind": "verdict", "verdict": "saturated", "evidence": "E", "remedies": ["x", "y"]}
+    assert board.take("b", {**verdict, "epoch": 2.0}) == ["! b: saturated: E. To do: x; or y"]
+    assert board.take("b", {**verdict, "verdict": "uniform", "epoch": 0.5}) == []
+    assert board.take("b", {"kind": "note", "note": "so"}) == ["b: so"]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board.table())
+    shown = console.export_text()
+    assert "2 running, 1 waiting, 1 failed; 100 images/s in sum" in shown
+    assert "kNN 50.0%" in shown and "begins" in shown
+
+
+def test_a_file_gets_one_line_an_epoch():
+    board = Board({"a": preset("digits")})
+    shown = []
+    for epoch in (0.5, 1.0, 1.5, 2.2):
+        board.take("a", {**LINE, "epoch": epoch})
+        shown += board.progress("a", {**LINE, "epoch": epoch})
+    assert [text.split("  ")[1] for text in shown] == ["epoch 1.0/5", "epoch 2.2/5"]
+
+
+def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_path):
+    def run(name, state="done", **changes):
+        config = TrainConfig().override(**changes)
+        return SweptRun(name, tmp_path / name, config, state, 1)
+
+    runs = [run("a-s0"), run("a-s1", seed=1), run("a-s2", "failed", seed=2)]
+    runs += [run("b-s0", batch_size=32)]
+    rows = [dict.fromkeys(("loss", "ess", "gain", "mi"), value) for value in (1.0, 3.0, 50.0, 7.0)]
+    rest = {"knn": None, "pool_mi": None, "mi_ceiling": 4.8, "pool_ceiling": None}
+    settings = {"seed": 0, "batch_size": 256}
+    rows = [{**row, **rest, "settings": settings} for row in rows]
+    (found,) = over_seeds(runs, rows)
+    assert found["runs"] == "a" and found["seeds"] == [0, 1]
+    assert found["loss"] == 2.0 and found["loss_spread"] == pytest.approx(2**0.5)
+    assert found["knn"] is found["knn_spread"] is None
+    assert found["settings"] == {"batch_size": 256} and found["mi_ceiling"] == 4.8
+
+
+def test_a_run_that_has_not_begun_has_a_row_without_numbers(tmp_path):
+    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0)])
+    assert row["loss"] is None and row["epoch"] == 0.0 and row["state"] == "waiting"
+
+
+@pytest.mark.parametrize(("state", "epoch"), [("stopped", 0.6), ("failed", 0.4)])
+def test_a_run_that_was_stopped_stands_where_it_was_saved(state, epoch, tmp_path):
+    """Not at its last line; one that failed may have been saved long before that."""
+    log = RunLog(tmp_path / "a", kind="pretrain", config=TrainConfig(), seeds=[0], device="cpu")
+    log.log({"kind": "train", "step": 20, "epoch": 0.4, "images_per_second": 1.0})
+    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), state, 30)])
+    assert row["epoch"] == pytest.approx(epoch)
+
+
+def test_a_board_without_numbers_says_no_speed():
+    board = Board({"a": preset("digits")})
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board.table())
+    assert console.export_text().strip() == "1 waiting"
+
+
+def swept(name, **changes):
+    """A row as a finished run has it."""
+    numbers = {"loss": 1.23456, "ess": 0.5, "gain": 0.25, "knn": 0.9876, "mi": 2.5, "epoch": 5.0}
+    numbers |= {"mi_ceiling": 4.84, "pool_mi": 3.5, "images_per_second": 12345.6, "epochs": 5}
+    settings = {"objective": "flatnce", "learn_temperature": False, "rate": 0.123456789}
+    plain = {"run": name, "settings": settings, "verdict": "healthy", "state": "done"}
+    return {**plain, **numbers, **changes}
+
+
+def test_a_table_in_a_file_has_everything_on_one_line(capsys):
+    name = "flatnce-b256-" + "rate0.123456789-" * 8 + "s0"
+    show_tables([swept(name), swept("b", verdict="saturated"), swept("c", knn=None)], [])
+    _, header, long, ill, bare = capsys.readouterr().out.splitlines()
+    assert header.startswith("run ") and header.endswith("state")
+    for text in (name, "0.123456789", "5.0/5", "1.235", "98.8%", "4.84", "12,346"):
+        assert text in long
+    assert ill.endswith("done, saturated") and long.endswith("done") and "98.8%" not in bare
+
+
+@pytest.mark.parametrize("room", [60, 80, 120])
+def test_a_narrow_terminal_loses_columns_and_no_digit(room, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(room))
+    show_tables([swept("flatnce-b64-s0"), swept("flatnce-b64-s1")], [])
+    _, header, row, _, _, gone = capsys.readouterr().out.splitlines()
+    assert max(map(len, (header, row))) <= room
+    for text in ("1.235", "98.8%", "2.50", "4.84", "3.50", "done"):
+        assert text in row
+    assert gone.startswith("no room for images/s") and "images/s" not in header
+
+
+def test_columns_go_in_order_of_their_importance_and_the_first_stays():
+    columns = [Column(name, ("12345678",)) for name in ("run", "rate", "ESS", "gain", "images/s")]
+    for room, gone in (
+        (None, []),
+        (48, []),
+        (47, ["images/s"]),
+        (28, ["images/s", "gain"]),
+        (1, ["images/s", "gain", "ESS", "rate"]),
+    ):
+        kept, left_out = fitted(columns, room, ["rate"])
+        assert left_out == gone and kept[0].heading == "run"
+        assert len(kept) + len(gone) == len(columns)
+
+
+def test_an_extended_grid_keeps_what_is_there_under_its_name():
+    there = {"mine": TrainConfig(), "b": TrainConfig().override(batch_size=32)}
+    found = extended(there, {"seed": ["1", "0"], "rate": ["0.5"]}, parse)
+    assert {name: found[name] for name in there} == there
+    assert list(found) == [
+        *("mine", "flatnce-b256-rate0.5-s1", "flatnce-b256-rate0.5-s0"),
+        *("b", "flatnce-b32-rate0.5-s1", "flatnce-b32-rate0.5-s0"),
+    ]
+    assert extended(found, {"seed": ["1"]}, parse).keys() >= found.keys()
+    with pytest.raises(ValueError, match="two runs would be called flatnce-b256-s1"):
+        extended({"flatnce-b256-s1": TrainConfig()}, {"seed": ["1"]}, parse)
+    with pytest.raises(ValueError, match="--gamma changes nothing here"):
+        extended(there, {"gamma": ["1.5"]}, parse)
+    assert len(extended(there, {"objective": ['"holder"']}, parse)) == 4

@@ -1,0 +1,258 @@
+"""``flatnce train`` and ``flatnce resume`` as a user meets them."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from flatnce import cli
+from flatnce.cli import HOMES, main
+from flatnce.cli.progress import progress_line
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import preset
+from forked import Forked
+
+QUICK = "--epochs 1 --batch-size 96 --pool 64 --no-tensorboard --device cpu".split()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
+
+
+@pytest.mark.parametrize("typed", [["--help"], ["-h"], ["digits", "--help"], ["cifar10", "-h"]])
+def test_help_fits_a_screen(typed, capsys):
+    assert main(["train", *typed]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45 and max(map(len, lines)) <= 92
+    text = "\n".join(lines)
+    for flag in ("--objective", "--batch-size", "--ess", "--dry-run", "presets:", "--help-all"):
+        assert flag in text
+
+
+def test_help_shows_the_defaults_of_the_data_set(capsys):
+    main(["train", "cifar10", "--help"])
+    assert "--backbone resnet18" in capsys.readouterr().out
+
+
+def test_help_all_lists_every_setting(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help-all"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name in preset("digits").flat():
+        assert f"--{name.replace('_', '-')}" in shown, name
+
+
+def test_no_arguments_are_misuse_and_show_the_help(capsys):
+    assert main(["train"]) == 2
+    assert "usage: flatnce train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        (["digist"], 2, "did you mean 'digits'"),
+        (["--epochs", "3"], 2, "comes before the data set"),
+        (["digits", "--backbone", "resnet81"], 2, "did you mean resnet18"),
+        (["digits", "--preset", "cifr10"], 2, "did you mean 'cifar10'"),
+        (["digits", "--batch-size", "9999"], 2, "larger than the data set"),
+        (["digits", "--evaluate", "linaer"], 2, "linear"),
+        (["cifar10"], 1, "flatnce data cifar10"),
+        (["./nowhere"], 1, "nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
+    assert main(["train", *typed]) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["--bacth-size", "32"], "--batch-size"),
+        (["--batch-size", "many"], "many"),
+        (["--objective", "infonse"], "did you mean 'infonce'"),
+        (["--ess", "0.3", "--learn-temperature"], "both move the"),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "digits", *typed])
+    assert ended.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_dry_run_says_what_would_happen_and_does_nothing(as_json, capsys, tmp_path):
+    flags = ["--json"] if as_json else []
+    assert main(["train", "cifar10", "--dry-run", "--batch-size", "32", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    if as_json:
+        found = json.loads(shown)
+        assert found["negatives"] == 62 and found["config"]["run"]["batch_size"] == 32
+    else:
+        assert "K = 63" in shown and "log K = 4.14" in shown
+        assert "not on this machine" in shown and "memory expected" in shown
+
+
+def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
+    assert main(["train", "digits", "--name", "first", *QUICK]) == 0
+    shown = capsys.readouterr().out
+    for words in ("epoch 1.0/1", "MI", "ESS", "gain", "kNN", "images/s", "left", "linear"):
+        assert words in shown, words
+    run = read_run("runs/first")
+    assert os.path.isfile("runs/first/report.html")
+    assert {found["name"] for found in run.results["evaluations"]} == {"knn", "linear"}
+    assert run.environment["command"][:1] and run.environment["processes"] == 1
+
+    assert main(["train", "digits", "--name", "first", *QUICK]) == 2
+    assert "flatnce resume first" in capsys.readouterr().err
+    assert main(["train", "digits", "--name", "first", "--replace", "--json", *QUICK]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 14
+
+
+def test_resume_names_the_runs_there_are(capsys):
+    main(["train", "digits", "--name", "first", "--evaluate", "--json", *QUICK])
+    capsys.readouterr()
+    assert main(["resume", "frist"]) == 2
+    assert "did you mean 'first'?" in capsys.readouterr().err
+    assert main(["resume", "xyz"]) == 2
+    assert "there are first" in capsys.readouterr().err
+    assert main(["resume", "first", "--evaluate"]) == 0
+
+
+def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
+    rates = ["--tune", "0.05", "0.4"]
+    assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0
+    shown = capsys.readouterr().out
+    assert "rate 0.05: kNN" in shown and "rate 0.4: kNN" in shown and "at the edge" in shown
+    assert read_run("runs/t").config["optimizer"]["rate"] in (0.05, 0.4)
+
+
+def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
+    typed = ["train", "digits", "--name", "nan", "--rate", "1e30", "--scaling", "none", *QUICK]
+    assert main(typed) == 1
+    shown = capsys.readouterr().err
+    assert "training stopped" in shown and shown.count("\n") == 1
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
+    typed = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    process = Forked("train", "digits", "--name", "long", *typed)
+    started = tmp_path / "runs" / "long" / "metrics.jsonl"
+    for _ in range(600):
+        if started.is_file() and started.stat().st_size:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    done = process.wait(timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "flatnce resume long" in done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def _one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
+    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
+    process = Forked(*typed, *forever, session=True)
+    metrics = tmp_path / "runs" / "two" / "metrics.jsonl"
+    for _ in range(900):
+        if metrics.is_file() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    done = process.wait(timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "flatnce resume two --devices 2" in done.stdout and "Traceback" not in done.stderr
+    assert read_run(tmp_path / "runs" / "two").results is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_a_failure_in_several_processes_is_said_once_and_not_repeated():
+    typed = ["train", "digits", "--name", "nan", "--devices", "2", "--rate", "1e30"]
+    done = Forked(*typed, "--scaling", "none", *QUICK, session=True).wait(timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.count("training stopped") == 1
+
+
+def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path):
+    assert main(["train", "digits", "--devices", "3", *QUICK, "--batch-size", "64"]) == 2
+    shown = capsys.readouterr().err
+    assert "world_size=3" in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_command_of_the_table_has_its_module():
+    from importlib import import_module
+
+    for name in cli.COMMANDS:
+        assert callable(import_module(HOMES[name]).run)
+
+
+def test_the_progress_line_says_what_matters():
+    line = {"epoch": 2.0, "loss": 1.5, "mi": 2.64, "mi_ceiling": 4.14, "ess": 0.31, "gain": 0.42}
+    line |= {"temperature": 0.1, "images_per_second": 12345.6, "seconds": 60.0}
+    watched = {"knn": 0.505, "pool_mi": 5.0, "pool_ceiling": 9.21}
+    assert progress_line(line, watched, epochs=100) == (
+        "epoch 2.0/100  loss 1.500  MI 2.64 of 4.14  ESS 0.31  gain 0.42  T 0.1  kNN 50.5%  "
+        "pool MI 5.00 of 9.21  12,346 images/s  49:00 left"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
+    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
+    typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
+    process = Forked(*typed, *forever, session=True)
+    metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
+    for _ in range(900):
+        if metrics.is_file() and metrics.stat().st_size:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    size = -1
+    for _ in range(30):  # it grows no more
+        time.sleep(1.0)
+        if metrics.stat().st_size == size:
+            break
+        size = metrics.stat().st_size
+    else:
+        pytest.fail("the processes train on")
+
+
+def test_a_run_in_a_folder_of_runs_is_named_so_that_it_is_found(capsys):
+    assert main(["train", "digits", "--name", "some/first", "--evaluate", *QUICK]) == 0
+    assert "flatnce evaluate some/first" in capsys.readouterr().out
+    assert main(["resume", "some/first", "--evaluate"]) == 0
+
+
+def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "photos").mkdir()
+    for number in range(24):
+        shade = (number * 10, 255 - number * 10, 128)
+        Image.new("RGB", (16, 16), shade).save(tmp_path / "photos" / f"{number}.png")
+    typed = "--name flat --backbone small --stem auto --view-size 16 --decode-size 16".split()
+    typed += "--batch-size 8 --epochs 1 --workers 0 --no-tensorboard --device cpu".split()
+    assert main(["train", "./photos", *typed]) == 0
+    shown = capsys.readouterr().out
+    assert "these images have none" in shown and "not evaluated" not in shown
+    assert "knn" not in read_run("runs/flat").results["watch"]

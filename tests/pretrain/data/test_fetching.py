@@ -1,0 +1,395 @@
+"""Fetching from a server on this machine, broken and wrong in several ways; and adopting."""
+
+import hashlib
+import io
+import os
+import tarfile
+import threading
+import zipfile
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, adopt, fetch, load
+from flatnce.pretrain.data import download as download_module
+from flatnce.pretrain.data.archives import unpack
+from flatnce.pretrain.data.sources import Download
+from tiny_sets import (
+    relay,
+    shrink,
+    write_caltech,
+    write_cifar10,
+    write_fashion,
+    write_flowers,
+    write_tiny_imagenet,
+    write_voc,
+)
+
+
+class Server:
+    """Serves one folder; may cut a transfer short, forget about ranges, or refuse."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.cut_after, self.ranges = folder, [], True
+        self.refuse, self.asked = [], []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                server.answer(self)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+    def answer(self, handler):
+        asked = handler.headers.get("Range")
+        self.asked.append(asked)
+        file = self.folder / handler.path.lstrip("/").partition("?")[0]
+        code = self.refuse.pop(0) if self.refuse else 200 if file.is_file() else 404
+        if code != 200:
+            handler.send_error(code)
+            return
+        content = file.read_bytes()
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.ranges else 0
+        if start:
+            handler.send_response(206)
+            last = len(content) - 1
+            handler.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
+        else:
+            handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        end = start + self.cut_after.pop(0) if self.cut_after else None
+        handler.wfile.write(content[start:end])
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download_module, "PAUSE_SECONDS", 0.0)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    server = Server(folder)
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
+
+
+def sha256(path: Path) -> str:
+    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def download_of(server: Server, file: str, **more) -> Download:
+    path = server.folder / file
+    return Download((f"{server.url}/{file}",), path.stat().st_size, sha256(path), **more)
+
+
+@pytest.fixture
+def cifar10(server, tmp_path, monkeypatch):
+    """A tiny CIFAR-10 that the server has as an archive; returns its images."""
+    images, _ = write_cifar10(tmp_path / "made")
+    shrink(monkeypatch, "cifar10", train=15, test=3)
+    folder = tmp_path / "made" / "cifar-10-batches-bin"
+    with tarfile.open(server.folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        archive.add(folder, folder.name)
+    item = download_of(server, "cifar-10-binary.tar.gz")
+    files = {file: sha256(folder / file) for file in CATALOG["cifar10"].layouts[0].files}
+    relay(monkeypatch, "cifar10", lambda old: replace(old, downloads=(item,), files=files))
+    return images
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+def left_in(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_set_is_fetched_unpacked_and_loaded(server, cifar10, root):
+    found = fetch("cifar10", root)
+    assert (found.how, found.folder) == ("fetched", root / "cifar-10-batches-bin")
+    assert load("cifar10", root=root).images.numpy().tobytes() == cifar10.tobytes()
+    assert sorted(path.name for path in root.iterdir()) == ["cifar-10-batches-bin"]
+
+
+def test_progress_is_reported_up_to_the_last_byte(server, cifar10, root):
+    seen = []
+    fetch("cifar10", root, report=seen.append)
+    assert seen[-1].done == seen[-1].total == CATALOG["cifar10"].layouts[0].downloads[0].bytes
+    assert seen[-1].file == "cifar-10-binary.tar.gz"
+
+
+def test_a_set_that_is_there_is_checked_and_not_fetched_again(server, cifar10, root):
+    fetch("cifar10", root)
+    server.asked.clear()
+    found = fetch("cifar10", root)
+    assert (found.how, found.checked) == ("there", "the checksum of 7 files")
+    assert not server.asked
+
+
+def test_a_set_that_was_altered_since_is_named(server, cifar10, root):
+    fetch("cifar10", root)
+    file = root / "cifar-10-batches-bin" / "data_batch_2.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedData, match=r"data_batch_2.bin has sha256"):
+        fetch("cifar10", root)
+
+
+def test_a_transfer_that_breaks_goes_on_by_range(server, cifar10, root):
+    server.cut_after = [1000, 5000]
+    fetch("cifar10", root)
+    assert server.asked == [None, "bytes=1000-", "bytes=6000-"]
+    assert len(load("cifar10", root=root)) == 15
+
+
+def test_a_transfer_that_was_given_up_is_resumed_later(server, cifar10, root):
+    server.cut_after = [2000] + [0] * 20
+    with pytest.raises(MissingData, match=r"2,000 of .* bytes are kept, so run it again"):
+        fetch("cifar10", root)
+    assert left_in(root) == {"downloads/cifar-10-binary.tar.gz.partial"}
+    server.cut_after, server.asked = [], []
+    fetch("cifar10", root)
+    assert server.asked == ["bytes=2000-"]
+    assert len(load("cifar10", root=root)) == 15
+
+
+def test_a_server_without_ranges_sends_it_all_again(server, cifar10, root):
+    server.ranges, server.cut_after = False, [1000]
+    fetch("cifar10", root)
+    assert server.asked == [None, "bytes=1000-"]
+    assert len(load("cifar10", root=root)) == 15
+
+
+def test_a_busy_server_is_asked_again(server, cifar10, root):
+    server.refuse = [503, 429]
+    fetch("cifar10", root)
+    assert len(server.asked) == 3
+
+
+def test_a_refused_range_begins_anew(server, cifar10, root):
+    server.cut_after = [1000]
+    server.refuse = [200, 416]
+    fetch("cifar10", root)
+    assert server.asked == [None, "bytes=1000-", None]
+
+
+def test_a_corrupted_transfer_is_refused_and_removed(server, cifar10, root):
+    file = server.folder / "cifar-10-binary.tar.gz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedData, match=r"cifar-10-binary.tar.gz arrived damaged .*begins anew"):
+        fetch("cifar10", root)
+    assert left_in(root) == set()
+
+
+def test_a_larger_file_than_published_is_refused_and_removed(server, cifar10, root):
+    file = server.folder / "cifar-10-binary.tar.gz"
+    file.write_bytes(file.read_bytes() + b"more")
+    with pytest.raises(DamagedData, match="sends more than"):
+        fetch("cifar10", root)
+    assert left_in(root) == set()
+
+
+def test_a_remainder_of_another_version_is_thrown_away(server, cifar10, root):
+    (root / "downloads").mkdir(parents=True)
+    size = CATALOG["cifar10"].layouts[0].downloads[0].bytes
+    (root / "downloads" / "cifar-10-binary.tar.gz.partial").write_bytes(b"x" * (size + 1))
+    fetch("cifar10", root)
+    assert server.asked == [None]
+
+
+def test_a_file_that_is_gone_is_looked_for_at_the_next_address(server, cifar10, root, monkeypatch):
+    item = CATALOG["cifar10"].layouts[0].downloads[0]
+    both = replace(item, urls=(f"{server.url}/moved/cifar-10-binary.tar.gz", *item.urls))
+    relay(monkeypatch, "cifar10", lambda old: replace(old, downloads=(both,)))
+    fetch("cifar10", root)
+    assert len(server.asked) == 2
+
+
+def test_no_server_is_one_clear_message(server, cifar10, root, monkeypatch):
+    item = CATALOG["cifar10"].layouts[0].downloads[0]
+    nowhere = replace(item, urls=("http://127.0.0.1:9/cifar-10-binary.tar.gz",))
+    relay(monkeypatch, "cifar10", lambda old: replace(old, downloads=(nowhere,)))
+    with pytest.raises(MissingData, match=r"could not be fetched .*--adopt PATH"):
+        fetch("cifar10", root)
+
+
+def test_too_little_room_is_said_before_the_transfer(server, cifar10, root, monkeypatch):
+    room = type(download_module.shutil.disk_usage("."))(total=1, used=1, free=7)
+    monkeypatch.setattr(download_module.shutil, "disk_usage", lambda _: room)
+    with pytest.raises(OSError, match="7 bytes free"):
+        fetch("cifar10", root)
+    assert not server.asked
+
+
+def test_a_folder_in_the_way_is_left_alone(server, cifar10, root):
+    mine = root / "cifar-10-batches-bin" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    with pytest.raises(FileExistsError, match="move it away"):
+        fetch("cifar10", root)
+    assert mine.read_text() == "precious" and not server.asked
+
+
+def test_several_downloads_make_one_set(server, root, tmp_path, monkeypatch):
+    write_fashion(tmp_path / "made")
+    shrink(monkeypatch, "fashion-mnist", train=5, test=5)
+    for file in (tmp_path / "made" / "FashionMNIST" / "raw").iterdir():
+        file.rename(server.folder / file.name)
+    items = tuple(
+        download_of(server, file, into="FashionMNIST/raw", unpack=False)
+        for file in CATALOG["fashion-mnist"].layouts[0].files
+    )
+    relay(monkeypatch, "fashion-mnist", lambda old: replace(old, downloads=items))
+    assert fetch("fashion-mnist", root).checked == "the checksum of 4 downloads"
+    assert len(load("fashion-mnist", "test", root)) == 5
+
+
+def test_an_archive_in_an_archive_is_unpacked(server, root, tmp_path, monkeypatch):
+    write_caltech(tmp_path / "made", {"ant": 31})
+    shrink(monkeypatch, "caltech101", train=30, test=1)
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
+        archive.add(tmp_path / "made/caltech101/101_ObjectCategories", "101_ObjectCategories")
+    with zipfile.ZipFile(server.folder / "caltech-101.zip", "w") as outer:
+        outer.writestr("caltech-101/101_ObjectCategories.tar.gz", inner.getvalue())
+        outer.writestr("__MACOSX/junk", b"")
+    old = CATALOG["caltech101"].layouts[0].downloads[0]
+    new = download_of(server, "caltech-101.zip", into=old.into, inner=old.inner)
+    relay(monkeypatch, "caltech101", lambda old: replace(old, downloads=(new,)))
+    fetch("caltech101", root)
+    assert sorted(p.name for p in root.iterdir()) == ["caltech101"]
+    assert len(load("caltech101", "test", root)) == 1
+
+
+def test_an_archive_may_not_write_outside_its_folder(tmp_path):
+    archive = tmp_path / "bad.tar"
+    with tarfile.open(archive, "w") as packed:
+        packed.addfile(tarfile.TarInfo("../escaped.txt"))
+    with pytest.raises(DamagedData, match=r"bad.tar cannot be unpacked"):
+        unpack(archive, tmp_path / "inside")
+    assert not (tmp_path / "escaped.txt").exists()
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "zip"])
+def test_a_broken_archive_is_named(tmp_path, ending):
+    archive = tmp_path / f"bad.{ending}"
+    archive.write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(DamagedData, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "inside")
+
+
+def test_digits_need_no_fetching(root):
+    found = fetch("digits", root)
+    assert (found.how, found.folder) == ("embedded", None)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("name", ["folder", "./photos"])
+def test_a_folder_is_not_fetched(name, root):
+    with pytest.raises(ValueError, match="used where it lies"):
+        fetch(name, root)
+
+
+@pytest.mark.parametrize("given", ["made", "made/cifar-10-batches-bin"])
+def test_an_unpacked_folder_is_adopted(cifar10, root, tmp_path, given):
+    found = adopt("cifar10", tmp_path / given, root)
+    assert (found.how, found.checked) == ("adopted", "the checksum of 7 files")
+    assert load("cifar10", root=root).images.numpy().tobytes() == cifar10.tobytes()
+    original = tmp_path / "made" / "cifar-10-batches-bin" / "test_batch.bin"
+    assert os.path.samefile(original, found.folder / "test_batch.bin")  # linked, not copied
+
+
+@pytest.mark.parametrize("given", ["published", "published/cifar-10-binary.tar.gz"])
+def test_an_archive_is_adopted_and_stays(cifar10, root, tmp_path, given):
+    found = adopt("cifar10", tmp_path / given, root)
+    assert found.checked == "the checksum of 1 archive"
+    assert len(load("cifar10", root=root)) == 15
+    assert (tmp_path / "published" / "cifar-10-binary.tar.gz").is_file()
+
+
+def test_the_python_layout_is_adopted(root, tmp_path, monkeypatch):
+    write_cifar10(tmp_path / "made")
+    shrink(monkeypatch, "cifar10", train=15, test=3)
+    found = adopt("cifar10", tmp_path / "made" / "cifar-10-batches-py", root)
+    assert found.folder == root / "cifar-10-batches-py"
+    assert found.checked == "the number of images"
+    assert len(load("cifar10", root=root)) == 15
+
+
+def test_files_are_copied_where_they_cannot_be_linked(cifar10, root, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    found = adopt("cifar10", tmp_path / "made", root)
+    original = tmp_path / "made" / "cifar-10-batches-bin" / "test_batch.bin"
+    assert not os.path.samefile(original, found.folder / "test_batch.bin")
+    assert len(load("cifar10", root=root)) == 15
+
+
+def test_files_with_a_wrong_checksum_are_not_adopted(cifar10, root, tmp_path):
+    file = tmp_path / "made" / "cifar-10-batches-bin" / "data_batch_4.bin"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedData, match=rf"^{file} has sha256 .* is expected"):
+        adopt("cifar10", tmp_path / "made", root)
+    assert left_in(root) == set() and not list(root.iterdir())
+
+
+def test_an_archive_with_a_wrong_checksum_is_not_adopted(cifar10, root, tmp_path):
+    file = tmp_path / "published" / "cifar-10-binary.tar.gz"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DamagedData, match=r"cifar-10-binary.tar.gz has sha256"):
+        adopt("cifar10", file, root)
+    assert not root.exists()
+
+
+def test_image_files_are_adopted_if_their_number_is_right(root, tmp_path, monkeypatch):
+    shrink(monkeypatch, "tiny-imagenet", train=6, test=3)
+    folder = write_tiny_imagenet(tmp_path / "made")
+    (folder / "train/n01/images/n01_0.JPEG").unlink()
+    with pytest.raises(DamagedData, match=rf"^{folder} has 5 train images where .* has 6"):
+        adopt("tiny-imagenet", folder, root)
+    assert left_in(root) == set()
+    shrink(monkeypatch, "tiny-imagenet", train=5, test=3)
+    assert adopt("tiny-imagenet", folder, root).checked == "the number of images"
+    assert len(load("tiny-imagenet", root=root)) == 5
+
+
+def test_a_part_of_the_archives_is_not_enough(root, tmp_path):
+    (tmp_path / "VOCtest_06-Nov-2007.tar").write_bytes(b"")
+    with pytest.raises(MissingData, match=r"VOCtrainval_06-Nov-2007.tar missing"):
+        adopt("voc2007", tmp_path, root)
+
+
+def test_voc_is_adopted_for_both_its_readings(root, tmp_path, monkeypatch):
+    write_voc(tmp_path / "made", {part: [("dog", 0)] for part in ("train", "val", "test")})
+    lists = tmp_path / "made/VOCdevkit/VOC2007/ImageSets/Main"
+    (lists / "trainval.txt").write_text("000000\n000001\n")
+    for name in ("voc2007", "voc2007-top1"):
+        shrink(monkeypatch, name, train=1, validation=1, trainval=2, test=1)
+    assert adopt("voc2007", tmp_path / "made", root).how == "adopted"
+    assert fetch("voc2007-top1", root).how == "there"
+    assert len(load("voc2007-top1", "trainval", root)) == 2
+
+
+def test_a_path_that_holds_another_set_says_what_was_looked_for(root, tmp_path):
+    write_flowers(tmp_path)
+    with pytest.raises(MissingData, match=r"holds no cifar10: looked for cifar-10-batches-bin"):
+        adopt("cifar10", tmp_path / "flowers-102", root)
+
+
+def test_a_path_that_is_not_there_is_named(root, tmp_path):
+    with pytest.raises(MissingData, match="nowhere"):
+        adopt("cifar10", tmp_path / "nowhere", root)

@@ -1,0 +1,304 @@
+"""The kernel of the views: the plain path's draws bit for bit, its pixels to rounding.
+
+Without a card the kernel runs in Triton's interpreter, on few and small pictures.
+"""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from flatnce.pretrain.data.augmentation import draws, fused
+from flatnce.pretrain.data.views import Views
+from forked import run_forked
+from pictures import pictures
+
+pytest.importorskip("triton", reason="the kernel needs Triton")
+fused_kernel = pytest.importorskip("flatnce.pretrain.data.augmentation.fused_kernel")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5}
+JITTER_ONLY = {"flip": 0.0, "grayscale": 0.0}
+
+# Views, shape of the images, and how many views of each: the interpreter takes its time.
+SETTINGS = {
+    "default": (Views(12, seed=1), (2, 3, 12, 12), 2),
+    "one channel, odd size": (Views(7, seed=2), (3, 1, 7, 7), 1),
+    "smaller than the image": (Views(9, seed=3), (2, 3, 16, 16), 1),
+    "much smaller": (Views(5, seed=4), (1, 3, 15, 14), 1),
+    "larger than the image": (Views(17, seed=5), (2, 3, 6, 9), 1),
+    "wide image": (Views(8, seed=6), (2, 3, 4, 11), 1),
+    "tall image": (Views(8, seed=6), (2, 1, 11, 4), 1),
+    "one pixel": (Views(1, seed=7), (2, 3, 2, 2), 1),
+    "strong jitter": (Views(6, seed=8, jitter=2.5, **JITTER_ONLY), (5, 3, 6, 6), 1),
+    "always grey": (Views(6, seed=9, jitter=0.0, grayscale=1.0), (2, 3, 6, 6), 1),
+    "finetune": (Views.finetune(6, seed=10, crop=(0.5, 0.6), flip=1.0), (2, 3, 6, 6), 1),
+    "noise": (Views(6, seed=11, noise=0.2, mean=(0.1, 0.5, 0.7), std=0.3), (2, 3, 6, 6), 1),
+    "noise on one channel": (Views(5, seed=12, noise=0.1), (2, 1, 5, 5), 1),
+    "cutout": (Views(7, seed=13, cutout=1.0, std=(0.2, 0.3, 0.25)), (2, 3, 7, 7), 1),
+}
+# A pixel on solarize's threshold, or on the half of the blur's grid, may fall to the other side.
+WITH_STEPS = {
+    "solarize": (Views(6, seed=15, solarize=1.0), (2, 3, 6, 6), 1),
+    "blur": (Views(20, seed=16, blur=1.0), (2, 3, 20, 20), 1),
+    "everything": (Views(33, seed=17, **EVERYTHING, noise=0.1), (2, 3, 40, 37), 2),
+    "everything on one channel": (Views(21, seed=18, **EVERYTHING), (3, 1, 21, 21), 1),
+}
+
+
+def batch(shape):
+    images = pictures(*shape)
+    return images.to(DEVICE), (1000 - 7 * torch.arange(len(images))).to(DEVICE)
+
+
+def plain(draw, monkeypatch, *arguments, **named):
+    """The views without the kernel."""
+    with monkeypatch.context() as patch:
+        patch.setattr(fused, "FOUND", False)
+        return draw(*arguments, **named)
+
+
+def by_kernel(draw, images, indices, epoch, views=2, **named):
+    return fused.render(draw._settings(), images, indices, epoch, views, **named)
+
+
+# ---- what is drawn
+
+
+NAMES = ("brightness", "contrast", "saturation")
+
+
+@pytest.mark.parametrize(
+    ("size", "seed", "epoch", "first"),
+    [
+        ((32, 32), 0, 0, 0),
+        ((28, 28), -7, 3, 2**40),
+        ((40, 37), 2**64 - 1, 2**33, 50_000),
+        ((10, 40), 1, 1, 0),  # often no box fits
+        ((3, 2), 2**31, 7, 0),
+    ],
+)
+def test_draws_are_the_plain_paths(size, seed, epoch, first):
+    draw = Views(24, seed=seed, **EVERYTHING)
+    indices = first + 3 * torch.arange(512, device=DEVICE)
+    now = torch.tensor(epoch, device=DEVICE)
+    shape = torch.Size((512, 3, *size))
+    found = fused_kernel.record_draws(draw._settings(), shape, indices, now, 2)
+    plan = draw.plan(draws.view_keys(seed, now, indices, 2), *size)
+    expected = dict(zip(("top", "left", "height", "width", "mirrored"), plan.boxes, strict=True))
+    expected |= {"grayscale": plan.grayscale, "blurred": plan.blur, "solarized": plan.solarize}
+    expected |= dict(zip(("cut_top", "cut_left", "cut"), plan.squares, strict=True))
+    expected |= {"sigma": plan.blur_sigma, "hue": plan.jitter.hue}
+    found["hue"] = found["hue"] * found["jittered"]
+    for name, values in expected.items():
+        assert torch.equal(found[name].to(torch.float32), values), name
+    slots = [found[f"{name}_slot"][..., None] == torch.arange(6, device=DEVICE) for name in NAMES]
+    changes = [(found[name] * found["jittered"])[..., None] for name in NAMES]
+    brightness, contrast, saturation = (s * c for s, c in zip(slots, changes, strict=True))
+    scale = 1 + (brightness + contrast + saturation)
+    assert torch.equal(scale.to(torch.float32), plan.jitter.scale)
+    assert torch.equal(-saturation.to(torch.float32), plan.jitter.luminance)
+    assert torch.equal(-contrast.to(torch.float32), plan.jitter.mean)
+
+
+def test_probabilities_are_compared_in_double_precision():
+    # The draw lies between a probability and the float32 next to it: rounding would decide.
+    indices = torch.arange(1, device=DEVICE)
+    now = torch.tensor(0, device=DEVICE)
+    uniforms = draws.draw_uniforms(draws.view_keys(0, now, indices, 1))
+    exact = uniforms[draws.GRAYSCALE].item()
+    for probability, expected in ((exact, 0.0), (exact * (1 + 2**-50), 1.0)):
+        settings = Views(8, seed=0, grayscale=probability)._settings()
+        found = fused_kernel.record_draws(settings, torch.Size((1, 3, 8, 8)), indices, now, 1)
+        assert found["grayscale"].item() == expected
+
+
+# ---- what is rendered
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_views_are_the_plain_paths_to_rounding(name, monkeypatch):
+    draw, shape, views = SETTINGS[name]
+    images, indices = batch(shape)
+    expected = plain(draw, monkeypatch, images, indices, 4, views)
+    found = by_kernel(draw, images, indices, 4, views)
+    assert found.shape == expected.shape
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH_STEPS)
+def test_views_are_the_plain_paths_but_for_values_on_a_step(name, monkeypatch):
+    draw, shape, views = WITH_STEPS[name]
+    images, indices = batch(shape)
+    expected = plain(draw, monkeypatch, images, indices, 4, views)
+    difference = (by_kernel(draw, images, indices, 4, views) - expected).abs()
+    assert (difference > 1e-5).double().mean() < 1e-3
+    assert difference.max() < 0.05
+
+
+def test_pictures_without_colour_stay_grey(monkeypatch):
+    # Hue divides by the chroma, which is zero; contrast of one level has nothing to stretch.
+    images = torch.tensor([0, 255, 7], dtype=torch.uint8).reshape(3, 1, 1, 1)
+    images, indices = images.expand(3, 3, 6, 6).contiguous().to(DEVICE), batch((3,))[1]
+    draw = Views(6, seed=3, jitter=1.0, grayscale=0.0)
+    found = by_kernel(draw, images, indices, 0, 1)
+    torch.testing.assert_close(found, found[:, :, :1].expand_as(found), rtol=0, atol=1e-6)
+    expected = plain(draw, monkeypatch, images, indices, 0, 1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_view_does_not_depend_on_the_batch_the_count_or_how_the_epoch_is_given(count):
+    draw, shape, _ = SETTINGS["default"]
+    images, indices = batch(shape)
+    epoch = torch.tensor(2, device=DEVICE)
+    whole = by_kernel(draw, images, indices, 2)
+    some = by_kernel(draw, images[1:], indices[1:].to(torch.int32), epoch, count)
+    both = min(count, 2)
+    assert torch.equal(some[:both, 0], whole[:both, 1])
+
+
+def test_images_in_another_memory_order_are_read_rightly():
+    draw, shape, _ = SETTINGS["default"]
+    images, indices = batch(shape)
+    other = images[:1].contiguous(memory_format=torch.channels_last)
+    found = by_kernel(draw, other, indices[:1], 0, 1)
+    assert torch.equal(found, by_kernel(draw, images[:1], indices[:1], 0, 1))
+
+
+# ---- types and memory orders, on both paths
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_type_and_memory_order_change_nothing_else(channels, dtype, monkeypatch):
+    draw = Views(6, seed=1)
+    images, indices = batch((1, channels, 6, 6))
+    expected = plain(draw, monkeypatch, images, indices, 0)
+    # The interpreter does not round bfloat16 to the nearest.
+    tolerance = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}[dtype]
+    for views in (
+        plain(draw, monkeypatch, images, indices, 0, dtype=dtype, channels_last=True),
+        by_kernel(draw, images, indices, 0, dtype=dtype, channels_last=True),
+    ):
+        assert views.dtype == dtype
+        flat = views.flatten(0, 1)
+        assert flat.is_contiguous(memory_format=torch.channels_last)
+        assert flat.data_ptr() == views.data_ptr()
+        assert views.permute(0, 1, 3, 4, 2).is_contiguous()
+        torch.testing.assert_close(views.float(), expected, rtol=0, atol=tolerance)
+
+
+def test_the_plain_path_rounds_to_the_nearest(monkeypatch):
+    draw, shape, _ = SETTINGS["default"]
+    images, indices = batch(shape)
+    expected = plain(draw, monkeypatch, images, indices, 0).to(torch.bfloat16)
+    found = plain(draw, monkeypatch, images, indices, 0, dtype=torch.bfloat16)
+    assert torch.equal(found, expected)
+
+
+def test_a_type_that_views_do_not_have_is_refused():
+    images, indices = batch((1, 3, 8, 8))
+    with pytest.raises(ValueError, match=r"dtype=torch.float64 .* torch.bfloat16"):
+        Views(8, seed=0)(images, indices, 0, dtype=torch.float64)
+
+
+# ---- which path is taken
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "extent", "expected"),
+    [
+        ("cuda", 32, (32, 32), True),
+        ("cuda", 64, (96, 96), True),
+        ("cuda", 28, (28, 28), True),
+        ("cuda", 65, (65, 65), False),
+        ("cuda", 16, (64, 64), True),
+        ("cuda", 16, (65, 64), False),
+        ("cpu", 32, (32, 32), False),
+    ],
+)
+def test_the_kernel_takes_small_views_on_a_gpu(device, size, extent, expected):
+    with FakeTensorMode():
+        images = torch.empty(2, 3, *extent, dtype=torch.uint8, device=device)
+    assert fused.takes(images, size) is expected
+
+
+def test_views_on_a_gpu_without_triton_take_the_plain_path(monkeypatch):
+    monkeypatch.setattr(fused, "FOUND", False)
+    with FakeTensorMode():
+        images = torch.empty(2, 3, 32, 32, dtype=torch.uint8, device="cuda")
+    assert not fused.takes(images, 32)
+
+
+def test_views_on_the_cpu_do_not_load_triton(run_python):
+    code = """
+import sys, torch
+before = "triton" in sys.modules
+from flatnce.pretrain.data.views import Views
+Views(8, seed=0)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2), 0)
+print(before or "triton" not in sys.modules)
+"""
+    assert run_python(code).strip() == "True"
+
+
+# ---- the operator
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_operator_is_registered_rightly(channels_last):
+    images, indices = batch((1, 3, 6, 6))
+    settings = Views(6, seed=0)._settings()._replace(mean=[0.5], std=[0.25])
+    rest = (1, torch.float32, channels_last)
+    arguments = (images, indices, torch.tensor(0, device=DEVICE), *settings, *rest)
+    torch.library.opcheck(fused._render, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+COMPILED = """
+import torch
+from flatnce.pretrain.data.augmentation import fused
+from flatnce.pretrain.data.views import Views
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+draw = Views(6, seed=1)
+images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8).to(device)
+indices = torch.arange(2, device=device)
+nodes = []
+
+def backend(graph, inputs):
+    nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    return graph.forward
+
+fused.takes = lambda images, size: True  # the interpreter's tensors are on the CPU
+
+def step(images, indices, epoch):
+    return draw(images, indices, epoch, dtype=torch.float16, channels_last=True) * 2
+
+compiled = torch.compile(step, fullgraph=True, backend=backend)
+for epoch in (0, 1):
+    now = torch.tensor(epoch, device=device)
+    assert torch.equal(compiled(images, indices, now), step(images, indices, now))
+assert sum("render_views" in node for node in nodes) == 1, nodes
+print(len(nodes))
+"""
+
+
+def test_compiled_callers_see_one_node():
+    assert int(run_forked(COMPILED)) <= 4  # the operator, the product, and no_grad's switches
+
+
+# ---- on a card
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("shape", [(512, 3, 32, 32), (512, 1, 28, 28)], ids=str)
+def test_thousands_of_views_are_the_plain_paths_on_the_card(shape, monkeypatch):
+    images = torch.randint(256, shape, dtype=torch.uint8, device="cuda")
+    indices = torch.arange(len(images), device="cuda")
+    draw = Views(shape[-1], seed=0)
+    expected = plain(draw, monkeypatch, images, indices, 1)
+    found = draw(images, indices, 1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert torch.equal(draw(images, indices, 1), found)
+    half = draw(images, indices, 1, dtype=torch.bfloat16, channels_last=True)
+    assert torch.equal(half, found.to(torch.bfloat16))

@@ -1,0 +1,179 @@
+"""Sets in memory and sets of files."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import CenterCrop, InterpolationMode, Resize
+
+from flatnce.pretrain.data import FolderSet, ImageSet, UnreadableImage, load
+from flatnce.pretrain.data.folders import image_folder
+from tiny_sets import write_folder, write_image
+
+CLASSES = ("cat", "dog", "owl")
+
+
+def some_set(n=6):
+    images = torch.arange(n * 3 * 4 * 5).remainder(256).to(torch.uint8).reshape(n, 3, 4, 5)
+    return ImageSet(images, torch.arange(n) % 3, CLASSES, "some", "test")
+
+
+def test_a_subset_has_the_images_asked_for_in_order():
+    whole = some_set()
+    part = whole.subset([4, 1])
+    assert torch.equal(part.images, whole.images[[4, 1]])
+    assert part.labels.tolist() == [1, 1]
+    assert (part.classes, part.name, part.split) == (CLASSES, "some", "test")
+
+
+@pytest.mark.parametrize(
+    "indices, message",
+    [
+        ([0, 6], "from 0 to 6; the set has 6 images"),
+        ([-1], "from -1 to -1"),
+        ([], "empty"),
+        (torch.tensor([0.5]), "whole numbers"),
+        (torch.tensor([True, False]), "whole numbers"),
+        (torch.tensor([[1]]), "shape"),
+    ],
+)
+def test_bad_indices_are_refused(indices, message):
+    with pytest.raises(ValueError, match=f"indices.*{message}"):
+        some_set().subset(indices)
+
+
+def test_a_set_moves_to_a_device_with_its_labels():
+    moved = some_set().to(torch.device("cpu"))
+    assert moved.device == moved.labels.device == torch.device("cpu")
+
+
+def test_statistics_are_those_of_all_pixels():
+    few = some_set()
+    values = few.images.numpy() / 255
+    mean, std = few.statistics()
+    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(std, values.std((0, 2, 3)), rtol=1e-9)
+
+
+def test_counts_leave_out_images_without_a_label():
+    few = ImageSet(some_set().images, torch.tensor([0, 0, -1, 2, -1, 2]), CLASSES)
+    assert few.counts().tolist() == [2, 0, 2]
+
+
+def test_counts_of_several_labels_count_what_is_present():
+    labels = torch.tensor([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]])
+    assert ImageSet(some_set(2).images, labels, CLASSES).counts().tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "images, labels, message",
+    [
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2).long(), "images has .*float"),
+        (torch.zeros(3, 4, 4).byte(), torch.zeros(3).long(), "images has shape"),
+        (torch.zeros(0, 3, 4, 4).byte(), torch.zeros(0).long(), "not empty"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(3).long(), r"labels has shape \(3,\)"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).int(), "labels has .*int32"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2, 2), r"\(2, 3\)"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, 3]), "from 0 to 3; with 3 classes"),
+        (torch.zeros(2, 3, 4, 4).byte(), torch.tensor([0, -2]), "from -2"),
+    ],
+)
+def test_bad_tensors_are_refused(images, labels, message):
+    with pytest.raises(ValueError, match=message):
+        ImageSet(images, labels, CLASSES)
+
+
+@pytest.mark.parametrize("width, height", [(40, 30), (30, 41), (16, 16), (7, 9)])
+def test_decoding_is_torchvisions_resize_and_centre_crop(tmp_path, width, height):
+    file = write_image(tmp_path / "a.png", width=width, height=height)
+    found = FolderSet((str(file),), torch.tensor([0]), ("one",), size=16).decode(0)
+    with Image.open(file) as image:
+        same = CenterCrop(16)(Resize(16, InterpolationMode.BICUBIC)(image.convert("RGB")))
+    np.testing.assert_array_equal(found.permute(1, 2, 0), np.array(same))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "1", "CMYK", "P"])
+def test_images_of_every_mode_come_out_in_colour(tmp_path, mode):
+    picture = Image.new("RGB", (8, 8), (200, 30, 30)).convert(mode)
+    file = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+    picture.save(file)
+    found = FolderSet((str(file),), torch.tensor([0]), ("one",), size=8).decode(0)
+    assert found.shape == (3, 8, 8) and found.dtype == torch.uint8
+
+
+def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path):
+    file = tmp_path / "a.png"
+    Image.new("P", (8, 8), 1).save(file, transparency=b"\x00\x80")
+    assert FolderSet((str(file),), torch.tensor([0]), ("one",), size=8).decode(0).shape[0] == 3
+
+
+@pytest.fixture
+def spoilt(tmp_path):
+    """A folder with three ways of being unreadable, among five good images."""
+    write_folder(tmp_path, {"cat": 3, "dog": 2})
+    (tmp_path / "cat" / "empty.jpg").write_bytes(b"")
+    (tmp_path / "dog" / "words.png").write_text("this is not an image")
+    whole = write_image(tmp_path / "dog" / "cut.jpg", width=64, height=64)
+    whole.write_bytes(whole.read_bytes()[:-900])
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["empty.jpg", "words.png", "cut.jpg"])
+def test_an_unreadable_image_is_named(spoilt, file):
+    found = image_folder(spoilt, "train")
+    place = next(i for i, path in enumerate(found.paths) if path.endswith(file))
+    with pytest.raises(UnreadableImage, match=rf"{file} cannot be read.*skip_unreadable=True"):
+        found.decode(place)
+
+
+def test_decoding_a_whole_set_stops_at_an_unreadable_image(spoilt):
+    with pytest.raises(UnreadableImage, match=r"empty.jpg"):
+        image_folder(spoilt, "train").resized(8).decoded(threads=2)
+
+
+def test_an_image_that_has_gone_is_named(tmp_path):
+    gone = FolderSet((str(tmp_path / "gone.png"),), torch.tensor([0]), ("one",))
+    with pytest.raises(UnreadableImage, match=r"gone.png.*No such file"):
+        gone.decode(0)
+
+
+def test_unreadable_images_are_skipped_only_if_asked(spoilt):
+    assert len(load(str(spoilt))) == 8
+    with pytest.warns(UserWarning, match=r"3 files cannot be read .*empty.jpg.*cut.jpg"):
+        found = load(str(spoilt), skip_unreadable=True)
+    assert len(found) == len(found.labels) == 5
+    assert found.labels.tolist() == [0, 0, 0, 1, 1]
+    assert {path.rpartition("/")[2] for path in found.skipped} == {
+        "empty.jpg",
+        "words.png",
+        "cut.jpg",
+    }
+    assert found.resized(8).decoded().images.shape == (5, 3, 8, 8)
+
+
+def test_a_folder_of_nothing_but_unreadable_images_is_refused(tmp_path):
+    write_folder(tmp_path, {"cat": 1})
+    (tmp_path / "cat" / "cat_0.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="none of the 1 files"):
+        load(str(tmp_path), skip_unreadable=True)
+
+
+def test_a_folder_set_in_memory_is_the_same_images(tmp_path):
+    found = image_folder(write_folder(tmp_path, {"cat": 2, "dog": 2}), "train").resized(8)
+    resident = found.decoded(threads=2)
+    assert torch.equal(resident.images[3], found.decode(3))
+    assert resident.shape == found.shape == (3, 8, 8)
+    assert torch.equal(resident.labels, found.labels)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (((), torch.zeros(0).long(), ("one",)), "paths is empty"),
+        ((("a.png",), torch.zeros(2).long(), ("one",)), "labels has shape"),
+        ((("a.png",), torch.zeros(1).long(), ("one",), "x", "train", 0), "size=0"),
+    ],
+)
+def test_bad_folder_sets_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FolderSet(*arguments)

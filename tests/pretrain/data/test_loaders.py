@@ -1,0 +1,207 @@
+"""Batches: which samples, in which order, for whom; from memory and through workers."""
+
+import pytest
+import torch
+
+from flatnce.pretrain.data import ImageSet, Resident, Streaming, UnreadableImage, load, permutation
+from flatnce.pretrain.data.folders import image_folder
+from tiny_sets import write_folder
+
+# Python 3.12 and later warn of forking beside torch's threads, which the workers never use.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def numbered(n=22):
+    """Images whose pixels say which they are."""
+    images = torch.arange(n, dtype=torch.uint8)[:, None, None, None].expand(n, 3, 2, 2)
+    return ImageSet(images.contiguous(), torch.arange(n) % 2, ("even", "odd"))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = write_folder(tmp_path_factory.mktemp("photos"), {"cat": 6, "emu": 5})
+    return image_folder(root, "train").resized(8)
+
+
+def indices_of(loader, epoch, start=0):
+    return [batch.indices.tolist() for batch in loader.epoch(epoch, start)]
+
+
+def flat(batches):
+    return [index for batch in batches for index in batch]
+
+
+def test_a_permutation_is_decided_by_its_key_alone():
+    assert torch.equal(permutation(100, 1, 2), permutation(100, 1, 2))
+    assert not torch.equal(permutation(100, 1, 2), permutation(100, 2, 1))
+    assert permutation(0, 1).tolist() == []
+
+
+def test_a_permutation_is_the_same_in_every_version():
+    assert permutation(10, 2021, 7).tolist() == [8, 0, 5, 3, 1, 7, 4, 2, 6, 9]
+    assert permutation(50, 2021, 7).tolist() == sorted(range(50), key=splitmix(2021, 7))
+
+
+def splitmix(*key):
+    """The hash that orders the samples, in whole numbers of Python."""
+    word = 2**64
+
+    def mix(z):
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % word
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % word
+        return z ^ z >> 31
+
+    golden, state = 0x9E3779B97F4A7C15, 0
+    for part in key:
+        state = mix((state + golden) % word ^ part)
+    return lambda sample: mix(((sample + 1) * golden + state) % word)
+
+
+@pytest.mark.parametrize("key", [(), (0,), (-1,), (2**70, 3)])
+def test_a_permutation_holds_every_number_once(key):
+    assert torch.equal(permutation(257, *key).sort().values, torch.arange(257))
+
+
+def test_permutations_are_uniform():
+    # Where sample 0 lands, and which sample comes after it, over 5,000 seeds.
+    orders = torch.stack([permutation(5, seed, 0) for seed in range(5000)])
+    places = torch.bincount((orders == 0).nonzero()[:, 1], minlength=5) / 5000
+    firsts = torch.bincount(orders[:, 0] * 5 + orders[:, 1], minlength=25).reshape(5, 5) / 5000
+    # Five standard errors.
+    assert (places - 0.2).abs().max() < 5 * (0.2 * 0.8 / 5000) ** 0.5
+    off = ~torch.eye(5, dtype=torch.bool)
+    assert (firsts[off] - 0.05).abs().max() < 5 * (0.05 * 0.95 / 5000) ** 0.5
+
+
+def test_every_sample_comes_once_in_an_epoch():
+    loader = Resident(numbered(), 5, seed=0, drop_last=False)
+    assert sorted(flat(indices_of(loader, 3))) == list(range(22))
+    assert len(loader) == 5
+
+
+def test_the_last_batch_is_left_out_where_it_is_not_full():
+    loader = Resident(numbered(), 5, seed=0)
+    found = indices_of(loader, 0)
+    assert len(loader) == len(found) == 4
+    assert len(set(flat(found))) == 20
+
+
+def test_the_order_is_decided_by_seed_and_epoch():
+    loader, same, other = (Resident(numbered(), 5, seed) for seed in (0, 0, 1))
+    list(loader.epoch(7))  # what was read before changes nothing
+    assert indices_of(loader, 2) == indices_of(same, 2)
+    assert indices_of(loader, 2) != indices_of(other, 2)
+    assert indices_of(loader, 2) != indices_of(loader, 3)
+
+
+def test_images_and_labels_are_those_of_the_indices():
+    few = numbered()
+    for indices, images, labels in Resident(few, 4, seed=0).epoch(0):
+        assert torch.equal(images, few.images[indices])
+        assert torch.equal(labels, few.labels[indices])
+        assert images.dtype == torch.uint8
+
+
+def test_batches_are_where_the_set_is():
+    batch = next(Resident(numbered(), 4, seed=0).epoch(0))
+    assert {part.device.type for part in batch} == {"cpu"}
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_slices_of_all_ranks_make_up_the_same_global_batches(world_size, drop_last):
+    alone = indices_of(Resident(numbered(), 8, seed=5, drop_last=drop_last), 1)
+    ranks = [
+        indices_of(
+            Resident(numbered(), 8, seed=5, drop_last=drop_last, rank=rank, world_size=world_size),
+            1,
+        )
+        for rank in range(world_size)
+    ]
+    together = [flat(slices) for slices in zip(*ranks, strict=True)]
+    assert together == alone
+    assert {len(batch) for rank in ranks for batch in rank[:2]} == {8 // world_size}
+
+
+@pytest.mark.parametrize("start", range(6))
+def test_an_epoch_is_resumed_in_the_middle(start):
+    loader = Resident(numbered(), 4, seed=0)
+    assert indices_of(loader, 1, start) == indices_of(loader, 1)[start:]
+
+
+def test_without_shuffling_the_order_is_the_sets():
+    loader = Resident(numbered(), 4, seed=0, drop_last=False, shuffle=False)
+    assert flat(indices_of(loader, 9)) == list(range(22))
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"batch_size": 100}, "batch_size=100 is larger than the data set, which has"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"world_size": 3}, "batch_size=4 is not a multiple of world_size=3"),
+        ({"rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_bad_arguments_are_refused(photos, kind, options, message):
+    make, few = (Resident, numbered()) if kind == "resident" else (Streaming, photos)
+    with pytest.raises(ValueError, match=message):
+        make(few, **{"batch_size": 4, "seed": 0, **options})
+
+
+def test_a_batch_larger_than_the_set_is_one_batch_if_the_last_is_kept():
+    assert len(indices_of(Resident(numbered(), 100, seed=0, drop_last=False), 0)[0]) == 22
+
+
+@pytest.mark.parametrize(
+    "epoch, start, name", [(-1, 0, "epoch"), (0, 6, "start"), (0, -1, "start")]
+)
+def test_a_place_outside_the_epochs_is_refused(epoch, start, name):
+    with pytest.raises(ValueError, match=f"{name}=-?[0-9]"):
+        list(Resident(numbered(), 4, seed=0).epoch(epoch, start))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streaming_gives_what_resident_gives(photos, workers):
+    streaming = Streaming(photos, 4, seed=3, drop_last=False, workers=workers)
+    resident = Resident(photos.decoded(), 4, seed=3, drop_last=False)
+    assert len(streaming) == len(resident) == 3
+    for one, other in zip(streaming.epoch(1), resident.epoch(1), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_streaming_is_shared_and_resumed_as_resident(photos):
+    options = {"batch_size": 4, "seed": 3, "rank": 1, "world_size": 2}
+    streaming, resident = (
+        Streaming(photos, workers=1, **options),
+        Resident(photos.decoded(), **options),
+    )
+    assert indices_of(streaming, 2, start=1) == indices_of(resident, 2, start=1)
+
+
+def test_streaming_leaves_the_global_generator_alone(photos):
+    before = torch.get_rng_state()
+    indices_of(Streaming(photos, 4, seed=3, workers=1), 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_streaming_names_an_unreadable_image_in_one_line(tmp_path, workers):
+    write_folder(tmp_path, {"cat": 3})
+    (tmp_path / "cat" / "bad.png").write_bytes(b"")
+    loader = Streaming(load(str(tmp_path), size=8), 4, seed=0, workers=workers)
+    with pytest.raises(UnreadableImage, match=r"bad.png cannot be read") as raised:
+        list(loader.epoch(0))
+    assert "\n" not in str(raised.value)
+
+
+def test_streaming_can_be_left_in_the_middle(photos):
+    loader = Streaming(photos, 2, seed=0, workers=2)
+    first = next(iter(loader.epoch(0))).indices.tolist()
+    assert indices_of(loader, 0)[0] == first
+
+
+def test_negative_workers_are_refused(photos):
+    with pytest.raises(ValueError, match="workers=-1"):
+        Streaming(photos, 4, seed=0, workers=-1)

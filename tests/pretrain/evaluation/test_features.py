@@ -1,0 +1,168 @@
+"""Frozen means frozen, batch norm too; features are what the network says of every image."""
+
+import math
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from flatnce.pretrain.data import ImageSet, load
+from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.evaluation import Features, extract, frozen
+from flatnce.pretrain.evaluation.channels import conversion, to_channels
+from flatnce.pretrain.models import Encoder, backbone, head
+from tiny_sets import write_folder
+
+
+@pytest.fixture
+def network():
+    return backbone("small", channels=1)
+
+
+def a_probe(network, *, train_mode, steps=3):
+    """Linear evaluation written by hand; with ``train_mode`` as many do it, and leak."""
+    classifier = nn.Linear(128, 10)
+    optimizer = torch.optim.SGD(classifier.parameters(), lr=0.1)
+    for _ in range(steps):
+        network.train(train_mode)
+        scores = classifier(network(torch.randn(16, 1, 8, 8)))
+        loss = nn.functional.cross_entropy(scores, torch.randint(10, (16,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return classifier
+
+
+def test_a_probe_that_leaks_through_batch_norm_is_caught(network):
+    with (
+        pytest.raises(RuntimeError, match=r"running_mean.*batch norm moves its statistics"),
+        frozen(network),
+    ):
+        a_probe(network, train_mode=True)
+
+
+def test_a_probe_on_a_frozen_network_passes_and_learns(network):
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with frozen(network):
+        classifier = a_probe(network, train_mode=False)
+    assert classifier.weight.grad is not None
+    assert all(torch.equal(before[name], now) for name, now in network.state_dict().items())
+
+
+def test_drift_is_caught_even_where_the_mode_was_put_back(network):
+    with pytest.raises(RuntimeError, match="was changed") as caught, frozen(network):
+        network.train()(torch.randn(4, 1, 8, 8))
+        network.eval()
+    assert "training mode:" not in str(caught.value)
+
+
+def test_training_mode_is_caught_where_nothing_moves():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    with (
+        pytest.raises(RuntimeError, match="put into training mode: itself, 0, 1"),
+        frozen(network),
+    ):
+        network.train()
+
+
+@pytest.mark.parametrize("move", ["step", "replace", "remove"])
+def test_a_parameter_that_moves_is_caught(move):
+    network = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="was changed: weight"), frozen(network):
+        if move == "step":
+            network.weight.data[0, 0] += 1e-6
+        elif move == "replace":
+            network.weight = nn.Parameter(torch.zeros(3, 2))
+        else:
+            del network.weight
+
+
+def test_a_network_that_holds_nan_counts_as_unmoved():
+    network = nn.Linear(2, 2)
+    nn.init.constant_(network.weight, math.nan)
+    with frozen(network):
+        pass
+
+
+def test_modes_and_gradients_are_as_they_were_also_after_an_error(network):
+    network.layers[1].eval()
+    network.layers[0].weight.requires_grad_(False)
+    with pytest.raises(KeyError), frozen(network):
+        assert not network.training and not any(p.requires_grad for p in network.parameters())
+        raise KeyError
+    assert network.training and not network.layers[1].training
+    assert not network.layers[0].weight.requires_grad and network.layers[3].weight.requires_grad
+
+
+def test_features_are_in_the_order_of_the_set_and_do_not_depend_on_the_batch(network):
+    digits = load("digits", "test")
+    options = {"size": 8, "mean": 0.3, "std": 0.4}
+    whole = extract(network, digits, **options)
+    assert whole.features.shape == (359, 128) and whole.features.dtype == torch.float32
+    assert torch.equal(whole.labels, digits.labels) and whole.count == 10
+    parts = extract(network, digits, batch_size=100, **options)
+    torch.testing.assert_close(parts.features, whole.features)
+    with torch.no_grad():
+        one = network.eval()((digits.images[7:8] / 255 - 0.3) / 0.4)
+    torch.testing.assert_close(whole.features[7:8], one)
+
+
+def test_extracting_leaves_the_network_as_it_was(network):
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    extract(network.train(), load("digits", "test"), size=8)
+    assert network.training
+    assert all(torch.equal(before[name], now) for name, now in network.state_dict().items())
+
+
+def test_files_give_the_features_of_their_pixels(tmp_path):
+    files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train").resized(10)
+    network = backbone("small")
+    by_file = extract(network, files, size=8, resize=10, workers=0, batch_size=2)
+    in_memory = extract(network, files.decoded(), size=8, resize=10)
+    torch.testing.assert_close(by_file.features, in_memory.features)
+    assert by_file.labels.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_an_encoder_is_not_a_backbone():
+    encoder = Encoder(backbone("small", channels=1), head(128))
+    with pytest.raises(ValueError, match=r"encoder\.backbone"):
+        extract(encoder, load("digits", "test"), size=8)
+
+
+def test_grey_is_repeated_and_colour_becomes_pillows_grey():
+    colour = torch.randint(256, (3, 3, 9, 7), dtype=torch.uint8)
+    grey = to_channels(colour, 1)
+    for image, expected in zip(grey, colour, strict=True):
+        pillow = Image.fromarray(expected.permute(1, 2, 0).numpy()).convert("L")
+        assert bytes(image.flatten().tolist()) == pillow.tobytes()
+    assert torch.equal(to_channels(grey, 3), grey.repeat(1, 3, 1, 1))
+    assert to_channels(colour, 3) is colour
+    assert conversion(1, 3) == "grey repeated to 3 channels" and conversion(3, 3) == "none"
+
+
+def test_channels_that_no_image_has_are_refused():
+    with pytest.raises(ValueError, match="channels=4"):
+        to_channels(torch.zeros(1, 3, 2, 2, dtype=torch.uint8), 4)
+
+
+def test_colour_images_go_through_a_grey_network(network):
+    images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+    colour = ImageSet(images, torch.zeros(4).long(), ("one",))
+    grey = ImageSet(to_channels(images, 1), torch.zeros(4).long(), ("one",))
+    got = extract(network, colour, size=8, channels=1)
+    assert torch.equal(got.features, extract(network, grey, size=8).features)
+
+
+@pytest.mark.parametrize(
+    "features, labels, words",
+    [
+        (torch.zeros(3), torch.zeros(3).long(), "features has shape"),
+        (torch.zeros(3, 2).long(), torch.zeros(3).long(), "floating-point"),
+        (torch.zeros(3, 2), torch.zeros(4).long(), "labels has shape"),
+        (torch.zeros(0, 2), torch.zeros(0).long(), "at least one"),
+    ],
+)
+def test_features_and_labels_must_fit(features, labels, words):
+    with pytest.raises(ValueError, match=words):
+        Features(features, labels)

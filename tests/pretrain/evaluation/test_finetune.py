@@ -1,0 +1,250 @@
+"""Fine-tuning: what it trains, what it leaves alone, and what it starts from."""
+
+import copy
+import dataclasses
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.pretrain.data import ImageSet, load
+from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
+from flatnce.pretrain.evaluation.finetune import _seeded
+from flatnce.pretrain.evaluation.scratch import redrawn
+from flatnce.pretrain.models import backbone
+from tiny_sets import write_folder
+
+finetune_module = sys.modules[
+    "flatnce.pretrain.evaluation.finetune"
+]  # the package names the function so
+
+CONFIG = FinetuneConfig(8, mean=0.3, std=0.4, epochs=2, batch_size=64, rates=(1e-3,), flip=0.0)
+
+
+@pytest.fixture
+def network():
+    return backbone("small", channels=1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    train, test = load("digits"), load("digits", "test")
+    return train.subset(range(192)), test.subset(range(60))
+
+
+def state(module):
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def test_it_learns_and_leaves_the_backbone_as_it_was(network, digits):
+    before = state(network)
+    config = dataclasses.replace(CONFIG, epochs=12, crop_least=0.5)
+    found = finetune(network, *digits, config)
+    assert measure(found.scores, digits[1].labels)["top1"] > 0.8
+    assert network.training
+    assert all(torch.equal(before[name], now) for name, now in state(network).items())
+
+
+def test_pretrained_and_scratch_differ_in_nothing_but_the_start(network, digits):
+    found = {
+        start: finetune(network, *digits, CONFIG, start=start)
+        for start in ("pretrained", "scratch")
+    }
+    protocols = [dict(one.protocol) for one in found.values()]
+    assert [protocol.pop("start") for protocol in protocols] == ["pretrained", "scratch"]
+    assert protocols[0] == protocols[1]
+    assert not torch.equal(found["pretrained"].scores, found["scratch"].scores)
+
+
+def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
+    # On CUDA; what autocast does there it does here, when told to.
+    monkeypatch.setattr(finetune_module._Job, "lower", property(lambda self: True))
+    seen, real = {"network": set(), "loss": set()}, finetune_module.classification_loss
+
+    def loss(scores, labels):
+        seen["loss"].add(scores.dtype)
+        return real(scores, labels)
+
+    monkeypatch.setattr(finetune_module, "classification_loss", loss)
+
+    def note(module, _, out):
+        if type(module) is nn.Linear:
+            seen["network"].add(out.dtype)
+
+    with nn.modules.module.register_module_forward_hook(note):
+        config = dataclasses.replace(CONFIG, epochs=12, crop_least=0.5)
+        found = finetune(network, *digits, config)
+    assert seen == {"network": {torch.bfloat16}, "loss": {torch.float32}}
+    assert found.protocol["precision"] == "bfloat16 (autocast)"
+    assert measure(found.scores, digits[1].labels)["top1"] > 0.8
+
+
+def test_scratch_knows_nothing_of_the_weights(network, digits):
+    other = copy.deepcopy(network)
+    for parameter in other.parameters():
+        nn.init.constant_(parameter, 3.0)
+    other(torch.randn(8, 1, 8, 8))  # running statistics of its own
+    first, second = (finetune(one, *digits, CONFIG, start="scratch") for one in (network, other))
+    assert torch.equal(first.scores, second.scores)
+
+
+def test_a_builder_makes_the_network_of_scratch(network, digits):
+    made = []
+
+    def fresh():
+        made.append(backbone("small", channels=1))
+        return made[-1]
+
+    first = finetune(network, *digits, CONFIG, start="scratch", fresh=fresh)
+    again = finetune(network, *digits, CONFIG, start="scratch", fresh=fresh)
+    assert len(made) == 2 and torch.equal(first.scores, again.scores)
+
+
+def test_a_builder_of_another_architecture_is_refused(network):
+    with pytest.raises(ValueError, match="another architecture"):
+        redrawn(network, lambda: backbone("small", channels=3))
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_every_layer_is_drawn_again(name):
+    network = backbone(name, stem="auto", size=32)
+    for parameter in network.parameters():
+        nn.init.constant_(parameter, 3.0)
+    network(torch.randn(4, 3, 32, 32))
+    fresh, new = state(backbone(name, size=32)), state(redrawn(network))
+    assert list(fresh) == list(new)
+    for key, value in new.items():
+        assert not bool((value == 3.0).any()), key
+        assert float(value.float().mean()) == pytest.approx(
+            float(fresh[key].float().mean()), abs=0.02
+        )
+
+
+def test_a_parameter_that_no_layer_draws_is_an_error():
+    class Positions(nn.Module):
+        width = 4
+
+        def __init__(self):
+            super().__init__()
+            self.positions = nn.Parameter(torch.zeros(4))
+            self.layer = nn.Linear(4, 4)
+
+    with pytest.raises(ValueError, match="positions and 0 more"):
+        redrawn(Positions())
+
+
+def test_the_seed_decides_and_the_global_generator_stays(network, digits):
+    before = torch.get_rng_state()
+    first, again, other = (
+        finetune(network, *digits, CONFIG, seed=seed).scores for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+    with _seeded(5, torch.device("cpu")):
+        assert torch.initial_seed() == 5
+
+
+def test_a_test_image_is_classified_alone_as_among_others(network, digits):
+    train, test = digits
+    together = finetune(network, train, test, CONFIG).scores
+    alone = finetune(network, train, test.subset([7]), CONFIG).scores
+    # By test-batch statistics, or by statistics that testing moves, these would differ.
+    torch.testing.assert_close(alone[0], together[7], atol=1e-5, rtol=1e-5)
+
+
+def test_a_rate_is_chosen_on_held_out_images_and_all_are_then_used(network, digits):
+    config = dataclasses.replace(CONFIG, rates=(1e-7, 3e-3), epochs=4)
+    found = finetune(network, *digits, config).protocol
+    assert found["rate"] == 3e-3 and found["fitted_on"] == 192
+    assert [tried["rate"] for tried in found["rate_tried"]] == [1e-7, 3e-3]
+    assert found["chosen_on"]["held_out"]["count"] in range(17, 22)
+
+
+def test_where_nothing_can_be_held_out_the_first_rate_is_taken_and_that_is_said(network, digits):
+    train, test = digits
+    one_each = train.subset([train.labels.tolist().index(c) for c in range(10)])
+    config = dataclasses.replace(CONFIG, rates=(1e-3, 1e-4))
+    found = finetune(network, one_each, test, config).protocol
+    assert found["rate"] == 1e-3 and "none could be held out" in found["chosen_on"]
+
+
+def test_a_loss_that_is_not_a_number_stops_it(network, digits):
+    config = dataclasses.replace(CONFIG, rates=(1e30,), optimizer="sgd")
+    with pytest.raises(ValueError, match=r"rate=1e\+30: the loss is nan"):
+        finetune(network, *digits, config)
+
+
+def test_a_last_batch_of_one_image_is_left_out(digits):
+    # 1 x 1 maps of one image have no variance: batch norm would refuse.
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(1))
+    network.width = 1
+    train, test = digits
+    config = dataclasses.replace(CONFIG, batch_size=32)
+    assert finetune(network, train.subset(range(65)), test, config).scores.shape == (60, 10)
+
+
+def test_several_classes_an_image(network, digits):
+    train, test = digits
+    several = [
+        ImageSet(
+            part.images,
+            torch.stack([part.labels < 5, part.labels % 2 == 0], 1).float(),
+            ("low", "even"),
+        )
+        for part in (train, test)
+    ]
+    several[0].labels[:20] = -1
+    config = dataclasses.replace(CONFIG, rates=(1e-7, 3e-3), epochs=4)
+    found = finetune(network, *several, config)
+    assert found.scores.shape == (60, 2) and found.protocol["rate"] == 3e-3
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
+def test_files(tmp_path, monkeypatch, held):
+    module = finetune_module
+    monkeypatch.setattr(module, "HELD", 2**30 if held else 0)
+    files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
+    config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)
+    network, decoded = backbone("small"), files.resized(10).decoded()
+    expected = finetune(network, decoded, decoded, config).scores
+    torch.testing.assert_close(finetune(network, files, files, config).scores, expected)
+
+
+def test_progress_is_told_after_every_epoch(network, digits):
+    told = []
+    config = dataclasses.replace(CONFIG, rates=(1e-3, 1e-4), epochs=2)
+    finetune(network, *digits, config, report=told.append)
+    assert [(now.choosing, now.epoch) for now in told] == [(True, 1), (True, 2)] * 2 + [
+        (False, 1),
+        (False, 2),
+    ]
+    assert str(told[0]).startswith("epoch 1 of 2, trying rate 0.001, loss ")
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "adam", "sgd"])
+def test_every_optimizer_moves_the_network(network, digits, optimizer):
+    config = dataclasses.replace(CONFIG, optimizer=optimizer)
+    assert finetune(network, *digits, config).protocol["optimizer"] == optimizer
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"optimizer": "lars"}, "optimizer='lars'"),
+        ({"rates": ()}, r"rates=\(\)"),
+        ({"rates": (0.0,)}, "positive"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
+    ],
+)
+def test_bad_settings_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_an_unknown_start_is_named(network, digits):
+    with pytest.raises(ValueError, match="start='middle'"):
+        finetune(network, *digits, CONFIG, start="middle")

@@ -1,0 +1,269 @@
+"""The linear probe against scikit-learn's, and what it may and may not look at."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from flatnce.pretrain.data import load
+from flatnce.pretrain.evaluation import (
+    Features,
+    Regression,
+    extract,
+    linear_probe,
+    measure,
+    probe_by_descent,
+)
+from flatnce.pretrain.evaluation import descent as descent_module
+from flatnce.pretrain.evaluation import logistic as logistic_module
+from flatnce.pretrain.evaluation.choice import choose, drawn, validation_split
+from flatnce.pretrain.evaluation.descent import FORMS, DescentConfig, classification_loss
+from flatnce.pretrain.evaluation.probe import goodness
+from flatnce.pretrain.models import backbone
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """Fixed features: digits through a small network that was never trained."""
+    torch.manual_seed(0)
+    network = backbone("small", channels=1)
+    return tuple(extract(network, load("digits", part), size=8) for part in ("train", "test"))
+
+
+@pytest.fixture(scope="module")
+def standardised(fixed):
+    train, test = (part.features.double().numpy() for part in fixed)
+    scaler = StandardScaler().fit(train)
+    return scaler.transform(train), scaler.transform(test)
+
+
+def blobs(n=120, width=6, classes=3, seed=0, several=False):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % classes
+    centres = 1.5 * torch.randn(classes, width, generator=generator)
+    x = centres[labels] + torch.randn(n, width, generator=generator)
+    if several:
+        labels = (x @ torch.randn(width, classes, generator=generator) > 0).float()
+        labels[torch.rand(n, classes, generator=generator) < 0.1] = -1
+    return Features(x, labels, tuple("abcdefghij"[:classes]))
+
+
+@pytest.mark.parametrize("regularisation", [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
+def test_it_agrees_with_scikit_learn(fixed, standardised, regularisation):
+    train, test = fixed
+    found = linear_probe(train, test, regularisations=[regularisation])
+    theirs = LogisticRegression(C=found.protocol["sklearn_C"], tol=1e-8, max_iter=20_000)
+    theirs.fit(standardised[0], train.labels.numpy())
+    accuracy = theirs.score(standardised[1], test.labels.numpy())
+    # 0.2 points are less than one of the 359 test images.
+    assert abs(measure(found.scores, test.labels)["top1"] - accuracy) <= 0.002
+    assert found.protocol["converged"]
+
+
+def test_its_minimum_is_scikit_learns(fixed, standardised):
+    train, _ = fixed
+    fit = Regression(train).fit(1e-2, tolerance=1e-8)
+    theirs = LogisticRegression(C=1 / (1e-2 * len(train)), tol=1e-10, max_iter=20_000)
+    theirs.fit(standardised[0], train.labels.numpy())
+    np.testing.assert_allclose(fit.weight.T, theirs.coef_, atol=1e-5)
+    centred = fit.bias - fit.bias.mean()  # a constant added to all of them changes nothing
+    np.testing.assert_allclose(centred, theirs.intercept_ - theirs.intercept_.mean(), atol=1e-5)
+
+
+def test_the_choice_and_the_refit_agree_with_scikit_learn(fixed, standardised):
+    train, test = fixed
+    found = linear_probe(train, test)
+    rest, held = (part.numpy() for part in validation_split(train.labels, 0.1, 0))
+    labels = train.labels.numpy()
+    raw = train.features.double().numpy()
+    scaler = StandardScaler().fit(raw[rest])
+    for tried in found.protocol["regularisation_tried"][1:6]:
+        theirs = LogisticRegression(C=1 / (tried["regularisation"] * len(rest)), max_iter=5_000)
+        theirs.fit(scaler.transform(raw[rest]), labels[rest])
+        assert theirs.score(scaler.transform(raw[held]), labels[held]) == pytest.approx(
+            tried["validation"], abs=0.01
+        )
+    best = max(tried["validation"] for tried in found.protocol["regularisation_tried"])
+    chosen = found.protocol["regularisation"]
+    assert {"regularisation": chosen, "validation": best} in found.protocol["regularisation_tried"]
+    assert found.protocol["fitted_on"] == len(train)
+    assert measure(found.scores, test.labels)["top1"] > 0.95
+
+
+def test_the_labels_of_the_test_images_are_not_looked_at():
+    train, test = blobs(), blobs(seed=1)
+    wrong = Features(test.features, 2 - test.labels)
+    for probe in (linear_probe, probe_by_descent):
+        assert torch.equal(probe(train, test).scores, probe(train, wrong).scores)
+
+
+def test_one_against_the_rest_leaves_out_what_does_not_count():
+    train, test = blobs(several=True), blobs(seed=1, several=True)
+    fit = Regression(train).fit(1e-2, tolerance=1e-9)
+    x = StandardScaler().fit_transform(train.features.double().numpy())
+    # The mean and deviation are those of all images, so the classes share one scale.
+    for c in range(3):
+        counted = train.labels[:, c].numpy() >= 0
+        theirs = LogisticRegression(C=1 / (1e-2 * counted.sum()), tol=1e-10, max_iter=5_000)
+        theirs.fit(x[counted], train.labels[counted, c].numpy() > 0)
+        np.testing.assert_allclose(fit.weight[:, c], theirs.coef_[0], atol=1e-5)
+    found = linear_probe(train, test)
+    assert found.scores.shape == (120, 3)
+    assert found.protocol["classifier"] == "logistic regression, one against the rest"
+
+
+def test_convergence_is_checked_and_told(fixed):
+    train, _ = fixed
+    few = Regression(train).fit(1e-3, most_iterations=3)
+    assert not few.converged and few.iterations == 3
+    done = Regression(train).fit(1e-3)
+    assert done.converged and done.gradient < 1e-5 and done.loss < few.loss
+
+
+def test_blocks_and_a_warm_start_lead_to_the_same_minimum(monkeypatch):
+    train = blobs()
+    expected = Regression(train).fit(1e-3, tolerance=1e-9)
+    monkeypatch.setattr(logistic_module, "BLOCK", 60)  # ten rows at a time
+    monkeypatch.setattr(logistic_module, "COPIED", 1)
+    regression = Regression(train)
+    warm = regression.fit(1e-3, start=regression.fit(10.0), tolerance=1e-9)
+    torch.testing.assert_close(warm.weight, expected.weight, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 24, 29])
+def test_short_sums_side_by_side_are_the_product(rows, monkeypatch):
+    monkeypatch.setattr(logistic_module, "SPAN", 8)
+    x, error = torch.randn(rows, 5).double(), torch.randn(rows, 3).double()
+    found = logistic_module._correlated(x, error)
+    torch.testing.assert_close(found, x.T @ error, rtol=1e-13, atol=1e-13)
+
+
+def test_constant_and_repeated_features_do_no_harm():
+    train = blobs()
+    odd = torch.cat([train.features, torch.full((120, 1), 7.0), train.features[:, :1]], dim=1)
+    fit = Regression(Features(odd, train.labels)).fit(0.0)
+    assert fit.converged and bool(fit.weight.isfinite().all())
+    assert fit.weight[6].abs().max() < 1e-6
+
+
+def test_of_equal_accuracy_the_lower_loss_decides():
+    held = torch.tensor([1, 2])
+    scores = {3.0: (0.9, -0.5), 2.0: (0.9, -0.2), 1.0: (float("nan"), float("nan"))}
+    found = choose("rate", (3.0, 2.0, 1.0), scores.__getitem__, held, seed=7)
+    assert found.value == 2.0
+    assert found.protocol["chosen_on"]["held_out"]["indices"] == [1, 2]
+    assert found.protocol["chosen_on"]["seed"] == 7
+
+
+def test_if_everything_diverged_that_is_said():
+    with pytest.raises(ValueError, match="diverged with each"):
+        choose("rate", (1.0,), lambda _: (float("nan"),) * 2, torch.tensor([0]), 0)
+
+
+def test_goodness_of_scores_that_are_not_numbers_is_the_worst():
+    bad, _ = goodness(torch.full((120, 3), torch.inf), blobs())
+    assert bad != bad
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_held_out_part_is_a_tenth_and_apart(several):
+    labels = blobs(several=several).labels
+    rest, held = validation_split(labels, 0.1, seed=3)
+    assert len(held) == 12 and sorted([*rest.tolist(), *held.tolist()]) == list(range(120))
+    if not several:
+        assert torch.bincount(labels[held]).tolist() == [4, 4, 4]
+    assert not torch.equal(held, validation_split(labels, 0.1, seed=4)[1])
+
+
+def test_a_class_of_one_image_keeps_it_and_one_of_two_gives_one():
+    rest, held = validation_split(torch.tensor([0, 1, 1, 2, 2, 2]), 0.01, seed=0)
+    assert len(held) == 2 and 0 in rest.tolist()
+
+
+def test_nothing_to_hold_out_is_said():
+    with pytest.raises(ValueError, match="no class has two images"):
+        validation_split(torch.arange(4), 0.1, seed=0)
+
+
+def test_what_was_drawn_is_listed_or_summed():
+    few, many = drawn(torch.tensor([3, 1])), drawn(torch.arange(300))
+    assert few["indices"] == [3, 1] and few["count"] == 2
+    assert "indices" not in many and many["count"] == 300
+    assert drawn(torch.tensor([1, 3]))["sha256"] != few["sha256"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_descent_learns(form):
+    train, test = blobs(300), blobs(300)
+    found = probe_by_descent(train, test, form)
+    assert measure(found.scores, test.labels)["top1"] > 0.85
+    assert found.protocol["epochs"] == FORMS[form].epochs
+    assert found.protocol["rate"] in FORMS[form].rates
+    assert len(found.protocol["rate_tried"]) == len(FORMS[form].rates)
+
+
+def test_the_long_form_is_longer_and_its_batches_are_larger():
+    short, long = FORMS["short"], FORMS["long"]
+    assert long.epochs > short.epochs and long.batch_size > short.batch_size
+
+
+def test_long_descent_comes_near_the_minimum(fixed):
+    train, test = fixed
+    accuracy = {
+        name: measure(found.scores, test.labels)["top1"]
+        for name, found in (
+            ("short", probe_by_descent(train, test, "short", rates=[1.0])),
+            ("long", probe_by_descent(train, test, "long", rates=[10.0], epochs=300)),
+            ("converged", linear_probe(train, test)),
+        )
+    }
+    assert accuracy["short"] < accuracy["long"] <= accuracy["converged"] + 0.01
+
+
+def test_descent_is_the_same_twice_and_another_with_another_seed():
+    train, test = blobs(), blobs()
+    first, again, other = (
+        probe_by_descent(train, test, rates=[0.1], batch_size=32, seed=seed) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first.scores, again.scores)
+    assert not torch.equal(first.scores, other.scores)
+
+
+def test_a_rate_that_diverges_is_not_chosen():
+    train = blobs()
+    huge = Features(1e20 * train.features, train.labels)
+    found = probe_by_descent(huge, huge, rates=[1e25, 1e-41], batch_size=120)
+    assert found.protocol["rate"] == 1e-41
+
+
+def test_the_last_images_of_an_epoch_are_used(monkeypatch):
+    seen = []
+
+    def watched(scores, labels):
+        seen.append(len(labels))
+        return classification_loss(scores, labels)
+
+    monkeypatch.setattr(descent_module, "classification_loss", watched)
+    probe_by_descent(blobs(100), blobs(), rates=[0.1], epochs=2, batch_size=40)
+    assert seen == [40, 40, 20] * 2
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: probe_by_descent(blobs(), blobs(), "medium"), "form='medium'"),
+        (lambda: DescentConfig(0, 1), "epochs=0"),
+        (lambda: DescentConfig(1, 0), "batch_size=0"),
+        (lambda: DescentConfig(1, 1, optimizer="lars"), "optimizer='lars'"),
+        (lambda: DescentConfig(1, 1, rates=()), r"rates=\(\)"),
+        (lambda: linear_probe(blobs(), blobs(), regularisations=[]), "one or more"),
+        (lambda: linear_probe(blobs(), blobs(), regularisations=[-1.0]), "at least 0"),
+        (lambda: linear_probe(blobs(), blobs(width=5)), "rows of width 6"),
+        (lambda: linear_probe(blobs(), blobs(), validation=1.0), "validation=1.0"),
+        (lambda: Regression(blobs()).fit(-1.0), "regularisation=-1.0"),
+    ],
+)
+def test_bad_input_is_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

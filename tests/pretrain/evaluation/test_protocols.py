@@ -1,0 +1,324 @@
+"""The protocols on digits and on tiny sets: what they measure, and what their results say."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from flatnce.pretrain.data import ImageSet, MissingData, Views, label_fraction, load
+from flatnce.pretrain.evaluation import (
+    PROTOCOLS,
+    TRANSFER_SETS,
+    Bench,
+    Options,
+    Subject,
+    evaluate,
+    expand,
+    plan,
+)
+from flatnce.pretrain.evaluation import bench as bench_module
+from flatnce.pretrain.evaluation.choice import drawn
+from flatnce.pretrain.models import Encoder, backbone, head
+from tiny_sets import shrink, write_cifar10, write_folder
+
+QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
+
+
+def subject(channels=1, size=8):
+    torch.manual_seed(0)
+    mean, std = (0.3,) * channels, (0.4,) * channels
+    views = Views(size, seed=0, crop=(0.5, 1.0), flip=0.0, jitter=0.0, mean=mean, std=std)
+    encoder = Encoder(backbone("small", channels=channels), head(128, out=16))
+    return Subject(encoder, size, channels, mean, std, views=views, data="digits", flip=0.0)
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Every protocol on digits."""
+    bench = Bench(subject(), dataclasses.replace(QUICK, per_class=True))
+    return list(evaluate(bench, plan(["all"], "digits")))
+
+
+@pytest.fixture
+def cifar10(tmp_path, monkeypatch):
+    write_cifar10(tmp_path)
+    shrink(monkeypatch, "cifar10", train=15, test=3)
+    return str(tmp_path)
+
+
+def named(results, name):
+    return next(result for result in results if result["protocol"]["name"] == name)
+
+
+def test_every_protocol_has_results(results):
+    # Fine-tuning is there once: to transfer to the own set would be the same again.
+    assert {result["name"] for result in results} == set(PROTOCOLS) - {"transfer-finetune"}
+    assert all(result["data"] == "digits" and result["seconds"] > 0 for result in results)
+
+
+def test_results_are_plain_data_and_say_what_they_were_read_from(results):
+    assert json.loads(json.dumps(results))
+    for result in results:
+        if result["name"] == "mi":
+            continue
+        low, high = result["interval"]
+        assert 0 <= low < result["top1"] < high <= 1 and result["top1"] <= result["top5"]
+        assert result["test_images"] == 359 and len(result["per_class"]) == 10
+        protocol = result["protocol"]
+        assert protocol["train"] == {"split": "train", "images": 1438}
+        assert protocol["test"] == {"split": "test", "images": 359}
+        assert protocol["images"] == {
+            "size": 8,
+            "resize": 8,
+            "mean": (0.3,),
+            "std": (0.4,),
+            "channels": "none",
+        }
+
+
+def test_the_knn_is_there_for_both_k_and_the_probe_is_better_than_chance(results):
+    assert named(results, "knn, k = 200")["top1"] > 0.7
+    assert named(results, "knn, k = 20")["top1"] > 0.9
+    assert named(results, "linear")["top1"] > 0.95
+    assert named(results, "linear")["protocol"]["converged"]
+
+
+def test_a_rate_that_is_scaled_says_for_how_many_images_it_is(results):
+    assert named(results, "linear-short")["protocol"]["rate_of"].startswith("256 images")
+    assert "rate_of" not in named(results, "transfer-linear")["protocol"]
+
+
+def test_few_labels_are_the_same_images_for_both_starts(results):
+    labels = load("digits").labels
+    for fraction, title in ((0.01, "1 %"), (0.1, "10 %")):
+        semi = named(results, f"semi, {title} of labels")["protocol"]
+        baseline = named(results, f"supervised, {title} of labels")["protocol"]
+        assert semi["start"] == "pretrained" and baseline["start"] == "scratch"
+        assert semi["labels"] == baseline["labels"]
+        assert semi["labels"]["drawn"] == drawn(label_fraction(labels, fraction, 0))
+        assert semi["fitted_on"] == semi["labels"]["drawn"]["count"]
+
+
+def test_mutual_information_is_of_test_images_and_calibrated_on_others(results):
+    found = named(results, "mi")
+    assert found["pool"] == 100 and 0 < found["pool_mi"] < found["pool_ceiling"]
+    protocol = found["protocol"]
+    assert protocol["pool"]["split"] == "test" and protocol["chosen_on"]["split"] == "train"
+    assert protocol["views"]["seed"] != 0  # none that training drew
+
+
+def test_the_backbone_is_the_same_after_all_of_them():
+    tested = subject()
+    before = {name: value.clone() for name, value in tested.encoder.state_dict().items()}
+    list(evaluate(Bench(tested, QUICK), plan(["semi", "transfer", "mi"], "digits", ["digits"])))
+    after = tested.encoder.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_neighbourhood_larger_than_the_set_is_all_of_it_and_says_so(cifar10):
+    bench = Bench(subject(3, 32), Options(root=cifar10))
+    found = list(evaluate(bench, [("knn", "cifar10")]))
+    assert [result["protocol"]["name"] for result in found] == [
+        "knn, k = 15 (all training images)"
+    ]
+    assert found[0]["protocol"]["neighbours_asked"] == 20
+
+
+def test_a_grey_encoder_is_carried_over_to_colour(cifar10):
+    options = dataclasses.replace(QUICK, root=cifar10, validation=0.3)
+    found = list(
+        evaluate(
+            Bench(subject(), options), plan(["transfer"], "digits", ["cifar10"], root=cifar10)
+        )
+    )
+    assert [result["name"] for result in found] == ["transfer-linear", "transfer-finetune"]
+    for result in found:
+        images = result["protocol"]["images"]
+        assert images["channels"] == "colour to grey by luma (BT.601)" and images["size"] == 8
+        assert result["test_images"] == 3
+    # On another set than its own the protocol's crops and flips apply.
+    assert found[1]["protocol"]["flip"] == 0.5 and found[1]["protocol"]["crop_least"] == 0.08
+
+
+def test_a_colour_encoder_is_carried_over_to_grey():
+    found = next(evaluate(Bench(subject(3, 8)), [("knn", "digits")]))
+    assert found["protocol"]["images"]["channels"] == "grey repeated to 3 channels"
+    assert found["top1"] > 0.7
+
+
+def test_sizes_are_options_and_photographs_are_resized_before_they_are_cut():
+    bench = Bench(subject(3, 224))
+    assert (bench.size, bench.test_resize()) == (224, 256)
+    assert Bench(subject(3, 32)).test_resize() == 32
+    bench = Bench(subject(), Options(size=12, resize=16))
+    assert (bench.size, bench.test_resize()) == (12, 16)
+    assert bench.features("digits", "test").features.shape == (359, 128)
+    assert bench.images("digits")["resize"] == 16
+
+
+def test_features_are_made_once(monkeypatch):
+    made = []
+    extract = bench_module.extract
+
+    def counted(*given, **options):
+        made.append(given)
+        return extract(*given, **options)
+
+    monkeypatch.setattr(bench_module, "extract", counted)
+    list(evaluate(Bench(subject(), QUICK), plan(["knn", "linear-short", "linear-long"], "digits")))
+    assert len(made) == 2  # training and test images
+
+
+def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
+    labels = load("digits").labels.tolist()
+    numbers = [labels.index(c) for c in range(10)]
+    file = tmp_path / "few.txt"
+    file.write_text("\n".join(map(str, numbers)))
+    found = list(
+        evaluate(
+            Bench(subject(), dataclasses.replace(QUICK, label_list=str(file))),
+            [("semi", "digits")],
+        )
+    )
+    assert [result["protocol"]["start"] for result in found] == ["pretrained", "scratch"]
+    assert found[0]["protocol"]["labels"]["drawn"]["indices"] == numbers
+    assert found[0]["protocol"]["name"] == "semi, 10 labels listed"
+
+
+def voc(name, split, root=None):
+    """Stands for VOC2007 in either reading: 40 images of what is left and what is bright."""
+    generator = torch.Generator().manual_seed(len(split))
+    images = torch.randint(256, (40, 3, 12, 12), generator=generator, dtype=torch.uint8)
+    shown = torch.rand(40, 2, generator=generator) < 0.5
+    images[shown[:, 0], 0] //= 4
+    images[shown[:, 1], 1] //= 4
+    said = shown ^ (torch.rand(40, 2, generator=generator) < 0.15)  # not always right
+    labels = said.float()
+    labels[:3, 1] = -1
+    if name == "voc2007-top1":
+        labels = said[:, 0].long()
+    return ImageSet(images, labels, ("cat", "dog"), name, split)
+
+
+@pytest.mark.parametrize("protocol", ["linear", "transfer-linear", "transfer-finetune"])
+def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeypatch, protocol):
+    monkeypatch.setattr(bench_module, "load", voc)
+    options = Options(epochs=30, rates=(1e-2,), batch_size=20, per_class=True)
+    (found,) = evaluate(Bench(subject(3, 12), options), [(protocol, "voc2007")])
+    assert found["measure"] == "mAP, 11-point" and "top1" not in found
+    assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
+    assert found["interval"][0] < found["interval"][1]
+    assert found["protocol"]["train"] == {"split": "trainval", "images": 40}
+
+
+def test_the_papers_reading_of_voc_is_named(monkeypatch):
+    monkeypatch.setattr(bench_module, "load", voc)
+    (found,) = evaluate(Bench(subject(3, 12)), [("linear", "voc2007-top1")])
+    assert found["measure"] == "top-1 of the first object listed (the paper's reading)"
+    assert found["top1"] > 0.5 and found["top5_of"] == 2
+
+
+def test_a_folder_of_images(tmp_path):
+    for part, count in (("train", 6), ("val", 2)):
+        write_folder(tmp_path / part, {"cat": count, "dog": count})
+    bench = Bench(subject(3, 8), Options(workers=0))
+    pairs = plan(["linear"], f"{tmp_path}/")
+    (found,) = evaluate(bench, pairs)
+    assert found["test_images"] == 4 and found["protocol"]["train"]["images"] == 12
+
+
+def test_what_is_missing_is_one_error_before_any_work_that_names_it_all(tmp_path):
+    with pytest.raises(MissingData, match=r"3 of 4 .*cifar10, flowers102, \./none/\."):
+        plan(["knn"], "digits", ["digits", "cifar10", "flowers102", "./none/"], root=str(tmp_path))
+
+
+def test_what_is_missing_may_be_left_out(tmp_path, cifar10):
+    sets = ["sun397", "cifar10"]
+    pairs = plan(["transfer"], "digits", sets, root=cifar10, skip_missing=True)
+    assert pairs == [("transfer-linear", "cifar10"), ("transfer-finetune", "cifar10")]
+    with pytest.raises(MissingData, match="2 of 2"):
+        plan(["transfer"], "digits", sets, root=str(tmp_path / "none"), skip_missing=True)
+
+
+def test_the_papers_list_is_what_transfer_means(tmp_path):
+    with pytest.raises(MissingData, match=", ".join(TRANSFER_SETS)):
+        plan(["transfer"], "digits", root=str(tmp_path))
+
+
+def test_all_is_every_protocol_on_the_runs_own_set():
+    once = [name for name in PROTOCOLS if name != "transfer-finetune"]
+    assert plan(["all"], "digits") == [(name, "digits") for name in once]
+    asked = plan(["all", "transfer-finetune"], "digits")
+    assert ("transfer-finetune", "digits") in asked
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        (["lineer"], "did you mean 'linear'"),
+        (["knn", "zzz"], "protocol='zzz' is unknown; There are knn"),
+        ([], "protocol is empty"),
+    ],
+)
+def test_an_unknown_protocol_is_named_with_a_suggestion(names, words):
+    with pytest.raises(ValueError, match=words):
+        expand(names)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "semi"])
+def test_one_class_is_needed_by_some(protocol, monkeypatch):
+    monkeypatch.setattr("flatnce.pretrain.evaluation.planning.missing_sets", lambda *_: {})
+    with pytest.raises(ValueError, match="take voc2007-top1"):
+        plan([protocol], "digits", ["voc2007"])
+
+
+def test_an_unknown_set_is_named(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
+        plan(["knn"], "digits", ["cifar11"], root=str(tmp_path))
+
+
+def test_information_needs_the_views():
+    bench = Bench(dataclasses.replace(subject(), views=None))
+    with pytest.raises(ValueError, match="needs the views"):
+        list(evaluate(bench, [("mi", "digits")]))
+
+
+def test_a_fraction_that_leaves_a_class_without_images_is_named():
+    bench = Bench(subject(), dataclasses.replace(QUICK, fraction=(0.001,)))
+    with pytest.raises(ValueError, match=r"fraction=0\.001 leaves class"):
+        list(evaluate(bench, [("semi", "digits")]))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"fraction": (0.0,)}, "fraction="),
+        ({"fraction": ()}, "fraction is empty"),
+        ({"neighbours": (0,)}, "neighbours="),
+        ({"neighbours": ()}, "neighbours is empty"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"size": 0}, "size=0"),
+        ({"rates": (-1.0,)}, "rates="),
+        ({"pool": 1}, "pool=1"),
+        ({"validation": 0.0}, "validation=0.0"),
+    ],
+)
+def test_bad_options_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        Options(**change)
+
+
+def test_a_list_that_is_not_there_is_said_before_any_work():
+    with pytest.raises(MissingData, match=r"label_list='none\.txt'"):
+        Options(label_list="none.txt")
+
+
+def test_the_settings_are_in_the_result():
+    options = Options(seed=3, epochs=2, batch_size=50, rates=(1e-3,), validation=0.2)
+    found = next(evaluate(Bench(subject(), options), [("finetune", "digits")]))["protocol"]
+    expected = {"seed": 3, "epochs": 2, "batch_size": 50, "rate": 1e-3, "optimizer": "nadam"}
+    assert {name: found[name] for name in expected} == expected
+    default = Bench(subject(), Options(epochs=1))
+    assert next(evaluate(default, [("finetune", "digits")]))["protocol"]["rate"] == 5e-5

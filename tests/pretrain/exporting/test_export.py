@@ -1,0 +1,312 @@
+"""A backbone written and loaded back is the same function."""
+
+import errno
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from export_subjects import MEAN, STD, make_trained, write_run
+from flatnce.pretrain.data import Views
+from flatnce.pretrain.exporting import (
+    ExportError,
+    export,
+    load_exported,
+    preprocessing,
+    torch_form,
+)
+from flatnce.pretrain.exporting import export as exporting
+from flatnce.pretrain.training import trained
+
+BACKBONES = {
+    "small": {"name": "small", "size": 8, "channels": 1},
+    "small stem": {"name": "resnet18", "size": 32, "channels": 3},
+    "small stem, grey": {"name": "resnet18", "size": 28, "channels": 1},
+    "standard stem": {"name": "resnet18", "stem": "standard", "size": 64, "channels": 3},
+    "bottlenecks": {"name": "resnet50", "stem": "standard", "size": 32, "channels": 3},
+    "standard stem, grey": {"name": "resnet18", "stem": "standard", "size": 32, "channels": 1},
+    "timm, any size": {"name": "convnext_atto", "size": 64, "channels": 3},
+    "timm, grey": {"name": "mobilenetv3_small_050", "size": 32, "channels": 1},
+    "timm, fixed size": {"name": "vit_tiny_patch16_224", "size": 32, "channels": 3},
+}
+NOT_IN_TIMM = ("small", "small stem", "small stem, grey")
+IN_TIMM = [kind for kind in BACKBONES if kind not in NOT_IN_TIMM]
+
+
+@pytest.fixture
+def small():
+    return make_trained()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return export(make_trained(), "torch", tmp_path_factory.mktemp("one") / "digits-torch")
+
+
+def images_for(subject, count=5):
+    return torch.randn(count, subject.channels, subject.size, subject.size)
+
+
+@torch.no_grad()
+def features_of(network, images):
+    return network(images)
+
+
+@pytest.mark.parametrize("kind", [*NOT_IN_TIMM, "standard stem", "timm, fixed size"])
+def test_torch_gives_the_same_features_to_the_bit(tmp_path, kind):
+    subject = make_trained(**BACKBONES[kind])
+    network = load_exported(export(subject, "torch", tmp_path / "out"))
+    images = images_for(subject)
+    expected = features_of(subject.encoder.backbone, images)
+    assert torch.equal(features_of(network, images), expected)
+    assert not network.training and network.width == expected.shape[1]
+
+
+@pytest.fixture(scope="module", params=IN_TIMM)
+def loaded_by_timm(request, tmp_path_factory):
+    """What was exported, where to, and the network that timm makes of it."""
+    timm = pytest.importorskip("timm", reason="timm loads what is tested here")
+    subject = make_trained(**BACKBONES[request.param])
+    out = export(subject, "timm", tmp_path_factory.mktemp("timm") / "out")
+    return subject, out, timm.create_model(f"local-dir:{out}", pretrained=True).eval()
+
+
+def test_timm_gives_the_same_features_to_the_bit(loaded_by_timm):
+    subject, out, network = loaded_by_timm
+    images = images_for(subject)
+    expected = features_of(subject.encoder.backbone, images)
+    assert torch.equal(features_of(network, images), expected)
+    assert torch.equal(features_of(load_exported(out), images), expected)
+
+
+def test_timm_reads_size_and_normalisation(loaded_by_timm):
+    from timm.data import resolve_model_data_config
+
+    subject, _, network = loaded_by_timm
+    read = resolve_model_data_config(network)
+    assert list(read["input_size"]) == [subject.channels, subject.size, subject.size]
+    assert list(read["mean"]) == [MEAN] * subject.channels
+    assert list(read["std"]) == [STD] * subject.channels
+    assert (read["crop_pct"], read["interpolation"]) == (1.0, "bicubic")
+
+
+def test_timm_can_add_a_classifier(loaded_by_timm):
+    import timm
+
+    subject, out, _ = loaded_by_timm
+    network = timm.create_model(f"local-dir:{out}", pretrained=True, num_classes=7).eval()
+    images = images_for(subject)
+    assert features_of(network, images).shape == (5, 7)
+    with torch.no_grad():
+        before = network.forward_head(network.forward_features(images), pre_logits=True)
+    torch.testing.assert_close(before, features_of(subject.encoder.backbone, images))
+
+
+@pytest.mark.parametrize("kind", NOT_IN_TIMM)
+def test_what_timm_has_no_name_for_is_refused_with_another_form(tmp_path, kind):
+    with pytest.raises(ValueError, match=r"to='torch'.*to='onnx'"):
+        export(make_trained(**BACKBONES[kind]), "timm", tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_timm_cannot_read_back_is_refused_with_another_form(tmp_path, monkeypatch):
+    timm = pytest.importorskip("timm", reason="timm loads what is tested here")
+
+    def refuse(*given, **options):
+        raise RuntimeError("Error(s) in loading state_dict\nMissing key(s)")
+
+    subject = make_trained(**BACKBONES["timm, fixed size"])
+    monkeypatch.setattr(timm, "create_model", refuse)
+    with pytest.raises(ExportError, match=r"cannot read vit_tiny.*to='torch' or to='onnx'"):
+        export(subject, "timm", tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_projection_head_stays_behind(folder):
+    names = load_file(folder / "model.safetensors")
+    assert set(names) == set(make_trained().encoder.backbone.state_dict())
+
+
+def test_the_network_given_is_left_as_it_was(tmp_path, small):
+    small.encoder.train().double()
+    export(small, "torch", tmp_path / "out")
+    assert small.encoder.training
+    assert next(small.encoder.parameters()).dtype == torch.float64
+
+
+def test_a_channels_last_network_is_exported_too(tmp_path, small):
+    images = images_for(small)
+    expected = features_of(small.encoder.backbone, images)
+    small.encoder.to(memory_format=torch.channels_last)
+    network = load_exported(export(small, "torch", tmp_path / "out"))
+    assert torch.equal(features_of(network, images), expected)
+
+
+def test_preprocessing_is_that_of_evaluation(folder):
+    images = torch.randint(256, (2, 1, 12, 10), dtype=torch.uint8)
+    expected = Views.evaluation(8, mean=MEAN, std=STD)(images)
+    torch.testing.assert_close(preprocessing(folder)(images), expected)
+
+
+def test_a_run_is_exported_into_its_own_folder(tmp_path):
+    run = write_run(tmp_path / "first")
+    out = export(run, "torch")
+    assert out == run / "exports" / "first-torch"
+    images = torch.randn(2, 1, 8, 8)
+    expected = features_of(trained(run).encoder.backbone, images)
+    assert torch.equal(features_of(load_exported(out), images), expected)
+
+
+def test_a_step_chooses_its_checkpoint(tmp_path):
+    run = write_run(tmp_path / "first")
+    out = export(run, "torch", step=0)
+    assert out.name == "first-step-0-torch"
+    images = torch.randn(2, 1, 8, 8)
+    first = features_of(trained(run, step=0).encoder.backbone, images)
+    last = features_of(trained(run).encoder.backbone, images)
+    assert torch.equal(features_of(load_exported(out), images), first)
+    assert not torch.equal(first, last)
+
+
+def test_a_second_export_is_refused_and_the_first_stays(tmp_path, small):
+    out = export(small, "torch", tmp_path / "out")
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match=r"already holds an export.*--replace"):
+        export(small, "torch", out)
+    assert (out / "model.safetensors").read_bytes() == before
+
+
+def test_an_export_is_replaced_on_request(tmp_path, small):
+    out = export(small, "torch", tmp_path / "out")
+    other = make_trained(step=60)
+    assert export(other, "torch", out, replace=True) == out
+    assert json.loads((out / "config.json").read_text())["flatnce"]["step"] == 60
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_files_of_others_are_never_removed(tmp_path, small, replace):
+    out = export(small, "torch", tmp_path / "out")
+    (out / "LICENSE").write_text("mine")
+    with pytest.raises(ValueError, match="never removed"):
+        export(small, "torch", out, replace=replace)
+    assert (out / "LICENSE").read_text() == "mine"
+
+
+def test_a_folder_that_only_looks_like_an_export_is_not_replaced(tmp_path, small):
+    (tmp_path / "config.json").write_text('{"architecture": "resnet18"}')
+    with pytest.raises(ValueError, match="never removed"):
+        export(small, "torch", tmp_path, replace=True)
+    assert (tmp_path / "config.json").exists()
+
+
+def test_an_empty_folder_is_filled(tmp_path, small):
+    (tmp_path / "out").mkdir()
+    assert (export(small, "torch", tmp_path / "out") / "README.md").is_file()
+
+
+def test_a_file_in_the_way_is_named(tmp_path, small):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        export(small, "torch", tmp_path / "out")
+
+
+def fail_with(error):
+    def write(source, folder):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "error, raised, words",
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), ExportError, "disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied"), ExportError, "Permission denied"),
+        (KeyboardInterrupt("asked to stop"), KeyboardInterrupt, "asked to stop"),
+    ],
+    ids=["full disk", "no permission", "interrupt"],
+)
+def test_what_fails_leaves_the_earlier_export_and_nothing_else(
+    tmp_path, small, monkeypatch, error, raised, words
+):
+    out = export(small, "torch", tmp_path / "out")
+    monkeypatch.setattr(torch_form, "write", fail_with(error))
+    with pytest.raises(raised, match=words):
+        export(make_trained(step=60), "torch", out, replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert json.loads((out / "config.json").read_text())["flatnce"]["step"] == 30
+    load_exported(out)
+
+
+@pytest.mark.parametrize("form", ["torch", "timm"])
+def test_features_that_differ_after_loading_are_not_exported(tmp_path, monkeypatch, form):
+    subject = make_trained(**BACKBONES["timm, fixed size"])
+    real = exporting.FORMS[form].features
+    wrong = staticmethod(lambda *given: real(*given) + 1e-7)
+    monkeypatch.setattr(exporting.FORMS[form], "features", wrong)
+    with pytest.raises(ExportError, match="nothing was written"):
+        export(subject, form, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_network_that_diverged_is_not_exported(tmp_path, small):
+    with torch.no_grad():
+        small.encoder.backbone.layers[0].weight[0] = torch.nan
+    with pytest.raises(ExportError, match="diverged; export an earlier step"):
+        export(small, "torch", tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"to": "tim"}, "did you mean 'timm'"),
+        ({"to": "pytorch"}, "did you mean 'torch'"),
+        ({"to": "tensorflow"}, "Take one of timm, torch, onnx"),
+        ({"to": "torch", "normalise": True}, "normalise=True is for to='onnx'"),
+        ({"to": "torch", "step": 3}, "step=3 chooses a checkpoint"),
+    ],
+)
+def test_misuse_is_named(tmp_path, small, options, words):
+    with pytest.raises(ValueError, match=words):
+        export(small, out=tmp_path / "out", **options)
+
+
+def test_a_network_without_a_run_needs_a_place(small):
+    with pytest.raises(ValueError, match="out is needed"):
+        export(small, "torch")
+
+
+def damage(folder, file, content):
+    path = folder / file
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "file, content, error, words",
+    [
+        ("model.safetensors", None, ExportError, "is missing"),
+        ("model.safetensors", b"cut", ExportError, "cut short or changed"),
+        ("config.json", None, ValueError, "no config.json"),
+        ("config.json", b"{", ExportError, "damaged"),
+        ("config.json", b"[]", ExportError, "damaged"),
+        ("config.json", b'{"flatnce": {"format_version": 99}}', ExportError, "upgrade flatnce"),
+    ],
+)
+def test_a_damaged_export_is_named(tmp_path, small, file, content, error, words):
+    out = export(small, "torch", tmp_path / "out")
+    damage(out, file, content)
+    with pytest.raises(error, match=words):
+        load_exported(out)
+
+
+def test_weights_of_another_backbone_are_named(tmp_path, small):
+    out = export(small, "torch", tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    config["flatnce"]["backbone"]["channels"] = 3
+    (out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match="not of one export"):
+        load_exported(out)

@@ -1,0 +1,415 @@
+"""The swift pass equals the encoder it computes: outputs, gradients, running statistics.
+
+Without a card the kernels run in Triton's interpreter, which is slow: everything is tiny.
+"""
+
+import copy
+import gc
+import weakref
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.pretrain.fused_resnet.swift import Swift, swift
+from flatnce.pretrain.models import Encoder, head, synchronised
+
+pytest.importorskip("triton", reason="the swift pass needs triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch):
+    """The interpreter runs one program after the other: let each do much."""
+    if DEVICE == "cpu":
+        from flatnce.pretrain.fused_resnet import norm as swift_norm
+
+        monkeypatch.setattr(swift_norm, "SECTOR", 1024)
+        monkeypatch.setattr(swift_norm, "WHOLE", 2**20)
+
+
+def small_encoder(width: int = 28, **options) -> Encoder:
+    from flatnce.pretrain.models import SmallNet
+
+    return Encoder(SmallNet(3, width), head(width, **{"hidden": 30, "out": 5, **options}))
+
+
+def residual_encoder(kind: str) -> Encoder:
+    """A ResNet of few blocks, with and without a shortcut of its own, of either stem."""
+    resnet = pytest.importorskip("torchvision.models.resnet")
+    if kind == "basic":
+        net = resnet.ResNet(resnet.BasicBlock, [2, 1, 1, 1])
+        net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    else:
+        net = resnet.ResNet(resnet.Bottleneck, [2, 1, 1, 1])
+    net.width, net.fc = net.fc.in_features, nn.Identity()
+    return Encoder(net, head(net.width, out=5, hidden=30))
+
+
+def images(count: int = 6, size: int = 7) -> torch.Tensor:
+    x = torch.randn(count, 3, size, size, device=DEVICE)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def prepared(encoder: Encoder) -> Encoder:
+    for norm in encoder.modules():
+        if isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(norm.weight, 1.0, 0.3)
+            nn.init.normal_(norm.bias, 0.0, 0.3)
+    return encoder.to(DEVICE).to(memory_format=torch.channels_last)
+
+
+def loss_of(h: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    weights = torch.linspace(-1, 1, z.numel(), dtype=torch.float64, device=z.device)
+    return (z.double().sin() * weights.view_as(z)).sum() + h.double().square().mean()
+
+
+def gradients_of(net: nn.Module, encoder: Encoder, x: torch.Tensor) -> list[torch.Tensor]:
+    encoder.zero_grad()
+    h, z = net(x)
+    loss_of(h, z).backward()
+    return [h.detach(), z.detach(), *[p.grad for p in encoder.parameters()]]
+
+
+def off(found: list[torch.Tensor], truth: list[torch.Tensor]) -> list[float]:
+    pairs = zip(found, truth, strict=True)
+    return [float((a.double() - b).norm() / b.norm().clamp_min(1e-12)) for a, b in pairs]
+
+
+ENCODERS = {
+    "small": lambda: small_encoder(),
+    "small with three layers of head": lambda: small_encoder(layers=3, hidden=7),
+    "small without norms in the head": lambda: small_encoder(layers=3, norm=False),
+    "small with one layer of head": lambda: small_encoder(layers=1),
+    "small without a head": lambda: small_encoder(layers=0),
+    "basic blocks, small stem": lambda: residual_encoder("basic"),
+    "bottleneck blocks, standard stem": lambda: residual_encoder("bottleneck"),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_it_computes_what_the_encoder_computes(name):
+    plain = prepared(ENCODERS[name]())
+    ours, true = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    quick = swift(ours)
+    assert quick is not None
+    size = 34 if "standard" in name else 7
+    batches = [images(6, size), images(5, size)][: 1 if "blocks" in name else 2]
+    for x in batches:
+        expected = gradients_of(plain, plain, x)
+        found = gradients_of(quick, ours, x)
+        truth = gradients_of(true, true, x.double())
+        assert [a.shape for a in found] == [a.shape for a in expected]
+        assert [a.dtype for a in found] == [a.dtype for a in expected]
+        # Batch norms of few rows amplify rounding: the plain encoder says how much.
+        for mine, theirs in zip(off(found, truth), off(expected, truth), strict=True):
+            assert mine < 1e-5 + 4 * theirs
+    buffers = zip(ours.named_buffers(), plain.buffers(), true.buffers(), strict=True)
+    for (label, mine), theirs, truth in buffers:
+        if "tracked" in label:
+            assert mine == len(batches)
+        else:  # on a card float32 convolutions round to TF32: the plain encoder says how much
+            assert off([mine], [truth])[0] < 1e-5 + 4 * off([theirs], [truth])[0], label
+
+
+@pytest.mark.parametrize("name", ["small", "basic blocks, small stem"])
+def test_in_half_precision_it_is_no_worse_than_autocast(name):
+    plain = prepared(ENCODERS[name]())
+    ours, true = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    quick = swift(ours)
+    x = images(12)
+    with torch.autocast(DEVICE, torch.float16):
+        expected = gradients_of(plain, plain, x)
+        found = gradients_of(quick, ours, x)
+    truth = gradients_of(true, true, x.double())
+    assert found[0].dtype == found[1].dtype == torch.float16
+    assert all(p.grad.dtype == torch.float32 for p in ours.parameters())
+    mine, theirs = off(found, truth), off(expected, truth)
+    assert max(mine) < 1.5 * max(theirs) + 1e-3
+    assert sum(mine) < 1.1 * sum(theirs) + 1e-3
+
+
+@pytest.mark.parametrize("name", ["small", "basic blocks, small stem"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_nan_in_a_weight_is_seen_in_outputs_and_gradients(name, dtype):
+    plain = prepared(ENCODERS[name]())
+    next(plain.parameters()).data[0, 0, 0, 0] = torch.nan
+    ours, x = copy.deepcopy(plain), images()
+    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+        expected = gradients_of(plain, plain, x)
+        found = gradients_of(swift(ours), ours, x)
+    assert expected[0].isnan().any() and expected[1].isnan().any()
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+    for mine, theirs in zip(ours.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(mine.isnan(), theirs.isnan())
+
+
+def test_parameters_are_shared_and_not_registered_again():
+    encoder = small_encoder()
+    quick = swift(encoder)
+    assert isinstance(quick, Swift) and quick.encoder is encoder
+    assert not list(quick.parameters()) and not list(quick.buffers()) and not quick.state_dict()
+    assert not list(quick.children())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_images_that_are_part_of_larger_ones_are_read_as_they_are(dtype):
+    encoder = prepared(small_encoder())
+    quick, whole = swift(encoder), images(6, 12).to(dtype)
+    for part in (whole[:, :, 2:9, ::2], whole[::2, :, ::3, :], whole.contiguous()[..., 1:8]):
+        with torch.autocast(DEVICE, torch.float16, enabled=dtype != torch.float32):
+            found, expected = quick(part), quick(part.clone(memory_format=torch.channels_last))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("wanted", ["features", "embeddings"])
+def test_a_loss_of_one_output_alone_has_the_right_gradients(wanted):
+    plain = prepared(small_encoder())
+    ours = copy.deepcopy(plain)
+    place, x = ["features", "embeddings"].index(wanted), images()
+    for net in (plain, swift(ours)):
+        net(x)[place].sin().sum().backward()
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def with_momentum_none(encoder: Encoder) -> Encoder:
+    encoder.head[1].momentum = None
+    return encoder
+
+
+def with_a_hook(encoder: Encoder) -> Encoder:
+    encoder.backbone.layers[0].register_forward_hook(lambda *_: None)
+    return encoder
+
+
+def with_a_hook_of_its_own(encoder: Encoder) -> Encoder:
+    encoder.register_forward_pre_hook(lambda *_: None)
+    return encoder
+
+
+def with_another_forward(encoder: Encoder) -> Encoder:
+    encoder.head.forward = lambda features: features
+    return encoder
+
+
+def with_a_bias(encoder: Encoder) -> Encoder:
+    encoder.backbone.layers[0].bias = nn.Parameter(torch.zeros(7))
+    return encoder
+
+
+def with_another_activation(encoder: Encoder) -> Encoder:
+    encoder.backbone.layers[2] = nn.GELU()
+    return encoder
+
+
+def with_a_parametrization(encoder: Encoder) -> Encoder:
+    nn.utils.parametrizations.weight_norm(encoder.head[0])
+    return encoder
+
+
+def with_a_layer_after(encoder: Encoder) -> Encoder:
+    encoder.head.append(nn.BatchNorm1d(5))
+    return encoder
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_momentum_none,
+        with_a_hook,
+        with_a_bias,
+        with_another_activation,
+        with_a_parametrization,
+        with_a_layer_after,
+        lambda encoder: synchronised(encoder, "cpu"),
+        lambda encoder: encoder.double(),
+        lambda encoder: encoder.backbone,
+        with_a_hook_of_its_own,
+        with_another_forward,
+    ],
+)
+def test_what_it_does_not_know_it_leaves_alone(changed):
+    assert swift(changed(small_encoder())) is None
+
+
+def test_a_backbone_of_another_library_is_not_known():
+    timm = pytest.importorskip("timm")
+    net = timm.create_model("resnet10t", num_classes=0)
+    net.width = net.num_features
+    assert swift(Encoder(net, head(net.width))) is None
+
+
+@pytest.mark.parametrize("case", ["evaluation", "no gradients", "images", "frozen norm"])
+def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
+    encoder = prepared(small_encoder())
+    quick, x = swift(encoder), images()
+    expected = object()
+    monkeypatch.setattr(Encoder, "forward", lambda *_: expected)
+    if case == "evaluation":
+        encoder.eval()
+    if case == "frozen norm":
+        encoder.head[1].eval()
+    x.requires_grad_(case == "images")
+    unchecked = getattr(Swift.forward, "__wrapped__", Swift.forward)
+    monkeypatch.setattr(Swift, "forward", unchecked)  # a sentinel has no shape
+    with torch.set_grad_enabled(case != "no gradients"):
+        assert quick(x) is expected
+
+
+PLACES = {
+    "the encoder": lambda encoder: encoder,
+    "the backbone": lambda encoder: encoder.backbone,
+    "a layer": lambda encoder: encoder.backbone.layers[1],
+    "every module": lambda _: nn.modules.module,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    "kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"]
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hook_that_comes_later_is_called_and_when_gone_is_forgotten(kind, place):
+    encoder = prepared(small_encoder())
+    for part in encoder.modules():
+        if isinstance(part, nn.ReLU):
+            part.inplace = False  # torch refuses it behind a backward hook
+    quick, seen = swift(encoder), []
+    where = PLACES[place](encoder)
+    register = f"register_module_{kind}" if place == "every module" else f"register_{kind}"
+    handle = getattr(where, register)(lambda module, *_: seen.append(module))
+    try:
+        loss_of(*quick(images())).backward()
+    finally:
+        handle.remove()
+    assert set(seen) - {quick}
+    seen.clear()
+    assert is_swift(quick(images())[1]) and not seen
+
+
+def is_swift(output: torch.Tensor) -> bool:
+    return type(output.grad_fn).__name__ == "PassBackward"
+
+
+def another_head(encoder: Encoder) -> None:
+    encoder.head = prepared(small_encoder(layers=3, hidden=7)).head
+
+
+def another_norm(encoder: Encoder) -> None:
+    encoder.backbone.layers[1] = nn.BatchNorm2d(7, eps=0.5).to(DEVICE)
+
+
+def another_weight(encoder: Encoder) -> None:
+    encoder.head[0].weight = nn.Parameter(torch.randn_like(encoder.head[0].weight))
+
+
+@pytest.mark.parametrize("change", [another_head, another_norm, another_weight])
+def test_what_is_exchanged_for_something_known_is_planned_anew(change):
+    ours = prepared(small_encoder())
+    quick, x = swift(ours), images()
+    quick(x)
+    change(ours)
+    plain = copy.deepcopy(ours)
+    assert is_swift(quick(x)[1])
+    found, expected = gradients_of(quick, ours, x), gradients_of(plain, plain, x)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_momentum_none,
+        with_a_bias,
+        with_another_activation,
+        with_a_parametrization,
+        with_a_layer_after,
+        with_another_forward,
+        lambda encoder: setattr(encoder.backbone.layers[0], "padding_mode", "circular"),
+    ],
+)
+def test_what_is_exchanged_for_something_unknown_is_left_to_the_encoder(change):
+    encoder = prepared(small_encoder())
+    quick, x = swift(encoder), images()
+    assert is_swift(quick(x)[1])
+    change(encoder.cpu())
+    encoder.to(DEVICE)
+    z = quick(x)[1]
+    assert not is_swift(z)
+    torch.testing.assert_close(z, encoder(x)[1])
+
+
+def test_parameters_in_another_precision_are_left_to_the_encoder():
+    encoder = prepared(small_encoder())
+    quick = swift(encoder)
+    encoder.double()
+    with pytest.raises(RuntimeError, match="type"):  # as the encoder itself does
+        quick(images())
+
+
+def test_statistics_can_be_held():
+    encoder = prepared(small_encoder())
+    quick, before = swift(encoder), [b.clone() for b in encoder.buffers()]
+    for norm in (part for part in encoder.modules() if hasattr(part, "running_mean")):
+        norm.track_running_stats = False
+    quick(images())[1].sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(before, encoder.buffers(), strict=True))
+
+
+def test_a_second_backward_pass_is_refused():
+    quick = swift(prepared(small_encoder()))
+    loss = quick(images())[1].sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_what_is_kept_for_the_backward_pass_goes_with_the_outputs():
+    quick = swift(prepared(small_encoder()))
+    gc.collect()
+    gc.disable()
+    try:
+        outputs = quick(images())
+        seen = weakref.ref(outputs[0].grad_fn.tape)
+        assert seen() is not None
+        del outputs
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
+    from flatnce.pretrain.fused_resnet import passes as swift_pass
+    from flatnce.pretrain.fused_resnet import streams as swift_streams
+
+    inside, seen = [], []
+
+    @contextmanager
+    def on_device(side):
+        inside.append(side.device)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr(swift_streams.SideTrack, "on_device", on_device)
+    for name in ("measured", "differentiated"):
+        real = getattr(swift_pass, name)
+
+        def noted(*arguments, real=real, **options):
+            seen.append((real.__name__, *inside))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(swift_pass, name, noted)
+    x = images()
+    swift(prepared(small_encoder()))(x)[1].sum().backward()
+    assert set(seen) == {("measured", x.device), ("differentiated", x.device)}
+
+
+def test_import_of_the_models_loads_no_triton(run_python):
+    code = "import sys, flatnce.pretrain.fused_resnet.swift; print('triton' in sys.modules)"
+    assert run_python(code).strip() == "False"

@@ -1,0 +1,226 @@
+"""Backbones: known sizes, both stems, timm's names, and what is said when one cannot be built."""
+
+import urllib.error
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.pretrain.models import RESNETS, Encoder, SmallNet, backbone, head
+
+pytest.importorskip("torchvision", reason="the train extra is not installed")
+timm = pytest.importorskip("timm", reason="the train extra is not installed")
+
+# Of the published networks, less the classifier: 11,689,512 - 513,000 and 25,557,032 - 2,049,000.
+# The small stem has 64 * 3 * 3 * 3 weights in place of 64 * 3 * 7 * 7.
+SIZES = {
+    ("resnet18", "standard"): (11_176_512, 512),
+    ("resnet18", "small"): (11_168_832, 512),
+    ("resnet50", "standard"): (23_508_032, 2048),
+    ("resnet50", "small"): (23_500_352, 2048),
+}
+
+
+def on_meta(name: str, **options) -> nn.Module:
+    """A backbone that has shapes and no numbers: built and run in no time."""
+    with torch.device("meta"):
+        return backbone(name, **options)
+
+
+def first_map(network: nn.Module, size: int, channels: int = 3) -> tuple[int, ...]:
+    """Height and width of what the first block sees."""
+    seen = []
+    network.layer1.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
+    network(torch.zeros(2, channels, size, size, device="meta"))
+    return tuple(seen[0][2:])
+
+
+@pytest.mark.parametrize(("name", "stem"), SIZES)
+def test_a_resnet_has_the_published_size_and_width(name, stem):
+    network = on_meta(name, stem=stem)
+    count, width = SIZES[name, stem]
+    assert sum(parameter.numel() for parameter in network.parameters()) == count
+    assert network.width == width
+    assert network(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, width)
+
+
+@pytest.mark.parametrize("name", RESNETS[:3])  # the others differ in depth alone
+def test_a_resnet_has_both_stems(name):
+    assert first_map(on_meta(name, stem="small"), 32) == (32, 32)
+    assert first_map(on_meta(name, stem="standard"), 32) == (8, 8)
+
+
+@pytest.mark.parametrize(("size", "side"), [(8, 8), (32, 32), (64, 64), (65, 17), (224, 56)])
+def test_auto_takes_the_small_stem_up_to_64_pixels(size, side):
+    assert first_map(on_meta("resnet18", stem="auto", size=size), size) == (side, side)
+
+
+@pytest.mark.parametrize("stem", ["small", "standard"])
+def test_images_may_be_grey(stem):
+    network = on_meta("resnet18", stem=stem, channels=1)
+    assert first_map(network, 32, channels=1) == ((32, 32) if stem == "small" else (8, 8))
+
+
+def test_the_new_stem_is_drawn_like_the_old_one():
+    network = backbone("resnet18", stem="small")
+    expected = (2 / (64 * 9)) ** 0.5  # He et al., fan-out
+    assert network.conv1.weight.std().item() == pytest.approx(expected, rel=0.05)
+    assert network.conv1.bias is None
+
+
+def test_a_resnet_keeps_the_names_that_other_libraries_load():
+    theirs = timm.create_model("resnet18", num_classes=0)
+    mine = backbone("resnet18", stem="standard").eval()
+    theirs.load_state_dict(mine.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(theirs.eval()(x), mine(x))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "small"])
+def test_channels_last_gives_the_same_features_and_stays(name):
+    network = backbone(name, stem="small").eval()
+    x = torch.randn(2, 3, 16, 16)
+    expected = network(x)
+    network.to(memory_format=torch.channels_last)
+    layouts = []
+    for part in network.modules():
+        if isinstance(part, nn.Conv2d):
+            part.register_forward_hook(
+                lambda _, __, out: layouts.append(
+                    out.is_contiguous(memory_format=torch.channels_last)
+                )
+            )
+    found = network(x.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert layouts and all(layouts)
+
+
+@pytest.mark.parametrize("size", [8, 9, 28, 32])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_small_net_takes_any_image(size, channels):
+    network = backbone("small", channels=channels)
+    assert isinstance(network, SmallNet)
+    assert network(torch.randn(2, channels, size, size)).shape == (2, network.width)
+
+
+def test_the_small_net_learns_digits_in_seconds():
+    datasets = pytest.importorskip("sklearn.datasets", reason="the train extra is not installed")
+    images, labels = datasets.load_digits(return_X_y=True)
+    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1
+    y = torch.tensor(labels)
+    network = Encoder(backbone("small", channels=1), head(128, layers=1, out=10))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    for rows in torch.randperm(1500).repeat(2).split(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[rows])[1], y[rows]).backward()
+        optimizer.step()
+    network.eval()
+    assert (network(x[1500:])[1].argmax(1) == y[1500:]).double().mean() > 0.85
+
+
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "convnext_atto"])
+def test_a_timm_backbone_is_as_wide_as_it_says(name):
+    network = backbone(name, size=32, channels=1).eval()
+    assert network(torch.zeros(2, 1, 32, 32)).shape == (2, network.width)
+
+
+def test_a_vision_transformer_is_built_for_the_image_size():
+    network = backbone("vit_tiny_patch16_224", size=32)
+    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, network.width)
+
+
+# --- Published weights ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """What a download of ResNet-18's weights would give."""
+    from torchvision.models import resnet18
+
+    weights = resnet18().state_dict()
+    where = "torchvision.models._api.load_state_dict_from_url"
+    monkeypatch.setattr(where, lambda *_, **__: dict(weights))
+    return weights
+
+
+def test_published_weights_are_loaded_where_they_fit(published):
+    network = backbone("resnet18", stem="small", pretrained=True)
+    found = network.state_dict()
+    assert torch.equal(found["layer1.0.conv1.weight"], published["layer1.0.conv1.weight"])
+    assert found["conv1.weight"].shape == (64, 3, 3, 3)
+
+
+def test_the_standard_stem_of_three_channels_keeps_its_published_weights(published):
+    network = backbone("resnet18", stem="standard", pretrained=True)
+    assert torch.equal(network.conv1.weight, published["conv1.weight"])
+
+
+def test_weights_that_cannot_be_fetched_are_named(monkeypatch):
+    def offline(*_, **__):
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(OSError, match=r"resnet18 could not be fetched.*pretrained=False"):
+        backbone("resnet18", stem="small", pretrained=True)
+
+
+def test_timm_weights_that_cannot_be_fetched_are_named(monkeypatch):
+    def offline(*_, **__):
+        raise FileNotFoundError("not in the cache")
+
+    monkeypatch.setattr("timm.create_model", offline)
+    with pytest.raises(OSError, match=r"convnext_atto could not be fetched \(not in the cache\)"):
+        backbone("convnext_atto", pretrained=True)
+
+
+# --- What cannot be built ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("resnet8", "resnet18"), ("resnt50", "resnet50"), ("smal", "small"), ("vit_tny", "vit_t")],
+)
+def test_an_unknown_name_gets_a_suggestion(name, suggestion):
+    with pytest.raises(ValueError, match=rf"name='{name}'.*did you mean .*{suggestion}"):
+        backbone(name, size=32)
+
+
+def test_a_name_like_none_says_where_the_names_are():
+    with pytest.raises(ValueError, match="list_models"):
+        backbone("zzzzzzzzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet18", {}, "stem='auto' .* size="),
+        ("resnet18", {"stem": "tiny"}, "stem='tiny' is unknown; take one of auto, small"),
+        ("resnet18", {"size": 0}, "size=0 must be a whole number"),
+        ("resnet18", {"size": 32, "channels": 0}, "channels=0 must be"),
+        ("resnet18", {"size": True}, "size=True must be"),
+        ("small", {"stem": "standard"}, "one stem"),
+        ("small", {"pretrained": True}, "no published weights"),
+        ("convnext_atto", {"stem": "small"}, "stem='small' exists for resnet18"),
+        ("convnext_atto.nothing", {}, "timm cannot build convnext_atto.nothing"),
+    ],
+)
+def test_bad_arguments_are_named(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        backbone(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("resnet18", "torchvision"), ("convnext_atto", "timm")]
+)
+def test_a_missing_library_says_what_to_install(monkeypatch, name, library):
+    def without(module: str):
+        raise ImportError(f"No module named {module!r}")
+
+    monkeypatch.setattr("flatnce.pretrain.models.backbones.import_module", without)
+    with pytest.raises(ImportError, match=rf"{library}.*pip install 'flatnce\[train\]'"):
+        backbone(name, stem="standard")
+
+
+def test_importing_models_loads_no_image_library(run_python):
+    loaded = run_python("import sys, flatnce.pretrain.models; print(*sys.modules)").split()
+    assert not {"torchvision", "timm", "PIL", "sklearn"} & set(loaded)

@@ -1,0 +1,215 @@
+"""The pages in a real browser: drawn, silent, offline, usable by keyboard and by everyone."""
+
+import base64
+import io
+import threading
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+import made_runs
+from accessibility import PROBLEMS
+from chromium import Chromium
+from export_subjects import write_run
+from flatnce.pretrain.page.compare import compare_page
+from flatnce.pretrain.page.portrait import portray
+from flatnce.pretrain.page.run import page_of_run, run_page
+from flatnce.pretrain.page.serve import serve
+from flatnce.pretrain.runs.log import RunLog
+
+TAB, ENTER = ("Tab", 9), ("Enter", 13, "\r")
+DRAWN = """[...document.querySelectorAll("svg")].map((chart) => ({
+  name: chart.getAttribute("aria-labelledby").split("-title")[0],
+  width: chart.getBoundingClientRect().width,
+  height: chart.getBoundingClientRect().height,
+  marks: chart.querySelectorAll(".line, .marker, .bar").length,
+}))"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with curves, an encoder that was looked at, and evaluations."""
+    place = tmp_path_factory.mktemp("runs") / "first"
+    write_run(place)
+    log = RunLog.reopen(place, kind="train", step=30)
+    for line in made_runs.lines_of():
+        log.log(line)
+    portray(place, device="cpu")
+    return place
+
+
+@pytest.fixture(scope="module")
+def pages(run, tmp_path_factory):
+    place = tmp_path_factory.mktemp("pairs")
+    several = made_runs.write_pairs(place, [0.02, 0.03, 0.01])
+    out = place / "comparison.html"
+    return {"run": run_page(run), "comparison": compare_page(several, out, by=["objective"])}
+
+
+@pytest.fixture(scope="module")
+def windows():
+    """The one window of this file, once a test has opened it: to start a browser takes long."""
+    with ExitStack() as stack:
+        yield stack, []
+
+
+@pytest.fixture
+def chromium(browser, windows, tmp_path_factory):
+    stack, opened = windows
+    if not opened:
+        window = Chromium(browser, tmp_path_factory.mktemp("profile"))
+        opened.append(stack.enter_context(window))
+    opened[0].requests.clear()
+    opened[0].complaints.clear()
+    return opened[0]
+
+
+def asked_elsewhere(window, page) -> list[str]:
+    """What a page asked for besides itself and the pictures inside it."""
+    return [url for url in window.requests if url != page and not url.startswith("data:")]
+
+
+@pytest.mark.parametrize("which", ["run", "comparison"])
+def test_a_page_is_drawn_and_usable_in_both_themes_and_widths(chromium, pages, which):
+    address = pages[which].resolve().as_uri()
+    for dark, width in ((False, 1100), (True, 1100), (False, 420), (True, 420)):
+        chromium.open(address, dark=dark, width=width)
+        charts = chromium.run(DRAWN)
+        assert len(charts) >= 9
+        assert all(chart["marks"] and chart["width"] > 250 for chart in charts), charts
+        assert chromium.run(PROBLEMS) == [], (dark, width)
+    assert chromium.complaints == []
+    assert asked_elsewhere(chromium, address) == []
+
+
+def test_the_embedding_and_the_neighbours_are_on_the_page(chromium, pages):
+    chromium.open(pages["run"].resolve().as_uri())
+    names = [chart["name"] for chart in chromium.run(DRAWN)]
+    assert {"chart-similarities", "chart-embedding"} <= set(names)
+    there = "[...document.images].filter((one) => one.complete && one.naturalWidth === 8).length"
+    assert chromium.run(there) == 6 * (1 + 5)
+
+
+def test_every_table_opens_with_the_keyboard_alone(chromium, pages):
+    chromium.open(pages["comparison"].resolve().as_uri())
+    wanted = chromium.run("document.querySelectorAll('details').length")
+    now = "document.activeElement.tagName + (document.activeElement.getAttribute('role') || '')"
+    for _ in range(200):
+        chromium.press(*TAB)
+        where = chromium.run(now)
+        if where == "BODY":
+            break
+        if where == "SUMMARY":
+            outline = chromium.run("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid", "nobody sees where the focus is"
+            chromium.press(*ENTER)
+    assert chromium.run("document.querySelectorAll('details[open]').length") == wanted > 5
+
+
+CUT = """[...document.querySelectorAll("main > section > .scroll")]
+  .find((one) => one.scrollWidth > one.clientWidth + 40)"""
+
+
+def ends_of_a_cut_table(window) -> tuple:
+    """The colours at the left and right end of the first table that is cut, above its caption."""
+    place = window.run(
+        f"(() => {{ const r = {CUT}.getBoundingClientRect();"
+        "return {x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: 3}; })()"
+    )
+    asked = {"format": "png", "captureBeyondViewport": True, "clip": {**place, "scale": 1}}
+    taken = base64.b64decode(window.ask("Page.captureScreenshot", **asked)["data"])
+    picture = pytest.importorskip("PIL.Image").open(io.BytesIO(taken)).convert("RGB")
+    return picture.getpixel((1, 0)), picture.getpixel((picture.width - 2, 0))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("which", ["run", "comparison"])
+def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, dark):
+    chromium.open(pages[which].resolve().as_uri(), dark=dark, width=400)
+    paper = (22, 24, 27) if dark else (255, 255, 255)
+    left, right = ends_of_a_cut_table(chromium)
+    assert left == paper and max(abs(a - b) for a, b in zip(right, paper, strict=True)) > 40
+    named = f"[{CUT}.getAttribute('role'), {CUT}.getAttribute('aria-label'), {CUT}.tabIndex]"
+    role, label, place = chromium.run(named)
+    assert role == "region" and label and place == 0
+    chromium.run(f"{CUT}.scrollLeft = 1e6")
+    left, right = ends_of_a_cut_table(chromium)
+    assert right == paper and max(abs(a - b) for a, b in zip(left, paper, strict=True)) > 40
+
+
+def test_opened_tables_are_usable_too(chromium, pages):
+    for page in pages.values():
+        chromium.open(page.resolve().as_uri(), width=420)
+        chromium.run("document.querySelectorAll('details').forEach((one) => { one.open = true })")
+        assert chromium.run(PROBLEMS) == []
+
+
+def test_a_screen_reader_is_told_of_every_picture(chromium, pages):
+    chromium.open(pages["run"].resolve().as_uri())
+    nodes = chromium.ask("Accessibility.getFullAXTree")["nodes"]
+    roles = {"image", "img"}
+    named = [n["name"]["value"] for n in nodes if n.get("role", {}).get("value") in roles]
+    assert len(named) >= 36 + 9 and all(named)
+
+
+def test_paper_is_white_and_has_no_closed_drawers(chromium, pages):
+    chromium.open(pages["run"].resolve().as_uri(), dark=True)
+    chromium.ask("Emulation.setEmulatedMedia", media="print")
+    assert chromium.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    drawers = "[...document.querySelectorAll('details')].filter((one) => one.checkVisibility())"
+    assert chromium.run(f"{drawers}.length") == 0
+    assert chromium.run("document.querySelectorAll('svg').length") >= 9
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("<h1>A</h1><h3>B</h3>", "skips a level"),
+        ("<img src='data:image/png;base64,'>", "without words"),
+        ("<table><tbody><tr><td>1</td></tr></tbody></table>", "without headers"),
+        ("<p style='color: #999; background: white'>faint</p>", "contrast 2.8"),
+        ("<svg><text>a</text></svg>", "chart without role"),
+        ("<div tabindex='0'>a</div>", "has no name"),
+        ("<p style='width: 3000px'>a</p>", "wider"),
+    ],
+)
+def test_the_checker_sees_what_is_wrong(chromium, tmp_path, body, said):
+    page = tmp_path / "bad.html"
+    page.write_text(f"<!DOCTYPE html><html lang='en'><title>T</title><main>{body}</main></html>")
+    chromium.open(page.as_uri())
+    assert any(said in problem for problem in chromium.run(PROBLEMS))
+
+
+def test_the_window_sees_a_request_and_an_error(chromium, tmp_path):
+    page = tmp_path / "bad.html"
+    page.write_text("<img src='http://example.invalid/x.png'><script>undefined_name()</script>")
+    chromium.open(page.as_uri())
+    assert chromium.complaints
+    assert asked_elsewhere(chromium, page.as_uri()) == ["http://example.invalid/x.png"]
+
+
+def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_path):
+    place = made_runs.write_run(tmp_path / "going", finished=False)
+    with serve([place], lambda: page_of_run(place)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        chromium.open(address)
+        chromium.run("document.querySelector('details').open = true")
+        chromium.run("document.querySelectorAll('summary')[1].focus()")
+        before = chromium.run("document.getElementById('lead').textContent")
+        log = RunLog.reopen(place, kind="train", step=made_runs.STEPS)
+        log.log({**next(iter(made_runs.lines_of(steps=[440]))), "epoch": 4.4})
+        chromium.until(
+            lambda: chromium.run("document.getElementById('lead').textContent") != before
+        )
+        assert "epoch 4.40" in chromium.run("document.getElementById('lead').textContent")
+        assert chromium.run("document.querySelectorAll('details[open]').length") == 1
+        assert chromium.run("document.querySelector('details').open") is True
+        focused = "[...document.querySelectorAll('summary')].indexOf(document.activeElement)"
+        assert chromium.run(focused) == 1
+        assert chromium.run(PROBLEMS) == []
+        server.shutdown()
+    chromium.until(lambda: "stopped" in chromium.run("document.body.innerText"))
+    hosts = {urlsplit(url).hostname for url in chromium.requests if url.startswith("http")}
+    assert hosts == {"127.0.0.1"}

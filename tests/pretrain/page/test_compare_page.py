@@ -1,0 +1,280 @@
+"""Runs compared: groups, pairs, intervals, and the page that says so."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flatnce.pretrain.page.compare import compare_page, differences_of, pictures_of_runs
+from flatnce.pretrain.page.compare_figures import overlaid
+from flatnce.pretrain.page.groups import group_runs
+from flatnce.pretrain.page.paired import Paired, paired, seeds_needed
+from flatnce.pretrain.page.settings import flat
+from flatnce.pretrain.runs.log import RunLog, read_run
+from made_runs import config_of, write_pairs, write_run
+
+
+def page(runs, tmp_path, **asked) -> str:
+    return compare_page(runs, tmp_path / "comparison.html", **asked).read_text(encoding="utf-8")
+
+
+def difference(runs, measure="linear on digits", **asked) -> dict:
+    return next(one for one in differences_of(runs, **asked) if measure in one["measure"])
+
+
+# Pairs and intervals.
+
+
+def test_the_interval_is_the_paired_t_tests():
+    first, second = [3.1, 4.0, 5.5, 2.2], [1.0, 2.5, 3.0, 2.0]
+    found = paired(dict(enumerate(first)), dict(enumerate(second)))
+    low, high = stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.settled == (stats.ttest_rel(first, second).pvalue < 0.05)
+
+
+def test_only_shared_seeds_are_paired():
+    found = paired({0: 1.0, 1: 2.0, 7: 50.0}, {1: 1.5, 0: 0.0, 9: -50.0})
+    assert found.pairs == 2 and found.mean == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("shared, mean", [({}, None), ({0: 1.0}, 0.5)])
+def test_fewer_than_two_pairs_have_no_interval(shared, mean):
+    found = paired({key: value + 0.5 for key, value in shared.items()}, shared)
+    assert found == Paired(len(shared), mean) and not found.settled
+
+
+@pytest.mark.parametrize("mean, sd", [(0.5, 1.0), (1.0, 1.0), (-0.2, 0.5)])
+def test_seeds_needed_find_the_difference_in_four_of_five_cases(mean, sd):
+    n = seeds_needed(mean, sd)
+    draws = np.random.default_rng(0).normal(mean, sd, (4000, n))
+    found = (stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05).mean()
+    assert found == pytest.approx(0.8, abs=0.05)
+    fewer = np.random.default_rng(1).normal(mean, sd, (4000, n - 2))
+    assert (stats.ttest_1samp(fewer, 0, axis=1).pvalue < 0.05).mean() < found
+
+
+@pytest.mark.parametrize("mean, needed", [(0.0, None), (1e-6, None), (1e6, 4)])
+def test_what_cannot_or_need_not_be_settled(mean, needed):
+    assert seeds_needed(mean, 1.0, 3) == needed
+
+
+def test_an_open_question_needs_more_seeds_than_there_are():
+    found = paired({0: 1.0, 1: -0.5, 2: 0.8}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert not found.settled and found.needed > 3
+
+
+# Groups.
+
+
+def test_groups_are_made_by_what_differs_but_the_seed(tmp_path):
+    runs = [read_run(run) for run in write_pairs(tmp_path, [0.1, 0.2])]
+    groups, names, others = group_runs(runs)
+    assert names == ["objective"] and others == []
+    assert [group.name for group in groups] == ["InfoNCE", "FlatNCE"]
+    assert [len(group.members) for group in groups] == [2, 2]
+
+
+@pytest.mark.parametrize("against, first", [(None, "InfoNCE"), ("flatnce", "FlatNCE")])
+def test_the_group_to_compare_with_comes_first(tmp_path, against, first):
+    runs = write_pairs(tmp_path, [0.1, 0.2])
+    found = differences_of(list(reversed(runs)), against=against)
+    assert {one["against"] for one in found} == {first}
+
+
+def test_what_else_differs_is_paired_and_said(tmp_path):
+    """FlatNCE is better by 0.1 at every batch size, which itself moves both by 0.2."""
+    runs = []
+    for objective, gain in (("infonce", 0.0), ("flatnce", 0.1)):
+        for size, more in ((32, 0.0), (64, 0.2)):
+            for seed in (0, 1):
+                shift = gain + more + 0.001 * seed * (1 + gain)
+                place = tmp_path / f"{objective}-{size}-{seed}"
+                runs.append(write_run(place, objective, seed, shift, batch_size=size))
+    found = difference(runs, by=["objective"])
+    assert found["pairs"] == 4 and found["mean"] == pytest.approx(0.1, abs=1e-3)
+    assert found["settled"]
+    assert "Inside the groups, batch size differs too" in page(runs, tmp_path, by=["objective"])
+
+
+def test_long_names_of_groups_get_a_letter_in_charts(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{o}-{size}", o, 0, 0.1, batch_size=size)
+        for o in ("infonce", "flatnce")
+        for size in (32, 64)
+    ]
+    groups, _, _ = group_runs([read_run(run) for run in runs])
+    assert groups[0].name == "A: InfoNCE, batch size 32"
+    lines = overlaid(groups)[0].lines
+    assert [line.label for line in lines] == ["A", "B", "C", "D"]
+    spelt = pictures_of_runs(runs)[0].lines  # for papers, where no list stands beside it
+    assert [line.label for line in spelt] == [group.name for group in groups]
+
+
+def test_a_page_of_long_names_says_each_once_and_then_what_differs(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{o}-{size}-{seed}", o, seed, 0.1 * seed, batch_size=size)
+        for o in ("infonce", "flatnce")
+        for size in (32, 64)
+        for seed in (0, 1)
+    ]
+    html = page(runs, tmp_path)
+    assert "<h1>Comparison of 4 groups by objective, batch size</h1>" in html
+    lead = html[html.index('id="lead"') : html.index("</header>")]
+    assert (
+        "A: InfoNCE, batch size 32 (2 seeds); B: as A but batch size 64 (2 seeds); C: as A "
+        in lead
+    )
+    assert "D: FlatNCE, batch size 64 (2 seeds)." in lead
+    settled = html[html.index("What is settled") : html.index("Seeds pooled")]
+    assert "B minus A is" in settled and "D minus A is" in settled and "InfoNCE" not in settled
+    assert settled.count("Linear on digits, test images.</strong>") == 1
+
+
+def test_few_short_names_stay_in_the_title(tmp_path):
+    html = page(write_pairs(tmp_path, [0.1, 0.2]), tmp_path)
+    assert "<h1>Comparison: InfoNCE against FlatNCE</h1>" in html
+    assert "FlatNCE minus InfoNCE is" in html
+
+
+def test_a_title_names_no_more_settings_than_it_has_room_for(tmp_path):
+    for number, name in enumerate("ab"):
+        config = config_of(("infonce", "flatnce")[number], batch_size=32 + number)
+        config["loss"] |= {"temperature": 0.1 + number, "gamma": number}
+        config["model"] |= {"head_out": number}
+        RunLog(tmp_path / name, kind="train", config=config)
+    html = page([tmp_path / "a", tmp_path / "b"], tmp_path)
+    title = html[html.index("<h1>") : html.index("</h1>")]
+    assert title.startswith("<h1>Comparison of 2 groups by ") and title.endswith(" and 2 more")
+
+
+def test_what_no_run_says_of_its_origin_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("flatnce.environment._commit", lambda: None)
+    html = page(write_pairs(tmp_path, [0.1]), tmp_path)
+    assert "<dt>flatnce</dt>" in html and "<dt>Commit</dt>" not in html
+    assert "unknown" not in html
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
+    runs = [write_run(tmp_path / f"r{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
+    html = page(runs, tmp_path)
+    assert "3 runs in 1 groups" in html and "nothing to compare it with" in html
+    assert f"{80:.2f} ± {10:.2f} % (3)" in html  # the linear probe, pooled
+
+
+def test_how_runs_are_kept_is_not_compared(tmp_path):
+    for name, keep in (("a", 3), ("b", None)):
+        config = config_of(seed=len(name)) | {"watch": {"keep": keep}}
+        config["run"] = {**config["run"], "seed": 0 if name == "a" else 1}
+        RunLog(tmp_path / name, kind="train", config=config)
+    _, names, _ = group_runs([read_run(tmp_path / name) for name in "ab"])
+    assert names == []
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({"by": ["objectiv"]}, "did you mean 'objective'"),
+        ({"by": ["seed"]}, "seeds are pooled"),
+        ({"against": "dcl"}, "there are infonce, flatnce"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, asked, said):
+    with pytest.raises(ValueError, match=said):
+        differences_of(write_pairs(tmp_path, [0.1]), **asked)
+
+
+def test_one_run_twins_and_other_kinds_are_refused(tmp_path):
+    first, twin = write_run(tmp_path / "first"), write_run(tmp_path / "twin")
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    with pytest.raises(ValueError, match="at least two"):
+        differences_of([first])
+    with pytest.raises(ValueError, match="the same settings and seed"):
+        differences_of([first, twin])
+    with pytest.raises(ValueError, match="kind 'demo'"):
+        differences_of([first, tmp_path / "demo"])
+
+
+def test_too_many_groups_are_refused(tmp_path):
+    runs = [write_run(tmp_path / f"b{n}", batch_size=n, finished=False) for n in range(2, 15)]
+    with pytest.raises(ValueError, match="13 groups"):
+        differences_of(runs)
+
+
+def test_settings_are_flat():
+    assert flat(config_of(seed=3))["seed"] == 3
+
+
+# Numbers and words.
+
+
+def test_differences_are_those_of_the_runs(tmp_path):
+    given = [0.02, 0.03, 0.01, 0.02]
+    found = difference(write_pairs(tmp_path, given))
+    assert found["mean"] == pytest.approx(0.02) and found["pairs"] == 4
+    half = stats.t.ppf(0.975, 3) * statistics.stdev(given) / math.sqrt(4)
+    assert found["interval"] == pytest.approx([0.02 - half, 0.02 + half])
+    assert found["settled"] and found["seeds_needed"] is None
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ([0.02, 0.03, 0.01, 0.02], "settled: higher"),
+        ([-0.02, -0.021, -0.019], "settled: lower"),
+        ([0.04, -0.02, 0.01], "more seeds would settle it"),
+        ([0.02], "one seed: too few to tell"),
+        ([0.02, 0.03], "2 pairs are very few"),
+    ],
+)
+def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
+    assert said in page(write_pairs(tmp_path, given), tmp_path)
+
+
+def test_seeds_that_no_two_groups_share_are_said(tmp_path):
+    runs = [write_run(tmp_path / "a", "infonce", 0), write_run(tmp_path / "b", "flatnce", 1)]
+    assert "No seed is in two groups" in page(runs, tmp_path)
+
+
+def test_an_unfinished_run_is_drawn_but_not_counted(tmp_path):
+    runs = write_pairs(tmp_path, [0.02, 0.03])
+    runs.append(write_run(tmp_path / "going", "flatnce", 2, finished=False))
+    assert difference(runs)["pairs"] == 2
+    html = page(runs, tmp_path)
+    assert "unfinished, not in the tables" in html and "FlatNCE (3 seeds)" in html
+
+
+def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):
+    runs = [write_run(tmp_path / o, o, finished=False) for o in ("infonce", "flatnce")]
+    html = page(runs, tmp_path)
+    assert "No run has finished" in html and "<svg" in html and "Seeds pooled" not in html
+
+
+def test_curves_are_means_with_their_spread(tmp_path):
+    charts = {chart.name: chart for chart in pictures_of_runs(write_pairs(tmp_path, [0.1, 0.3]))}
+    infonce, flatnce = charts["knn"].lines
+    # Seed 1 lies 0.01 above seed 0, and FlatNCE 0.1 and 0.3 above InfoNCE.
+    assert infonce.y[-1] == pytest.approx(0.9 + 0.005)
+    assert flatnce.y[-1] == pytest.approx(0.9 + 0.205)
+    assert flatnce.spread[-1] == pytest.approx(0.21 / math.sqrt(2))
+
+
+def test_what_was_set_alike_is_not_drawn(tmp_path):
+    names = [chart.name for chart in pictures_of_runs(write_pairs(tmp_path, [0.1]))]
+    assert "loss" in names and "temperature" not in names
+
+
+def test_a_file_of_someone_else_is_not_replaced(tmp_path):
+    runs = write_pairs(tmp_path, [0.1])
+    (tmp_path / "comparison.html").write_text("<p>mine</p>")
+    with pytest.raises(ValueError, match="never replaced"):
+        page(runs, tmp_path)
+    assert (tmp_path / "comparison.html").read_text() == "<p>mine</p>"
+
+
+def test_our_own_page_is_replaced(tmp_path):
+    runs = write_pairs(tmp_path, [0.1])
+    first = page(runs, tmp_path)
+    assert page(runs, tmp_path) == first

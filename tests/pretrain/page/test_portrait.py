@@ -1,0 +1,266 @@
+"""The encoder looked at: what is measured, and what the page makes of it."""
+
+import base64
+import io
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import made_runs
+from export_subjects import write_run
+from flatnce.pretrain.data import ImageSet
+from flatnce.pretrain.page.portrait import PortraitOptions, is_current, portray
+from flatnce.pretrain.page.portrait_pictures import picture_of
+from flatnce.pretrain.page.portrait_projection import project
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.page.run_portrait import _kinds
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.checkpoint import NoCheckpoint
+from flatnce.pretrain.runs.log import RunLog
+from flatnce.report.gallery import Picture
+from tiny_sets import write_image
+
+FEW = PortraitOptions(images=60, queries=3, neighbours=2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "first"
+    write_run(place)
+    portray(place, FEW, device="cpu")
+    return place
+
+
+@pytest.fixture(scope="module")
+def portrait(run):
+    return json.loads((run / "portrait.json").read_text(encoding="utf-8"))
+
+
+def test_it_is_of_the_newest_checkpoint_and_of_test_images(portrait):
+    assert (portrait["step"], portrait["part"], portrait["data"]) == (30, "test", "digits")
+    assert portrait["images"] == len(portrait["projection"]["x"]) == 60
+
+
+@pytest.mark.parametrize("kind, pairs", [("positive", 60), ("negative", 60 * 59)])
+def test_histograms_hold_every_pair_once(portrait, kind, pairs):
+    found = portrait["similarities"]
+    assert found[f"{kind}_pairs"] == pairs
+    assert sum(found[kind]) == pytest.approx(1, abs=1e-4)
+    middles = [(a + b) / 2 for a, b in zip(found["edges"], found["edges"][1:], strict=False)]
+    mean = sum(m * share for m, share in zip(middles, found[kind], strict=True))
+    assert mean == pytest.approx(found[f"{kind}_mean"], abs=0.021)  # half a bin and rounding
+
+
+def test_views_of_one_image_are_more_alike_than_of_two(portrait):
+    found = portrait["similarities"]
+    assert found["positive_mean"] > found["negative_mean"]
+
+
+def test_neighbours_are_ordered_and_of_several_classes(portrait):
+    queries = portrait["neighbours"]
+    assert len({query["label"] for query in queries}) == 3
+    for query in queries:
+        cosines = [near["similarity"] for near in query["neighbours"]]
+        assert cosines == sorted(cosines, reverse=True) and max(cosines) <= 1.0001
+    assert 0 < portrait["nearest_same"] <= 1
+
+
+def test_the_same_twice(run, portrait):
+    portray(run, FEW, device="cpu")
+    assert json.loads((run / "portrait.json").read_text(encoding="utf-8")) == portrait
+
+
+def test_an_untrained_step_is_another_portrait(tmp_path, portrait):
+    place = write_run(tmp_path / "first")
+    found = json.loads(portray(place, FEW, step=0, device="cpu").read_text(encoding="utf-8"))
+    assert found["step"] == 0
+    assert found["similarities"] != portrait["similarities"]
+
+
+def test_it_is_current_until_options_or_checkpoint_change(run):
+    assert is_current(run, FEW) and is_current(run, FEW, 30)
+    assert not is_current(run, FEW, 0)
+    assert not is_current(run, PortraitOptions(images=61))
+    assert not is_current(run.parent, FEW)
+
+
+def test_without_pictures_the_page_has_words(tmp_path):
+    place = write_run(tmp_path / "first")
+    portray(place, PortraitOptions(images=40, pictures=False), device="cpu")
+    html = run_page(place).read_text(encoding="utf-8")
+    assert "Nearest neighbours" in html and "<img" not in html
+
+
+def test_the_page_shows_it(run):
+    html = run_page(run).read_text(encoding="utf-8")
+    assert "The checkpoint of step 30, seen through 60 test images of digits" in html
+    assert html.count("<img ") == 3 * (1 + 2)
+    assert "Memory of training, estimated" in html
+    for name in ("similarities", "embedding"):
+        assert f'aria-labelledby="chart-{name}-title' in html
+    assert len(html) < 300_000
+
+
+def test_the_picture_of_another_class_is_marked_in_words(run, portrait):
+    html = run_page(run).read_text(encoding="utf-8")
+    others = sum(
+        near["label"] != query["label"]
+        for query in portrait["neighbours"]
+        for near in query["neighbours"]
+    )
+    assert len(re.findall(r'<td class="other">.*?≠ ', html)) == others
+
+
+def test_a_page_without_it_says_how_to_get_it(tmp_path):
+    html = run_page(made_runs.write_run(tmp_path / "plain")).read_text(encoding="utf-8")
+    assert "flatnce report plain" in html and "<img" not in html
+
+
+def test_a_long_run_with_a_full_portrait_stays_small(tmp_path, portrait):
+    place = made_runs.write_run(tmp_path / "long", finished=False)
+    log = RunLog.reopen(place, kind="train", step=0)
+    for line in made_runs.lines_of(steps=range(10, 10_001, 10)):
+        log.log(line)
+    many, picture = 1000, "data:image/jpeg;base64," + "A" * 5000
+    across = [0.001 * n for n in range(many)]
+    points = {"x": across, "y": across, "labels": [n % 10 for n in range(many)]}
+    near = [{"label": "1", "picture": picture, "similarity": 0.9}] * 5
+    full = portrait | {"projection": portrait["projection"] | points}
+    full["neighbours"] = [{"label": "1", "picture": picture, "neighbours": near}] * 6
+    (place / "portrait.json").write_text(json.dumps(full))
+    assert 300_000 < run_page(place).stat().st_size < 1_000_000
+
+
+def test_a_damaged_portrait_is_named(tmp_path):
+    place = made_runs.write_run(tmp_path / "plain")
+    (place / "portrait.json").write_text("{")
+    with pytest.raises(ValueError, match=r"portrait\.json is damaged.*remove it"):
+        run_page(place)
+
+
+@pytest.mark.parametrize("written", ["[1]", "{}", "3"])
+def test_a_file_that_is_no_portrait_is_named_and_not_current(written, tmp_path):
+    place = made_runs.write_run(tmp_path / "plain")
+    (place / "portrait.json").write_text(written)
+    assert not is_current(place, PortraitOptions())
+    with pytest.raises(ValueError, match=r"portrait\.json is no portrait.*remove it"):
+        run_page(place)
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(NoCheckpoint):
+        portray(write_run(tmp_path / "bare", steps=(), finished=False), device="cpu")
+
+
+def test_a_diverged_encoder_is_named_and_writes_nothing(tmp_path):
+    place = write_run(tmp_path / "first", steps=(0,))
+    found = checkpoint.load(place / "checkpoints")
+    broken = {
+        name: torch.full_like(weight, torch.nan) if weight.is_floating_point() else weight
+        for name, weight in found.weights.items()
+    }
+    checkpoint.save(place / "checkpoints", 1, broken, found.state)
+    with pytest.raises(ValueError, match=r"NaN or infinite values.*earlier checkpoint"):
+        portray(place, FEW, device="cpu")
+    assert not (place / "portrait.json").exists()
+
+
+def test_images_without_labels_are_looked_at_without_classes(tmp_path):
+    for number in range(12):
+        write_image(tmp_path / "photos" / f"{number}.png", seed=number)
+    asked = {"data": str(tmp_path / "photos"), "workers": 0, "batch_size": 8, "decode_size": 16}
+    place = write_run(tmp_path / "first", channels=3, **asked)
+    found = json.loads(portray(place, FEW, device="cpu").read_text(encoding="utf-8"))
+    assert (found["part"], found["images"], found["classes"]) == ("training", 12, [])
+    assert found["nearest_same"] is None and found["neighbours"][0]["label"] is None
+    html = run_page(place).read_text(encoding="utf-8")
+    assert "12 training images of" in html and "as none with labels are held out" in html
+    assert html.count("<img ") == 3 * (1 + 2) and "≠" not in html
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"images": 3}, "images=3 must be at least 10"),
+        ({"projection": "tsne"}, "auto, pca or umap"),
+        ({"queries": 0}, "queries=0"),
+    ],
+)
+def test_options_are_checked(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        PortraitOptions(**wrong)
+
+
+# The plane.
+
+
+def test_principal_components_hold_distances_of_points_in_a_plane():
+    basis, _ = torch.linalg.qr(torch.randn(5, 2))
+    flat = torch.randn(20, 2) @ basis.T
+    found = project(flat, "pca")
+    placed = torch.tensor([found["x"], found["y"]]).T
+    ours, theirs = (torch.cdist(points, points) for points in (placed, flat))
+    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
+    assert sum(found["shares"]) == pytest.approx(1)
+    assert found["shares"][0] >= found["shares"][1]
+
+
+def test_umap_is_taken_where_it_is_installed(monkeypatch):
+    class Mapper:
+        def __init__(self, random_state, n_jobs):
+            self.seed = random_state
+
+        def fit_transform(self, rows):
+            return rows[:, :2] + self.seed
+
+    module = SimpleNamespace(UMAP=Mapper, __spec__=SimpleNamespace(name="umap"))
+    monkeypatch.setitem(sys.modules, "umap", module)
+    rows = torch.arange(12.0).reshape(4, 3)
+    found = project(rows, "auto", seed=5)
+    assert found["method"] == "UMAP" and found["x"] == [5.0, 8.0, 11.0, 14.0]
+    assert project(rows, "pca")["method"] == "PCA"
+
+
+def test_umap_that_is_not_there_is_named_with_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    monkeypatch.setattr("flatnce.pretrain.page.portrait_projection.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install umap-learn"):
+        project(torch.randn(5, 3), "umap")
+    assert project(torch.randn(5, 3), "auto")["method"] == "PCA"
+
+
+@pytest.mark.parametrize("rows", [torch.zeros(2, 3), torch.full((5, 3), torch.nan)])
+def test_rows_that_cannot_be_placed_are_refused(rows):
+    with pytest.raises(ValueError, match="at least 3 finite rows"):
+        project(rows)
+
+
+# Small things.
+
+
+@pytest.mark.parametrize(
+    "shape, kind, size", [((3, 32, 32), "PNG", (32, 32)), ((3, 96, 48), "JPEG", (32, 64))]
+)
+def test_pictures_are_small_and_keep_their_shape(shape, kind, size):
+    image = pytest.importorskip("PIL.Image", reason="no pillow to look at the picture with")
+    pixels = torch.randint(0, 256, (1, *shape), dtype=torch.uint8)
+    text = picture_of(ImageSet(pixels, torch.tensor([0]), ("a",)), 0)
+    with image.open(io.BytesIO(base64.b64decode(text.partition(",")[2]))) as found:
+        assert (found.format, found.size) == (kind, size)
+    assert len(text) < 6000
+
+
+def test_rare_classes_share_a_colour():
+    classes = [str(number) for number in range(30)]
+    labels = [*range(30), *range(11)]
+    found = _kinds(labels, classes)
+    assert len(set(found)) == 12 and found[0] == "0" and found[29] == "other classes"
+
+
+def test_only_pictures_inside_the_page_are_shown():
+    with pytest.raises(ValueError, match="data:"):
+        Picture("http://example.invalid/x.png", "", "")

@@ -1,0 +1,374 @@
+"""The page of a training run, from run directories written by hand."""
+
+import math
+import re
+from html.parser import HTMLParser
+from importlib.metadata import version
+from xml.etree import ElementTree
+
+import pytest
+
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.log import RunLog, add_evaluation
+from flatnce.report.bars import Bars, bar_chart
+from flatnce.report.chart import Axis, Line, line_chart
+from flatnce.report.scatter import Cloud, Fit, scatter_chart
+
+CEILING, POOL_CEILING = math.log(63), math.log(10_000)
+CONFIG = {
+    "data": {"data": "cifar10", "root": None},
+    "model": {"backbone": "resnet18"},
+    "loss": {"objective": "infonce", "temperature": 0.1},
+    "run": {"epochs": 4, "batch_size": 32, "seed": 7},
+}
+CHARTS = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
+
+
+def train_line(step: int, **changes) -> dict:
+    epoch = step / 100
+    loss = CEILING * math.exp(-epoch)
+    found = {
+        "kind": "train",
+        "step": step,
+        "epoch": epoch,
+        "loss": loss,
+        "mi": CEILING - loss,
+        "mi_ceiling": CEILING,
+        "ess": 0.2 + 0.05 * epoch,
+        "ess_with_positive": 0.05 - 0.005 * epoch,
+        "gain": math.exp(-epoch),
+        "saturated": 0.1 * epoch,
+        "top1": 0.9,
+        "negatives": 62.0,
+        "temperature": 0.1,
+        "rate": 0.06 * math.cos(epoch / 4 * math.pi / 2),
+        "images_per_second": 12_000.0,
+        "seconds": 30.0 * epoch,
+        "effective_rank": 17.2,
+    }
+    return found | changes
+
+
+def watch_line(step: int, **changes) -> dict:
+    epoch = step / 100
+    found = {
+        "kind": "watch",
+        "step": step,
+        "epoch": epoch,
+        "knn": 0.3 + 0.1 * epoch,
+        "pool_mi": 2 + epoch,
+        "pool_mi_at_temperature": 1 + epoch,
+        "pool": 10_000,
+        "pool_ceiling": POOL_CEILING,
+        "seconds": 1.0,
+    }
+    return found | changes
+
+
+VERDICT = {
+    "kind": "verdict",
+    "step": 300,
+    "verdict": "saturated",
+    "since": 280,
+    "evidence": "MI 4.0 of 4.1 nats",
+    "remedies": ["replace the loss by FlatNCE"],
+}
+EVALUATION = {
+    "name": "linear",
+    "data": "cifar10",
+    "protocol": {"name": "linear", "data": "cifar10"},
+    "step": 400,
+    "top1": 0.7543,
+    "top5": 0.99,
+    "interval": [0.745, 0.763],
+    "test_images": 10_000,
+}
+
+
+OTHERS = [
+    {"name": "transfer-linear", "data": "voc2007", "map": 0.6, "protocol": {"name": "transfer"}},
+    {"name": "mi", "data": "cifar10", "pool_mi": 5.0, "pool_ceiling": 9.21, "protocol": {}},
+]
+
+
+def write(folder, lines, finished=True):
+    log = RunLog(folder, kind="train", config=CONFIG, seeds=[7])
+    for line in lines:
+        log.log(line)
+    if finished:
+        last = "saturated since step 280: MI 4.07 of 4.14 nats; do one of: replace the loss"
+        log.finish({"step": 400, "seconds": 121.0, "images_per_second": 11_900.0, "verdict": last})
+    return folder
+
+
+def whole_run(folder, steps=range(10, 401, 10), finished=True):
+    lines = [train_line(step) for step in steps]
+    lines += [watch_line(step) for step in range(100, 401, 100)]
+    return write(
+        folder, [*lines, {**VERDICT, "verdict": "healthy", "step": 20}, VERDICT], finished
+    )
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory) -> str:
+    folder = whole_run(tmp_path_factory.mktemp("runs") / "first")
+    for result in (EVALUATION, *OTHERS):
+        add_evaluation(folder, result)
+    return run_page(folder).read_text(encoding="utf-8")
+
+
+def charts_of(html: str) -> dict[str, ElementTree.Element]:
+    found = [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", html, re.S)]
+    return {re.sub(r"^chart-|-title .*$", "", c.get("aria-labelledby")): c for c in found}
+
+
+def words_of(chart: ElementTree.Element) -> list[str]:
+    return [text.text for text in chart.iter("text")]
+
+
+class Rows(HTMLParser):
+    """The cells of every table row."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.cell = [], False
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        self.cell = tag in ("td", "th")
+
+    def handle_endtag(self, tag):
+        self.cell = False
+
+    def handle_data(self, data):
+        if self.cell:
+            self.rows[-1].append(data)
+
+
+def row_of(html: str, start: str) -> list[str]:
+    parser = Rows()
+    parser.feed(html)
+    return next(row for row in parser.rows if row and row[0].startswith(start))
+
+
+def test_every_measure_has_its_chart_in_reading_order(html):
+    assert tuple(charts_of(html)) == CHARTS
+
+
+@pytest.mark.parametrize(
+    "chart, labels",
+    [
+        ("loss", ["log 63"]),
+        ("mi", ["log 63"]),
+        ("pool-mi", ["log 10,000", "best scale", "as trained"]),
+        ("ess", ["negatives", "with positive"]),
+    ],
+)
+def test_charts_name_their_lines_and_ceilings(html, chart, labels):
+    words = words_of(charts_of(html)[chart])
+    assert all(label in words for label in labels)
+
+
+@pytest.mark.parametrize("chart, ceiling", [("mi", CEILING), ("pool-mi", POOL_CEILING)])
+def test_a_ceiling_is_drawn_where_it_lies(html, chart, ceiling):
+    """Above every point of the curve, as far as the scale of the ticks says."""
+    drawn = charts_of(html)[chart]
+    line = float(drawn.find(".//line[@class='reference']").get("y1"))
+    ticks = {
+        float(text.text): float(text.get("y")) - 4.5
+        for text in drawn.iter("text")
+        if text.get("text-anchor") == "end"
+    }
+    low, high = min(ticks), max(ticks)
+    share = (ticks[low] - line) / (ticks[low] - ticks[high])
+    assert low + share * (high - low) == pytest.approx(ceiling, abs=0.03)
+
+
+def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
+    words = ("Saturated since step 280: MI 4.07", "From step 300 on", "From step 20 on")
+    places = [html.index(word) for word in (*words, "Key numbers", "<svg")]
+    assert places == sorted(places)
+    assert "Do one of: replace the loss by FlatNCE." in html
+
+
+@pytest.mark.parametrize(
+    "start, cells",
+    [
+        ("kNN at the last watch (held-out training images, not a result)", ["70.00 %", "100 %"]),
+        ("K-sample MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
+        ("Large-pool MI, best", ["6.000 nats", f"{POOL_CEILING:.3f} nats"]),
+        ("Time", ["2 min 1 s"]),
+        ("Images a second, everything included", ["11,900"]),
+        ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),
+        ("transfer", ["voc2007", "mAP 60.00 %"]),
+        ("mi", ["cifar10", "5.00 of 9.21 nats"]),
+        ("backbone", ["resnet18"]),
+        ("root", ["not set"]),
+    ],
+)
+def test_tables_hold_the_numbers_of_the_run(html, start, cells):
+    assert row_of(html, start)[1 : len(cells) + 1] == cells
+
+
+def test_the_page_says_which_knn_is_the_result(html):
+    said = html[html.index("<h2>Evaluations") : html.index("<h2>During training")]
+    assert "The result.</strong> These are the results to quote" in said
+    assert "kNN among the key numbers and during training" in said and "not a result" in said
+    assert "<strong>kNN on the way</strong>" in html and "so it is no result" in html
+
+
+def test_without_a_watch_there_is_no_other_knn_to_warn_of(tmp_path):
+    folder = write(tmp_path / "unwatched", [train_line(10)])
+    add_evaluation(folder, EVALUATION)
+    html = run_page(folder).read_text(encoding="utf-8")
+    assert "results to quote" in html and "not a result" not in html
+
+
+def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("flatnce.environment._commit", lambda: None)
+    html = run_page(write(tmp_path / "installed", [train_line(10)])).read_text(encoding="utf-8")
+    assert f"<dt>flatnce</dt><dd>{version('flatnce')}</dd>" in html
+    monkeypatch.setattr("flatnce.environment._commit", lambda: "0123abc")
+    html = run_page(write(tmp_path / "checkout", [train_line(10)])).read_text(encoding="utf-8")
+    assert f"<dt>flatnce</dt><dd>{version('flatnce')}, commit 0123abc</dd>" in html
+
+
+def test_of_a_verdict_that_always_changes_the_newest_are_listed(tmp_path):
+    changes = [{**VERDICT, "step": step} for step in range(1, 501)]
+    html = run_page(write(tmp_path / "run", [train_line(500), *changes])).read_text("utf-8")
+    assert "From step 500 on" in html and "From step 481 on" in html
+    assert "From step 480 on" not in html and "480 more are in metrics.jsonl." in html
+
+
+def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
+    folder = whole_run(tmp_path / "cut", range(10, 101, 10), finished=False)
+    add_evaluation(folder, EVALUATION)  # which makes a results.json
+    html = run_page(folder).read_text(encoding="utf-8")
+    assert "Unfinished: this page shows what was measured until epoch 1.00 of 4" in html
+    assert "So far, with the numbers of step 300" in html and "75.43 %" in html
+
+
+def test_a_run_that_measured_nothing_gets_a_page(tmp_path):
+    html = run_page(write(tmp_path / "empty", [], finished=False)).read_text(encoding="utf-8")
+    assert "until no epoch" in html and "<svg" not in html
+
+
+def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
+    lines = [train_line(10), train_line(20, loss=None), watch_line(20), train_line(30)]
+    del lines[2]["knn"]
+    html = run_page(write(tmp_path / "gaps", lines)).read_text(encoding="utf-8")
+    found = charts_of(html)
+    assert "knn" not in found and "kNN on the way" not in html
+    assert "kNN at the last watch" not in html
+    assert len(found["loss"].find(".//polyline").get("points").split()) == 2
+
+
+def test_a_ceiling_that_moves_is_a_curve(tmp_path):
+    lines = [train_line(s, mi_ceiling=math.log(63 + s), negatives=62 + s) for s in (10, 20, 30)]
+    found = charts_of(run_page(write(tmp_path / "queue", lines)).read_text(encoding="utf-8"))
+    assert len(found["mi"].findall(".//polyline")) == 2
+    assert "log 93" in words_of(found["mi"])
+
+
+def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path):
+    folder = write(tmp_path / "long", [train_line(step) for step in range(1, 1001)])
+    page = run_page(folder)
+    loss = charts_of(page.read_text(encoding="utf-8"))["loss"]
+    assert "120 of 1000 measurements are drawn" in page.read_text(encoding="utf-8")
+    assert len(loss.find(".//polyline").get("points").split()) == 120
+    ends = loss.find("desc").text
+    assert f"from {train_line(1)['loss']:.3g} to {train_line(1000)['loss']:.3g}" in ends
+    assert page.stat().st_size < 300_000
+
+
+def test_another_kind_of_run_is_refused(tmp_path):
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    with pytest.raises(ValueError, match=r"kind 'demo'.*flatnce train"):
+        run_page(tmp_path / "demo")
+
+
+def test_the_page_loads_no_torch(run_python):
+    assert run_python("import sys, flatnce.report; print('torch' in sys.modules)") == "False\n"
+
+
+# Chart kinds.
+
+
+def scatter(**changes) -> ElementTree.Element:
+    clouds = [
+        Cloud("InfoNCE", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 0),
+        Cloud("FlatNCE", [2.0, 4.0], [4.5, 8.0], 1),
+    ]
+    given = {"clouds": clouds, "x": Axis("MI"), "y": Axis("top-1"), "fit": Fit(2.0, 0.0, "ρ = 1")}
+    return ElementTree.fromstring(scatter_chart("s", "T", "D", **given | changes))
+
+
+def test_a_scatter_draws_every_point_and_names_its_clouds():
+    found = scatter()
+    assert [len(list(group)) for group in found.findall("g")] == [3, 2]
+    assert {"InfoNCE", "FlatNCE", "ρ = 1"} <= set(words_of(found))
+
+
+def test_the_fitted_line_goes_through_points_on_it():
+    found = scatter()
+    (x1, y1), (x2, y2) = (
+        map(float, pair.split(",")) for pair in found.find("polyline").get("points").split()
+    )
+    first = found.find("g/circle")
+    assert (float(first.get("cx")), float(first.get("cy"))) == pytest.approx((x1, y1), abs=0.11)
+    assert x2 > x1 and y2 < y1  # upwards
+
+
+def bars(**changes) -> ElementTree.Element:
+    groups = [
+        Bars("InfoNCE", [0.5, None], [0.4, None], [0.6, None], [0.55, 0.7], 0),
+        Bars("FlatNCE", [0.6, 0.8], series=1),
+    ]
+    given = {"categories": ["cifar10", "flowers"], "bars": groups, "x": "set", "y": Axis("top-1")}
+    return ElementTree.fromstring(bar_chart("b", "T", "D", **given | changes))
+
+
+def test_bars_stand_on_zero_and_are_as_high_as_their_values():
+    drawn = [rect for rect in bars().findall("rect") if rect.get("class").startswith("bar")]
+    heights = [float(bar.get("height")) for bar in drawn]
+    feet = [float(bar.get("y")) + float(bar.get("height")) for bar in drawn]
+    assert len(heights) == 3
+    assert max(feet) - min(feet) < 0.2
+    assert heights[2] / heights[0] == pytest.approx(1.6, abs=0.01)
+
+
+def test_bars_have_intervals_marks_and_names():
+    found = bars(marks="the paper")
+    assert len(found.findall("path")) == 1
+    assert len([line for line in found.findall("line") if line.get("class") == "mark"]) == 3
+    assert {"cifar10", "flowers", "InfoNCE", "FlatNCE", "the paper"} <= set(words_of(found))
+
+
+@pytest.mark.parametrize("draw", [lambda: scatter(clouds=[]), lambda: bars(bars=[])])
+def test_a_chart_of_nothing_is_refused(draw):
+    with pytest.raises(ValueError, match="leave the chart out"):
+        draw()
+
+
+def test_a_logarithmic_axis_has_powers_of_ten():
+    svg = line_chart(
+        "l",
+        "T",
+        "D",
+        [Line("a", [0.003, 0.2], [1.0, 2.0])],
+        Axis("rate", logarithmic=True),
+        Axis("y"),
+    )
+    assert {"0.001", "0.01", "0.1", "1"} <= set(words_of(ElementTree.fromstring(svg)))
+
+
+def test_long_labels_get_more_room():
+    ends = []
+    for label in ("a", "a rather long label"):
+        svg = line_chart(
+            "l", "T", "D", [Line(label, [0.0, 1.0], [1.0, 2.0])], Axis("x"), Axis("y")
+        )
+        words = [t for t in ElementTree.fromstring(svg).iter("text") if t.text == label]
+        ends.append(float(words[0].get("x")))
+    assert ends[1] < ends[0] - 40

@@ -1,0 +1,109 @@
+"""The watched page's server: this machine only, one page, its state."""
+
+import http.client
+import threading
+
+import pytest
+
+from flatnce.pretrain.page.run import page_of_run
+from flatnce.pretrain.page.serve import loopback_of, serve, state_of
+from flatnce.pretrain.runs.log import RunLog
+from made_runs import write_run
+
+
+@pytest.fixture
+def place(tmp_path):
+    return write_run(tmp_path / "going", finished=False)
+
+
+@pytest.fixture
+def ask(place):
+    """Ask the server of a run's page; returns status, headers and text."""
+    with serve([place], lambda: page_of_run(place)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+
+        def get(path="/", method="GET", host=f"127.0.0.1:{port}"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request(method, path, headers={"Host": host})
+            answer = connection.getresponse()
+            found = answer.status, answer.headers, answer.read().decode()
+            connection.close()
+            return found
+
+        get.port = port
+        get.address = server.server_address[0]
+        yield get
+        server.shutdown()
+
+
+def test_a_port_in_use_is_named(ask, place):
+    with pytest.raises(OSError, match=f"port={ask.port} on 127.0.0.1: .*name another"):
+        serve([place], lambda: page_of_run(place), port=ask.port)
+
+
+def test_it_listens_on_loopback_alone(ask):
+    assert ask.address == "127.0.0.1"
+
+
+def test_the_page_has_its_state_and_a_script_of_its_own(ask, place):
+    status, headers, text = ask()
+    assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["Cache-Control"] == "no-store"
+    assert f'data-state="{state_of([place])}"' in text
+    assert "script-src 'sha256-" in text and "connect-src 'self'" in text
+
+
+def test_the_state_changes_when_the_run_goes_on(ask, place):
+    _, _, before = ask("/state")
+    assert ask("/state")[2] == before
+    RunLog.reopen(place, kind="train", step=400).log({"kind": "note", "step": 400})
+    assert ask("/state")[2] != before
+
+
+@pytest.mark.parametrize("path", ["/config.json", "/../config.json", "/?a=1", "/state/"])
+def test_there_is_nothing_else(ask, path):
+    assert ask(path)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["example.com", "example.com:80", "127.0.0.1.example.com", ""])
+@pytest.mark.parametrize("path", ["/", "/state"])
+def test_a_name_of_another_site_is_refused(ask, host, path):
+    assert ask(path, host=host)[0] == 403
+
+
+def test_localhost_is_this_machine_too(ask):
+    assert ask(host=f"localhost:{ask.port}")[0] == 200
+
+
+@pytest.mark.parametrize("method, status", [("HEAD", 200), ("POST", 501), ("DELETE", 501)])
+def test_nothing_can_be_changed(ask, method, status):
+    found, _, text = ask(method=method)
+    assert found == status
+    assert method != "HEAD" or text == ""
+
+
+def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
+    whole = (place / "config.json").read_text()
+    (place / "config.json").write_text("{")
+    status, _, text = ask()
+    assert status == 503 and "damaged" in text
+    (place / "config.json").write_text(whole)
+    assert ask()[0] == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.com", ""])
+def test_other_hosts_are_refused(place, host):
+    with pytest.raises(ValueError, match=r"served on 127\.0\.0\.1 only"):
+        serve([place], lambda: page_of_run(place), host=host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "localhost"])
+def test_this_machine_is_taken(host):
+    assert loopback_of(host) == host
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_cannot_be_is_refused(place, port):
+    with pytest.raises(ValueError, match=f"port={port}"):
+        serve([place], lambda: page_of_run(place), port=port)

@@ -1,0 +1,564 @@
+"""Checkpoints: what is saved comes back exactly, and no mishap costs the last one."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import pickle
+import random
+import signal
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.checkpoint import (
+    CheckpointError,
+    DamagedCheckpoint,
+    NewerCheckpoint,
+    NoCheckpoint,
+    layout,
+    write,
+)
+from forked import Forked
+
+pytest.importorskip("safetensors", reason="the train extra is not installed")
+
+
+def network(width: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def save(folder: Path, step: int, value: float = 0.0, **options) -> Path:
+    weights = {"w": torch.full((2, 2), value or float(step))}
+    return checkpoint.save(folder, step, weights, {"step": step}, **options)
+
+
+def hidden(folder: Path) -> list[str]:
+    """Names of a writer's own, but for its lock."""
+    return sorted(p.name for p in folder.iterdir() if p.name[0] == "." and p.name != ".lock")
+
+
+def rewrite_manifest(folder: Path, **changes) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def sign(folder: Path, name: str) -> None:
+    """Make the manifest agree with a file, as a careful forger would."""
+    content = (folder / name).read_bytes()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    rewrite_manifest(folder, files=manifest["files"] | {name: entry})
+
+
+# --- What is saved comes back --------------------------------------------------------------------
+
+
+def test_weights_come_back_bit_for_bit_with_their_types(tmp_path):
+    weights = {
+        "float32": torch.randn(3, 4),
+        "float64": torch.randn(5, dtype=torch.float64),
+        "bfloat16": torch.randn(2, 2).bfloat16(),
+        "int64": torch.tensor(2**40),
+        "bool": torch.tensor([True, False]),
+        "nan": torch.tensor([math.nan, math.inf, -0.0]),
+        "empty": torch.zeros(0, 3),
+        "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+        "view": torch.randn(10, 10)[2:4, ::2],
+        "parameter": nn.Parameter(torch.randn(3)),
+    }
+    checkpoint.save(tmp_path, 1, weights, {})
+    found = checkpoint.load(tmp_path).weights
+    assert {*found} == {*weights}
+    for name, tensor in weights.items():
+        assert found[name].dtype == tensor.dtype
+        torch.testing.assert_close(found[name], tensor.detach(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_plain_data_comes_back_with_its_types(tmp_path):
+    state = {
+        "number": 2**100,
+        "float": 0.1,
+        "none": None,
+        "flag": True,
+        "text": "é",
+        "bytes": b"\x00\xff",
+        "tuple": (1, [2.0, {"deep": torch.arange(3)}]),
+        "dtype": torch.float32,
+        "python": random.getstate(),
+        3: "a whole number for a key",
+    }
+    checkpoint.save(tmp_path, 0, {}, state)
+    found = checkpoint.load(tmp_path).state
+    assert torch.equal(found["tuple"][1][1].pop("deep"), torch.arange(3))
+    state["tuple"][1][1].clear()
+    assert found == state
+    assert type(found["tuple"]) is tuple
+    random.setstate(found["python"])
+
+
+def test_ordered_dictionaries_and_parameters_become_plain(tmp_path):
+    state = {"model": OrderedDict(w=nn.Parameter(torch.ones(2)))}
+    checkpoint.save(tmp_path, 0, {}, state)
+    found = checkpoint.load(tmp_path).state["model"]
+    assert type(found) is dict
+    assert type(found["w"]) is torch.Tensor and not found["w"].requires_grad
+
+
+def test_a_view_does_not_drag_its_whole_tensor_along(tmp_path):
+    folder = checkpoint.save(tmp_path, 0, {}, {"row": torch.zeros(1000, 1000)[3]})
+    assert (folder / "state.pt").stat().st_size < 100_000
+
+
+def test_tied_weights_are_saved_under_both_names(tmp_path):
+    weight = torch.randn(2, 2)
+    checkpoint.save(tmp_path, 0, {"a": weight, "b": weight}, {})
+    found = checkpoint.load(tmp_path).weights
+    assert torch.equal(found["a"], weight) and torch.equal(found["b"], weight)
+
+
+def test_model_and_optimizer_go_on_as_if_nothing_had_happened(tmp_path):
+    def step(model, optimizer, seed):
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    whole = network()
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=0.1)
+    step(whole, optimizer, 1)
+    checkpoint.save(tmp_path, 1, whole.state_dict(), {"optimizer": optimizer.state_dict()})
+    step(whole, optimizer, 2)
+
+    resumed = network()
+    found = checkpoint.load(tmp_path)
+    found.restore(resumed)
+    again = torch.optim.AdamW(resumed.parameters(), lr=0.5)
+    again.load_state_dict(found.state["optimizer"])
+    step(resumed, again, 2)
+    mine, theirs = whole.state_dict(), resumed.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_the_random_state_goes_on(tmp_path):
+    checkpoint.save(tmp_path, 0, {}, {"torch": torch.get_rng_state()})
+    expected = torch.rand(3)
+    torch.set_rng_state(checkpoint.load(tmp_path).state["torch"])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_other_tools_read_the_weights(tmp_path):
+    from safetensors import safe_open
+
+    folder = save(tmp_path, 7)
+    with safe_open(folder / "weights.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert torch.equal(file.get_tensor("w"), torch.full((2, 2), 7.0))
+
+
+# --- Which are there -----------------------------------------------------------------------------
+
+
+def test_the_newest_is_loaded_unless_a_step_is_named(tmp_path):
+    for step in (0, 5, 10_000_000_000):
+        save(tmp_path, step)
+    assert checkpoint.steps(tmp_path) == [0, 5, 10_000_000_000]
+    assert checkpoint.load(tmp_path).step == 10_000_000_000
+    assert checkpoint.load(tmp_path, step=5).state == {"step": 5}
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [4]), (3, [2, 3, 4]), (None, [0, 1, 2, 3, 4])])
+def test_the_last_few_are_kept(tmp_path, keep, left):
+    for step in range(5):
+        save(tmp_path, step, keep=keep)
+    assert checkpoint.steps(tmp_path) == left
+    assert not hidden(tmp_path)
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path):
+    save(tmp_path, 3, value=1.0)
+    save(tmp_path, 3, value=2.0)
+    assert checkpoint.steps(tmp_path) == [3]
+    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 2
+    assert not hidden(tmp_path)
+
+
+def test_an_earlier_step_is_refused_until_the_later_ones_are_given_up(tmp_path):
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    with pytest.raises(ValueError, match=r"step=15 .* step 30 .*rewind\(directory, 15\)"):
+        save(tmp_path, 15)
+    assert checkpoint.steps(tmp_path) == [10, 20, 30]
+    checkpoint.rewind(tmp_path, 15)
+    save(tmp_path, 15)
+    assert checkpoint.steps(tmp_path) == [10, 15]
+
+
+def test_rewinding_where_nothing_is_does_nothing(tmp_path):
+    checkpoint.rewind(tmp_path / "nowhere", 3)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_other_files_are_neither_read_nor_removed(tmp_path):
+    (tmp_path / "step-000000099").write_text("a file")
+    (tmp_path / "step-12").mkdir()
+    (tmp_path / "notes").mkdir()
+    save(tmp_path, 1, keep=1)
+    save(tmp_path, 2, keep=1)
+    assert checkpoint.steps(tmp_path) == [2]
+    assert {"notes", "step-12", "step-000000099"} < {p.name for p in tmp_path.iterdir()}
+
+
+# --- What cannot be read -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_none_there_says_so(tmp_path, made):
+    folder = tmp_path if made else tmp_path / "nowhere"
+    with pytest.raises(NoCheckpoint, match="holds no checkpoint"):
+        checkpoint.load(folder)
+    assert checkpoint.steps(folder) == []
+
+
+def test_a_step_that_is_not_there_names_those_that_are(tmp_path):
+    save(tmp_path, 3), save(tmp_path, 6)
+    with pytest.raises(NoCheckpoint, match=r"no checkpoint of step 4; it has 3, 6"):
+        checkpoint.load(tmp_path, step=4)
+
+
+def test_a_newer_format_asks_for_an_upgrade(tmp_path):
+    folder = save(tmp_path, 1)
+    rewrite_manifest(folder, format_version=checkpoint.FORMAT_VERSION + 1, flatnce="9.0")
+    with pytest.raises(NewerCheckpoint, match=r"format_version 2.*upgrade flatnce .*9\.0"):
+        checkpoint.load(tmp_path)
+
+
+every_file = pytest.mark.parametrize("name", ["weights.safetensors", "state.pt", "manifest.json"])
+
+
+@every_file
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_file_cut_short_is_named(tmp_path, name, share):
+    path = save(tmp_path, 1) / name
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} is cut short"):
+        checkpoint.load(tmp_path)
+
+
+@every_file
+def test_a_missing_file_is_named(tmp_path, name):
+    (save(tmp_path, 1) / name).unlink()
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} is missing"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "state.pt"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_one_changed_bit_is_found(tmp_path, name, place):
+    path = save(tmp_path, 1) / name
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} was changed after it was written"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"step": 2}, {"files": {}}, {"files": None}, {"files": {"weights.safetensors": {}}}],
+)
+def test_a_changed_manifest_is_found(tmp_path, changes):
+    rewrite_manifest(save(tmp_path, 1), **changes)
+    with pytest.raises(DamagedCheckpoint, match=r"manifest.json is cut short or changed"):
+        checkpoint.load(tmp_path)
+
+
+def test_an_earlier_one_is_offered_for_a_damaged_one(tmp_path):
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / "state.pt").write_bytes(b"")
+    with pytest.raises(DamagedCheckpoint, match="take step 1 instead"):
+        checkpoint.load(tmp_path)
+    found = checkpoint.load(tmp_path, step=1)
+    (found.folder / "state.pt").write_bytes(b"")
+    with pytest.raises(DamagedCheckpoint, match="no earlier one is left"):
+        checkpoint.load(tmp_path, step=1)
+
+
+class Intruder:
+    def __reduce__(self):
+        return (print, ("code was run",))
+
+
+def test_a_forged_state_runs_no_code(tmp_path, capsys):
+    folder = save(tmp_path, 1)
+    torch.save({"state": Intruder()}, folder / "state.pt")
+    sign(folder, "state.pt")
+    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+        checkpoint.load(tmp_path)
+    (folder / "state.pt").write_bytes(pickle.dumps(Intruder(), protocol=2))
+    sign(folder, "state.pt")
+    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+        checkpoint.load(tmp_path)
+    assert capsys.readouterr().out == ""
+
+
+def test_forged_weights_are_refused(tmp_path):
+    folder = save(tmp_path, 1)
+    (folder / "weights.safetensors").write_bytes(b"no weights at all")
+    sign(folder, "weights.safetensors")
+    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+        checkpoint.load(tmp_path)
+
+
+# --- Another model -------------------------------------------------------------------------------
+
+
+def test_other_shapes_are_named_first(tmp_path):
+    checkpoint.save(tmp_path, 1, network(4).state_dict(), {})
+    other = network(6)
+    before = [parameter.clone() for parameter in other.parameters()]
+    with pytest.raises(
+        ValueError, match=r"0\.weight is \(4, 3\) there and \(6, 3\) here"
+    ) as found:
+        checkpoint.load(tmp_path).restore(other)
+    assert "and 4 more" in str(found.value)
+    assert all(map(torch.equal, before, other.parameters()))  # nothing was half loaded
+
+
+@pytest.mark.parametrize(
+    ("saved", "built", "message"),
+    [
+        ([3, 3], [3], r"1\.bias is not here; 1\.weight is not here"),
+        ([3], [3, 3], r"1\.weight is not there; 1\.bias is not there"),
+    ],
+)
+def test_missing_and_surplus_layers_are_named(tmp_path, saved, built, message):
+    def stack(widths):
+        return nn.Sequential(*(nn.Linear(width, width) for width in widths))
+
+    checkpoint.save(tmp_path, 1, stack(saved).state_dict(), {})
+    with pytest.raises(ValueError, match=message):
+        checkpoint.load(tmp_path).restore(stack(built))
+
+
+def test_a_part_can_be_restored_by_its_prefix(tmp_path):
+    whole = nn.ModuleDict({"encoder": network(), "queue": nn.Linear(2, 2)})
+    checkpoint.save(tmp_path, 1, whole.state_dict(), {})
+    part = network()
+    checkpoint.load(tmp_path).restore(part, prefix="encoder.")
+    assert all(map(torch.equal, part.parameters(), whole["encoder"].parameters()))
+    with pytest.raises(ValueError, match=r"under 'queue\.', another model"):
+        checkpoint.load(tmp_path).restore(part, prefix="queue.")
+
+
+# --- What cannot be saved ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"a": {1, 2}}, r"state\['a'\] is a set"),
+        ({"a": [0, Path("x")]}, r"state\['a'\]\[1\] is a PosixPath"),
+        ({"a": {"b": (nn.ReLU(),)}}, r"state\['a'\]\['b'\]\[0\] is a ReLU"),
+        ({"a": torch.Generator()}, "is a Generator"),
+        ({"a": {(1, 2): 3}}, r"state\['a'\] has the key \(1, 2\)"),
+    ],
+)
+def test_what_needs_code_to_come_back_is_refused_and_named(tmp_path, state, place):
+    with pytest.raises(ValueError, match=place):
+        checkpoint.save(tmp_path, 1, {}, state)
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_numpy_numbers_are_refused_by_name(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(ValueError, match=r"state\['loss'\] is a float64"):
+        checkpoint.save(tmp_path, 1, {}, {"loss": numpy.float64(1)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step": -1}, "step=-1 must be"),
+        ({"step": 1, "keep": 0}, "keep=0 would remove"),
+        ({"step": 1, "keep": -2}, "keep=-2 would remove"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        save(tmp_path, options.pop("step"), **options)
+
+
+def full_disk(name: str):
+    """A write that fails half-way through a file."""
+    whole = write._write_file
+
+    def fail(path: Path, content: bytes) -> None:
+        if path.name != name:
+            return whole(path, content)
+        path.write_bytes(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return fail
+
+
+@every_file
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name):
+    save(tmp_path, 1, keep=1)
+    monkeypatch.setattr(write, "_write_file", full_disk(name))
+    with pytest.raises(
+        CheckpointError, match=r"disk is full; the checkpoint of step 1 is as it w"
+    ):
+        save(tmp_path, 2, keep=1)
+    assert checkpoint.load(tmp_path).state == {"step": 1}
+    assert not hidden(tmp_path)
+    monkeypatch.undo()
+    save(tmp_path, 2, keep=1)
+    assert checkpoint.steps(tmp_path) == [2]
+
+
+def test_a_full_disk_while_replacing_leaves_the_one_to_be_replaced(tmp_path, monkeypatch):
+    save(tmp_path, 1, value=5.0)
+    monkeypatch.setattr(write, "_write_file", full_disk("state.pt"))
+    with pytest.raises(CheckpointError) as found:
+        save(tmp_path, 1, value=6.0)
+    assert found.value.errno == errno.ENOSPC
+    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 5
+
+
+def test_a_full_disk_at_the_first_checkpoint_says_that_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(write, "_write_file", full_disk("state.pt"))
+    with pytest.raises(CheckpointError, match=r"there is none yet\. Free space"):
+        save(tmp_path, 1)
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"was not written to .*file: .*File exists"):
+        save(tmp_path / "file", 1)
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(write, "_write_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2)
+    assert checkpoint.steps(tmp_path) == [1] and not hidden(tmp_path)
+
+
+def test_everything_is_forced_to_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    events = []
+    sync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda file: (events.append("sync"), sync(file))[1])
+    monkeypatch.setattr(os, "rename", lambda *where: (events.append("name"), rename(*where))[1])
+    save(tmp_path, 1)
+    # Three files and their folder, the name, and the folder that holds the name.
+    assert events == ["sync"] * 4 + ["name", "sync"]
+
+
+# --- Several writers, and dead ones --------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys, torch
+from flatnce import checkpoint
+from flatnce.pretrain.runs.checkpoint import write
+whole = write._write_file
+def killed(path, content):
+    if path.name == "state.pt":
+        path.write_bytes(content[:10])
+        os.kill(os.getpid(), signal.SIGKILL)
+    whole(path, content)
+write._write_file = killed
+checkpoint.save(sys.argv[1], 2, {"w": torch.ones(3)}, {})
+"""
+
+
+def test_what_a_killed_writer_leaves_is_ignored_and_cleared_away(tmp_path):
+    save(tmp_path, 1)
+    done = Forked(tmp_path, code=KILLED).wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(hidden(tmp_path)) == 1
+    assert checkpoint.steps(tmp_path) == [1]
+    assert checkpoint.load(tmp_path).step == 1
+    save(tmp_path, 2)
+    assert checkpoint.load(tmp_path).step == 2
+    assert not hidden(tmp_path)
+
+
+def test_a_checkpoint_set_aside_by_a_writer_that_died_is_put_back(tmp_path):
+    folder = save(tmp_path, 4)
+    os.rename(folder, tmp_path / ".step-000000004.replaced")
+    assert checkpoint.load(tmp_path).step == 4
+    assert not hidden(tmp_path)
+
+
+def test_a_removal_cut_short_leaves_no_half_checkpoint(tmp_path):
+    half = tmp_path / ".step-000000001.discarded.partial"
+    half.mkdir()
+    (half / "state.pt").write_bytes(b"")
+    assert checkpoint.steps(tmp_path) == []
+    save(tmp_path, 2)
+    assert not hidden(tmp_path)
+
+
+def test_two_writers_wait_for_each_other(tmp_path, monkeypatch):
+    inside, most = [], []
+    whole = write._write_file
+
+    def watched(path: Path, content: bytes) -> None:
+        inside.append(path.parent)
+        most.append(len({*inside}))
+        whole(path, content)
+        inside.remove(path.parent)
+
+    monkeypatch.setattr(write, "_write_file", watched)
+    writers = [threading.Thread(target=save, args=(tmp_path, 7)) for _ in range(4)]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    assert len(most) == 4 * 3 and max(most) == 1
+    assert checkpoint.load(tmp_path).step == 7
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize(("age", "stays"), [(0.0, True), (2 * 3600.0, False)])
+def test_without_locks_only_what_has_been_still_for_long_goes(tmp_path, monkeypatch, age, stays):
+    monkeypatch.setattr(layout, "fcntl", None)
+    leftover = tmp_path / ".step-000000001.abcd.partial"
+    leftover.mkdir()
+    (leftover / "state.pt").write_bytes(b"")
+    for path in (leftover / "state.pt", leftover):
+        then = path.stat().st_mtime - age
+        os.utime(path, (then, then))
+    save(tmp_path, 2)
+    assert leftover.exists() == stays
+    assert checkpoint.steps(tmp_path) == [2]
+
+
+def test_a_file_system_that_refuses_locks_is_no_hindrance(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(layout.fcntl, "flock", refused)
+    save(tmp_path, 2)
+    assert checkpoint.load(tmp_path).step == 2
+
+
+def test_without_safetensors_it_says_what_to_install(tmp_path, monkeypatch):
+    def without(module: str):
+        raise ImportError(f"No module named {module!r}")
+
+    monkeypatch.setattr(layout, "import_module", without)
+    with pytest.raises(ImportError, match=r"pip install 'flatnce\[train\]'"):
+        save(tmp_path, 1)

@@ -1,0 +1,268 @@
+"""Checkpoints written while training goes on are those of the moment they were asked for."""
+
+import errno
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from flatnce.pretrain.data import load
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.checkpoint import CheckpointError, layout, write
+from flatnce.pretrain.training import preset, train
+from flatnce.pretrain.training.finite import Sentinel
+from flatnce.pretrain.training.training import Training
+
+pytest.importorskip("safetensors", reason="the train extra is not installed")
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Writing waits until it is let go, before anything is looked at."""
+    go, whole = threading.Event(), write.Prepared.write
+
+    def patient(self, directory):
+        assert go.wait(20)
+        return whole(self, directory)
+
+    monkeypatch.setattr(write.Prepared, "write", patient)
+    yield go
+    go.set()
+
+
+def full(path, content):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_changes_after_the_call_is_not_written(tmp_path, held):
+    net = torch.nn.Linear(2, 1)
+    state = {"momentum": torch.zeros(3), "history": [{"loss": 1.0}]}
+    before = net.weight.detach().clone()
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, net.state_dict(), state)
+    with torch.no_grad():
+        net.weight.add_(1.0)
+    state["momentum"].add_(1.0)
+    state["history"][0]["loss"] = 2.0
+    state["history"].append({"loss": 3.0})
+    held.set()
+    writer.wait()
+    found = checkpoint.load(tmp_path)
+    assert torch.equal(found.weights["weight"], before)
+    assert not found.state["momentum"].any()
+    assert found.state["history"] == [{"loss": 1.0}]
+
+
+def test_one_is_written_at_a_time_and_in_order(tmp_path, held):
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    assert checkpoint.steps(tmp_path) == []
+    writer.check()  # nothing is wrong, and it does not wait
+    threading.Timer(0.05, held.set).start()
+    writer.save(tmp_path, 2, {}, {})
+    assert checkpoint.steps(tmp_path)[0] == 1
+    writer.wait()
+    assert checkpoint.steps(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("call", ["save", "check", "wait"])
+def test_what_could_not_be_written_is_raised_once_by_the_next_call(tmp_path, monkeypatch, call):
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "_write_file", full)
+        writer.save(tmp_path, 2, {}, {})
+        writer.settle()
+    arguments = (tmp_path, 3, {}, {}) if call == "save" else ()
+    with pytest.raises(CheckpointError, match=r"step 2 was not written.*disk is full.*of step 1"):
+        getattr(writer, call)(*arguments)
+    writer.wait()
+    assert checkpoint.steps(tmp_path) == [1]
+
+
+def test_without_a_thread_it_is_written_all_the_same(tmp_path, monkeypatch):
+    def none_left(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    assert checkpoint.steps(tmp_path) == [1]
+    writer.wait()
+
+
+@pytest.fixture
+def interruptible():
+    """Also where the shell that began the tests has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_who_is_interrupted_while_waiting_can_wait_again(tmp_path, held):
+    writer = checkpoint.Writer()
+    writer.save(tmp_path, 1, {}, {})
+    here = threading.get_ident()
+    threading.Timer(0.2, signal.pthread_kill, [here, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.wait()
+    assert checkpoint.steps(tmp_path) == []
+    threading.Timer(0.05, held.set).start()
+    writer.wait()
+    assert checkpoint.steps(tmp_path) == [1]
+
+
+def test_who_inherits_the_file_of_the_lock_does_not_hold_the_lock(tmp_path, monkeypatch):
+    """As a process does that is forked while a checkpoint is written."""
+    inherited, whole = [], layout._locked
+
+    def forked(file):
+        inherited.append(os.dup(file))
+        return whole(file)
+
+    monkeypatch.setattr(layout, "_locked", forked)
+    with layout.writer(tmp_path):
+        pass
+    saved = threading.Thread(target=checkpoint.save, args=(tmp_path, 1, {}, {}), daemon=True)
+    saved.start()
+    saved.join(10)
+    for file in inherited:
+        os.close(file)
+    assert checkpoint.steps(tmp_path) == [1], "the lock went on with the file"
+
+
+def test_what_cannot_be_saved_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"state\['net'\] is a Linear"):
+        checkpoint.Writer().save(tmp_path, 1, {}, {"net": torch.nn.Linear(2, 1)})
+
+
+# --- In a run
+
+
+SHORT = preset("digits").override(
+    epochs=1,
+    batch_size=96,
+    log_every=2,
+    checkpoint_every=0.5,
+    watch_every=0.0,
+    tensorboard=False,
+    device="cpu",
+)
+
+
+HALF = 7
+
+
+def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
+    later, seen, whole = threading.Event(), [], write.Prepared.write
+
+    def report(line):
+        if line["kind"] == "train" and line["step"] > HALF:
+            later.set()
+
+    def patient(self, directory):
+        if self.step == HALF:
+            seen.append(later.wait(20))
+        return whole(self, directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write.Prepared, "write", patient)
+        outcome = train(SHORT, tmp_path / "run", report=report)
+    assert seen == [True], "the run waited for the disk"
+    assert outcome.finished and checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 7, 14]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Writer, "save", _at_once)
+        train(SHORT, tmp_path / "other")
+    for step in (HALF, 2 * HALF):
+        one, two = (
+            checkpoint.load(tmp_path / name / "checkpoints", step) for name in ("run", "other")
+        )
+        assert all(torch.equal(one.weights[name], two.weights[name]) for name in two.weights)
+        optimizers = [found.state["optimizer"]["state"] for found in (one, two)]
+        torch.testing.assert_close(*optimizers, rtol=0, atol=0)
+
+
+def _at_once(self, *arguments, **options):
+    checkpoint.save(*arguments, **options)
+
+
+@pytest.mark.parametrize("step", [HALF, 2 * HALF])
+def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch, step):
+    failed, whole, steps = threading.Event(), write.Prepared.write, []
+
+    def sometimes(self, directory):
+        if self.step == step:
+            failed.set()
+            full(None, None)
+        return whole(self, directory)
+
+    def report(line):
+        steps.append(line["step"])
+        if line["step"] > step:
+            assert failed.wait(20)
+
+    monkeypatch.setattr(write.Prepared, "write", sometimes)
+    with pytest.raises(OSError, match="No space left"):
+        train(SHORT, tmp_path / "run", report=report)
+    assert steps[-1] < 2 * HALF or step == 2 * HALF
+    kept = [number for number in (0, HALF) if number < step]
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == kept
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize("kind", [OSError, MemoryError])
+def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkeypatch, kind):
+    def lost(self, directory):
+        raise kind("lost")
+
+    training = Training(SHORT, tmp_path / "run", torch.device("cpu"))
+    monkeypatch.setattr(write.Prepared, "write", lost)
+    with pytest.raises(KeyboardInterrupt) as found, training.all_saved():
+        training.save(wait=False)
+        raise KeyboardInterrupt
+    assert found.value.__notes__ == ["lost"]
+
+
+def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
+    net = torch.nn.Linear(2, 1)
+    writer = checkpoint.Writer()
+    writer.save(tmp_path / "checkpoints", 7, net.state_dict(), {})
+    sentinel = Sentinel(net, tmp_path, torch.device("cpu"), writer)
+    threading.Timer(0.05, held.set).start()
+    error = sentinel.failure(0.1, ValueError("bad rows"))
+    assert "the checkpoint of step 7 is good and is kept" in str(error)
+
+
+def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):
+    images = load("digits")
+    for number, picture in enumerate(images.images[:40]):
+        folder = tmp_path / "pictures" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_picture(folder / f"{number}.png", picture)
+    config = preset("digits").override(
+        data=str(tmp_path / "pictures"), batch_size=8, device="cpu", tensorboard=False, workers=0
+    )
+    training = Training(config, tmp_path / "run", torch.device("cpu"))
+    whole = write.Prepared.write
+
+    def slow(self, directory):
+        time.sleep(0.3)
+        return whole(self, directory)
+
+    monkeypatch.setattr(write.Prepared, "write", slow)
+    training.save(wait=False)
+    other = Training(SHORT, tmp_path / "other", torch.device("cpu"))  # of the same process
+    other.save(wait=False)
+    assert checkpoint.steps(tmp_path / "other" / "checkpoints") == [0]
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def _write_picture(path, picture):
+    from PIL import Image
+
+    Image.fromarray(picture[0].numpy()).save(path)

@@ -1,0 +1,177 @@
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flatnce.pretrain.runs.log import FORMAT_VERSION, RunLog, add_evaluation, environment, read_run
+
+
+@dataclass(frozen=True)
+class Config:
+    steps: int = 3
+    out: Path = Path("runs/first")
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path):
+    log = RunLog(tmp_path / "run", kind="demo", config=Config(), seeds=(0, 1))
+    log.log({"step": 0, "loss": 1.5})
+    log.log({"step": 1, "loss": 1.25})
+    log.finish({"best": 1.25})
+    run = read_run(tmp_path / "run")
+    assert run.kind == "demo"
+    assert run.config == {"steps": 3, "out": "runs/first"}
+    assert run.metrics == [{"step": 0, "loss": 1.5}, {"step": 1, "loss": 1.25}]
+    assert run.results == {"format_version": FORMAT_VERSION, "best": 1.25}
+    assert run.environment["seeds"] == [0, 1]
+
+
+def test_an_unfinished_run_has_no_results(tmp_path):
+    RunLog(tmp_path / "run", kind="demo", config={})
+    assert read_run(tmp_path / "run").results is None
+
+
+def test_an_existing_run_is_refused_with_its_path_and_the_remedy(tmp_path):
+    RunLog(tmp_path / "run", kind="demo", config={})
+    with pytest.raises(ValueError, match=r"run.*already holds.*new folder.*replace=True"):
+        RunLog(tmp_path / "run", kind="demo", config={})
+
+
+def test_an_existing_run_is_replaced_on_request(tmp_path):
+    RunLog(tmp_path / "run", kind="demo", config={"a": 1}).finish({"old": True})
+    RunLog(tmp_path / "run", kind="demo", config={"a": 2}, replace=True)
+    run = read_run(tmp_path / "run")
+    assert (run.config, run.results) == ({"a": 2}, None)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_files_that_are_no_run_are_never_removed(tmp_path, replace):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="never removed"):
+        RunLog(tmp_path, kind="demo", config={}, replace=replace)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_run_of_another_kind_is_never_replaced(tmp_path):
+    RunLog(tmp_path / "run", kind="train", config={})
+    with pytest.raises(ValueError, match="never removed"):
+        RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    RunLog(tmp_path, kind="demo", config={})
+    assert read_run(tmp_path).kind == "demo"
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        RunLog(tmp_path / "run", kind="demo", config={})
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path):
+    log = RunLog(tmp_path / "run", kind="demo", config={})
+    log.log({"loss": math.nan, "bound": -math.inf, "fine": 1.0})
+    assert read_run(tmp_path / "run").metrics == [{"loss": None, "bound": None, "fine": 1.0}]
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    log = RunLog(tmp_path / "run", kind="demo", config={})
+    log.finish({"value": 1})
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        log.finish({"value": 2})
+    assert read_run(tmp_path / "run").results["value"] == 1
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
+    log = RunLog(tmp_path / "run", kind="demo", config={})
+    log.log({"step": 0})
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1, "lo')
+    assert read_run(tmp_path / "run").metrics == [{"step": 0}]
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    RunLog(tmp_path / "run", kind="demo", config={})
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\nnoise\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is damaged"):
+        read_run(tmp_path / "run")
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"not a run directory.*runs/demo"):
+        read_run(tmp_path)
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    RunLog(tmp_path / "run", kind="demo", config={})
+    path = tmp_path / "run" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
+    with pytest.raises(ValueError, match=r"format_version 99.*upgrade"):
+        read_run(tmp_path / "run")
+
+
+def test_paths_of_this_machine_are_not_recorded(tmp_path, monkeypatch):
+    home, work = tmp_path / "ada", tmp_path / "ada" / "project"
+    work.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(work)
+    argv = [f"{home}/bin/flatnce", "demo", f"--out={work}/runs/x", "--data", f"{home}/data"]
+    monkeypatch.setattr(sys, "argv", argv)
+    RunLog(work / "run", kind="demo", config={"data": home / "data", "beside": f"{home}s/x"})
+    run = read_run(work / "run")
+    assert run.environment["command"] == ["flatnce", "demo", "--out=./runs/x", "--data", "~/data"]
+    assert run.config == {"data": "~/data", "beside": f"{home}s/x"}
+
+
+def test_the_module_form_of_the_command_is_recorded_as_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/flatnce/__main__.py", "demo"])
+    assert environment()["command"] == ["python", "-m", "flatnce", "demo"]
+
+
+def test_environment_names_versions_and_machine():
+    found = environment(seeds=[3], device="cpu")
+    assert found["seeds"] == [3]
+    assert all(found[key] for key in ("flatnce", "python", "torch", "numpy", "cpu_count", "cpu"))
+    assert found["device"] == found["cpu"]
+
+
+def test_the_run_log_needs_no_torch(run_python):
+    code = "import sys, flatnce.pretrain.runs.log as r; e = r.environment(); print('torch' in sys.modules)"
+    assert run_python(code).strip() == "False"
+
+
+def test_an_evaluation_made_again_replaces_the_first(tmp_path):
+    RunLog(tmp_path, kind="train", config={})
+    for top1, step in ((0.5, 3), (0.6, 3), (0.7, 4)):
+        found = {
+            "name": "knn",
+            "data": "digits",
+            "step": step,
+            "protocol": {"name": "knn, k = 20"},
+        }
+        add_evaluation(tmp_path, {**found, "top1": top1})
+    scores = [one["top1"] for one in read_run(tmp_path).results["evaluations"]]
+    assert scores == [0.6, 0.7]
+
+
+def test_results_keep_the_evaluations_that_came_before_them(tmp_path):
+    log = RunLog(tmp_path, kind="train", config={})
+    add_evaluation(tmp_path, {"name": "knn", "step": 3})
+    log.finish({"step": 5, "evaluations": []})
+    results = read_run(tmp_path).results
+    assert results["step"] == 5 and len(results["evaluations"]) == 1
+
+
+def test_a_run_of_another_kind_is_not_reopened(tmp_path):
+    RunLog(tmp_path, kind="demo", config={})
+    with pytest.raises(ValueError, match="holds a demo run, not a train run"):
+        RunLog.reopen(tmp_path, kind="train", step=0)

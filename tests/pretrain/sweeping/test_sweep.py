@@ -1,0 +1,647 @@
+"""Runs of a sweep are the runs they would be alone, whatever happens to the others."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from flatnce.core.diagnostics import Interval
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.sweeping.file import find_sweep, read_sweep
+from flatnce.pretrain.sweeping.lanes import AHEAD, AHEAD_SECONDS, Generators, Lane, Lead
+from flatnce.pretrain.sweeping.queues import ENOUGH, QUEUES, ask_for_queues
+from flatnce.pretrain.sweeping.room import MOST_AT_ONCE, Plan, _fitting, _need, plan
+from flatnce.pretrain.sweeping.sweep import states_of, sweep
+from flatnce.pretrain.training import TrainConfig, learner, preset, resume, train
+from flatnce.pretrain.training.expect import Expectation
+from flatnce.pretrain.training.images import load_images, open_images, sharing_images
+from flatnce.pretrain.training.interrupts import Interrupts
+from flatnce.pretrain.training.loop import Outcome, begin
+from flatnce.pretrain.training.training import Training
+from forked import Forked, run_forked
+
+BASE = preset("digits").override(
+    epochs=1,
+    batch_size=192,
+    log_every=2,
+    checkpoint_every=0.4,
+    watch_every=1.0,
+    pool=64,
+    tensorboard=False,
+    device="cpu",
+    view_size=4,  # quick
+)
+QUIET = BASE.override(watch_every=0.0)
+FOUR = QUIET.override(batch_size=300, checkpoint_every=0.5)  # four steps, saved every second
+TINY = QUIET.override(batch_size=700)  # two steps
+PAIR = {"s0": TINY, "s1": TINY.override(seed=1)}
+VARIED = {
+    "flat-b192-s0": BASE,
+    "flat-b192-s1": BASE.override(seed=1),
+    "info-b160-s0": BASE.override(objective="infonce", batch_size=160),
+    "queue": BASE.override(queue=256, momentum_encoder=0.9, ess=0.4),
+}
+
+
+def lasting(line):
+    """A line without what differs from run to run: times."""
+    return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
+
+
+def lines(directory):
+    return [lasting(line) for line in read_run(directory).metrics]
+
+
+def assert_same_run(one, two):
+    first, second = (checkpoint.load(place / "checkpoints") for place in (one, two))
+    assert first.step == second.step and first.weights.keys() == second.weights.keys()
+    for name, tensor in first.weights.items():
+        assert torch.equal(tensor, second.weights[name]), name
+    assert torch.equal(first.state["random"], second.state["random"])
+    assert lines(one) == lines(two)
+
+
+def states(runs):
+    return {run.name: run.state for run in runs}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Each run by `train`, by itself."""
+    place = tmp_path_factory.mktemp("alone")
+    for name, config in VARIED.items():
+        train(config, place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("finished") / "sweep"
+    sweep(PAIR, place)
+    return place
+
+
+@pytest.fixture
+def swept(finished, tmp_path):
+    """A copy of a finished sweep that a test may damage."""
+    return shutil.copytree(finished, tmp_path / "sweep")
+
+
+@pytest.fixture(scope="module")
+def third_seed(tmp_path_factory):
+    place = tmp_path_factory.mktemp("third") / "s2"
+    train(FOUR.override(seed=2), place)
+    return place
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(at_once, alone, tmp_path):
+    runs = sweep(VARIED, tmp_path / "sweep", at_once=at_once)
+    assert states(runs) == dict.fromkeys(VARIED, "done")
+    assert [run.taken for run in runs] == [7, 7, 8, 7]
+    for name in VARIED:
+        assert_same_run(tmp_path / "sweep" / name, alone / name)
+        assert read_run(tmp_path / "sweep" / name).results["step"] > 0
+
+
+def with_dropout(monkeypatch):
+    build = learner.build_encoder
+
+    def forgetful(*arguments, **options):
+        encoder = build(*arguments, **options)
+        encoder.head = nn.Sequential(nn.Dropout(0.3), encoder.head)
+        return encoder
+
+    monkeypatch.setattr(learner, "build_encoder", forgetful)
+
+
+def test_runs_that_draw_random_numbers_each_draw_their_own(monkeypatch, tmp_path):
+    with_dropout(monkeypatch)
+    configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}
+    for name, config in configs.items():
+        train(config, tmp_path / "alone" / name)
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    sweep(configs, tmp_path / "sweep")
+    assert torch.equal(torch.get_rng_state(), before)  # nor does the sweep disturb its caller
+    for name in configs:
+        assert_same_run(tmp_path / "sweep" / name, tmp_path / "alone" / name)
+
+
+def test_states_of_generators_do_not_mix():
+    device = torch.device("cpu")
+    torch.manual_seed(1)
+    one = Generators(device)
+    torch.manual_seed(2)
+    two = Generators(device)
+    expected = {1: [], 2: []}
+    for seed in expected:
+        torch.manual_seed(seed)
+        expected[seed] = [torch.rand(()).item() for _ in range(3)]
+    found = {1: [], 2: []}
+    for _ in range(3):
+        for seed, own in ((1, one), (2, two)):
+            with own.in_force():
+                found[seed].append(torch.rand(()).item())
+    assert found == expected
+
+
+def poison(monkeypatch, seed, error=None, at=2):
+    """Let the run of a seed fail at a step: raise, or meet a NaN."""
+    take = Training.take_step
+
+    def poisoned(self, batch, epoch):
+        if self.config.run.seed == seed and self.step == at:
+            if error is not None:
+                raise error
+            with torch.no_grad():
+                next(self.learner.parameters()).fill_(torch.nan)
+        take(self, batch, epoch)
+
+    monkeypatch.setattr(Training, "take_step", poisoned)
+
+
+@pytest.mark.parametrize(
+    "error, words, on_disk, trace",
+    [
+        (None, "training stopped", "training stopped", False),
+        (OSError("no space left on device"), "no space left", "no space left", False),
+        (RuntimeError("a fault\nof"), "RuntimeError: a fault (the trace", "RuntimeError", True),
+        (torch.OutOfMemoryError("much"), "out of memory with 3 runs at once", "OutOfMem", True),
+    ],
+)
+def test_a_run_that_fails_leaves_the_others_alone(
+    error, words, on_disk, trace, third_seed, monkeypatch, tmp_path
+):
+    configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}
+    heard = []
+    with monkeypatch.context() as patched:
+        poison(patched, 1, error)
+        runs = sweep(
+            configs, tmp_path / "sweep", report=lambda name, line: heard.append((name, line))
+        )
+    assert states(runs) == {"s0": "done", "s1": "failed", "s2": "done"}
+    assert words in runs[1].failure and "\n" not in runs[1].failure
+    assert (tmp_path / "sweep" / "s1" / "failure.txt").is_file() == trace
+    said = [line for name, line in heard if name == "s1" and line["kind"] == "state"]
+    assert [line["state"] for line in said] == ["started", "failed"]
+    assert words in said[-1]["failure"]
+    # What the terminal knew is kept.
+    kept = states_of(configs, tmp_path / "sweep")
+    assert states(kept) == states(runs)
+    assert kept[1].diverged == runs[1].diverged == (error is None)
+    assert kept[1].failure.startswith(on_disk)
+    # What it had stays, and from there it goes on once the cause is gone.
+    assert runs[1].step == checkpoint.steps(tmp_path / "sweep" / "s1" / "checkpoints")[-1] == 2
+    assert_same_run(tmp_path / "sweep" / "s2", third_seed)
+    again = sweep(configs, tmp_path / "sweep")
+    assert states(again) == dict.fromkeys(configs, "done")
+    assert [run.taken for run in again] == [0, 2, 0]
+    assert not (tmp_path / "sweep" / "s1" / "failure.txt").exists()
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_no_directory(monkeypatch, tmp_path):
+    configs = {f"s{seed}": TINY.override(seed=seed) for seed in range(2)}
+    with monkeypatch.context() as patched:
+        poison(patched, 0, ValueError("no"), at=0)
+        assert states(sweep(configs, tmp_path / "sweep")) == {"s0": "failed", "s1": "done"}
+    assert not (tmp_path / "sweep" / "s0").exists()
+    assert states(sweep(configs, tmp_path / "sweep")) == {"s0": "done", "s1": "done"}
+
+
+def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp_path):
+    def interrupt(name, line):
+        if name == "flat-b192-s1" and line["kind"] == "train" and line["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    runs = sweep(VARIED, tmp_path / "sweep", at_once=2, report=interrupt)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    found = states(runs)
+    assert found["flat-b192-s0"] in ("stopped", "done") and found["flat-b192-s1"] == "stopped"
+    assert found["info-b160-s0"] == found["queue"] == "waiting"
+    assert runs[1].step == 3 and runs[3].step == 0
+    assert states(states_of(VARIED, tmp_path / "sweep")) == found
+    again = sweep(VARIED, tmp_path / "sweep", at_once=2)
+    assert states(again) == dict.fromkeys(VARIED, "done")
+    for name in VARIED:
+        assert_same_run(tmp_path / "sweep" / name, alone / name)
+
+
+KILLED = """
+import json, os, signal, sys
+from flatnce.pretrain.training import TrainConfig, sweep
+directory, victim, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+count = 0
+def report(name, line):
+    global count
+    count += 1
+    if count == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+configs = {name: TrainConfig.from_plain(plain) for name, plain in settings.items()}
+sweep(configs, directory, at_once=3, report=report)
+"""
+
+
+def test_a_sweep_that_is_killed_goes_on_and_ends_bit_equal_to_its_runs_alone(alone, tmp_path):
+    settings = json.dumps({name: config.plain() for name, config in VARIED.items()})
+    done = Forked(tmp_path / "sweep", 14, settings, code=KILLED).wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert read_sweep(tmp_path / "sweep") == VARIED
+    assert states(sweep(VARIED, tmp_path / "sweep")) == dict.fromkeys(VARIED, "done")
+    for name in VARIED:
+        assert_same_run(tmp_path / "sweep" / name, alone / name)
+
+
+@pytest.mark.parametrize("left", ["", "config.json", "config.json .training checkpoints/"])
+def test_what_a_kill_left_before_the_first_checkpoint_is_begun_anew(left, swept):
+    shutil.rmtree(swept / "s0")
+    (swept / "s0").mkdir()
+    for name in left.split():
+        path = swept / "s0" / name
+        path.mkdir() if name.endswith("/") else path.write_text("{")
+    runs = sweep(PAIR, swept)
+    assert [(run.state, run.taken) for run in runs] == [("done", 2), ("done", 0)]
+
+
+def test_files_of_others_are_never_removed(swept):
+    shutil.rmtree(swept / "s0")
+    (swept / "s0").mkdir()
+    (swept / "s0" / "thesis.txt").write_text("keep")
+    runs = sweep(PAIR, swept)
+    assert runs[0].state == "failed" and "thesis.txt" in runs[0].failure
+    assert (swept / "s0" / "thesis.txt").read_text() == "keep"
+    (swept / "sweep.json").unlink()
+    with pytest.raises(ValueError, match="is no sweep and holds s0"):
+        sweep(PAIR, swept)
+
+
+def test_another_run_in_the_place_of_one_is_refused(swept):
+    shutil.rmtree(swept / "s0")
+    shutil.copytree(swept / "s1", swept / "s0")
+    runs = sweep(PAIR, swept)
+    assert runs[0].state == "failed" and "seed is 1 in it and 0 in the sweep" in runs[0].failure
+
+
+@pytest.mark.parametrize(
+    "configs, options, words",
+    [
+        ({}, {}, "configs is empty"),
+        ({"a/b": TINY}, {}, "'a/b' is no name of a folder"),
+        ({"..": TINY}, {}, "no name of a folder"),
+        ({"one": TINY}, {"at_once": 0}, "at_once=0 must be a whole number between 1 and 16"),
+        ({"one": TINY}, {"at_once": 99}, "at_once=99 must be"),
+        ({"one": TINY, "two": TINY.override(batch_size=9999)}, {}, "run two: .*9999.*larger"),
+        ({"one": TINY.override(ess=0.0001)}, {}, "run one: ess=0.0001 is out of reach"),
+        ({"one": TINY.override(backbone="resnet81")}, {}, "resnet18"),
+        ({"one": TINY.override(device="tpu9")}, {}, "device='tpu9' is unknown"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_starts(configs, options, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        sweep(configs, tmp_path / "sweep", **options)
+    assert not (tmp_path / "sweep").exists()
+
+
+SLIPS = {
+    "sweep([base], place)": "configs is a list; give the runs by name",
+    "sweep({1: base}, place)": "the name 1 is no name of a folder",
+    "sweep({'one': {'epochs': 1}}, place)": "configs: 'one' is a dict; give a TrainConfig",
+    "sweep(two, None)": "directory=None is no path; name the sweep's folder",
+    "sweep(two, place, at_once=1.5)": "at_once=1.5 must be a whole number between 1 and 16",
+    "sweep(two, place, at_once='2')": "at_once='2' must be a whole number",
+    "sweep(two, place, at_once=True)": "at_once=True must be a whole number",
+    "sweep(two, place, report=3)": "report=3 is no function",
+}
+
+
+def test_arguments_of_another_type_are_named_and_claim_no_folder(tmp_path):
+    """In a process without the checks of types that pytest hooks in."""
+    code = f"""
+import json, sys
+from flatnce.pretrain.training import preset, sweep
+base, place, said = preset("digits").override(device="cpu"), sys.argv[1], {{}}
+two = {{"a": base, "b": base.override(seed=1)}}
+for call in {list(SLIPS)!r}:
+    try:
+        eval(call)
+    except ValueError as error:
+        said[call] = str(error)
+print(json.dumps(said))
+"""
+    said = json.loads(run_forked(code, tmp_path / "sweep"))
+    assert {call: words for call, words in SLIPS.items() if words not in said.get(call, "")} == {}
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        ({"s0": TINY}, "which has the run s1"),
+        ({**PAIR, "s1": PAIR["s1"].override(rate=0.3)}, "rate of the run s1 is 0.4 there and 0.3"),
+    ],
+)
+def test_another_sweep_in_the_same_place_is_refused(other, words, swept):
+    with pytest.raises(ValueError, match=words):
+        sweep(other, swept)
+
+
+def test_runs_are_added_to_a_sweep_and_only_they_are_trained(swept):
+    more = {"s2": TINY.override(seed=2), **PAIR}
+    runs = sweep(more, swept)
+    assert [(run.name, run.state, run.taken) for run in runs] == [
+        ("s2", "done", 2),
+        ("s0", "done", 0),
+        ("s1", "done", 0),
+    ]
+    assert read_sweep(swept) == more
+    with pytest.raises(ValueError, match=r"which has the run s2; .*runs may be added"):
+        sweep(PAIR, swept)
+
+
+def test_a_sweep_is_no_launch_of_several_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="without torchrun"):
+        sweep({"one": TINY}, tmp_path / "sweep")
+
+
+class Driver:
+    """CUDA's, as far as it is asked: it has read its settings, or not yet."""
+
+    def __init__(self, *, started):
+        self.found = 0 if started else 3  # 3: it is not initialized
+
+    def __call__(self, name):
+        assert name == ("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        assert os.environ[QUEUES] == ENOUGH  # it may read it when it is loaded
+        return self
+
+    def cuDeviceGetCount(self, count):
+        return self.found
+
+
+@pytest.fixture
+def without_queues(monkeypatch):
+    """The variable unset, and put back afterwards."""
+    monkeypatch.setenv(QUEUES, "")
+    monkeypatch.delenv(QUEUES)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "24"), ("4", "4")])
+def test_a_sweep_asks_cuda_for_more_queues_unless_told(
+    given, found, without_queues, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=given is not None))
+    if given is not None:
+        monkeypatch.setenv(QUEUES, given)
+    with pytest.raises(ValueError, match="at_once"):  # the queues are asked for before anything
+        sweep({"a": TINY}, tmp_path / "sweep", at_once=0)
+    assert os.environ[QUEUES] == found
+    assert ask_for_queues()  # a second sweep of the process has what the first one asked for
+
+
+def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
+    assert not ask_for_queues() and QUEUES not in os.environ
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=False))
+    assert ask_for_queues()
+    del os.environ[QUEUES]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not ask_for_queues() and QUEUES not in os.environ
+
+
+def test_queues_are_no_matter_of_amd_cards(without_queues, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert ask_for_queues() and QUEUES not in os.environ
+
+
+def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert ask_for_queues()
+
+
+@pytest.mark.parametrize(
+    ("device", "at_once", "warned"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)]
+)
+def test_a_sweep_says_that_cuda_was_in_use_before(
+    device, at_once, warned, without_queues, monkeypatch, tmp_path
+):
+    class Nothing:
+        def __init__(self, *given):
+            pass
+
+        def drive(self):
+            return []
+
+    decided = Plan(torch.device(device), at_once, bytes=0, images=0, steps=0)
+    monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
+    module = sys.modules[sweep.__module__]  # `flatnce.pretrain.sweeping.sweep` is the function
+    monkeypatch.setattr(module, "plan", lambda *given: decided)
+    monkeypatch.setattr(module, "_Driver", Nothing)
+    expected = pytest.warns(RuntimeWarning, match=f"a fifth slower.* set {QUEUES}=24 before")
+    with expected if warned else nullcontext():
+        assert sweep(PAIR, tmp_path / "sweep") == []
+
+
+def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    swept.rename(tmp_path / "runs" / "study")
+    monkeypatch.chdir(tmp_path)
+    content = json.loads((tmp_path / "runs/study/sweep.json").read_text())
+    assert content["runs"] == {"s0": {"seed": 0}, "s1": {"seed": 1}}
+    assert read_sweep("runs/study") == PAIR
+    assert find_sweep("study") == find_sweep("runs/study")
+    with pytest.raises(ValueError, match="did you mean 'study'"):
+        find_sweep("sutdy")
+    (tmp_path / "runs/study/sweep.json").write_text('{"format_version": 9}')
+    with pytest.raises(ValueError, match="upgrade flatnce"):
+        read_sweep("runs/study")
+    (tmp_path / "runs/study/sweep.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        read_sweep("runs/study")
+    with pytest.raises(ValueError, match="is no sweep"):
+        read_sweep("runs")
+    for number in range(9):
+        (tmp_path / f"runs/{number}").mkdir()
+        (tmp_path / f"runs/{number}/sweep.json").touch()
+    with pytest.raises(ValueError, match="there are 0, 1, 2, 3, 4, 5, 6, 7 and 2 more in runs/"):
+        find_sweep("elsewhere")
+
+
+def test_images_are_loaded_once_for_all_runs():
+    cpu = torch.device("cpu")
+    with sharing_images():
+        first = open_images(BASE, cpu)
+        second = open_images(BASE.override(seed=5, batch_size=32, workers=3), cpu)
+        assert first.image_set is second.image_set and first.loader is not second.loader
+        with sharing_images():
+            assert load_images(BASE.data) is not first.image_set
+    assert load_images(BASE.data) is not load_images(BASE.data)
+
+
+def test_a_run_gives_way_after_each_step_and_says_when_it_reads(tmp_path):
+    steps = begin(QUIET.override(log_every=3, checkpoint_every=0.5), tmp_path / "run")
+    assert list(steps) == [False, False, False, True, False, False, True]  # checkpoints
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_lines_that_arrive_late_are_the_same_lines(shared, monkeypatch, tmp_path):
+    config = QUIET.override(log_every=3, checkpoint_every=9.0)
+    train(config, tmp_path / "run")
+    monkeypatch.setattr(Interval, "arrived", lambda self: False)  # as on a GPU that is behind
+    told = []
+    with Interrupts() as interrupts:
+        steps = begin(
+            *(config, tmp_path / "late"),
+            report=lambda line: told.append((line["kind"], line["step"])),
+            interrupts=interrupts if shared else None,
+        )
+        seen = [[step for kind, step in told if kind == "train"] for _ in steps]
+    # Alone, one is under way at most: the host does not run ahead without bound.
+    assert seen == [[]] * 4 + [[] if shared else [1]] * 3
+    assert told == [("train", 1), ("train", 4), ("verdict", 4), ("train", 7)]
+    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+    speeds = [
+        line["images_per_second"]
+        for line in read_run(tmp_path / "late").metrics
+        if line["kind"] == "train"
+    ]
+    # Those that are read together say their joint speed.
+    assert len(speeds) == 3 and (len(set(speeds)) == 1 or not shared)
+
+
+@pytest.mark.parametrize("at", [2, 4, 5])
+def test_a_run_that_stops_with_a_line_under_way_tells_it_and_goes_on_exactly(
+    at, monkeypatch, tmp_path
+):
+    config = QUIET.override(log_every=3, checkpoint_every=9.0)
+    train(config, tmp_path / "run")
+    monkeypatch.setattr(Interval, "arrived", lambda self: False)
+    with Interrupts() as interrupts:
+        steps = begin(config, tmp_path / "late", interrupts=interrupts)
+        for _ in range(at):
+            next(steps)
+        interrupts.signalled = True
+        assert list(steps) == []
+    assert checkpoint.steps(tmp_path / "late" / "checkpoints")[-1] == at
+    assert lines(tmp_path / "late")[-1]["step"] == (1 if at < 4 else 4)
+    assert resume(tmp_path / "late").finished
+    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+    assert_same_run(tmp_path / "late", tmp_path / "run")
+
+
+def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):
+    with Interrupts() as interrupts:
+        steps = begin(QUIET, tmp_path / "run", interrupts=interrupts)
+        for _ in range(5):
+            next(steps)
+        steps.close()
+    train(QUIET, tmp_path / "whole")
+    assert resume(tmp_path / "run").finished
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def expectation(**bytes_of):
+    numbers = dict.fromkeys(Expectation.__dataclass_fields__, 0)
+    return Expectation(**{**numbers, "here": True, "ceiling": 0.0, "rate": 0.0, **bytes_of})
+
+
+def test_memory_decides_how_many_runs_there_are_at_once():
+    assert _fitting([40, 10, 10], free=100) == 3
+    assert _fitting([40, 30, 30], free=100) == 2
+    assert _fitting([200], free=100) == 1  # tried all the same
+    assert _fitting([1] * 500, free=10**9) == MOST_AT_ONCE
+    config, cpu = TrainConfig().override(batch_size=64), torch.device("cpu")
+    traced = config.override(batch_size=256)
+    found = expectation(model_bytes=1000, activation_bytes=4000)
+    assert _need(config, traced, found, cpu) == 1.5 * (1000 + 1000) + 2**26
+    small = config.override(micro_batch=32)
+    assert _need(small, traced, found, cpu) == 1.5 * (1000 + 500) + 2**26
+    decided = plan({"a": BASE, "b": BASE.override(batch_size=96)})
+    assert decided.at_once == 2 and decided.steps == 7 + 14 and decided.bytes > 2**26
+
+
+class Card:
+    """A made GPU: its steps take a time each, one after another, and the host's launches none."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now, self.ends = seconds, 0.0, 0.0
+
+    def launched(self):
+        """An event that is done when the step is."""
+        self.ends = max(self.ends, self.now) + self.seconds
+        return Event(self, self.ends)
+
+
+class Event:
+    """When a made GPU is done with a step."""
+
+    def __init__(self, card, end):
+        self.card, self.end = card, end
+
+    def query(self):
+        return self.card.now >= self.end
+
+    def synchronize(self):
+        self.card.now = max(self.card.now, self.end)
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 2e-3, 0.02, 0.1, 2.0])
+def test_what_is_launched_ahead_is_bounded_in_steps_and_in_time(seconds):
+    card = Card(seconds)
+    lead = Lead(lambda: card.now)
+    ahead, idle = 0.0, 0
+    for _ in range(600):
+        while lead.has_room(reads=False):
+            lead.add(card.launched())
+        ahead = max(ahead, card.ends - card.now)
+        lead.wait()
+        idle += card.now >= card.ends
+    # The card always has a step more, and never more than half a second of them or two.
+    assert idle == 0
+    assert ahead <= max(AHEAD_SECONDS, 2 * seconds) * (1 + 1e-6)
+    # What is long enough is used.
+    assert ahead > 0.9 * min(AHEAD_SECONDS, AHEAD * seconds)
+
+
+def test_a_run_that_reads_waits_for_its_own_steps():
+    card = Card(0.01)
+    lead = Lead(lambda: card.now)
+    assert lead.has_room(reads=True)
+    lead.add(card.launched())
+    assert lead.has_room(reads=False) and not lead.has_room(reads=True)
+    lead.wait()
+    assert lead.has_room(reads=True)
+
+
+def test_a_lane_is_free_once_its_run_has_ended_or_raised():
+    def steps(error):
+        yield False
+        if error:
+            raise error
+        return Outcome(Path("run"), True, 1)
+
+    lane = Lane(torch.device("cpu"))
+    assert lane.is_free
+    lane.start("a", steps(None))
+    assert lane.turn() is None and not lane.is_free and lane.taken == 1
+    assert lane.turn() == Outcome(Path("run"), True, 1) and lane.is_free
+    lane.start("b", steps(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        lane.first_turns()
+    assert lane.is_free and lane.taken == 1

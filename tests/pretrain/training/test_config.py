@@ -1,0 +1,78 @@
+from dataclasses import fields
+
+import pytest
+
+from flatnce.pretrain.data import CATALOG
+from flatnce.pretrain.training import PRESETS, TrainConfig, preset
+
+
+def test_leaf_names_are_unique_over_the_sections():
+    config = TrainConfig()
+    leaves = [leaf.name for part in fields(config) for leaf in fields(getattr(config, part.name))]
+    assert len(leaves) == len(set(leaves)) == len(config.flat())
+
+
+def test_an_override_changes_what_it_names_and_nothing_else():
+    config = TrainConfig().override(batch_size=32, objective="infonce")
+    changed = {k for k, v in config.flat().items() if v != TrainConfig().flat()[k]}
+    assert changed == {"batch_size", "objective"}
+
+
+def test_an_unknown_setting_gets_a_suggestion():
+    with pytest.raises(ValueError, match=r"'batchsize'.*did you mean 'batch_size'"):
+        TrainConfig().override(batchsize=3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_being_written_and_read(name):
+    config = preset(name)
+    assert TrainConfig.from_plain(config.plain()) == config
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_data_set_has_a_preset_that_trains_on_it(name):
+    config = preset(name)
+    assert config.data.data == name
+    assert config.data.split in CATALOG[name].splits
+
+
+def test_a_folder_gets_the_preset_for_photographs():
+    assert preset("./photos").data.data == "./photos"
+
+
+def test_an_unknown_preset_gets_a_suggestion():
+    with pytest.raises(ValueError, match=r"'cifar'.*did you mean 'cifar10'"):
+        preset("cifar")
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"objective": "infonec"}, "objective='infonec'.*did you mean 'infonce'"),
+        ({"optimizer": "adam"}, "optimizer='adam'.*did you mean 'adamw'"),
+        ({"scaling": "cubic"}, "scaling='cubic' is unknown"),
+        ({"precision": "float16"}, "precision='float16'.*bfloat16"),
+        ({"temperature": 0.0}, "temperature=0.0 must be"),
+        ({"temperature_end": -1.0}, "temperature_end=-1.0"),
+        ({"ess": 1.5}, "ess=1.5"),
+        ({"ess_end": 0.2}, "ess_end=0.2.*give ess"),
+        ({"ess": 0.3, "learn_temperature": True}, "learn_temperature and ess both"),
+        ({"queue": -1}, "queue=-1"),
+        ({"momentum_encoder": 0.99}, "queue=0"),
+        ({"momentum_encoder": 1.5, "queue": 8}, "momentum_encoder=1.5"),
+        ({"rate": 0.0}, "rate=0.0"),
+        ({"warmup_epochs": -1.0}, "warmup_epochs"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 1}, "batch_size=1 leaves no negatives"),
+        ({"seed": -1}, "seed=-1: give a whole number, at least 0"),
+        ({"micro_batch": 512}, "micro_batch=512.*batch_size=256"),
+        ({"log_every": 0}, "log_every=0"),
+        ({"watch_every": -1.0}, "watch_every"),
+        ({"checkpoint_every": 0.0}, "checkpoint_every"),
+        ({"keep": 0}, "keep=0"),
+        ({"pool": 1}, "pool=1"),
+    ],
+)
+def test_a_bad_value_is_named_with_a_remedy(settings, words):
+    with pytest.raises(ValueError, match=words):
+        TrainConfig().override(**settings)

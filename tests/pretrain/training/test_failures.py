@@ -1,0 +1,309 @@
+"""What stops a run says what and why, and loses nothing."""
+
+import errno
+import json
+
+import pytest
+import torch
+
+from flatnce.core.diagnostics import Interval
+from flatnce.pretrain.data import MissingData
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.checkpoint import CheckpointError, DamagedCheckpoint, NewerCheckpoint
+from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.training import TrainingFailed, preset, resume, train, trained
+from flatnce.pretrain.training.saved import Standing, standing_of
+from flatnce.pretrain.training.training import Training
+
+SHORT = {
+    "epochs": 1,
+    "batch_size": 96,
+    "log_every": 2,
+    "checkpoint_every": 0.25,
+    "watch_every": 0.0,
+    "tensorboard": False,
+    "device": "cpu",
+}
+
+
+def config_of(**settings):
+    return preset("digits").override(**SHORT, **settings)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    train(config_of(), directory)
+    return directory
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a finished run that a test may damage."""
+    import shutil
+
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.mark.parametrize("log_every", [2, 10])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "where, words",
+    [
+        ("weights", "the weights encoder.backbone.layers.0.weight are no longer finite"),
+        ("gradient", "the gradient is infinite or not a number since step 5.*of encoder.head"),
+    ],
+)
+def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
+    where, words, late, log_every, tmp_path, monkeypatch
+):
+    if late:  # as on a GPU that is behind
+        monkeypatch.setattr(Interval, "arrived", lambda self: False)
+    take = Training.take_step
+
+    def poisoned(self, batch, epoch):
+        if self.step == 5 and where == "weights":
+            with torch.no_grad():
+                next(self.learner.encoder.parameters()).fill_(torch.nan)
+        if self.step == 5 and where == "gradient":
+            last = self.learner.encoder.head[-1].bias
+            last.register_hook(lambda gradient: torch.full_like(gradient, torch.inf))
+        take(self, batch, epoch)
+
+    monkeypatch.setattr(Training, "take_step", poisoned)
+    with pytest.raises(TrainingFailed, match=words) as caught:
+        train(config_of().override(log_every=log_every), tmp_path / "run")
+    kept = checkpoint.steps(tmp_path / "run" / "checkpoints")
+    assert kept and kept[-1] <= 5
+    assert f"checkpoint of step {kept[-1]} is good" in str(caught.value)
+    weights = checkpoint.load(tmp_path / "run" / "checkpoints").weights
+    assert all(torch.isfinite(w).all() for w in weights.values() if w.is_floating_point())
+    monkeypatch.undo()
+    assert resume(tmp_path / "run").finished
+
+
+def test_a_rate_far_too_large_ends_in_words_and_not_in_a_trace(tmp_path):
+    with pytest.raises(TrainingFailed, match="Lower the learning rate"):
+        train(config_of(rate=1e30, scaling="none"), tmp_path / "run")
+
+
+def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path, monkeypatch):
+    """Their norm is infinite, and no number of theirs is."""
+    take = Training.take_step
+
+    def grown(self, batch, epoch):
+        take(self, batch, epoch)
+        with torch.no_grad():
+            self.learner.encoder.head[-1].bias.fill_(-2e25)
+
+    monkeypatch.setattr(Training, "take_step", grown)
+    with pytest.raises(
+        TrainingFailed, match=r"stopped: the weights \S+bias have grown to 2.0e\+25;"
+    ):
+        train(config_of(), tmp_path / "run")
+
+
+def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
+    training = Training(config_of(), tmp_path / "run", torch.device("cpu"))
+    with pytest.raises(TrainingFailed, match="stopped: a number of another process"):
+        training.sentinel.check(0.1, sound=torch.tensor(False))
+
+
+def failing(monkeypatch, error, at):
+    take = Training.take_step
+
+    def raising(self, batch, epoch):
+        if self.step == at:
+            raise error
+        take(self, batch, epoch)
+
+    monkeypatch.setattr(Training, "take_step", raising)
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (TrainingFailed("training stopped: why"), "training stopped: why"),
+        (RuntimeError("a fault\nof many lines"), "RuntimeError: a fault"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
+    error, message, finished, tmp_path, monkeypatch
+):
+    # At 8, a step that is saved, so that the line is not of a later step than that.
+    for go in (lambda: train(config_of(), tmp_path / "run"), lambda: resume(tmp_path / "run")):
+        failing(monkeypatch, error, at=8)
+        with pytest.raises(type(error)):
+            go()
+        monkeypatch.undo()
+        (line,) = (x for x in read_run(tmp_path / "run").metrics if x["kind"] == "failure")
+        assert line["step"] == 8 and line["message"] == message
+    found = standing_of(tmp_path / "run")
+    diverged = isinstance(error, TrainingFailed)
+    assert found == Standing(False, 8, 14, failure=message, diverged=diverged)
+    assert "failure" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    run_page(tmp_path / "run")  # readers take it in their stride
+    resume(tmp_path / "run")
+    assert standing_of(tmp_path / "run") == Standing(True, 14, 14)
+
+    def lasting(directory):
+        times = ("seconds", "images_per_second")
+        return [
+            {k: v for k, v in line.items() if k not in times}
+            for line in read_run(directory).metrics
+        ]
+
+    assert lasting(tmp_path / "run") == lasting(finished)
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    failing(monkeypatch, TrainingFailed("the reason"), at=1)
+
+    def full(self, record):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunLog, "log", full)
+    with pytest.raises(TrainingFailed, match="the reason"):
+        train(config_of(), tmp_path / "run")
+
+
+@pytest.mark.parametrize("log_every, steps", [(4, [2, 6, 10, 14]), (7, [7, 14]), (99, [14])])
+def test_lines_are_counted_from_the_end_so_that_the_last_is_of_a_full_interval(
+    log_every, steps, tmp_path
+):
+    train(config_of().override(log_every=log_every), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    lines = [line for line in run.metrics if line["kind"] == "train"]
+    assert [line["step"] for line in lines] == steps
+    assert lines[-1]["steps"] == min(log_every, 14)  # means over as many
+    # A first line of fewer steps gives no verdict.
+    full = [step for step in steps if step >= min(log_every, 14)]
+    assert next(line for line in run.metrics if line["kind"] == "verdict")["step"] == full[0]
+
+
+@pytest.mark.parametrize("data, steps", [("digits", 220), ("./photos", None)])
+def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps, tmp_path):
+    config = preset("digits").override(data=data, epochs=10)
+    log = RunLog(tmp_path / "run", kind="train", config=config)
+    assert standing_of(tmp_path / "run") == Standing(False, 0, steps)
+    log.log({"kind": "train", "step": 11, "epoch": 0.5})
+    assert standing_of(tmp_path / "run").steps == 220
+
+
+def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    from flatnce.pretrain.runs.checkpoint import write
+
+    original, written = write._write_file, []
+
+    def full(path, content):
+        written.append(path)
+        if len(written) > 6:  # two whole checkpoints
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(path, content)
+
+    monkeypatch.setattr(write, "_write_file", full)
+    with pytest.raises(CheckpointError, match=r"the disk is full.*as it was"):
+        train(config_of(), tmp_path / "run")
+    monkeypatch.undo()
+    assert len(checkpoint.steps(tmp_path / "run" / "checkpoints")) == 2
+    assert resume(tmp_path / "run").finished
+
+
+def test_a_batch_larger_than_the_set_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="batch_size=5000 is larger than the data set"):
+        train(config_of().override(batch_size=5000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "settings, error, words",
+    [
+        ({"backbone": "resnet19"}, ValueError, "resnet19.*did you mean"),
+        ({"data": "cifar1O"}, ValueError, "cifar1O.*did you mean"),
+        ({"data": "cifar10"}, MissingData, "flatnce data cifar10"),
+        ({"split": "valid"}, ValueError, "valid"),
+        ({"device": "gpu"}, ValueError, "device='gpu'"),
+        ({"crop_least": 2.0}, ValueError, "crop"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    settings, error, words, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "empty"))
+    with pytest.raises(error, match=words):
+        train(config_of().override(**settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_that_exists_is_not_overwritten(run):
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="already holds a train run"):
+        train(config_of(), run)
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_directory_is_replaced_where_asked_for(run):
+    assert train(config_of(seed=1), run, replace=True).finished
+    assert read_run(run).config["run"]["seed"] == 1
+
+
+def newest(run):
+    return sorted((run / "checkpoints").glob("step-*"))[-1]
+
+
+def newer_format(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
+
+
+def cut_short(folder):
+    path = folder / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def tampered(folder):
+    path = folder / "state.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("use", [resume, trained], ids=["resume", "trained"])
+@pytest.mark.parametrize(
+    "damage, error, words",
+    [
+        (newer_format, NewerCheckpoint, "upgrade flatnce"),
+        (cut_short, DamagedCheckpoint, "cut short"),
+        (tampered, DamagedCheckpoint, "was changed after it was written"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_is_named(damage, error, words, use, run):
+    damage(newest(run))
+    with pytest.raises(error, match=words):
+        use(run)
+
+
+@pytest.mark.parametrize("use", [resume, trained], ids=["resume", "trained"])
+def test_a_checkpoint_of_another_model_is_refused(use, run):
+    header = json.loads((run / "config.json").read_text())
+    header["config"]["model"]["head_out"] = 64
+    (run / "config.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match=r"another model.*head_out is 128 in it and 64 in config"):
+        use(run)
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path):
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    with pytest.raises(ValueError, match="holds a demo run"):
+        trained(tmp_path / "demo")
+
+
+def test_an_encoder_comes_out_as_it_was_trained(finished):
+    found = trained(finished)
+    assert found.step == 14 and found.size == 8 and found.channels == 1
+    assert not found.encoder.training
+    weights = checkpoint.load(finished / "checkpoints").weights
+    for name, tensor in found.encoder.state_dict().items():
+        assert torch.equal(tensor, weights[f"encoder.{name}"])

@@ -1,0 +1,99 @@
+import pytest
+import torch
+
+from flatnce.core.control import Cosine, EssController
+from flatnce.core.objectives import LearnedTemperature
+from flatnce.pretrain.models import MomentumEncoder
+from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.learner import build_learner, build_temperature
+from flatnce.pretrain.training.sections import OBJECTIVES, LossConfig
+
+
+def learner_of(seed=0, dtype=torch.float32, **settings):
+    config = TrainConfig().override(backbone="small", head_out=16, **settings)
+    return build_learner(
+        config.model, config.loss, channels=1, size=8, steps=10, seed=seed, dtype=dtype
+    )
+
+
+def views(b=6):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, b, 1, 8, 8, generator=generator), torch.arange(b)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_trains_every_weight(objective):
+    learner = learner_of(objective=objective)
+    learner(*views()).backward()
+    assert all(p.grad is not None and p.grad.any() for p in learner.encoder.head.parameters())
+
+
+@pytest.mark.parametrize(
+    "settings, kind",
+    [
+        ({"temperature": 0.2}, float),
+        ({"temperature_end": 0.05}, Cosine),
+        ({"learn_temperature": True}, LearnedTemperature),
+        ({"ess": 0.3}, EssController),
+    ],
+)
+def test_each_rule_of_the_temperature_is_built(settings, kind):
+    assert isinstance(build_temperature(LossConfig(**settings), steps=10), kind)
+
+
+def test_an_ess_target_may_move():
+    controller = build_temperature(LossConfig(ess=0.6, ess_end=0.2), steps=10)
+    start = controller.init()
+    end = {**start, "step": torch.tensor(10)}
+    assert float(controller.target_at(start)) == pytest.approx(0.6)
+    assert float(controller.target_at(end)) == pytest.approx(0.2)
+
+
+def test_weights_come_from_the_seed_and_leave_the_generator_alone():
+    before = torch.get_rng_state()
+    first, again, other = (learner_of(seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    name = "encoder.head.0.weight"
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+
+
+def test_both_views_pass_the_batch_norms_together():
+    learner, (images, _) = learner_of(), views()
+    learner.train()
+    together = learner.embed(images)
+    expected = learner.encoder(images.flatten(0, 1))[1].unflatten(0, (2, 6))
+    torch.testing.assert_close(together, expected)
+    apart = torch.stack([learner.encoder(view)[1] for view in images])
+    assert not torch.allclose(together, apart)
+
+
+def test_keys_of_the_momentum_encoder_have_no_gradient_and_fill_the_queue():
+    learner, (images, indices) = learner_of(queue=16, momentum_encoder=0.5), views()
+    assert isinstance(learner.momentum_encoder, MomentumEncoder)
+    learner(images, indices).backward()
+    assert int(learner.objective.queue.filled) == 6
+    assert all(p.grad is None for p in learner.momentum_encoder.parameters())
+    with torch.no_grad():
+        learner.encoder.head[0].weight.add_(1.0)
+    before = learner.momentum_encoder.encoder.head[0].weight.clone()
+    learner.after_step()
+    torch.testing.assert_close(learner.momentum_encoder.encoder.head[0].weight, before + 0.5)
+
+
+def test_a_sample_met_again_is_not_its_own_negative():
+    learner, (images, indices) = learner_of(queue=16, momentum_encoder=0.5), views()
+    learner(images, indices)
+    learner(images, indices)
+    # Of the six queued keys each anchor leaves out its own; the batch has five others.
+    assert float(learner.objective.last.contrast.count.mean()) == 5 + 5
+
+
+def test_bfloat16_is_for_the_encoder_and_the_loss_is_computed_in_float32():
+    learner, (images, indices) = learner_of(dtype=torch.bfloat16), views()
+    lower, full = learner.embed(images), learner_of().embed(images)
+    assert lower.dtype == torch.bfloat16
+    assert 0 < (lower - full).norm() / full.norm() < 0.05
+    loss = learner.loss(lower, indices)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, learner.loss(lower.float(), indices))

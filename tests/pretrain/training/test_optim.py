@@ -1,0 +1,436 @@
+"""LARS against its definition in loops, the two groups, and states that travel."""
+
+import copy
+import io
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flatnce.core.objectives import LearnedTemperature
+from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head
+from flatnce.pretrain.training.optim import LARS, build_optimizer, load_optimizer, set_rate
+from forked import run_forked
+
+NAMES = ("sgd", "adamw", "lars")
+every_optimizer = pytest.mark.parametrize("name", NAMES)
+SHAPES = ((3, 4), (2, 3, 2, 2), (5, 1))
+
+
+def lars_definition(
+    weights, gradients, velocities, *, lr, momentum, weight_decay, trust, adapt
+) -> None:
+    """One step on lists of lists of floats, in place; one layer after the other.
+
+    SimCLR's form of You et al., 2017, Algorithm 1: the norm of the decayed gradient.
+    """
+    for w, gradient, v in zip(weights, gradients, velocities, strict=True):
+        g = [gradient[i] + weight_decay * w[i] for i in range(len(w))]
+        w_norm = math.sqrt(math.fsum(x * x for x in w))
+        g_norm = math.sqrt(math.fsum(x * x for x in g))
+        factor = trust * w_norm / g_norm if adapt and w_norm > 0 and g_norm > 0 else 1.0
+        for i in range(len(w)):
+            v[i] = momentum * v[i] + lr * factor * g[i]
+            w[i] = w[i] - v[i]
+
+
+def parameters() -> list[nn.Parameter]:
+    draw = torch.Generator().manual_seed(1)
+    make = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES)
+    return [nn.Parameter(tensor.to(torch.float64)) for tensor in make]
+
+
+def gradients(step: int) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(100 + step)
+    return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES]
+
+
+def descend(optimizer, weights: list[nn.Parameter], steps: range) -> None:
+    for step in steps:
+        for weight, gradient in zip(weights, gradients(step), strict=True):
+            weight.grad = gradient.to(weight)
+        optimizer.step()
+
+
+def floats(tensors) -> list[list[float]]:
+    return [tensor.detach().double().flatten().tolist() for tensor in tensors]
+
+
+# --- LARS ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("adapt", [True, False])
+def test_lars_is_its_definition(momentum, weight_decay, adapt):
+    options = {"momentum": momentum, "weight_decay": weight_decay, "trust": 0.02, "adapt": adapt}
+    weights = parameters()
+    w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
+    optimizer = LARS(weights, lr=0.7, **options)
+    for step in range(4):
+        lars_definition(w, floats(gradients(step)), v, lr=0.7, **options)
+    descend(optimizer, weights, range(4))
+    for found, expected in zip(floats(weights), w, strict=True):
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_the_rate_may_change_and_past_steps_keep_theirs():
+    weights = parameters()
+    w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
+    options = {"momentum": 0.9, "weight_decay": 0.01, "trust": 0.1, "adapt": True}
+    optimizer = LARS(weights, lr=1.0, **options)
+    for step, rate in enumerate((1.0, 0.1, 2.0)):
+        lars_definition(w, floats(gradients(step)), v, lr=rate, **options)
+        set_rate(optimizer, rate)
+        descend(optimizer, weights, range(step, step + 1))
+    for found, expected in zip(floats(weights), w, strict=True):
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_layer_moves_by_the_trust_times_its_norm_whatever_the_gradients_size():
+    start = torch.randn(4, 4, dtype=torch.float64)
+    moved = []
+    for size in (1e-8, 1.0, 1e8):
+        weight = nn.Parameter(start.clone())
+        weight.grad = size * torch.ones_like(weight)
+        LARS([weight], lr=1.0, trust=0.01).step()
+        moved.append((weight.detach() - start).norm().item())
+    assert moved == pytest.approx([0.01 * start.norm().item()] * 3)
+
+
+@pytest.mark.parametrize(("w", "g"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_a_zero_norm_counts_as_a_factor_of_one(w, g):
+    weight = nn.Parameter(torch.full((3, 3), w))
+    weight.grad = torch.full((3, 3), g)
+    LARS([weight], lr=0.5, momentum=0.9).step()
+    assert torch.equal(weight.detach(), torch.full((3, 3), w - 0.5 * g))
+
+
+def test_a_bad_gradient_is_not_hidden():
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.tensor([math.nan, 1.0, 1.0])
+    LARS([weight]).step()
+    assert weight.isnan().any()
+
+
+def test_norms_of_half_precision_do_not_overflow():
+    weight = nn.Parameter(torch.full((256, 256), 300.0, dtype=torch.float16))  # norm 76,800
+    weight.grad = torch.ones_like(weight)  # norm 256
+    LARS([weight], lr=1.0, trust=0.01).step()
+    assert weight.dtype == torch.float16
+    assert weight.float().mean().item() == pytest.approx(300 - 0.01 * 300, rel=1e-3)
+
+
+def test_parameters_of_several_types_and_without_gradients_live_together():
+    single, double = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2).double())
+    idle = nn.Parameter(torch.ones(2, 2))
+    optimizer = LARS([single, double, idle], lr=1.0, trust=0.5)
+    single.grad, double.grad = torch.ones(2, 2), torch.ones(2, 2).double()
+    optimizer.step()
+    assert torch.equal(single.double(), double) and single[0, 0] == 0.5
+    assert torch.equal(idle, torch.ones(2, 2)) and idle not in optimizer.state
+
+
+def test_lars_does_not_touch_the_gradients():
+    weights = parameters()
+    descend(LARS(weights, lr=1.0, weight_decay=0.3), weights, range(1))
+    assert all(torch.equal(w.grad, g) for w, g in zip(weights, gradients(0), strict=True))
+
+
+def test_lars_calls_a_closure_with_gradients_on():
+    weight = nn.Parameter(torch.ones(2))
+
+    def closure():
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert LARS([weight]).step(closure).item() == 2
+    assert weight[0] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -1.0}, "lr=-1.0 must be"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"lr": torch.ones(2)}, r"lr has shape \(2,\); pass a zero-dimensional"),
+        ({"momentum": 1.0}, r"momentum=1.0 must lie in \[0, 1\)"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
+        ({"trust": 0.0}, "trust=0.0 must be a positive"),
+    ],
+)
+def test_bad_numbers_of_lars_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        LARS([nn.Parameter(torch.ones(2))], **options)
+
+
+# --- The two groups ------------------------------------------------------------------------------
+
+
+def small_encoder() -> Encoder:
+    return Encoder(backbone("small", channels=1), head(128, out=8))
+
+
+def names_of(optimizer) -> dict[str, list[str]]:
+    return {group["name"]: group["param_names"] for group in optimizer.param_groups}
+
+
+@every_optimizer
+def test_biases_and_norms_do_not_decay(name):
+    model = small_encoder()
+    optimizer = build_optimizer(model, name, lr=0.1, weight_decay=0.3)
+    expected = {
+        "decay": [n for n, p in model.named_parameters() if p.ndim > 1],
+        "no_decay": [n for n, p in model.named_parameters() if p.ndim < 2],
+    }
+    assert names_of(optimizer) == expected
+    assert "head.3.bias" in expected["no_decay"] and "head.1.weight" in expected["no_decay"]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+
+
+def test_lars_adapts_only_what_decays():
+    optimizer = build_optimizer(small_encoder(), "lars", lr=0.1, trust=0.02)
+    assert [group["adapt"] for group in optimizer.param_groups] == [True, False]
+    assert {group["trust"] for group in optimizer.param_groups} == {0.02}
+
+
+def test_what_lars_does_not_adapt_takes_plain_steps_of_momentum():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(model, "lars", lr=0.1, weight_decay=0.5)
+    theirs = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        x = torch.randn(5, 3)
+        for net, optimizer in ((model, ours), (twin, theirs)):
+            optimizer.zero_grad()
+            net(x).square().sum().backward()
+        for mine, other in zip(model.parameters(), twin.parameters(), strict=True):
+            other.grad = mine.grad.clone()
+        ours.step(), theirs.step()
+    torch.testing.assert_close(model[1].bias, twin[1].bias)
+    torch.testing.assert_close(model[0].bias, twin[0].bias)
+    assert not torch.allclose(model[0].weight, twin[0].weight)
+
+
+def test_norms_over_several_axes_do_not_decay():
+    model = nn.Sequential(nn.LayerNorm([2, 3, 3]), nn.GroupNorm(1, 2), nn.Conv2d(2, 2, 3))
+    assert names_of(build_optimizer(model, lr=0.1))["decay"] == ["2.weight"]
+
+
+def test_a_learned_temperature_does_not_decay():
+    model = nn.ModuleDict({"net": nn.Linear(2, 2), "temperature": LearnedTemperature(0.1)})
+    apart = names_of(build_optimizer(model, lr=0.1))["no_decay"]
+    assert any(name.startswith("temperature.") for name in apart)
+
+
+def test_what_a_backbone_lists_does_not_decay():
+    pytest.importorskip("timm", reason="the train extra is not installed")
+    model = nn.ModuleDict({"net": backbone("vit_tiny_patch16_224", size=16)})
+    assert {"net.pos_embed", "net.cls_token"} <= {
+        *names_of(build_optimizer(model, lr=1.0))["no_decay"]
+    }
+
+
+def test_frozen_parameters_are_left_out():
+    encoder = small_encoder()
+    model = nn.ModuleDict({"encoder": encoder, "slow": MomentumEncoder(encoder)})
+    optimizer = build_optimizer(model, lr=0.1)
+    listed = [name for names in names_of(optimizer).values() for name in names]
+    assert listed and all(name.startswith("encoder.") for name in listed)
+
+
+def test_a_model_of_weights_alone_has_one_group():
+    assert [*names_of(build_optimizer(nn.Linear(2, 2, bias=False), lr=0.1))] == ["decay"]
+
+
+@every_optimizer
+def test_the_kind_is_what_was_asked(name):
+    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "lars": LARS}
+    optimizer = build_optimizer(nn.Linear(2, 2), name, lr=0.1, momentum=0.8)
+    assert type(optimizer) is kinds[name]
+    group = optimizer.param_groups[0]
+    assert (group["betas"][0] if name == "adamw" else group["momentum"]) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "adam"}, "name='adam' is no optimizer; take one of sgd, adamw, lars"),
+        ({"lr": -0.1}, "lr=-0.1"),
+        ({"lr": math.inf}, "lr=inf"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
+        ({"momentum": 1.0}, "momentum=1.0"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_optimizer(nn.Linear(2, 2), **{"lr": 0.1, **options})
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match=r"model=Linear has no parameter with a gradient"):
+        build_optimizer(nn.Linear(2, 2).requires_grad_(False), lr=0.1)
+
+
+# --- The rate, and states that travel ------------------------------------------------------------
+
+
+def training_step(model: nn.Module, optimizer, seed: int) -> float:
+    x = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    optimizer.zero_grad()
+    loss = (model(x)[1] - x.mean(dim=(1, 2, 3))[:, None]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def equal(left: nn.Module, right: nn.Module) -> bool:
+    mine, theirs = left.state_dict(), right.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@every_optimizer
+@pytest.mark.parametrize("tensor", [False, True])
+def test_every_optimizer_lowers_a_loss(name, tensor):
+    model = small_encoder()
+    rate = {"sgd": 0.05, "adamw": 1e-3, "lars": 0.3}[name]
+    optimizer = build_optimizer(model, name, lr=torch.tensor(rate) if tensor else rate, trust=0.02)
+    losses = [training_step(model, optimizer, seed=3) for _ in range(8)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@every_optimizer
+def test_a_tensor_for_a_rate_is_set_in_place(name):
+    held = torch.tensor(0.5)
+    optimizer = build_optimizer(small_encoder(), name, lr=held)
+    set_rate(optimizer, 0.25)
+    assert held.item() == 0.25
+    set_rate(optimizer, torch.tensor(0.125))
+    assert held.item() == 0.125
+    assert all(group["lr"] is held for group in optimizer.param_groups)
+
+
+def test_a_tensor_for_a_rate_changes_no_step_of_lars():
+    model = small_encoder().double()
+    twin = copy.deepcopy(model)
+    ours = build_optimizer(model, "lars", lr=0.3, weight_decay=0.1)
+    theirs = build_optimizer(
+        twin, "lars", lr=torch.tensor(0.3, dtype=torch.float64), weight_decay=0.1
+    )
+    for optimizer, net in ((ours, model), (theirs, twin)):
+        for seed in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed)).double()
+            net(x)[1].square().sum().backward()
+            optimizer.step()
+    assert equal(model, twin)
+
+
+def through_a_file(state: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+
+
+@every_optimizer
+@pytest.mark.parametrize("loader", ["torch's", "ours"])
+def test_a_state_that_was_saved_goes_on_bit_for_bit(name, loader):
+    model = small_encoder()
+    optimizer = build_optimizer(model, name, lr=0.05, weight_decay=0.01)
+    for seed in range(3):
+        training_step(model, optimizer, seed)
+    resumed = small_encoder()
+    resumed.load_state_dict(model.state_dict())
+    again = build_optimizer(resumed, name, lr=0.9, weight_decay=0.5)
+    state = through_a_file(optimizer.state_dict())
+    again.load_state_dict(state) if loader == "torch's" else load_optimizer(again, state)
+    for seed in range(3, 6):
+        training_step(model, optimizer, seed), training_step(resumed, again, seed)
+    assert equal(model, resumed)
+
+
+@every_optimizer
+def test_loading_keeps_the_tensor_that_holds_the_rate(name):
+    model = small_encoder()
+    saved = build_optimizer(model, name, lr=0.25)
+    held = torch.tensor(0.5)
+    optimizer = build_optimizer(model, name, lr=held)
+    load_optimizer(optimizer, through_a_file(saved.state_dict()))
+    assert held.item() == 0.25
+    assert all(group["lr"] is held for group in optimizer.param_groups)
+
+
+@every_optimizer
+def test_loading_a_tensor_for_a_rate_into_a_number_gives_a_number(name):
+    model = small_encoder()
+    saved = build_optimizer(model, name, lr=torch.tensor(0.25))
+    optimizer = build_optimizer(model, name, lr=0.5)
+    load_optimizer(optimizer, through_a_file(saved.state_dict()))
+    assert [type(group["lr"]) for group in optimizer.param_groups] == [float, float]
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_a_state_of_a_gpu_goes_on_without_one():
+    model = small_encoder()
+    optimizer = build_optimizer(model, "adamw", lr=0.1)
+    training_step(model, optimizer, 0)
+    state = through_a_file(optimizer.state_dict())
+    for group in state["param_groups"]:
+        group |= {"fused": True, "capturable": True}
+    load_optimizer(optimizer, state)
+    assert not any(group["fused"] or group["capturable"] for group in optimizer.param_groups)
+    training_step(model, optimizer, 1)
+
+
+def test_the_state_of_other_parameters_is_refused():
+    saved = build_optimizer(small_encoder(), lr=0.1).state_dict()
+    other = Encoder(backbone("small", channels=1), head(128, layers=3, out=8))
+    with pytest.raises(ValueError, match=r"first that only one has is head\.3\.bias"):
+        load_optimizer(build_optimizer(other, lr=0.1), saved)
+
+
+# --- Compiled ------------------------------------------------------------------------------------
+
+COMPILED = """
+import copy, json, torch
+from torch._dynamo.utils import counters
+from flatnce.core.control import Cosine
+from flatnce.pretrain.models import MomentumEncoder, head
+from flatnce.pretrain.training.optim import WarmupCosine, build_optimizer, set_rate
+
+def run(compiled):
+    torch.manual_seed(0)
+    model = head(6, layers=2, out=3).double()  # a linear map, a batch norm, a linear map
+    slow = MomentumEncoder(model, Cosine(0.5, 1.0, steps=4))
+    optimizer = build_optimizer(model, "lars", lr=torch.tensor(0.1), weight_decay=0.1, trust=0.1)
+    schedule, counter = WarmupCosine(0.5, 6, warmup=2), torch.zeros((), dtype=torch.long)
+
+    def step():
+        set_rate(optimizer, schedule.at(counter))
+        optimizer.step()
+        slow.update()
+        counter.add_(1)
+
+    step = compiled(step)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(4, 6).double()).square().mean().backward()
+        step()
+    return [t.double() for t in (*model.state_dict().values(), *slow.state_dict().values())]
+
+eager = run(lambda step: step)
+compiled = run(lambda step: torch.compile(step, fullgraph=True, backend="aot_eager"))
+worst = max((a - b).abs().max().item() for a, b in zip(eager, compiled, strict=True))
+breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+print(json.dumps([worst, breaks, graphs]))
+"""
+
+
+def test_rate_step_and_momentum_compile_as_one_graph():
+    worst, breaks, graphs = json.loads(run_forked(COMPILED).splitlines()[-1])
+    assert worst < 1e-12
+    assert breaks == 0
+    assert graphs == 2  # the first makes the velocities

@@ -1,0 +1,181 @@
+"""On a GPU: a run whose steps are recorded is the run whose steps are not."""
+
+import pytest
+import torch
+
+from flatnce.pretrain.data import load
+from flatnce.pretrain.training import preset
+from flatnce.pretrain.training.loop import begin
+from flatnce.pretrain.training.stepping import Recorded, Step
+from flatnce.pretrain.training.training import Training
+from gpu import host_reads_forbidden
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
+
+CASES = {
+    "simclr": {},
+    "infonce, lars": {"objective": "infonce", "optimizer": "lars"},
+    "moco, ess, adamw": {
+        "queue": 256,
+        "momentum_encoder": 0.9,
+        "ess": 0.4,
+        "optimizer": "adamw",
+        "rate": 1e-3,
+    },
+    "learned temperature": {"learn_temperature": True, "precision": "bfloat16"},
+    "scheduled temperature": {"temperature_end": 0.5},
+    "resnet18, bfloat16": {"backbone": "resnet18", "precision": "bfloat16", "batch_size": 32},
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def training_of(case, tmp_path, **more):
+    settings = {"precision": "float32", **CASES[case], **more}
+    config = preset("digits").override(device="cuda", **settings)
+    return Training(config, tmp_path, torch.device("cuda", 0))
+
+
+def take(training, steps):
+    per_epoch = training.steps_per_epoch
+    while training.step < steps:
+        epoch, done = divmod(training.step, per_epoch)
+        for batch in training.images.loader.epoch(epoch, start=done):
+            training.take_step(batch, epoch)
+            if training.step == steps:
+                break
+
+
+@every_case
+def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path, monkeypatch):
+    recorded, plain = training_of(case, tmp_path), training_of(case, tmp_path)
+    assert isinstance(recorded._take_step, Recorded)
+    plain._take_step = plain._take_step.step
+    assert isinstance(plain._take_step, Step)
+    take(recorded, 30)  # into the second epoch
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # as recorded steps have it
+    take(plain, 30)
+    assert recorded._take_step.graph is not None, recorded.notes
+    one, two = recorded.monitor.compute(30), plain.monitor.compute(30)
+    assert one["steps"] == two["steps"] == 30
+    for name in ("loss", "ess", "gain", "temperature"):
+        assert one[name] == pytest.approx(two[name], rel=1e-2), name
+    assert int(recorded.sentinel.taken) == 30
+    # Work beside the step may add in another order; over 30 steps that grows to a few per cent.
+    pairs = zip(recorded.learner.parameters(), plain.learner.parameters(), strict=True)
+    distance = sum((a - b).detach().square().sum() for a, b in pairs).sqrt()
+    start = training_of(case, tmp_path)
+    moved = zip(recorded.learner.parameters(), start.learner.parameters(), strict=True)
+    travelled = sum((a - b).detach().square().sum() for a, b in moved).sqrt()
+    assert float(distance) < 0.2 * float(travelled)
+    rates = [t.optimizer.param_groups[0]["lr"].item() for t in (recorded, plain)]
+    assert rates[0] == pytest.approx(rates[1]) == pytest.approx(recorded.rate.at(29))
+
+
+@every_case
+def test_an_epoch_reads_nothing_from_the_device(case, tmp_path):
+    training = training_of(case, tmp_path)
+    take(training, 5)
+    with host_reads_forbidden():
+        for batch in training.images.loader.epoch(1):
+            training.take_step(batch, 1)
+
+
+def test_a_run_that_logs_reads_nothing_from_the_device(tmp_path):
+    """The numbers of a line travel while the next steps run."""
+    asked = {"log_every": 5, "watch_every": 0.0, "checkpoint_every": 100.0, "tensorboard": False}
+    config = preset("digits").override(device="cuda", epochs=3, **asked)
+    told = []
+    steps = begin(config, tmp_path / "run", report=lambda line: told.append(line["kind"]))
+    for _ in range(20):
+        next(steps)
+    torch.cuda.synchronize()
+    before = told.count("train")
+    with host_reads_forbidden():
+        for _ in range(20):
+            assert next(steps) is False
+    assert told.count("train") >= before + 3
+    steps.close()
+
+
+@every_case
+def test_the_same_seed_gives_the_same_bits_twice(case, tmp_path):
+    runs = [training_of(case, tmp_path) for _ in range(2)]
+    for run in runs:
+        take(run, 30)
+    assert all(run._take_step.graph is not None for run in runs)
+    one, two = (run.learner.state_dict() for run in runs)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    losses = [run.monitor.compute(30)["loss"] for run in runs]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("case", ["simclr", "resnet18, bfloat16"])
+def test_memory_does_not_grow_over_a_thousand_steps(case, tmp_path):
+    training = training_of(case, tmp_path, epochs=200)
+    take(training, 100)
+    torch.cuda.synchronize()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    take(training, 1100)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == allocated
+    assert torch.cuda.memory_reserved() == reserved
+
+
+def test_a_resnet_takes_the_swift_layers_and_its_loss_the_fused_kernel(tmp_path):
+    from flatnce.pretrain.fused_resnet.swift import Swift
+
+    training = training_of("resnet18, bfloat16", tmp_path)
+    assert isinstance(training.learner.called, Swift)
+    take(training, 2)
+    assert training.learner.objective.last.embeddings.dtype == torch.float16
+    plain = training_of("resnet18, bfloat16", tmp_path, fast=False)
+    assert plain.learner.called is plain.learner.encoder
+    assert isinstance(plain._take_step, Step)
+
+
+def test_a_step_that_cannot_be_recorded_goes_on_and_says_why(tmp_path):
+    training = training_of("simclr", tmp_path)
+    training.learner.encoder.backbone.register_forward_hook(lambda m, i, o: print(o.sum().item()))
+    take(training, 6)
+    assert len(training.notes) == 1 and "runs unrecorded" in training.notes[0]
+    assert training.monitor.compute(6)["steps"] >= 6
+
+
+@every_case
+def test_a_recorded_run_goes_on_from_a_checkpoint(case, tmp_path):
+    from flatnce.pretrain.runs import checkpoint
+
+    training = training_of(case, tmp_path)
+    take(training, 12)
+    training.save()
+    again = training_of(case, tmp_path)
+    again.restore(checkpoint.load(tmp_path / "checkpoints"))
+    for one, two in zip(again.learner.parameters(), training.learner.parameters(), strict=True):
+        assert torch.equal(one, two)
+    take(again, 20)
+    take(training, 20)
+    assert again._take_step.graph is not None
+    first, second = again.monitor.compute(20), training.monitor.compute(20)
+    assert first["steps"] == second["steps"] == 20
+    assert first["loss"] == pytest.approx(second["loss"], rel=1e-2)
+
+
+def test_a_nan_is_found_at_the_next_look(tmp_path):
+    from flatnce.pretrain.training import TrainingFailed
+
+    training = training_of("simclr", tmp_path)
+    take(training, 6)
+    training.check()
+    with torch.no_grad():
+        training.learner.encoder.head[0].weight.fill_(torch.nan)
+    take(training, 8)
+    with pytest.raises(TrainingFailed, match="since step 6"):
+        training.check()
+
+
+def test_images_of_the_set_are_on_the_device(tmp_path):
+    assert training_of("simclr", tmp_path).images.image_set.device.type == "cuda"
+    assert load("digits").device.type == "cpu"

@@ -1,0 +1,252 @@
+"""A run that is killed and resumed is the run that was not, to the last bit."""
+
+import json
+import math
+import os
+import random
+import signal
+
+import pytest
+import torch
+from PIL import Image
+
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import add_evaluation, read_run
+from flatnce.pretrain.training import TrainConfig, preset, resume, train, trained
+from flatnce.pretrain.training.learner import build_encoder
+from flatnce.pretrain.training.training import Training
+from forked import Forked
+
+# One step a line, checkpoints at odd places, so that a kill falls between them.
+SHORT = {
+    "epochs": 2,
+    "batch_size": 96,
+    "log_every": 1,
+    "checkpoint_every": 0.3,
+    "watch_every": 1.0,
+    "pool": 64,
+    "tensorboard": False,
+    "device": "cpu",
+}
+CASES = {
+    "simclr": {},
+    "moco with ess control": {
+        "queue": 256,
+        "momentum_encoder": 0.9,
+        "ess": 0.4,
+        "optimizer": "adamw",
+        "rate": 1e-3,
+    },
+    "learned temperature, lars, cached": {
+        "learn_temperature": True,
+        "optimizer": "lars",
+        "micro_batch": 40,
+        "warmup_epochs": 0.5,
+    },
+}
+KILLED = """
+import os, signal, sys
+from flatnce.pretrain.training import TrainConfig, resume, train
+import json
+directory, victim, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+def report(line):
+    if line["kind"] == "train" and line["step"] == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+if os.path.exists(directory):
+    resume(directory, report=report)
+else:
+    train(TrainConfig.from_plain(settings), directory, report=report)
+"""
+
+
+def config_of(case: str) -> TrainConfig:
+    return preset("digits").override(**SHORT, **CASES[case])
+
+
+def last_weights(directory):
+    return checkpoint.load(directory / "checkpoints")
+
+
+def lasting(line: dict) -> dict:
+    """A line without what differs from run to run: times."""
+    return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_path):
+    config = config_of(case)
+    train(config, tmp_path / "whole")
+    steps = last_weights(tmp_path / "whole").step
+    chooser = random.Random(case)
+    victims = sorted(chooser.sample(range(2, steps), 3))
+    for victim in victims:
+        settings = json.dumps(config.plain())
+        done = Forked(tmp_path / "killed", victim, settings, code=KILLED).wait()
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    outcome = resume(tmp_path / "killed")
+    assert outcome.finished and outcome.step == steps
+
+    whole, killed = last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed")
+    assert whole.weights.keys() == killed.weights.keys()
+    for name, tensor in whole.weights.items():
+        assert torch.equal(tensor, killed.weights[name]), name
+    lines = [[lasting(x) for x in read_run(tmp_path / n).metrics] for n in ("whole", "killed")]
+    assert lines[0] == lines[1]
+
+
+def test_a_finished_run_stays_as_it_is_evaluations_and_all(tmp_path):
+    train(config_of("simclr").override(epochs=1), tmp_path / "run")
+    add_evaluation(tmp_path / "run", {"name": "knn", "step": 14})
+    files = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    assert resume(tmp_path / "run").finished
+    assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == files
+
+
+def stopped(tmp_path, at=5, **settings):
+    """A run that was asked to stop at a step."""
+
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(config_of("simclr").override(**settings), tmp_path / "run", report=interrupt)
+    return tmp_path / "run"
+
+
+def test_evaluations_of_earlier_steps_survive_a_resumption(tmp_path):
+    run = stopped(tmp_path)
+    add_evaluation(run, {"name": "knn", "step": 5})
+    resume(run)
+    results = read_run(run).results
+    assert [found["step"] for found in results["evaluations"]] == [5]
+    assert results["step"] == 28
+
+
+def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
+    run = stopped(tmp_path, at=9, keep=None)
+    add_evaluation(run, {"name": "knn", "step": 9})
+    assert checkpoint.steps(run / "checkpoints") == [0, 4, 8, 9]
+    resume(run, step=4)
+    assert read_run(run).results["evaluations"] == []
+    lines = [line["step"] for line in read_run(run).metrics if line["kind"] == "train"]
+    assert lines == list(range(1, 29))
+    with pytest.raises(checkpoint.NoCheckpoint, match="no checkpoint of step 9; it has"):
+        resume(run, step=9)
+
+
+def test_a_resumption_is_added_to_the_environment(tmp_path):
+    run = stopped(tmp_path)
+    resume(run)
+    found = read_run(run).environment["resumed"]
+    assert [one["step"] for one in found] == [5] and found[0]["torch"] == torch.__version__
+
+
+def test_hoelders_limit_can_be_resumed(tmp_path):
+    run = stopped(tmp_path, objective="holder", gamma=math.inf, temperature=0.5)
+    assert resume(run).finished
+    assert trained(run).config.loss.gamma == math.inf
+
+
+def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypatch):
+    images = tmp_path / "photos"
+    for number in range(24):
+        place = images / f"class-{number % 2}" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(256, (16, 16, 3), dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(place)
+    monkeypatch.chdir(tmp_path)
+    run = stopped(
+        tmp_path, at=2, data="./photos", decode_size=16, view_size=16, batch_size=8, workers=0
+    )
+    assert read_run(run).config["data"]["data"] == "./photos"
+    monkeypatch.chdir("/")
+    assert resume(run).finished
+    assert trained(run).config.data.data == str(images)
+
+
+def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatch):
+    def with_dropout(*arguments, **options):
+        encoder = build_encoder(*arguments, **options)
+        encoder.head.append(torch.nn.Dropout(0.3))
+        return encoder
+
+    monkeypatch.setattr("flatnce.pretrain.training.learner.build_encoder", with_dropout)
+    run = stopped(tmp_path)
+    torch.manual_seed(99)  # whatever the process has drawn since
+    resume(run)
+    train(config_of("simclr"), tmp_path / "whole")
+    whole = last_weights(tmp_path / "whole").weights
+    for name, tensor in last_weights(run).weights.items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_saves_and_stops_and_the_run_goes_on(number, tmp_path):
+    config = config_of("simclr")
+
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            os.kill(os.getpid(), number)
+
+    outcome = train(config, tmp_path / "run", report=interrupt)
+    assert not outcome.finished and outcome.step == 5
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints")[-1] == 5
+    train(config, tmp_path / "whole")
+    resume(tmp_path / "run")
+    whole = last_weights(tmp_path / "whole").weights
+    for name, tensor in last_weights(tmp_path / "run").weights.items():
+        assert torch.equal(tensor, whole[name])
+
+
+def test_the_second_interrupt_quits_at_once(tmp_path):
+    def interrupt(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of("simclr"), tmp_path / "run", report=interrupt)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints")
+
+
+def test_a_checkpoint_exists_from_step_zero(tmp_path):
+    class Enough(Exception):
+        pass
+
+    def stop(line):
+        raise Enough
+
+    with pytest.raises(Enough):
+        train(config_of("simclr"), tmp_path / "run", report=stop)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def test_a_run_that_is_being_trained_is_not_touched_by_another(tmp_path):
+    refused = []
+
+    def meddle(line):
+        if line["kind"] == "train" and line["step"] == 3:
+            for action in (lambda: resume(tmp_path / "run"), replace_it):
+                with pytest.raises(ValueError, match="being trained by another process"):
+                    action()
+                refused.append(action)
+
+    def replace_it():
+        train(config_of("simclr"), tmp_path / "run", replace=True)
+
+    assert train(config_of("simclr"), tmp_path / "run", report=meddle).finished
+    assert len(refused) == 2
+    lines = [
+        line["step"] for line in read_run(tmp_path / "run").metrics if line["kind"] == "train"
+    ]
+    assert lines == list(range(1, 29))
+
+
+def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeypatch):
+    def broken(self, batch, epoch):
+        raise OSError("a.png cannot be read")
+
+    monkeypatch.setattr(Training, "take_step", broken)
+    with pytest.raises(OSError, match=r"a\.png"):
+        train(config_of("simclr"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
