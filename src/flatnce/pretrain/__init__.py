@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flatnce.pretrain.training import preset as preset
     from flatnce.pretrain.training import read_config as read_config
     from flatnce.pretrain.training import resume as resume
+    from flatnce.pretrain.training import train as train
     from flatnce.pretrain.training import trained as trained
 
 _TRAIN = "flatnce.pretrain.training"
@@ -39,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "read_config": _TRAIN,
         "resume": _TRAIN,
         "sweep": _SWEEP,
+        "train": _TRAIN,
         "trained": _TRAIN,
     },
 )
