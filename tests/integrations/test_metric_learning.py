@@ -8,7 +8,7 @@ import torch
 
 import integration_processes
 from flatnce import FlatNCE, Monitor
-from flatnce.integrations.trainers import Recorder
+from flatnce.integrations.recorder import Recorder
 
 REASON = "pytorch-metric-learning is not installed: pip install 'flatnce[metric-learning]'"
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason=REASON)

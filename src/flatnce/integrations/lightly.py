@@ -14,7 +14,7 @@ from flatnce.core import distributed
 from flatnce.core.objectives import FlatNCE
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
-from flatnce.integrations.lonely import is_lonely, passed_over
+from flatnce.integrations.single_row import is_single_row, zero_loss
 
 
 class FlatNCELoss(FlatNCE):
@@ -84,8 +84,8 @@ class FlatNCELoss(FlatNCE):
         self.training = isinstance(out0, Tensor) and out0.requires_grad
         processes = distributed.world_size() if self.gather else 1
         try:
-            if queue is None and is_lonely(out0, out1, processes=processes):
-                return passed_over(self, out0, out1)
+            if queue is None and is_single_row(out0, out1, processes=processes):
+                return zero_loss(self, out0, out1)
             return super().forward(out0, out1)
         finally:
             self.training = mode

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from flatnce.extras import needed
-from flatnce.integrations.trainers import Ess, Recorder
+from flatnce.integrations.recorder import Ess, Recorder
 
 _PURPOSE = "flatnce.integrations.lightning"
 
@@ -73,13 +73,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         return "\n".join(str(found) for found in self.diagnostics.verdicts().values())
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Find the objectives, before a checkpoint is loaded into them.
-
-        Arguments:
-            trainer: The trainer.
-            pl_module: Its module.
-            stage: ``fit``, ``validate``, ``test`` or ``predict``.
-        """
+        """Find the objectives, before a checkpoint is loaded into them."""
         if stage == "fit":
             self.diagnostics.watch(self.loss_fn, pl_module)
 
@@ -89,13 +83,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         pl_module: Any,
         *batch: Any,
     ) -> None:
-        """Take the batch, and read when it is time.
-
-        Arguments:
-            trainer: The trainer.
-            pl_module: Its module.
-            *batch: Outputs, batch and its number.
-        """
+        """Take the batch, and read when it is time."""
         self.diagnostics.take()
         step = trainer.global_step
         every = self.every_n_steps or trainer.log_every_n_steps
@@ -103,12 +91,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
             self._read(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Read what is left of the last interval.
-
-        Arguments:
-            trainer: The trainer.
-            pl_module: Its module.
-        """
+        """Read what is left of the last interval."""
         self._read(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,11 +99,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         return {"diagnostics": self.diagnostics.state_dict(), "read_at": self._read_at}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint.
-
-        Arguments:
-            state_dict: From :meth:`state_dict`.
-        """
+        """Go on from a checkpoint."""
         self.diagnostics.load_state_dict(state_dict["diagnostics"])
         self._read_at = state_dict["read_at"]
 

@@ -17,7 +17,7 @@ from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.diagnostics import Snapshot
 from flatnce.core.objectives.functional import flatnce
 from flatnce.core.pairs import two_tower
-from flatnce.integrations.lonely import is_lonely, nothing
+from flatnce.integrations.single_row import is_single_row, nothing
 
 LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1")
 """Diagnostics that can go to open_clip's logger."""
@@ -114,7 +114,7 @@ class FlatClipLoss(nn.Module):
         self._check_processes()
         scale = logit_scale if isinstance(logit_scale, Tensor) else torch.tensor(logit_scale)
         scale = scale.reshape(()).to(torch.promote_types(scale.dtype, torch.float32))
-        if is_lonely(image_features, text_features, processes=self.world_size):
+        if is_single_row(image_features, text_features, processes=self.world_size):
             bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
             zero = nothing(image_features, text_features, scale, *bias)
             return {"contrastive_loss": zero} if output_dict else zero
@@ -185,12 +185,7 @@ class _Logged(dict[str, Tensor]):
 
 
 def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:
-    """Stands in for ``open_clip.create_loss`` in a copy of the released training script.
-
-    Arguments:
-        args: The parsed arguments of ``open_clip_train``.
-        logged: As in :class:`FlatClipLoss`; all, unless told otherwise.
-    """
+    """Stands in for ``open_clip.create_loss`` in a copy of the released training script."""
     others = {
         "distill": bool(getattr(args, "distill", False)),
         "siglip": bool(getattr(args, "siglip", False)),

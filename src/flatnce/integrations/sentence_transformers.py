@@ -1,29 +1,283 @@
-"""FlatNCE where sentence-transformers' ``MultipleNegativesRankingLoss`` stands.
+"""FlatNCE in place of sentence-transformers' ``MultipleNegativesRankingLoss``.
 
 Change the name of the loss; data, trainer, arguments and evaluators stay. The value is the
 library's own (InfoNCE, never negative), the gradient is FlatNCE's. :class:`FlatNCETrainer` in
 place of ``SentenceTransformerTrainer`` also logs the diagnostics to every logger.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from flatnce.core import distributed, faults, objectives
+from flatnce.core.contrast import Contrast, contrast_of
+from flatnce.core.diagnostics import Snapshot
 from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.pairs import Pairs
+from flatnce.core.pairs.arguments import Arguments
+from flatnce.core.selection import STRANGER, Selection
 from flatnce.extras import needed
+from flatnce.integrations.single_row import is_single_row, zero_loss
 
 needed(
     "sentence_transformers", "flatnce.integrations.sentence_transformers", "sentence-transformers"
 )
 from sentence_transformers import SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer import losses
-from sentence_transformers.util import cos_sim
+from sentence_transformers.util import cos_sim, dot_score
 
-from flatnce.integrations.sentence_transformers_base import CITATION, Ranked, Similarity, scale_of
 from flatnce.integrations.transformers import DiagnosticsMixin
+
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+
+
+class Ranking(objectives.Objective, ABC):
+    """Called with queries, documents and columns of hard negatives, all (b, d).
+
+    Arguments:
+        temperature: As in :class:`~flatnce.core.objectives.Objective`.
+        directions: Whose similarities are contrasted, of :data:`DIRECTIONS`.
+        joint: One pool of all directions for a pair; else a row for each direction.
+        gather: Contrast with the rows of every process.
+        normalize: Divide rows by their norm.
+
+    A row without negatives counts as 0, as in the host's loss. A batch of one row without hard
+    negatives is 0 with a gradient of zero, and ``last`` stays that of the batch before.
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.05,
+        *,
+        directions: Sequence[str] = ("query_to_doc",),
+        joint: bool = True,
+        gather: bool = False,
+        normalize: bool = True,
+    ) -> None:
+        """Keep the directions."""
+        super().__init__(temperature, gather=gather, normalize=normalize)
+        self.directions, self.joint = tuple(directions), joint
+
+    def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
+        """The scalar loss of a batch."""
+        if len(columns) == 2 and self._is_lonely(columns):
+            return zero_loss(self, *columns)
+        loss: Tensor = super().forward(*columns, ids=ids)
+        return loss
+
+    def read(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """The loss of a contrast."""
+        return self._share(contrast) * super().read(contrast)  # type: ignore[safe-super]
+
+    def _is_lonely(self, columns: Sequence[Tensor]) -> bool:
+        """Whether hard negatives are all that a batch has."""
+        return is_single_row(*columns, processes=distributed.world_size() if self.gather else 1)
+
+    def _share(self, contrast: Contrast) -> float:
+        """Share of the rows that have negatives: of a lonely pair the query, not the document."""
+        both = not {"doc_to_query", "doc_to_doc"}.isdisjoint(self.directions)
+        return 0.5 if both and not self.joint and contrast.positive.shape[0] == 1 else 1.0
+
+    def _contrast(
+        self,
+        views: tuple[Tensor, ...],
+        labels: Tensor | None,
+        ids: Tensor | None,
+        masks: dict[str, Tensor | None],
+        temperature: float | Tensor,
+        slope: bool,
+    ) -> tuple[Contrast, Tensor]:
+        """The rows of every direction, and the queries."""
+        from_queries, from_documents = self._both_sides(views, ids)
+        if self._is_lonely(views):
+            from_documents = None  # the hard negatives are its query's
+        if from_documents is None:
+            found = contrast_of(from_queries, temperature, slope=slope)
+        elif not self.joint:
+            found = contrast_of((from_queries, from_documents), temperature, slope=slope)
+        elif slope:
+            raise ValueError(
+                "a LearnedTemperature goes with one direction or partition_mode='per_direction'; "
+                "for a joint pool of several pass a number or an EssController"
+            )
+        else:
+            sides = (from_queries, from_documents)
+            found = _pooled(*(contrast_of(side, temperature) for side in sides))
+        if found.slope is not None:
+            found = replace(found, slope=self._share(found) * found.slope)
+        return found, from_queries.anchors
+
+    def _both_sides(
+        self, views: tuple[Tensor, ...], ids: Tensor | None
+    ) -> tuple[Pairs, Pairs | None]:
+        """Queries against what they are compared with, and documents likewise."""
+        given = Arguments(self.normalize, self.gather)
+        names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
+        columns = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
+        for name, column in zip(names, columns, strict=True):
+            given.same_batch(name, column, names[0], columns[0])
+        queries, documents, *hard = columns
+        local, total = given.groups(ids, len(queries), queries.device)
+        given.enough(names[0], total, hard[0] if hard else None)
+        everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
+        # Everybody's hard negatives are nobody's relatives, not even of the query they came with.
+        strangers = [torch.full_like(total, STRANGER)] * len(hard)
+        keys, groups = everyone[1:], [total, *strangers]
+        if "query_to_query" in self.directions:
+            keys, groups = [*keys, everyone[0]], [*groups, total]
+        back: list[Tensor] = []
+        if "doc_to_query" in self.directions:
+            back.append(everyone[0])
+        if "doc_to_doc" in self.directions:
+            back.extend(everyone[1:])
+
+        def side(anchors: Tensor, keys: list[Tensor], groups: list[Tensor], to: Tensor) -> Pairs:
+            return Pairs(
+                anchors,
+                torch.cat(keys),
+                Selection(local, torch.cat(groups)),
+                to[:, None],
+                gathered=self.gather,
+                faults=given.faults,
+                operands=given.operands,
+            )
+
+        forth = side(queries, keys, groups, documents)
+        return forth, side(documents, back, [total] * len(back), queries) if back else None
+
+
+class _FlatNCERanking(Ranking, objectives.FlatNCE):
+    """FlatNCE of a ranking batch; named like its reader, which is what a verdict goes by.
+
+    Examples:
+        >>> queries = documents = torch.eye(4)
+        >>> round(float(FlatNCE(0.5)(queries, documents)), 4)
+        0.3408
+    """
+
+
+class _InfoNCERanking(Ranking, objectives.InfoNCE):
+    """InfoNCE of a ranking batch: the host's own loss, with diagnostics."""
+
+
+def _pooled(one: Contrast, other: Contrast) -> Contrast:
+    """One row of two: the same positive against both pools of negatives."""
+    return Contrast(
+        one.positive,
+        torch.logaddexp(one.negative, other.negative),
+        torch.logaddexp(one.negative2, other.negative2),
+        one.count + other.count,
+        torch.maximum(one.hardest, other.hardest),
+        one.beta,
+        faults=faults.combine(one.faults, other.faults),
+    )
+
+
+Similarity: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+USUAL_SCALE = 20.0
+"""The host's."""
+
+CITATION = """
+@misc{chen2021simplerfasterstronger,
+    title={Simpler, Faster, Stronger: Breaking The log-K Curse On Contrastive Learners With FlatNCE},
+    author={Junya Chen and Zhe Gan and Xuan Li and Qing Guo and Liqun Chen and Shuyang Gao and Wenlian Lu and Tagyoung Chung and Yi Xu and Belinda Zeng and Fan Li and Lawrence Carin and Chenyang Tao},
+    year={2021},
+    eprint={2107.01152},
+    archivePrefix={arXiv},
+    primaryClass={cs.LG}
+}
+"""  # noqa: E501
+
+
+class Ranked(nn.Module):
+    """What the plain and the cached loss share: an objective built from the host's options."""
+
+    model: nn.Module
+    scale: float
+    similarity_fct: Similarity
+    directions: tuple[str, ...]
+    partition_mode: str
+    gather_across_devices: bool
+    objective: Ranking
+
+    def _use(self, temperature: Temperature | None, objective: str, hardness: object) -> None:
+        """Build the objective from the options that the host's constructor has checked."""
+        readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
+        if objective not in readers:
+            raise ValueError(f"objective={objective!r} is unknown; choose 'flatnce' or 'infonce'")
+        if hardness is not None:
+            raise ValueError(
+                f"hardness_mode={hardness!r} has no FlatNCE form here: its gradient weighs hard "
+                "negatives by their softmax already; leave it out, or raise scale"
+            )
+        similarity = self.similarity_fct
+        if similarity not in (cos_sim, dot_score):
+            raise ValueError(
+                f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
+                "here; pass sentence_transformers.util.cos_sim or dot_score"
+            )
+        if isinstance(temperature, int | float) and temperature > 0:
+            self.scale, temperature = 1 / temperature, None  # what the model card then says
+        self.objective = readers[objective](
+            1 / self.scale if temperature is None else temperature,
+            directions=self.directions,
+            joint=self.partition_mode == "joint",
+            gather=self.gather_across_devices,
+            normalize=similarity is cos_sim,
+        )
+        self._scale, self._reader = self.scale, objective
+
+    def _value(self, columns: Sequence[Tensor]) -> Tensor:
+        """The loss of a batch's columns."""
+        if len(columns) < 2:
+            raise ValueError(
+                f"the batch has {len(columns)} column; pass (anchor, positive) pairs, with "
+                "columns of negatives if you have them"
+            )
+        if self.scale != self._scale:  # assigned since, as the host's loss allows
+            self.objective.temperature = 1 / self.scale
+            self._scale = self.scale
+        # The trainer sets the mode of the model alone; evaluation must not move a temperature.
+        self.objective.train(self.model.training)
+        loss: Tensor = self.objective(*columns)
+        return loss
+
+    @property
+    def last(self) -> Snapshot:
+        """Diagnostics of the last batch."""
+        return self.objective.last
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """The temperature now."""
+        return self.objective.temperature
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Settings for the model card."""
+        config = super().get_config_dict()  # type: ignore[misc]
+        settings = {k: v for k, v in config.items() if not k.startswith("hardness")}
+        source = self.objective.temperature_source.source
+        if not isinstance(source, float):
+            settings["scale"] = None
+            settings["temperature"] = str(source)
+        return {**settings, "objective": self._reader}
+
+
+def scale_of(scale: float | None, temperature: Temperature | None) -> float:
+    """The scale to give to the host: one's own, or its usual one."""
+    if scale is not None and temperature is not None:
+        raise ValueError(
+            f"scale={scale} and temperature={temperature} were both given, and scale is one over "
+            "the temperature; pass one of them"
+        )
+    return USUAL_SCALE if scale is None else scale
+
 
 SYMMETRIC = ("query_to_doc", "doc_to_query")
 
@@ -76,12 +330,7 @@ class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
     ) -> Tensor:
-        """The loss of embedded columns.
-
-        Arguments:
-            embeddings: Anchors, positives, and columns of negatives, (b, d) each.
-            labels: Not used.
-        """
+        """The loss of embedded columns."""
         return self._value(embeddings)
 
     @property
@@ -182,12 +431,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
     ) -> Tensor:
-        """The loss of tokenised columns; its ``backward`` embeds the mini-batches once more.
-
-        Arguments:
-            sentence_features: A mapping of tensors for each column.
-            labels: Not used.
-        """
+        """The loss of tokenised columns; its ``backward`` embeds the mini-batches once more."""
         with self._kept() as kept:
             loss: Tensor = super().forward(sentence_features, labels)
         # The host detaches what it returns; a learned temperature is in what was kept.
@@ -201,13 +445,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         *,
         with_backward: bool = False,
     ) -> Tensor:
-        """The loss of embedded mini-batches, whose rows get their gradient at once if asked.
-
-        Arguments:
-            reps: For every column, its mini-batches of rows.
-            labels: Not used.
-            with_backward: Differentiate now, as the host's cache wants it.
-        """
+        """The loss of embedded mini-batches, whose rows get their gradient at once if asked."""
         columns = [torch.cat(column) for column in reps]
         if not with_backward:
             return self._value(columns)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from flatnce.extras import needed
-from flatnce.integrations.trainers import Ess, Recorder
+from flatnce.integrations.recorder import Ess, Recorder
 
 needed("transformers", "flatnce.integrations.transformers", "transformers")
 from transformers import Trainer, TrainerCallback
@@ -54,13 +54,7 @@ class DiagnosticsMixin:
         return loss
 
     def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> None:
-        """Log, with the diagnostics where the training loss is logged.
-
-        Arguments:
-            logs: Numbers by name.
-            *arguments: The trainer's.
-            **options: The trainer's.
-        """
+        """Log, with the diagnostics where the training loss is logged."""
         if "loss" in logs:
             logs = {**logs, **self.diagnostics.read(self.state.global_step)}  # type: ignore[attr-defined]
         super().log(logs, *arguments, **options)  # type: ignore[misc]
@@ -93,11 +87,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.diagnostics = Recorder(ess=ess, rows=rows)
 
     def attach(self, trainer: Any) -> None:
-        """Join a trainer, before its loggers: they then see what this adds.
-
-        Arguments:
-            trainer: A ``Trainer``, built.
-        """
+        """Join a trainer, before its loggers: they then see what this adds."""
         self.diagnostics.watch(self.loss_fn, getattr(trainer, "loss", None), trainer.model)
         trainer.callback_handler.callbacks.insert(0, self)
 
@@ -122,15 +112,7 @@ class DiagnosticsCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Add the diagnostics where the training loss is logged.
-
-        Arguments:
-            args: The trainer's arguments.
-            state: Its state, whose history is added to as well.
-            control: Its switches.
-            logs: What is being logged.
-            **options: Everything else.
-        """
+        """Add the diagnostics where the training loss is logged."""
         if logs is not None and "loss" in logs:
             found = self.diagnostics.read(state.global_step)
             logs.update(found)

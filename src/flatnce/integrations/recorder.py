@@ -87,11 +87,7 @@ class Recorder:
         self._said: dict[str, str] = {}
 
     def watch(self, *roots: object) -> None:
-        """Find the objectives, and put the temperatures of new ones under control.
-
-        Arguments:
-            *roots: As in :func:`objectives_in`.
-        """
+        """Find the objectives, and put the temperatures of new ones under control."""
         found = objectives_in(*roots)
         if not found:
             raise ValueError(
@@ -117,11 +113,7 @@ class Recorder:
                 self._seen[name] = last
 
     def read(self, step: int) -> dict[str, float | int | str]:
-        """Means since the last reading, and the verdict's kind; nothing where no step was taken.
-
-        Arguments:
-            step: The training step, for the verdict.
-        """
+        """Means since the last reading, and the verdict's kind; nothing where no step was taken."""
         logged: dict[str, float | int | str] = {}
         for name, monitor in self.monitors.items():
             if not int(monitor.steps):
@@ -149,11 +141,7 @@ class Recorder:
         return {name: monitor.state_dict() for name, monitor in self.monitors.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint.
-
-        Arguments:
-            state: From :meth:`state_dict`.
-        """
+        """Go on from a checkpoint."""
         for name, saved in state.items():
             self.monitors.setdefault(name, Monitor(self.rows)).load_state_dict(saved)
 

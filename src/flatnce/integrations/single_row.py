@@ -15,14 +15,10 @@ from flatnce.core.objectives import Objective
 from flatnce.core.objectives.temperature import TemperatureSource
 
 
-def is_lonely(*columns: Tensor, processes: int = 1) -> bool:
+def is_single_row(*columns: Tensor, processes: int = 1) -> bool:
     """Whether columns of embeddings hold a single row among all processes.
 
     Columns that are no batches of the same shape are not lonely: the usual checks refuse them.
-
-    Arguments:
-        *columns: (b, d) each.
-        processes: How many share the batch by gathering.
     """
     if processes > 1 or not all(isinstance(column, Tensor) for column in columns):
         return False
@@ -32,26 +28,18 @@ def is_lonely(*columns: Tensor, processes: int = 1) -> bool:
 
 
 def nothing(*tensors: Tensor) -> Float[Tensor, ""]:
-    """0, with a gradient of zero for every tensor.
-
-    Arguments:
-        *tensors: What the loss would have been of.
-    """
+    """0, with a gradient of zero for every tensor."""
     wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors)
     # Zero times each entry and then the sum: the sum itself may overflow, and 0 times that is NaN.
     found: Tensor = torch.stack([(0.0 * t).sum().to(tensors[0].device) for t in wide]).sum()
     return found
 
 
-def passed_over(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
+def zero_loss(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
     """The 0 of an objective whose batch is lonely; ``last`` stays that of the batch before.
 
     Other processes may have negatives, and wait for this one where a learned temperature averages
     its gradient or a controller its ESS: this one takes part, and wants nothing.
-
-    Arguments:
-        objective: Whose batch it is.
-        *columns: The embeddings.
     """
     source = objective.temperature_source
     source.follow(columns[0].device)
