@@ -7,6 +7,7 @@ modules, see ``flatnce.functional`` for the pure functions under the classes.
 
 from typing import TYPE_CHECKING
 
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -15,31 +16,25 @@ if TYPE_CHECKING:
     from flatnce import pretrain as pretrain
     from flatnce.core.control import EssController as EssController
     from flatnce.core.diagnostics import Monitor as Monitor
-    from flatnce.core.objectives import DCL as DCL
-    from flatnce.core.objectives import FlatNCE as FlatNCE
-    from flatnce.core.objectives import FlatNCEPlus as FlatNCEPlus
-    from flatnce.core.objectives import HolderFlatNCE as HolderFlatNCE
-    from flatnce.core.objectives import InfoNCE as InfoNCE
     from flatnce.core.objectives import LearnedTemperature as LearnedTemperature
+    from flatnce.core.objectives.modules import DCL as DCL
+    from flatnce.core.objectives.modules import FlatNCE as FlatNCE
+    from flatnce.core.objectives.modules import FlatNCEPlus as FlatNCEPlus
+    from flatnce.core.objectives.modules import HolderFlatNCE as HolderFlatNCE
+    from flatnce.core.objectives.modules import InfoNCE as InfoNCE
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
 
 __version__ = "0.1.0"
 
-_OBJECTIVES = "flatnce.core.objectives"
-
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "FlatNCE": _OBJECTIVES,
-        "InfoNCE": _OBJECTIVES,
-        "DCL": _OBJECTIVES,
-        "HolderFlatNCE": _OBJECTIVES,
-        "FlatNCEPlus": _OBJECTIVES,
+        **{entry.class_name: "flatnce.core.objectives.modules" for entry in OBJECTIVES.values()},
         "Monitor": "flatnce.core.diagnostics",
         "EssController": "flatnce.core.control",
         "KeyQueue": "flatnce.core.pairs",
-        "LearnedTemperature": _OBJECTIVES,
+        "LearnedTemperature": "flatnce.core.objectives",
         "doctor": "flatnce.diagnose",
         "functional": "flatnce.functional",
         "mi": "flatnce.mi",

@@ -1,4 +1,9 @@
-"""Every function in one place: ``from flatnce import functional as F``."""
+"""Every function in one place: ``from flatnce import functional as F``.
+
+The functions of the objectives are those of the registry.
+"""
+
+from typing import TYPE_CHECKING
 
 from flatnce.core.contrast import Contrast, contrast_from_logits, contrast_of, importance_weights
 from flatnce.core.control import solve_for_ess
@@ -14,8 +19,16 @@ from flatnce.core.diagnostics import (
     temperature_for_ess,
     uniformity,
 )
-from flatnce.core.objectives import cross_entropy, dcl, flatnce, flatnce_plus, infonce
+from flatnce.core.objectives import functional as objective_functions
+from flatnce.core.objectives.functional import cross_entropy
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.pairs import Pairs, labelled, multi_view, two_tower, two_view, with_queue
+
+if TYPE_CHECKING:
+    from flatnce.core.objectives.functional import dcl as dcl
+    from flatnce.core.objectives.functional import flatnce as flatnce
+    from flatnce.core.objectives.functional import flatnce_plus as flatnce_plus
+    from flatnce.core.objectives.functional import infonce as infonce
 
 __all__ = [
     "Contrast",
@@ -24,14 +37,10 @@ __all__ = [
     "contrast_from_logits",
     "contrast_of",
     "cross_entropy",
-    "dcl",
     "effective_rank",
     "effective_sample_size",
-    "flatnce",
-    "flatnce_plus",
     "gradient_gain",
     "importance_weights",
-    "infonce",
     "labelled",
     "multi_view",
     "mutual_information",
@@ -45,3 +54,8 @@ __all__ = [
     "uniformity",
     "with_queue",
 ]
+
+for _entry in OBJECTIVES.values():
+    if _entry.function:
+        globals()[_entry.function] = getattr(objective_functions, _entry.function)
+        __all__.append(_entry.function)

@@ -11,7 +11,7 @@ from flatnce import functional as F
 from flatnce.core import kernels
 from flatnce.core.contrast import contrast_of_batches
 from flatnce.core.kernels import dense
-from flatnce.core.objectives import DCL, FlatNCE, HolderFlatNCE, InfoNCE
+from flatnce.core.objectives.modules import DCL, FlatNCE, HolderFlatNCE, InfoNCE
 from flatnce.core.selection import NEVER, STRANGER, Selection
 from forked import run_forked
 
@@ -572,7 +572,7 @@ def test_the_general_operators_keep_their_promises(d):
 
 COMPILED = """
 import torch
-from flatnce.core.objectives import FlatNCE
+from flatnce.core.objectives.modules import FlatNCE
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)

@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from flatnce.core.diagnostics.verdict import RULES
 from flatnce.pretrain.training.config import TrainConfig
 
 __all__ = ["EARLY", "progress_line", "showing"]
 
 Report = Callable[[Mapping[str, Any]], None]
 
-# A first epoch looks like this of itself.
-EARLY = ("uniform", "not learning", "peaked")
+EARLY = tuple(rule.kind for rule in RULES if rule.normal_early)
+"""Verdicts that are not announced in the first epoch."""
 
 
 @contextmanager

@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.core import distributed, faults, objectives
+from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot
+from flatnce.core.objectives import Objective, modules
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import Pairs
 from flatnce.core.pairs.arguments import Arguments
@@ -37,7 +38,7 @@ from flatnce.integrations.transformers import DiagnosticsMixin
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
 
-class Ranking(objectives.Objective, ABC):
+class Ranking(Objective, ABC):
     """Called with queries, documents and columns of hard negatives, all (b, d).
 
     Arguments:
@@ -152,7 +153,7 @@ class Ranking(objectives.Objective, ABC):
         return forth, side(documents, back, [total] * len(back), queries) if back else None
 
 
-class _FlatNCERanking(Ranking, objectives.FlatNCE):
+class _FlatNCERanking(Ranking, modules.FlatNCE):
     """FlatNCE of a ranking batch; named like its reader, which is what a verdict goes by.
 
     Examples:
@@ -162,7 +163,7 @@ class _FlatNCERanking(Ranking, objectives.FlatNCE):
     """
 
 
-class _InfoNCERanking(Ranking, objectives.InfoNCE):
+class _InfoNCERanking(Ranking, modules.InfoNCE):
     """InfoNCE of a ranking batch: the host's own loss, with diagnostics."""
 
 

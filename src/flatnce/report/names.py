@@ -2,17 +2,20 @@
 
 import re
 
+from flatnce.core.objectives import registry
+
 __all__ = ["OBJECTIVES", "VARIABLES", "opened"]
 
-OBJECTIVES = {
-    "flatnce": "FlatNCE",
-    "infonce": "InfoNCE",
-    "dcl": "DCL",
-    "flatnce-plus": "FlatNCE⊕",
-    "holder": "Hölder-FlatNCE",
-}
+OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
 
-VARIABLES = {"ess": "ESS target", "gamma": "γ"}
+VARIABLES = {
+    "ess": "ESS target",
+    **{
+        setting.name: setting.label
+        for entry in registry.OBJECTIVES.values()
+        for setting in entry.settings
+    },
+}
 """Settings whose own name would not be understood."""
 
 

@@ -1,19 +1,21 @@
-"""Plain words about a run: what is wrong, since when, and what to do about it.
+"""The rules that judge a run: what is wrong, since when, and what to do about it.
 
-The rules, in the order they are tried, on the last record; "since" is the first record of the
-unbroken stretch in which the same rule holds.
+:data:`RULES` is a list that is evaluated in order on the last record of a run.
+:func:`verdict_on` reports the first rule that holds; :func:`verdicts_on` reports all of them,
+which is what ``flatnce doctor`` reads. "since" is the first record of the unbroken stretch in which
+the same rule holds.
 
 ==============  ==================================================================================
 kind            rule (thresholds are the constants below)
 ==============  ==================================================================================
-failed          gain, ESS, MI or its ceiling is not finite, or missing, as a Monitor leaves NaN out
+failed          gain, ESS, MI or its ceiling is not finite, or missing (a Monitor leaves NaN out)
 collapsed       uniformity above :data:`COLLAPSED_UNIFORMITY`, or effective rank under
                 :data:`COLLAPSED_RANK`: all samples have one embedding
 saturated       mean gain under :data:`SATURATED_GAIN`: the K-way task is solved, InfoNCE's
-                gradient has all but gone
+                gradient has almost vanished
 peaked          fewer than :data:`PEAKED_NEGATIVES` effective negatives: one negative decides the
                 gradient, which is noisy
-uniform         ESS above :data:`UNIFORM_ESS`: all negatives weigh alike, hard ones are not seen
+uniform         ESS above :data:`UNIFORM_ESS`: all negatives have the same weight
 not learning    MI under :data:`IDLE_SHARE` of its ceiling
 healthy         none of these
 ==============  ==================================================================================
@@ -23,7 +25,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["IDLE_SHARE", "NEEDED", "SATURATED_GAIN"]
+from flatnce.core.objectives.registry import gradient_lives
+
+__all__ = ["IDLE_SHARE", "NEEDED", "RULES", "SATURATED_GAIN", "Verdict", "verdicts_on"]
 
 COLLAPSED_UNIFORMITY = -0.1
 COLLAPSED_RANK = 1.5
@@ -35,22 +39,8 @@ IDLE_SHARE = 0.05
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
 """What a record must hold, finite, to be judged."""
 
-LIVING = frozenset(
-    {
-        "flatnce",
-        "flatnceloss",
-        "flatncerankingloss",
-        "flatncesymmetricrankingloss",
-        "cachedflatncerankingloss",
-        "flatcliploss",
-        "holder",
-        "holderflatnce",
-        "dcl",
-        "dclloss",
-    }
-)
-"""Objectives, in small letters, whose gradient is known not to shrink with the positive's lead.
-Of any other name it is not known: most losses in use are InfoNCE under a name of their own."""
+MORE_NEGATIVES = "use more negatives (a larger batch, KeyQueue, gather=True)"
+HIGHER_TEMPERATURE = "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4"
 
 Numbers = Mapping[str, float | int]
 
@@ -83,13 +73,48 @@ class Verdict:
         return self.message
 
 
+@dataclass(frozen=True)
+class Rule:
+    """One thing that can be wrong with a record.
+
+    Arguments:
+        kind: The name of the verdict.
+        holds: Whether it is wrong with this record; only asked of complete, finite records.
+        evidence: The numbers in words, for a record and the objective's name.
+        remedies: What to do, most promising first, for the objective's name.
+        normal_early: Whether a healthy run may look like this in its first epoch.
+        excludes: Kinds that are not reported beside this one.
+    """
+
+    kind: str
+    holds: Callable[[Numbers], bool]
+    evidence: Callable[[Numbers, str], str]
+    remedies: Callable[[str], tuple[str, ...]]
+    normal_early: bool = False
+    excludes: tuple[str, ...] = ()
+
+    def judge(self, history: Sequence[Numbers], objective: str) -> Verdict:
+        """The verdict of this rule, which holds on the last record."""
+        first = len(history) - 1
+        while first > 0 and self.holds_on(history[first - 1]):
+            first -= 1
+        evidence = self.evidence(history[-1], objective)
+        return Verdict(self.kind, int(history[first]["step"]), evidence, self.remedies(objective))
+
+    def holds_on(self, numbers: Numbers) -> bool:
+        """Whether the rule holds on any record; a failed one satisfies ``failed`` alone."""
+        if self.kind == "failed" or not not_finite(numbers):
+            return self.holds(numbers)
+        return False
+
+
 def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
-    """Judge the last record of a run.
+    """Judge the last record of a run by the first rule that holds.
 
     Arguments:
         history: Records of :meth:`flatnce.Monitor.compute`, oldest first.
-        objective: The objective's name, however its letters are cased; the remedies depend on it.
-            One that is not known is taken for InfoNCE.
+        objective: The objective's name, in any case; the remedies depend on it. An unknown name
+            is treated as InfoNCE.
 
     Examples:
         >>> numbers = {"step": 4100, "mi": 4.79, "mi_ceiling": 4.84, "gain": 0.008, "ess": 0.3}
@@ -98,43 +123,40 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
     """
     if not history:
         raise ValueError("history is empty; call Monitor.compute at least once first")
-    kind, holds, explain = next(rule for rule in _RULES if rule[1](history[-1]))
-    first = len(history) - 1
-    while first > 0 and _holds(holds, history[first - 1]):
-        first -= 1
-    evidence, remedies = explain(history[-1], objective)
-    return Verdict(kind, int(history[first]["step"]), evidence, remedies)
+    rule = next((rule for rule in RULES if rule.holds_on(history[-1])), HEALTHY)
+    return rule.judge(history, objective)
 
 
-def _holds(rule: Callable[[Numbers], bool], numbers: Numbers) -> bool:
-    """Whether a rule holds on a former record, which may lack what the rule reads."""
-    return rule(numbers) if rule is _is_failed or not _is_failed(numbers) else False
+def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
+    """All verdicts except healthy that hold on the last record, in the order of the rules.
+
+    Arguments:
+        history: As in :func:`verdict_on`.
+        objective: As in :func:`verdict_on`.
+
+    Examples:
+        >>> record = {"step": 9, "mi": 4.8, "mi_ceiling": 4.84, "gain": 0.01, "ess": 0.01}
+        >>> [verdict.kind for verdict in verdicts_on([record])]
+        ['saturated', 'peaked']
+    """
+    holding = [rule for rule in RULES if rule.holds_on(history[-1])]
+    excluded = {kind for rule in holding for kind in rule.excludes}
+    return [rule.judge(history, objective) for rule in holding if rule.kind not in excluded]
 
 
-def _is_failed(numbers: Numbers) -> bool:
-    return bool(_not_finite(numbers))
-
-
-def _not_finite(numbers: Numbers) -> list[str]:
-    """What is not finite; where nothing that is there is, what is missing."""
+def not_finite(numbers: Numbers) -> list[str]:
+    """The needed keys that are not finite; if all present ones are finite, the missing keys."""
     bad = [key for key in NEEDED if not math.isfinite(numbers.get(key, 0.0))]
     return bad or [key for key in NEEDED if key not in numbers]
 
 
-def _failed(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    return f"{', '.join(_not_finite(numbers))} not finite", (
-        "lower the learning rate, lengthen its warm-up, clip gradients",
-        "compute scores and loss in float32, as flatnce's losses do, and shift before exp",
-    )
+def negatives_of(numbers: Numbers) -> float:
+    """Negatives per row; for one positive per row the ceiling log(m + 1) gives them too."""
+    return numbers.get("negatives", math.expm1(numbers["mi_ceiling"]))
 
 
 def _effective_negatives(numbers: Numbers) -> float:
-    return numbers["ess"] * _negatives(numbers)
-
-
-def _negatives(numbers: Numbers) -> float:
-    """Negatives a row; of one positive a row the ceiling log(m + 1) tells them too."""
-    return numbers.get("negatives", math.expm1(numbers["mi_ceiling"]))
+    return numbers["ess"] * negatives_of(numbers)
 
 
 def _is_collapsed(numbers: Numbers) -> bool:
@@ -142,88 +164,112 @@ def _is_collapsed(numbers: Numbers) -> bool:
     return spread > COLLAPSED_UNIFORMITY or numbers.get("effective_rank", 2.0) < COLLAPSED_RANK
 
 
-def _collapsed(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    evidence = (
+def _collapsed(numbers: Numbers, objective: str) -> str:
+    return (
         f"uniformity {numbers.get('uniformity', math.nan):.2f} (0 is a single point), effective "
         f"rank {numbers.get('effective_rank', math.nan):.1f}"
     )
-    return evidence, (
-        "lower the learning rate or lengthen its warm-up",
-        "check that the views of one sample differ and those of two samples are not alike",
-        "put batch normalisation into the projection head",
-    )
 
 
-def _saturated(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
+def _saturated(numbers: Numbers, objective: str) -> str:
     scales = "scales" if objective.casefold() == "infonce" else "would scale"
-    evidence = (
-        f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats, InfoNCE {scales} gradients "
-        f"by {numbers['gain']:.3f}"
-    )
-    more = "use more negatives (a larger batch, KeyQueue, gather=True)"
-    warmer = "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4"
-    if objective.casefold() not in LIVING:
+    return f"{_information(numbers)}, InfoNCE {scales} gradients by {numbers['gain']:.3f}"
+
+
+def _after_saturation(objective: str) -> tuple[str, ...]:
+    if gradient_lives(objective):
+        first = (
+            f"go on: {objective}'s gradient does not shrink, but this MI cannot rise any more, so "
+            "watch a large-pool MI or a kNN instead"
+        )
+    else:
         unless = "" if objective else ", unless it is FlatNCE or DCL already"
-        return evidence, (f"replace the loss by FlatNCE (one line){unless}", more, warmer)
-    return evidence, (
-        f"go on: {objective}'s gradient does not shrink, but this MI cannot rise any more, so "
-        "watch a large-pool MI or a kNN instead",
-        more,
-        warmer,
-    )
+        first = f"replace the loss by FlatNCE (one line){unless}"
+    return first, MORE_NEGATIVES, HIGHER_TEMPERATURE
 
 
-def _peaked(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    evidence = (
+def _peaked(numbers: Numbers, objective: str) -> str:
+    return (
         f"ESS {numbers['ess']:.3f}, that is {_effective_negatives(numbers):.1f} effective "
-        f"negatives of {_negatives(numbers):.0f}"
-    )
-    return evidence, (
-        "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4",
-        "look for duplicates among the negatives and pass their ids",
+        f"negatives of {negatives_of(numbers):.0f}"
     )
 
 
-def _uniform(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    evidence = f"ESS {numbers['ess']:.3f}: every negative weighs alike"
-    return evidence, (
-        "lower the temperature, or let EssController hold an ESS of 0.2 to 0.4",
-        "early in training, wait: embeddings that are still alike look like this",
-    )
-
-
-def _idle(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    evidence = f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats"
-    return evidence, (
-        "raise the learning rate",
-        "check that row i of both inputs is the same sample",
-        "weaken the augmentation",
-    )
-
-
-def _is_healthy(numbers: Numbers) -> bool:
-    return not any(holds(numbers) for _, holds, _ in _RULES[:-1])
-
-
-def _healthy(numbers: Numbers, objective: str) -> tuple[str, tuple[str, ...]]:
-    evidence = (
-        f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats, gain "
-        f"{numbers['gain']:.2f}, ESS {numbers['ess']:.2f}"
-    )
+def _healthy(numbers: Numbers, objective: str) -> str:
+    evidence = f"{_information(numbers)}, gain {numbers['gain']:.2f}, ESS {numbers['ess']:.2f}"
     if numbers.get("saturated", 0.0) > 0.25:
         evidence += f", but {numbers['saturated']:.0%} of the rows are saturated"
-    return evidence, ()
+    return evidence
 
 
-_Rule = tuple[
-    str, Callable[[Numbers], bool], Callable[[Numbers, str], tuple[str, tuple[str, ...]]]
-]
-_RULES: tuple[_Rule, ...] = (
-    ("failed", _is_failed, _failed),
-    ("collapsed", _is_collapsed, _collapsed),
-    ("saturated", lambda n: n["gain"] < SATURATED_GAIN, _saturated),
-    ("peaked", lambda n: _effective_negatives(n) < PEAKED_NEGATIVES, _peaked),
-    ("uniform", lambda n: n["ess"] > UNIFORM_ESS, _uniform),
-    ("not learning", lambda n: n["mi"] < IDLE_SHARE * n["mi_ceiling"], _idle),
-    ("healthy", _is_healthy, _healthy),
+def _information(numbers: Numbers) -> str:
+    return f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats"
+
+
+RULES = (
+    Rule(
+        "failed",
+        lambda numbers: bool(not_finite(numbers)),
+        lambda numbers, objective: f"{', '.join(not_finite(numbers))} not finite",
+        lambda objective: (
+            "lower the learning rate, lengthen its warm-up, clip gradients",
+            "compute scores and loss in float32, as flatnce's losses do, and shift before exp",
+        ),
+    ),
+    Rule(
+        "collapsed",
+        _is_collapsed,
+        _collapsed,
+        lambda objective: (
+            "lower the learning rate or lengthen its warm-up",
+            "check that the views of one sample differ and those of two samples are not alike",
+            "put batch normalisation into the projection head",
+        ),
+    ),
+    Rule(
+        "saturated",
+        lambda numbers: numbers["gain"] < SATURATED_GAIN,
+        _saturated,
+        _after_saturation,
+    ),
+    Rule(
+        "peaked",
+        lambda numbers: _effective_negatives(numbers) < PEAKED_NEGATIVES,
+        _peaked,
+        lambda objective: (
+            HIGHER_TEMPERATURE,
+            "look for duplicates among the negatives and pass their ids",
+        ),
+        normal_early=True,
+        excludes=("uniform",),
+    ),
+    Rule(
+        "uniform",
+        lambda numbers: numbers["ess"] > UNIFORM_ESS,
+        lambda numbers, objective: f"ESS {numbers['ess']:.3f}: every negative weighs alike",
+        lambda objective: (
+            "lower the temperature, or let EssController hold an ESS of 0.2 to 0.4",
+            "early in training, wait: embeddings that are still alike look like this",
+        ),
+        normal_early=True,
+    ),
+    Rule(
+        "not learning",
+        lambda numbers: numbers["mi"] < IDLE_SHARE * numbers["mi_ceiling"],
+        lambda numbers, objective: _information(numbers),
+        lambda objective: (
+            "raise the learning rate",
+            "check that row i of both inputs is the same sample",
+            "weaken the augmentation",
+        ),
+        normal_early=True,
+    ),
+)
+"""The rules, in the order in which they are evaluated."""
+
+HEALTHY = Rule(
+    "healthy",
+    lambda numbers: not any(rule.holds_on(numbers) for rule in RULES),
+    _healthy,
+    lambda objective: (),
 )

@@ -1,22 +1,23 @@
-"""The objectives: functions of a contrast, and modules around them."""
+"""The objectives: functions of a contrast, modules around them, and their registry.
 
-from flatnce.core.objectives.base import Objective, Options
-from flatnce.core.objectives.functional import cross_entropy, dcl, flatnce, flatnce_plus, infonce
-from flatnce.core.objectives.modules import DCL, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE
-from flatnce.core.objectives.temperature import LearnedTemperature
+Names are imported when first used, so that the registry can be read without torch. The classes of
+the registry are in :mod:`flatnce.core.objectives.modules`.
+"""
 
-__all__ = [
-    "DCL",
-    "FlatNCE",
-    "FlatNCEPlus",
-    "HolderFlatNCE",
-    "InfoNCE",
-    "LearnedTemperature",
-    "Objective",
-    "Options",
-    "cross_entropy",
-    "dcl",
-    "flatnce",
-    "flatnce_plus",
-    "infonce",
-]
+from typing import TYPE_CHECKING
+
+from flatnce.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from flatnce.core.objectives.base import Objective as Objective
+    from flatnce.core.objectives.base import Options as Options
+    from flatnce.core.objectives.temperature import LearnedTemperature as LearnedTemperature
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "LearnedTemperature": "flatnce.core.objectives.temperature",
+        "Objective": "flatnce.core.objectives.base",
+        "Options": "flatnce.core.objectives.base",
+    },
+)

@@ -4,8 +4,10 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.sweeping.file import varied
 from flatnce.pretrain.training import TrainConfig
 from flatnce.pretrain.training.saved import PATHS
@@ -14,8 +16,18 @@ MOST_RUNS = 1_000
 """A larger grid is more likely a slip than a study."""
 SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
 """What a value is called by in the name of a run; others by their option."""
+
+
+def _is_used(objective: str, config: TrainConfig) -> bool:
+    return config.loss.objective == objective
+
+
 USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
-    "gamma": (lambda config: config.loss.objective == "holder", "--objective holder"),
+    **{
+        setting.name: (partial(_is_used, name), f"--objective {name}")
+        for name, entry in OBJECTIVES.items()
+        for setting in entry.settings
+    },
     "ess_rate": (lambda config: config.loss.ess is not None, "--ess"),
     "base_batch": (lambda config: config.optimizer.scaling != "none", "a --scaling"),
 }

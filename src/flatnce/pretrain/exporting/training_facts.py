@@ -4,16 +4,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.exporting.source import Source
-
-OBJECTIVES = {
-    "flatnce": "FlatNCE",
-    "infonce": "InfoNCE (NT-Xent)",
-    "dcl": "DCL",
-    "flatnce-plus": "FlatNCE with the positive in the pool",
-    "holder": "Hölder-FlatNCE",
-}
 
 
 def data_of(settings: Mapping[str, Any]) -> str:
@@ -53,12 +46,8 @@ def data_named(data: str) -> str:
 def training_of(source: Source) -> dict[str, str]:
     """Names and values for the table of the training."""
     settings = source.settings
-    objective = str(settings.get("objective", "unknown"))
-    written = OBJECTIVES.get(objective, objective)
-    if objective == "holder":
-        written += f", gamma {settings['gamma']:g}"
     facts = {
-        "Objective": written,
+        "Objective": _objective(settings),
         "Data": data_of(settings),
         "Batch size": _number(settings.get("batch_size")),
         "Epochs": _epochs(source),
@@ -89,6 +78,15 @@ def seen_by_augmentation(settings: Mapping[str, Any]) -> list[str]:
     }
     found = ["place and scale"] if settings.get("crop_least", 1.0) < 1.0 else []
     return found + [words for name, words in names.items() if settings.get(name)]
+
+
+def _objective(settings: Mapping[str, Any]) -> str:
+    name = str(settings.get("objective", "unknown"))
+    if name not in OBJECTIVES:
+        return name
+    entry = OBJECTIVES[name]
+    own = (f"{setting.name} {settings[setting.name]:g}" for setting in entry.settings)
+    return ", ".join([entry.card, *own])
 
 
 def _epochs(source: Source) -> str:

@@ -1,35 +1,18 @@
 """Encoder and objective as one module: views in, a loss out, everything trained or kept inside."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flatnce.core.control import Cosine, EssController
-from flatnce.core.objectives import (
-    DCL,
-    FlatNCE,
-    FlatNCEPlus,
-    HolderFlatNCE,
-    InfoNCE,
-    LearnedTemperature,
-    Objective,
-)
+from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, synchronised
 from flatnce.pretrain.training.sections import LossConfig, ModelConfig
 
 __all__ = ["build_encoder", "build_objective"]
-
-_CLASSES: dict[str, type[Objective]] = {
-    "flatnce": FlatNCE,
-    "infonce": InfoNCE,
-    "dcl": DCL,
-    "flatnce-plus": FlatNCEPlus,
-    "holder": HolderFlatNCE,
-}
 
 
 class Learner(nn.Module):
@@ -158,9 +141,11 @@ def build_objective(
     loss: LossConfig, *, steps: int, queue: KeyQueue | None = None, gather: bool = False
 ) -> Objective:
     """The objective of a config."""
-    options: dict[str, Any] = {"gamma": loss.gamma} if loss.objective == "holder" else {}
+    entry = OBJECTIVES[loss.objective]
+    options = {setting.name: getattr(loss, setting.name) for setting in entry.settings}
     temperature = build_temperature(loss, steps)
-    return _CLASSES[loss.objective](temperature, queue=queue, gather=gather, **options)
+    objective: Objective = entry.load()(temperature, queue=queue, gather=gather, **options)
+    return objective
 
 
 def build_temperature(loss: LossConfig, steps: int) -> Temperature:

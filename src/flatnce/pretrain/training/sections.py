@@ -2,15 +2,15 @@
 
 import difflib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Literal
 
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.training.optim import OPTIMIZERS
 from flatnce.pretrain.training.schedule import SCALING_RULES
 
 __all__ = ["LossConfig"]
 
-OBJECTIVES = ("flatnce", "infonce", "dcl", "flatnce-plus", "holder")
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -102,13 +102,20 @@ class ModelConfig:
                 raise ValueError(f"momentum_encoder={self.momentum_encoder} must lie in [0, 1]")
 
 
+_SETTINGS = [setting for entry in OBJECTIVES.values() for setting in entry.settings]
+_OwnSettings = make_dataclass(
+    "_OwnSettings",
+    [("objective", str, "flatnce"), *((one.name, float, one.default) for one in _SETTINGS)],
+    frozen=True,
+)
+
+
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
     """What is minimised, and at which temperature.
 
     Arguments:
-        objective: flatnce, infonce, dcl, flatnce-plus or holder.
-        gamma: Power of Hölder-FlatNCE.
+        objective: One of OBJECTIVES.
         temperature: Fixed, or where another rule starts.
         temperature_end: Go there from temperature along a cosine.
         learn_temperature: Train it, by InfoNCE's gradient.
@@ -118,7 +125,6 @@ class LossConfig:
     """
 
     objective: str = "flatnce"
-    gamma: float = 2.0
     temperature: float = 0.1
     temperature_end: float | None = None
     learn_temperature: bool = False
@@ -129,7 +135,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         """Check the objective and that one rule, at most, moves the temperature."""
         if self.objective not in OBJECTIVES:
-            raise ValueError(_unknown("objective", self.objective, OBJECTIVES))
+            raise ValueError(_unknown("objective", self.objective, tuple(OBJECTIVES)))
         for name in ("temperature", "temperature_end"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -148,6 +154,15 @@ class LossConfig:
                 raise ValueError(f"{name}={value}: an effective sample size lies in (0, 1]")
         if self.ess_end is not None and self.ess is None:
             raise ValueError(f"ess_end={self.ess_end} ends a schedule that ess begins; give ess")
+
+
+# The help of the options comes from the docstring, and the objectives from their registry.
+LossConfig.__doc__ = (LossConfig.__doc__ or "").replace(
+    "One of OBJECTIVES.",
+    "\n        ".join(
+        [f"One of {', '.join(OBJECTIVES)}.", *(f"{one.name}: {one.help}" for one in _SETTINGS)]
+    ),
+)
 
 
 @dataclass(frozen=True)

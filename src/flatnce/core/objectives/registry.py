@@ -1,0 +1,150 @@
+"""The registry of objectives: one entry each, from which everything else derives.
+
+Options of ``flatnce train``, the public names of the package, labels of charts and tables, texts
+of model cards, the table in the documentation, the verdict's remedies and the battery of tests
+all read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+__all__ = ["OBJECTIVES", "entry_of", "gradient_lives"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number that only one objective has: a keyword of its class, an option of ``train``.
+
+    Arguments:
+        name: The keyword; typed with dashes.
+        default: Its value where nothing is said.
+        help: One sentence for the option and the documentation.
+        label: What charts call it.
+    """
+
+    name: str
+    default: float
+    help: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What there is to know about one objective.
+
+    Arguments:
+        name: As typed: ``flatnce train --objective NAME``.
+        class_name: Its class in ``flatnce.core.objectives.modules``, exported from ``flatnce``.
+        label: What charts and tables call it.
+        card: What a model card calls it.
+        summary: One sentence for the documentation.
+        gradient_lives: Whether its gradient stays when the positive wins.
+        settings: Its own settings.
+        function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
+        other_names: Losses of other libraries with the same gradient.
+    """
+
+    name: str
+    class_name: str
+    label: str
+    card: str
+    summary: str
+    gradient_lives: bool
+    settings: tuple[Setting, ...] = ()
+    function: str = ""
+    other_names: tuple[str, ...] = ()
+
+    def load(self) -> Any:
+        """The class; imports torch."""
+        return getattr(import_module("flatnce.core.objectives.modules"), self.class_name)
+
+
+OBJECTIVES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="flatnce",
+            class_name="FlatNCE",
+            label="FlatNCE",
+            card="FlatNCE",
+            summary="InfoNCE's value with DCL's gradient, which stays when the positive wins.",
+            gradient_lives=True,
+            function="flatnce",
+            other_names=(
+                "FlatNCELoss",
+                "FlatNCERankingLoss",
+                "FlatNCESymmetricRankingLoss",
+                "CachedFlatNCERankingLoss",
+                "FlatClipLoss",
+            ),
+        ),
+        Entry(
+            name="infonce",
+            class_name="InfoNCE",
+            label="InfoNCE",
+            card="InfoNCE (NT-Xent)",
+            summary="The cross-entropy of finding the positive among all candidates (NT-Xent).",
+            gradient_lives=False,
+            function="infonce",
+        ),
+        Entry(
+            name="dcl",
+            class_name="DCL",
+            label="DCL",
+            card="DCL",
+            summary="Decoupled contrastive loss: InfoNCE without the positive in the pool.",
+            gradient_lives=True,
+            function="dcl",
+            other_names=("DCLLoss",),
+        ),
+        Entry(
+            name="flatnce-plus",
+            class_name="FlatNCEPlus",
+            label="FlatNCE⊕",
+            card="FlatNCE with the positive in the pool",
+            summary="FlatNCE with the positive in the pool, whose gradient is InfoNCE's.",
+            gradient_lives=False,
+            function="flatnce_plus",
+        ),
+        Entry(
+            name="holder",
+            class_name="HolderFlatNCE",
+            label="Hölder-FlatNCE",
+            card="Hölder-FlatNCE",
+            summary="FlatNCE with the negatives pooled by a power mean; γ = 1 is FlatNCE.",
+            gradient_lives=True,
+            settings=(Setting("gamma", 2.0, "Power of Hölder-FlatNCE.", "γ"),),
+        ),
+    )
+}
+"""Every objective by its name, in the order in which they are listed."""
+
+
+def entry_of(name: str) -> Entry | None:
+    """The objective of a typed name, a class name or another library's, in any case.
+
+    Arguments:
+        name: For example ``flatnce``, ``FlatNCE`` or ``FlatClipLoss``.
+
+    Examples:
+        >>> entry_of("HolderFlatNCE").name, entry_of("NTXentLoss")
+        ('holder', None)
+    """
+    for entry in OBJECTIVES.values():
+        names = (entry.name, entry.class_name, *entry.other_names)
+        if name.casefold() in (known.casefold() for known in names):
+            return entry
+    return None
+
+
+def gradient_lives(name: str) -> bool:
+    """Whether an objective's gradient is known to stay when the positive wins.
+
+    An unknown name gives False: most losses in use are InfoNCE under a name of their own.
+
+    Arguments:
+        name: As in :func:`entry_of`.
+    """
+    entry = entry_of(name)
+    return entry is not None and entry.gradient_lives
