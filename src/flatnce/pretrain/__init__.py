@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from flatnce.pretrain.data import Resident as Resident
+    from flatnce.pretrain.data import Views as Views
+    from flatnce.pretrain.data import load as load
+    from flatnce.pretrain.evaluation import extract as extract
+    from flatnce.pretrain.evaluation import knn_predict as knn_predict
+    from flatnce.pretrain.evaluation import linear_probe as linear_probe
+    from flatnce.pretrain.models import Encoder as Encoder
+    from flatnce.pretrain.models import backbone as backbone
+    from flatnce.pretrain.models import head as head
     from flatnce.pretrain.sweeping.sweep import SweptRun as SweptRun
     from flatnce.pretrain.sweeping.sweep import sweep as sweep
     from flatnce.pretrain.training import PRESETS as PRESETS
@@ -23,6 +32,9 @@ if TYPE_CHECKING:
     from flatnce.pretrain.training import train as train
     from flatnce.pretrain.training import trained as trained
 
+_DATA = "flatnce.pretrain.data"
+_MODELS = "flatnce.pretrain.models"
+_EVALUATION = "flatnce.pretrain.evaluation"
 _TRAIN = "flatnce.pretrain.training"
 _SWEEP = "flatnce.pretrain.sweeping.sweep"
 
@@ -42,5 +54,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "sweep": _SWEEP,
         "train": _TRAIN,
         "trained": _TRAIN,
+        "linear_probe": _EVALUATION,
+        "knn_predict": _EVALUATION,
+        "extract": _EVALUATION,
+        "head": _MODELS,
+        "backbone": _MODELS,
+        "Encoder": _MODELS,
+        "load": _DATA,
+        "Views": _DATA,
+        "Resident": _DATA,
     },
 )
