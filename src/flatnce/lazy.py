@@ -23,4 +23,5 @@ def lazy_exports(
         module = import_module(homes[name])
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
-    return get, lambda: sorted(homes), list(homes)
+    names = list(homes)
+    return get, lambda: sorted(names), names

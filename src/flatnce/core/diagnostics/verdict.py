@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from flatnce.core.objectives.registry import gradient_lives
 
-__all__ = ["IDLE_SHARE", "NEEDED", "RULES", "SATURATED_GAIN", "Verdict", "verdicts_on"]
+__all__ = ["IDLE_SHARE", "NEEDED", "RULES", "SATURATED_GAIN"]
 
 COLLAPSED_UNIFORMITY = -0.1
 COLLAPSED_RANK = 1.5

@@ -27,7 +27,7 @@ from torch.nn.functional import softplus
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
 
-__all__ = ["flatnce"]
+__all__ = ["cross_entropy", "dcl", "flatnce", "flatnce_plus", "infonce"]
 
 EXACT = 50.0
 """Where softplus may become its argument: at torch's own 20 float64 would lose half its digits."""

@@ -12,6 +12,8 @@ from flatnce.core.objectives.base import Objective, Options
 from flatnce.core.objectives.functional import Value
 from flatnce.core.objectives.temperature import Temperature
 
+__all__ = ["DCL", "FlatNCE", "FlatNCEPlus", "HolderFlatNCE", "InfoNCE"]
+
 
 class InfoNCE(Objective):
     """InfoNCE (NT-Xent, CLIP's loss by layout); see :func:`flatnce.functional.infonce`.

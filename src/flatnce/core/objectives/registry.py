@@ -6,10 +6,8 @@ all read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --he
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
-__all__ = ["OBJECTIVES", "entry_of", "gradient_lives"]
+__all__ = ["OBJECTIVES", "gradient_lives"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,6 @@ class Entry:
     settings: tuple[Setting, ...] = ()
     function: str = ""
     other_names: tuple[str, ...] = ()
-
-    def load(self) -> Any:
-        """The class; imports torch."""
-        return getattr(import_module("flatnce.core.objectives.modules"), self.class_name)
 
 
 OBJECTIVES: dict[str, Entry] = {

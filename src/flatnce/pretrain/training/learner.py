@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flatnce.core.control import Cosine, EssController
-from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.core.objectives import LearnedTemperature, Objective, modules
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
@@ -144,8 +144,8 @@ def build_objective(
     entry = OBJECTIVES[loss.objective]
     options = {setting.name: getattr(loss, setting.name) for setting in entry.settings}
     temperature = build_temperature(loss, steps)
-    objective: Objective = entry.load()(temperature, queue=queue, gather=gather, **options)
-    return objective
+    made: type[Objective] = getattr(modules, entry.class_name)
+    return made(temperature, queue=queue, gather=gather, **options)
 
 
 def build_temperature(loss: LossConfig, steps: int) -> Temperature:
