@@ -9,8 +9,7 @@ import pytest
 
 from estimates import StandIn
 from flatnce.mi.page.page import mi_page
-from flatnce.report.dots import Dot, Upright, dot_chart
-from flatnce.report.scale import Axis
+from flatnce.report.charts import Axis, Dot, Upright, dot_chart
 
 ENVIRONMENT = {
     "command": ["flatnce", "mi", "my data.csv", "--x", "emb_*"],

@@ -9,7 +9,7 @@ import pytest
 from flatnce.paper.demo import DemoConfig, run_demo
 from flatnce.paper.demo_page import demo_page
 from flatnce.pretrain.runs.log import RunLog
-from flatnce.report.chart import Axis, Line, Reference, line_chart, nice_ticks
+from flatnce.report.charts import Axis, Line, Reference, line_chart, nice_ticks
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, render_page
 
 CHROMIUM = [

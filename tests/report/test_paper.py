@@ -2,11 +2,10 @@
 
 import pytest
 
-from flatnce.report.chart import Axis, Line, Reference
+from flatnce.report.charts import Axis, Cloud, Line, Reference
 from flatnce.report.page import Table
 from flatnce.report.paper import write_figures
 from flatnce.report.pictured import Curves, Scattered
-from flatnce.report.scatter import Cloud
 
 TABLE = Table("t", ["x"], [["1"]])
 BEGINS = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatnce.pretrain.runs.log import Run
-from flatnce.report.chart import Axis, Line, Reference, line_chart
-from flatnce.report.numbers import plus_minus
+from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Table
+from flatnce.report.text import plus_minus
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")

@@ -5,10 +5,9 @@ from typing import Any
 
 from flatnce.paper.demo_figures import NAMES, curves, end_by_size
 from flatnce.pretrain.runs.log import Run, read_run
-from flatnce.report.chart import Reference
-from flatnce.report.numbers import plus_minus
-from flatnce.report.page import Page, Paragraph, Section, Table, write_page
-from flatnce.report.provenance import origin_of
+from flatnce.report.charts import Reference
+from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.text import plus_minus
 
 __all__ = ["demo_page"]
 

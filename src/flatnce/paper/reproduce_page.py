@@ -5,13 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.pretrain.runs.log import read_run
-from flatnce.report.bars import Bars, bar_chart
-from flatnce.report.chart import Axis, Line, Reference, line_chart
-from flatnce.report.names import OBJECTIVES, VARIABLES, opened
-from flatnce.report.numbers import in_unit
-from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
-from flatnce.report.provenance import origin_of
-from flatnce.report.scatter import Cloud, Fit, scatter_chart
+from flatnce.report.charts import (
+    Axis,
+    Bars,
+    Cloud,
+    Fit,
+    Line,
+    Reference,
+    bar_chart,
+    line_chart,
+    scatter_chart,
+)
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.text import OBJECTIVES, VARIABLES, in_unit, opened
 
 __all__ = ["reproduce_page", "table_of"]
 

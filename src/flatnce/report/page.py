@@ -1,17 +1,20 @@
-"""One offline HTML file: sections of prose, charts, and the numbers under every chart."""
+"""Pictures in rows: an image, and what lies nearest to it."""
 
 import base64
 import hashlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from flatnce.report.frame import SERIES
-from flatnce.report.gallery import Gallery
+from flatnce.report.charts import SERIES
 
 __all__ = [
+    "Gallery",
+    "Picture",
     "Figure",
     "Page",
     "Paragraph",
@@ -20,7 +23,48 @@ __all__ = [
     "check_place",
     "render_page",
     "write_page",
+    "origin_of",
 ]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One small picture with words under it.
+
+    Arguments:
+        source: A ``data:`` address of an image; empty for words alone.
+        text: Shown under it.
+        words: What a screen reader says instead of the picture.
+        marked: Whether it is set off from the others, as of another class.
+    """
+
+    source: str
+    text: str
+    words: str
+    marked: bool = False
+
+    def __post_init__(self) -> None:
+        if self.source and not self.source.startswith(("data:image/png;", "data:image/jpeg;")):
+            raise ValueError(
+                f"source={self.source[:40]!r} is no picture that a page can hold; pass a data: "
+                "address of a PNG or JPEG image"
+            )
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """A table of pictures.
+
+    Arguments:
+        caption: What it shows.
+        header: Column names.
+        rows: Of pictures, as many each as there are columns; the first names the row.
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Picture]]
+
 
 GENERATOR = '<meta name="generator" content="flatnce">'
 """By which a page of ours is known."""
@@ -65,7 +109,7 @@ class Figure:
 
     Arguments:
         title: A few words.
-        svg: From :func:`flatnce.report.chart.line_chart`, or another kind of chart.
+        svg: From :func:`flatnce.report.charts.line_chart`, or another kind of chart.
         caption: One or two sentences, for everyone.
         table: The numbers drawn.
     """
@@ -170,3 +214,29 @@ def check_place(path: Path) -> None:
 
 def _template(name: str) -> str:
     return resources.files("flatnce.report").joinpath("templates", name).read_text("utf-8")
+
+
+def origin_of(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Names and values for the foot of a page.
+
+    Arguments:
+        environment: As in ``environment.json``; what it does not say is left out.
+
+    Examples:
+        >>> origin_of({"command": ["flatnce", "train", "my digits"], "python": "3.11.2"})
+        {'Command': "flatnce train 'my digits'", 'Python': '3.11.2'}
+    """
+    # An installed package has no commit: its version says which it is.
+    commit, release = environment.get("commit"), environment.get("flatnce")
+    threads = environment.get("threads")
+    device = environment.get("device")
+    found = {
+        "Command": shlex.join(environment.get("command", [])),
+        "Device": f"{device} ({threads} threads)" if device and threads else device,
+        "flatnce": f"{release}, commit {commit}" if release and commit else release,
+        "Python": environment.get("python"),
+        "torch": environment.get("torch"),
+        "numpy": environment.get("numpy"),
+        "Platform": environment.get("platform"),
+    }
+    return {name: str(value) for name, value in found.items() if value}

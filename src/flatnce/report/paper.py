@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.extras import needed
-from flatnce.report.chart import Axis, Line
+from flatnce.report.charts import Axis, Line
 from flatnce.report.pictured import Curves, Scattered
 
 __all__ = ["FORMATS", "write_figures"]

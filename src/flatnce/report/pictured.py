@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flatnce.report.chart import Axis, Line, Reference, line_chart
+from flatnce.report.charts import Axis, Cloud, Line, Reference, line_chart, scatter_chart
 from flatnce.report.page import Figure, Table
-from flatnce.report.scatter import Cloud, scatter_chart
 
 __all__ = ["Curves", "Scattered"]
 

@@ -17,7 +17,7 @@ from flatnce.pretrain.evaluation import (
     linear_probe,
     measure,
 )
-from flatnce.pretrain.evaluation.descent import FORMS, _descend
+from flatnce.pretrain.evaluation.probe import FORMS, _descend
 from flatnce.pretrain.models import backbone
 from gpu import host_reads_forbidden
 

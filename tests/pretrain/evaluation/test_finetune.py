@@ -11,8 +11,7 @@ from torch import nn
 from flatnce.pretrain.data import ImageSet, load
 from flatnce.pretrain.data.folders import image_folder
 from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
-from flatnce.pretrain.evaluation.finetune import _seeded
-from flatnce.pretrain.evaluation.scratch import redrawn
+from flatnce.pretrain.evaluation.finetune import _seeded, redrawn
 from flatnce.pretrain.models import backbone
 from tiny_sets import write_folder
 

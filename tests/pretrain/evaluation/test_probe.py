@@ -15,11 +15,17 @@ from flatnce.pretrain.evaluation import (
     measure,
     probe_by_descent,
 )
-from flatnce.pretrain.evaluation import descent as descent_module
 from flatnce.pretrain.evaluation import logistic as logistic_module
-from flatnce.pretrain.evaluation.choice import choose, drawn, validation_split
-from flatnce.pretrain.evaluation.descent import FORMS, DescentConfig, classification_loss
-from flatnce.pretrain.evaluation.probe import goodness
+from flatnce.pretrain.evaluation import probe as descent_module
+from flatnce.pretrain.evaluation.probe import (
+    FORMS,
+    DescentConfig,
+    choose,
+    classification_loss,
+    drawn,
+    goodness,
+    validation_split,
+)
 from flatnce.pretrain.models import backbone
 
 

@@ -18,7 +18,7 @@ from flatnce.pretrain.evaluation import (
     plan,
 )
 from flatnce.pretrain.evaluation import bench as bench_module
-from flatnce.pretrain.evaluation.choice import drawn
+from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.models import Encoder, backbone, head
 from tiny_sets import shrink, write_cifar10, write_folder
 
@@ -268,7 +268,7 @@ def test_an_unknown_protocol_is_named_with_a_suggestion(names, words):
 
 @pytest.mark.parametrize("protocol", ["knn", "semi"])
 def test_one_class_is_needed_by_some(protocol, monkeypatch):
-    monkeypatch.setattr("flatnce.pretrain.evaluation.planning.missing_sets", lambda *_: {})
+    monkeypatch.setattr("flatnce.pretrain.evaluation.protocols.missing_sets", lambda *_: {})
     with pytest.raises(ValueError, match="take voc2007-top1"):
         plan([protocol], "digits", ["voc2007"])
 

@@ -8,7 +8,7 @@ import torch
 
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.training_facts import data_of
+from flatnce.pretrain.exporting.card import data_of
 
 STANDARD = {"name": "resnet18", "stem": "standard", "size": 32, "channels": 3}
 EVALUATION = {
@@ -209,7 +209,7 @@ def test_data_is_named_by_its_last_part(settings, words):
 
 
 def test_every_objective_has_a_name():
-    from flatnce.pretrain.exporting.training_facts import OBJECTIVES as NAMED
+    from flatnce.pretrain.exporting.card import OBJECTIVES as NAMED
     from flatnce.pretrain.training.sections import OBJECTIVES
 
     assert set(NAMED) == set(OBJECTIVES)

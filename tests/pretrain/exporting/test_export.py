@@ -16,7 +16,7 @@ from flatnce.pretrain.exporting import (
     preprocessing,
     torch_form,
 )
-from flatnce.pretrain.exporting import export as exporting
+from flatnce.pretrain.exporting.export import FORMS as FORM_MODULES
 from flatnce.pretrain.training import trained
 
 BACKBONES = {
@@ -244,9 +244,9 @@ def test_what_fails_leaves_the_earlier_export_and_nothing_else(
 @pytest.mark.parametrize("form", ["torch", "timm"])
 def test_features_that_differ_after_loading_are_not_exported(tmp_path, monkeypatch, form):
     subject = make_trained(**BACKBONES["timm, fixed size"])
-    real = exporting.FORMS[form].features
+    real = FORM_MODULES[form].features
     wrong = staticmethod(lambda *given: real(*given) + 1e-7)
-    monkeypatch.setattr(exporting.FORMS[form], "features", wrong)
+    monkeypatch.setattr(FORM_MODULES[form], "features", wrong)
     with pytest.raises(ExportError, match="nothing was written"):
         export(subject, form, tmp_path / "out")
     assert not any(tmp_path.iterdir())

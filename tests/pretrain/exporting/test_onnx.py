@@ -10,7 +10,7 @@ import torch
 
 from export_subjects import MEAN, STD, make_trained
 from flatnce.pretrain.exporting import ExportError, export, load_exported, onnx_form, preprocessing
-from flatnce.pretrain.exporting.layout import read_config
+from flatnce.pretrain.exporting.folder import read_config
 
 REASON = "the onnx extra is not installed: pip install 'flatnce[onnx]'"
 

@@ -13,7 +13,7 @@ from accessibility import PROBLEMS
 from chromium import Chromium
 from export_subjects import write_run
 from flatnce.pretrain.page.compare import compare_page
-from flatnce.pretrain.page.portrait import portray
+from flatnce.pretrain.page.inspection import portray
 from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.page.serve import serve
 from flatnce.pretrain.runs.log import RunLog

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flatnce.pretrain.page.compare import compare_page, differences_of, pictures_of_runs
-from flatnce.pretrain.page.compare_figures import overlaid
-from flatnce.pretrain.page.groups import group_runs
-from flatnce.pretrain.page.paired import Paired, paired, seeds_needed
-from flatnce.pretrain.page.settings import flat
+from flatnce.pretrain.page.compare import compare_page, differences_of, overlaid, pictures_of_runs
+from flatnce.pretrain.page.groups import Paired, flat, group_runs, paired, seeds_needed
 from flatnce.pretrain.runs.log import RunLog, read_run
 from made_runs import config_of, write_pairs, write_run
 

@@ -13,15 +13,19 @@ import torch
 import made_runs
 from export_subjects import write_run
 from flatnce.pretrain.data import ImageSet
-from flatnce.pretrain.page.portrait import PortraitOptions, is_current, portray
-from flatnce.pretrain.page.portrait_pictures import picture_of
-from flatnce.pretrain.page.portrait_projection import project
+from flatnce.pretrain.page.inspection import (
+    PortraitOptions,
+    _kinds,
+    is_current,
+    picture_of,
+    portray,
+    project,
+)
 from flatnce.pretrain.page.run import run_page
-from flatnce.pretrain.page.run_portrait import _kinds
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import NoCheckpoint
 from flatnce.pretrain.runs.log import RunLog
-from flatnce.report.gallery import Picture
+from flatnce.report.page import Picture
 from tiny_sets import write_image
 
 FEW = PortraitOptions(images=60, queries=3, neighbours=2)
@@ -227,7 +231,7 @@ def test_umap_is_taken_where_it_is_installed(monkeypatch):
 
 def test_umap_that_is_not_there_is_named_with_a_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    monkeypatch.setattr("flatnce.pretrain.page.portrait_projection.find_spec", lambda name: None)
+    monkeypatch.setattr("flatnce.pretrain.page.inspection.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install umap-learn"):
         project(torch.randn(5, 3), "umap")
     assert project(torch.randn(5, 3), "auto")["method"] == "PCA"

@@ -10,9 +10,16 @@ import pytest
 
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import RunLog, add_evaluation
-from flatnce.report.bars import Bars, bar_chart
-from flatnce.report.chart import Axis, Line, line_chart
-from flatnce.report.scatter import Cloud, Fit, scatter_chart
+from flatnce.report.charts import (
+    Axis,
+    Bars,
+    Cloud,
+    Fit,
+    Line,
+    bar_chart,
+    line_chart,
+    scatter_chart,
+)
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 CONFIG = {

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.report.chart import Axis, Line, Reference, line_chart
-from flatnce.report.dots import Dot, Upright, dot_chart
+from flatnce.report.charts import Axis, Dot, Line, Reference, Upright, dot_chart, line_chart
 from flatnce.report.page import Figure, Table
 
 BOUND, NO_BOUND, BASELINE = 1, 0, 2

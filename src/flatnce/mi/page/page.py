@@ -7,9 +7,8 @@ from typing import Any
 
 from flatnce.mi.estimator.result import unit_factor
 from flatnce.mi.page.figures import readouts_figure, training_figure
-from flatnce.report.names import opened
-from flatnce.report.page import Page, Paragraph, Section, Table, write_page
-from flatnce.report.provenance import origin_of
+from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.text import opened
 
 __all__ = ["mi_page"]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import jinja2
 import tyro
 from rich.console import Console
 from rich.live import Live
@@ -18,7 +17,7 @@ from rich.text import Text
 from flatnce.paper.reproduce.catalogue import CATALOGUE, check_settings, entry
 from flatnce.paper.reproduce_page import reproduce_page, table_of
 from flatnce.pretrain.runs.log import read_run
-from flatnce.report.names import opened
+from flatnce.report.text import opened
 
 RUNS = "runs/reproduce"
 # Room for the whole table where the output is not a terminal.

@@ -10,7 +10,7 @@ import tyro
 from flatnce.pretrain.commands.run_status import stand_of
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.export import check_form
-from flatnce.pretrain.exporting.layout import MARK, Check, read_config
+from flatnce.pretrain.exporting.folder import MARK, Check, read_config
 from flatnce.pretrain.training import find_run
 
 

@@ -12,7 +12,7 @@ from flatnce.paper.demo_page import demo_page
 from flatnce.paper.reproduce_page import reproduce_page
 from flatnce.pretrain.commands.compare import compare, named_runs
 from flatnce.pretrain.commands.page_server import PageOptions, say, served
-from flatnce.pretrain.page.portrait import PortraitOptions, is_current, portray
+from flatnce.pretrain.page.inspection import PortraitOptions, is_current, portray
 from flatnce.pretrain.page.run import page_of_run, pictures_of_run, run_page
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import check_place

@@ -7,7 +7,6 @@ never on the test set, and every result says how it came about.
 """
 
 from flatnce.pretrain.evaluation.bench import Bench, Options, Subject, missing_sets
-from flatnce.pretrain.evaluation.descent import FORMS, DescentConfig, probe_by_descent
 from flatnce.pretrain.evaluation.features import Features, extract, frozen
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
 from flatnce.pretrain.evaluation.information import embed_views
@@ -19,9 +18,14 @@ from flatnce.pretrain.evaluation.metrics import (
     measure_several,
     wilson_interval,
 )
-from flatnce.pretrain.evaluation.planning import TRANSFER_SETS, evaluate, expand, plan
-from flatnce.pretrain.evaluation.probe import Probe, linear_probe
-from flatnce.pretrain.evaluation.protocols import PROTOCOLS
+from flatnce.pretrain.evaluation.probe import (
+    FORMS,
+    DescentConfig,
+    Probe,
+    linear_probe,
+    probe_by_descent,
+)
+from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS, evaluate, expand, plan
 
 __all__ = [
     "Bench",

@@ -1,4 +1,8 @@
-"""What is evaluated, on which images, and with which settings: what every protocol shares."""
+"""A test part for a folder of images that has none: a fifth of every class, held out.
+
+The draw is the same whatever the options, so that all evaluations of a folder are of the same
+images. The encoder may have been pretrained on them, without their labels: a result says so.
+"""
 
 import difflib
 import math
@@ -8,18 +12,68 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
-from flatnce.pretrain.data import FolderSet, ImageSet, MissingData, Views, data_root, find, load
+from flatnce.pretrain.data import (
+    FolderSet,
+    ImageSet,
+    MissingData,
+    Views,
+    data_root,
+    find,
+    holdout,
+    load,
+)
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.folders import has_part, image_folder
 from flatnce.pretrain.data.named import present_layout
-from flatnce.pretrain.evaluation.channels import conversion
-from flatnce.pretrain.evaluation.features import Features, device_of, extract
-from flatnce.pretrain.evaluation.held_out import has_no_test, held_out_part, split_labels
+from flatnce.pretrain.evaluation.features import Features, conversion, device_of, extract
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS
-from flatnce.pretrain.evaluation.probe import VALIDATION
+from flatnce.pretrain.evaluation.probe import VALIDATION, drawn
 from flatnce.pretrain.models import Encoder
+
+__all__ = []
+
+SHARE, SEED = 0.2, 0
+# Of which a fifth is one image.
+FEWEST = 5
+
+
+def has_no_test(data: str) -> bool:
+    """Whether a set is a folder without a test part of its own."""
+    return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
+
+
+def split_labels(
+    image_set: ImageSet | FolderSet, data: str
+) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+    """The images to train on and those to test on, by class."""
+    labels, classes = image_set.labels.cpu(), image_set.classes
+    counts = torch.bincount(labels, minlength=len(classes))
+    few = [
+        f"{name} has {n}" for name, n in zip(classes, counts.tolist(), strict=True) if n < FEWEST
+    ]
+    why = f"{len(few)} of its {len(classes)} classes are too small for that ({', '.join(few[:3])})"
+    if len(classes) < 2:
+        why = f"it has one class, {classes[0]}, and nothing to tell it from"
+    if few or len(classes) < 2:
+        raise ValueError(
+            f"{data} has no test part (val or test), and a fifth of every class cannot be held "
+            f"out instead: {why}. Put labelled images into {data.rstrip('/')}/train/CLASS and "
+            "/val/CLASS, or evaluate on another set: `flatnce evaluate RUN --data NAME`"
+        )
+    return holdout(labels, SHARE, SEED)
+
+
+def held_out_part(part: str, held: Int64[Tensor, " m"], own: bool) -> dict[str, Any]:
+    """What a result says of such a part."""
+    if part == "train":
+        return {"split": "train, without the images held out as a test part"}
+    how = {"fraction": SHARE, "draw": "stratified", "seed": SEED, "drawn": drawn(held)}
+    seen = {"note": "the encoder was pretrained on these images too, without their labels"}
+    return {"split": "held out of train", **how, **(seen if own else {})}
+
 
 # From this side on, test images of fine-tuning are resized to 8/7 of it first: 256 to 224.
 PHOTOGRAPH = 65

@@ -1,20 +1,63 @@
-"""Features of a frozen backbone: computed once, kept on the device, and frozen means frozen.
-
-The parameters of a frozen network do not move, and neither do the running statistics of its batch
-norms: a probe that leaves the backbone in training mode lets them drift towards the labelled
-images, and normalises by the batch it happens to see. :func:`frozen` sees to both and checks it.
-"""
+"""Grey images for a colour network, and colour images for a grey one."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor, nn
 
 from flatnce.pretrain.data import FolderSet, ImageSet, Streaming, Views
-from flatnce.pretrain.evaluation.channels import to_channels
+
+__all__ = []
+
+# ITU-R BT.601 in 16 bits, as Pillow's convert("L"): the weights sum to 65,536.
+LUMA = (19_595, 38_470, 7_471)
+
+
+def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor, "b k h w"]:
+    """The images with the channels that a network takes.
+
+    Grey becomes colour by repeating it, colour becomes grey by luma (BT.601, to the level what
+    Pillow's ``convert("L")`` gives).
+
+    Arguments:
+        images: Unsigned bytes with 1 or 3 channels.
+        channels: 1 or 3.
+
+    Examples:
+        >>> import torch
+        >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(1, 3, 1, 1)
+        >>> to_channels(red, 1).item(), to_channels(to_channels(red, 1), 3).flatten().tolist()
+        (76, [76, 76, 76])
+    """
+    found = images.shape[1]
+    if {found, channels} - {1, 3}:
+        raise ValueError(f"channels={channels} of images with {found}: both must be 1 or 3")
+    if found == channels:
+        return images
+    if found == 1:
+        return images.expand(-1, 3, -1, -1)
+    red, green, blue = (plane.to(torch.int32) for plane in images.unbind(1))
+    luma = red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]
+    return ((luma + 2**15) >> 16).to(torch.uint8).unsqueeze(1)
+
+
+def conversion(found: int, channels: int) -> str:
+    """What :func:`to_channels` does, in words for a protocol.
+
+    Arguments:
+        found: Channels of the images.
+        channels: Channels that the network takes.
+
+    Examples:
+        >>> conversion(3, 1)
+        'colour to grey by luma (BT.601)'
+    """
+    if found == channels:
+        return "none"
+    return "grey repeated to 3 channels" if found == 1 else "colour to grey by luma (BT.601)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +194,7 @@ def extract(
         mean: To normalise with, as in training; one number, or one a channel.
         std: Likewise.
         channels: What the backbone takes; by default what the images have. See
-            :func:`~flatnce.pretrain.evaluation.channels.to_channels`.
+            :func:`~flatnce.pretrain.evaluation.features.to_channels`.
         batch_size: Images at a time.
         device: Where to compute; by default where the backbone is.
         workers: Processes that decode files; by default one a core.

@@ -1,12 +1,4 @@
-"""Fine-tuning: the whole network and a new classifier, from pretrained weights or from scratch.
-
-The supervised baseline is the same function with ``start="scratch"``: the same architecture,
-images, crops, flips, optimizer and epochs; only the weights it starts from differ.
-
-References:
-    The paper, "Transfer Learning via Fine-Tuning" (its "Adam with Nesterov momentum" is NAdam,
-    its rate 5e-5) and "Semi-supervised Learning Supervised Baselines".
-"""
+"""Settings of fine-tuning, every number checked once, and what it reports on the way."""
 
 import copy
 import math
@@ -19,15 +11,168 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
-from flatnce.pretrain.evaluation.channels import conversion, to_channels
-from flatnce.pretrain.evaluation.choice import can_hold_out, choose, validation_split
-from flatnce.pretrain.evaluation.descent import classification_loss
-from flatnce.pretrain.evaluation.features import Features, device_of, frozen, image_batches
-from flatnce.pretrain.evaluation.finetune_config import FinetuneConfig, FinetuneProgress
-from flatnce.pretrain.evaluation.probe import Probe, goodness
-from flatnce.pretrain.evaluation.scratch import redrawn
+from flatnce.pretrain.evaluation.features import (
+    Features,
+    conversion,
+    device_of,
+    frozen,
+    image_batches,
+    to_channels,
+)
+from flatnce.pretrain.evaluation.probe import (
+    VALIDATION,
+    Probe,
+    can_hold_out,
+    choose,
+    classification_loss,
+    goodness,
+    validation_split,
+)
+
+__all__ = []
+
+OPTIMIZERS = ("nadam", "adam", "sgd")
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """How the whole network is trained on labelled images.
+
+    Arguments:
+        size: Side of a crop, in pixels.
+        resize: What the shorter side of a test image is resized to before its centre is cut;
+            ``size`` by default. Files are decoded to it for training too.
+        mean: To normalise with; of the pretrained network.
+        std: Likewise.
+        channels: What the network takes; by default what the images have.
+        epochs: Passes over the training images.
+        batch_size: Images of a step; all of them where there are fewer.
+        optimizer: ``nadam``, ``adam`` or ``sgd`` (Nesterov); momentum 0.9.
+        rates: Learning rates; of several, one is chosen on held-out training images. Where
+            no class has two images to hold one out of, the first is taken.
+        weight_decay: Of all parameters.
+        crop_least: Least share of the area that a random crop takes.
+        flip: Probability of mirroring.
+        validation: Share of the training images held out to choose a rate on.
+        workers: Processes that decode files; by default one a core.
+    """
+
+    size: int
+    resize: int | None = None
+    mean: float | tuple[float, ...] = 0.5
+    std: float | tuple[float, ...] = 0.25
+    channels: int | None = None
+    epochs: int = 100
+    batch_size: int = 512
+    optimizer: str = "nadam"
+    rates: tuple[float, ...] = (5e-5,)
+    weight_decay: float = 0.0
+    crop_least: float = 0.08
+    flip: float = 0.5
+    validation: float = VALIDATION
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings; sizes and crops are checked by the views."""
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} is unknown; take one of {', '.join(OPTIMIZERS)}"
+            )
+        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates={self.rates} must be positive numbers, one or more")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay={self.weight_decay} must be at least 0")
+
+
+@dataclass(frozen=True)
+class FinetuneProgress:
+    """Where fine-tuning is.
+
+    Arguments:
+        rate: The learning rate of this training, one of those to choose from or the chosen one.
+        choosing: Whether it is on the way to the choice.
+        epoch: Epochs done.
+        epochs: Of how many.
+        loss: Mean training loss of the last one.
+        seconds: Since this training began.
+    """
+
+    rate: float
+    choosing: bool
+    epoch: int
+    epochs: int
+    loss: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """A line for a person."""
+        what = "trying rate" if self.choosing else "rate"
+        left = self.seconds / self.epoch * (self.epochs - self.epoch)
+        return (
+            f"epoch {self.epoch} of {self.epochs}, {what} {self.rate:g}, loss {self.loss:.3f}, "
+            f"{left:.0f} s left"
+        )
+
+
+def redrawn(backbone: nn.Module, fresh: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """A network of the same architecture whose weights know nothing.
+
+    Convolutions of the copy draw as ResNets do (He et al., normal, fan-out), other layers by
+    their ``reset_parameters``; running statistics start again. A parameter that no layer draws,
+    such as a vision transformer's position embedding, would keep what it has learned: that is an
+    error, and ``fresh`` the remedy.
+
+    Arguments:
+        backbone: What to copy.
+        fresh: Builds it anew instead; what it builds must have the same parameters.
+
+    Examples:
+        >>> from flatnce.pretrain.models import backbone
+        >>> network = backbone("small", channels=1)
+        >>> other = redrawn(network)
+        >>> bool((other.layers[0].weight == network.layers[0].weight).any()), other.width
+        (False, 128)
+    """
+    if fresh is not None:
+        network = fresh()
+        found, wanted = _shapes(network), _shapes(backbone)
+        if found != wanted:
+            differing = sorted(set(found.items()) ^ set(wanted.items()))[0][0]
+            raise ValueError(
+                f"fresh builds another architecture than the backbone's: {differing} differs; "
+                "build it with the same settings"
+            )
+        return network
+    network = copy.deepcopy(backbone)
+    drawn: set[str] = set()
+    for path, part in network.named_modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Linear | nn.LayerNorm | nn.GroupNorm | nn.Embedding | _NormBase):
+            part.reset_parameters()
+        else:
+            continue
+        drawn |= {f"{path}.{name}" if path else name for name, _ in part.named_parameters()}
+    kept = [name for name, _ in network.named_parameters() if name not in drawn]
+    if kept:
+        raise ValueError(
+            f"backbone={type(backbone).__name__}: {kept[0]} and {len(kept) - 1} more parameters "
+            "cannot be drawn anew; pass fresh, a function that builds the network"
+        )
+    return network
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in network.named_parameters()}
+
 
 STARTS = ("pretrained", "scratch")
 # Sets of files that are decoded once and kept on the device, in bytes.

@@ -12,9 +12,8 @@ from flatnce.core.diagnostics import pool_information
 from flatnce.mi import embedding_information
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views, permutation
 from flatnce.pretrain.evaluation.bench import Bench
-from flatnce.pretrain.evaluation.channels import conversion, to_channels
-from flatnce.pretrain.evaluation.choice import drawn
-from flatnce.pretrain.evaluation.features import frozen
+from flatnce.pretrain.evaluation.features import conversion, frozen, to_channels
+from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.models import Encoder
 
 BATCH = 256

@@ -1,23 +1,141 @@
-"""The linear probe: logistic regression on frozen features, λ chosen on held-out training images.
+"""Choices are made on a part of the training set that is held out, never on the test set."""
 
-References:
-    Kornblith, Shlens, Le, 2019, "Do better ImageNet models transfer better?", Appendix A
-    (L-BFGS, λ from a grid, refitted on all), https://arxiv.org/abs/1805.08974
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from flatnce.pretrain.evaluation.choice import choose, validation_split
+from flatnce.pretrain.data import Batching, permutation
 from flatnce.pretrain.evaluation.features import Features
-from flatnce.pretrain.evaluation.logistic import TOLERANCE, LogisticFit, Regression
+from flatnce.pretrain.evaluation.logistic import TOLERANCE, Classifier, LogisticFit, Regression
 from flatnce.pretrain.evaluation.metrics import average_precision, hits
+
+__all__ = []
+
+LONGEST_LIST = 200
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was tried on the held-out part, and what was taken.
+
+    Arguments:
+        value: What was taken.
+        tried: Everything that was tried, each with its accuracy (or mean average precision) there.
+        protocol: The same and how it came about, for the result.
+    """
+
+    value: float
+    tried: dict[float, float]
+    protocol: dict[str, Any]
+
+
+def choose(
+    what: str,
+    values: Sequence[float],
+    score: Callable[[float], tuple[float, float]],
+    held: Int64[Tensor, " m"],
+    seed: int,
+) -> Choice:
+    """The value that scores best on the held-out part; of equal ones the first."""
+    scores = {value: score(value) for value in values}
+    if all(math.isnan(number) for found in scores.values() for number in found):
+        raise ValueError(f"{what}={list(values)}: training diverged with each; try lower ones")
+    best = max(values, key=lambda value: _ordered(scores[value]))
+    tried = {value: found[0] for value, found in scores.items()}
+    protocol = {
+        what: best,
+        f"{what}_tried": [{what: value, "validation": found} for value, found in tried.items()],
+        # Numbered within the images that are fitted on in the end.
+        "chosen_on": {"held_out": drawn(held), "of": "the images fitted on", "seed": seed},
+    }
+    return Choice(best, tried, protocol)
+
+
+def validation_split(
+    labels: Tensor, fraction: float, seed: int
+) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+    """The training images that stay, and those held out to choose on; both in rising order.
+
+    Of every class the same share is held out, rounded, but at least one image where it has
+    several; a class with one image keeps it. Where an image may show several classes the draw
+    is over all images.
+
+    Relations: :func:`flatnce.pretrain.data.holdout` is stricter: it refuses a class too small for
+    the share. Of 1 % of the labels there is often no more than one image a class.
+
+    Arguments:
+        labels: As in the image set.
+        fraction: How much to hold out, more than 0 and less than 1.
+        seed: Which draw.
+
+    Examples:
+        >>> import torch
+        >>> rest, held = validation_split(torch.tensor([0] * 10 + [1] * 2 + [2]), 0.1, seed=0)
+        >>> len(rest), len(held), 12 in rest.tolist()
+        (11, 2, True)
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation={fraction} must lie between 0 and 1, such as 0.1")
+    order = permutation(len(labels), seed)
+    groups = [order]
+    if labels.ndim == 1:
+        classes = labels.cpu()[order]
+        sizes = torch.bincount(classes).tolist()
+        groups = list(order[classes.argsort(stable=True)].split(sizes))
+    held = torch.cat([group[: _share(len(group), fraction)] for group in groups])
+    if not len(held):
+        raise ValueError(
+            f"validation={fraction}: no class has two images, so none can be held out to choose "
+            "on; give one value instead of several, or more labels"
+        )
+    stays = torch.ones(len(labels), dtype=torch.bool)
+    stays[held] = False
+    return stays.nonzero().squeeze(1), held.sort().values
+
+
+def can_hold_out(labels: Tensor) -> bool:
+    """Whether some class has an image to spare for :func:`validation_split`."""
+    if labels.ndim == 2:
+        return len(labels) > 1
+    return bool((torch.bincount(labels) > 1).any())
+
+
+def drawn(indices: Int64[Tensor, " m"]) -> dict[str, Any]:
+    """Which images were drawn, for a result: the list where it is short, else its checksum.
+
+    Arguments:
+        indices: Their numbers in the set. The checksum is SHA-256 of them, in this order, as
+            little-endian 64-bit integers.
+
+    Examples:
+        >>> import torch
+        >>> drawn(torch.tensor([4, 7]))["indices"]
+        [4, 7]
+    """
+    numbers = indices.cpu().to(torch.int64)
+    digest = hashlib.sha256(numbers.numpy().astype("<i8").tobytes()).hexdigest()
+    found: dict[str, Any] = {"count": len(numbers), "sha256": digest}
+    if len(numbers) <= LONGEST_LIST:
+        found["indices"] = numbers.tolist()
+    return found
+
+
+def _share(size: int, fraction: float) -> int:
+    if size < 2:
+        return 0
+    return min(max(math.floor(fraction * size + 0.5), 1), size - 1)
+
+
+def _ordered(found: tuple[float, float]) -> tuple[float, float]:
+    return tuple(-math.inf if math.isnan(number) else number for number in found)  # type: ignore
+
 
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
 """Strongest first: of two that do equally well, in accuracy and in loss, the stronger is taken."""
@@ -55,7 +173,7 @@ def linear_probe(
 
     λ is chosen by accuracy (or mean average precision) on a part of the training images that is
     held out, then the regression is refitted on all of them. The labels of the test images are
-    not looked at. See :mod:`flatnce.pretrain.evaluation.logistic` for the formula and for scikit-learn's.
+    not looked at. :mod:`flatnce.pretrain.evaluation.logistic` has the formula.
 
     Arguments:
         train: Features and labels of the training images.
@@ -152,3 +270,157 @@ def _check(train: Features, asked: Tensor, regularisations: Sequence[float]) -> 
         raise ValueError(
             f"regularisations={list(regularisations)} must be numbers of at least 0, one or more"
         )
+
+
+@dataclass(frozen=True)
+class DescentConfig:
+    """How a linear classifier is trained on features as they are, without regularisation.
+
+    Arguments:
+        epochs: Passes over the training images.
+        batch_size: Images of a step; all of them where there are fewer.
+        optimizer: ``sgd`` (Nesterov, momentum 0.9) or ``adam``.
+        rates: Learning rates to choose from; SGD's are for a batch of 256 and grow with it.
+        cosine: Let the rate fall to 0 along a cosine; else it stays.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: str = "sgd"
+    rates: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
+    cosine: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer={self.optimizer!r} is unknown; take sgd or adam")
+        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates={self.rates} must be positive numbers, one or more")
+
+
+FORMS = {
+    "short": DescentConfig(epochs=10, batch_size=256),
+    "long": DescentConfig(epochs=90, batch_size=4096),
+    "transfer": DescentConfig(
+        epochs=100,
+        batch_size=512,
+        optimizer="adam",
+        rates=(1e-4, 1e-3, 1e-2, 1e-1),
+        cosine=False,
+    ),
+}
+"""``short`` and ``long`` for Tables 2 and S3, ``transfer`` for Tables 3 and S2."""
+
+
+def probe_by_descent(
+    train: Features,
+    test: Features | Tensor,
+    form: str | DescentConfig = "short",
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    rates: Sequence[float] | None = None,
+    validation: float = VALIDATION,
+    seed: int = 0,
+) -> Probe:
+    """A linear classifier trained by gradient descent; its rate chosen on held-out images.
+
+    With several rates each is tried on the rest of the training images, then the best is used on
+    all. The labels of the test images are not looked at.
+
+    Arguments:
+        train: Features and labels of the training images.
+        test: Features of the test images.
+        form: A name of :data:`FORMS`, or a config.
+        epochs: Instead of the form's.
+        batch_size: Instead of the form's.
+        rates: Instead of the form's.
+        validation: Share of the training images held out to choose on.
+        seed: Of that draw and of the order of the images.
+    """
+    if isinstance(form, str) and form not in FORMS:
+        raise ValueError(f"form={form!r} is unknown; take one of {', '.join(FORMS)}")
+    config = FORMS[form] if isinstance(form, str) else form
+    given: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "rates": rates and tuple(rates),
+    }
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
+    asked = test.features if isinstance(test, Features) else test
+    train.check()
+    protocol: dict[str, Any] = {
+        "classifier": "linear, by gradient descent",
+        **asdict(config),
+        "batch_size": min(config.batch_size, len(train)),
+        "weight_decay": 0.0,
+        "features": "as they are",
+        "seed": seed,
+        "fitted_on": len(train),
+    }
+    del protocol["rates"]
+    rate, how = _rate(train, config, validation, seed)
+    protocol |= {**how, "rate": rate}
+    if config.optimizer == "sgd":
+        protocol["rate_of"] = "256 images; a step takes it times its batch over 256"
+    return Probe(_descend(train, config, rate, seed).scores(asked), protocol)
+
+
+def _rate(
+    train: Features, config: DescentConfig, validation: float, seed: int
+) -> tuple[float, dict[str, Any]]:
+    """The learning rate, and how it was chosen where there are several."""
+    if len(config.rates) == 1:
+        return config.rates[0], {}
+    rest, held = validation_split(train.labels, validation, seed)
+    part, aside = train.subset(rest), train.subset(held)
+
+    def score(rate: float) -> tuple[float, float]:
+        return goodness(_descend(part, config, rate, seed).scores(aside.features), aside)
+
+    choice = choose("rate", config.rates, score, held, seed)
+    return choice.value, choice.protocol
+
+
+def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy; binary, over the labels that count, where images show several classes."""
+    if labels.ndim == 1:
+        return cross_entropy(scores, labels)
+    counted = (labels >= 0).to(scores.dtype)
+    present = (labels > 0).to(scores.dtype)
+    lost = binary_cross_entropy_with_logits(scores, present, counted, reduction="sum")
+    # The mean over images of the sum over classes: as large as a cross-entropy is.
+    return lost / len(labels)
+
+
+def _descend(train: Features, config: DescentConfig, rate: float, seed: int) -> Classifier:
+    """Train from zero; nothing is read on the host."""
+    n, width = train.features.shape
+    weight = train.features.new_zeros(width, train.count).requires_grad_()
+    bias = train.features.new_zeros(train.count).requires_grad_()
+    batching = Batching(n, min(config.batch_size, n), seed, drop_last=False)
+    optimizer: torch.optim.Optimizer
+    if config.optimizer == "sgd":
+        rate = rate * batching.batch_size / 256
+        optimizer = torch.optim.SGD([weight, bias], rate, momentum=0.9, nesterov=True)
+    else:
+        optimizer = torch.optim.Adam([weight, bias], rate)
+    steps, step = config.epochs * len(batching), 0
+    with torch.enable_grad():
+        for epoch in range(config.epochs):
+            order = batching.order(epoch).to(train.features.device)
+            for low, high in batching.bounds():
+                chosen = order[low:high]
+                if config.cosine:
+                    optimizer.param_groups[0]["lr"] = (
+                        rate * (1 + math.cos(math.pi * step / steps)) / 2
+                    )
+                optimizer.zero_grad()
+                scores = torch.addmm(bias, train.features[chosen], weight)
+                classification_loss(scores, train.labels[chosen]).backward()
+                optimizer.step()
+                step += 1
+    return Classifier(weight.detach(), bias.detach())

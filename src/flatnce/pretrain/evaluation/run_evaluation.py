@@ -7,7 +7,7 @@ from typing import Any
 
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.evaluation import Bench, Options, Subject, evaluate, plan
-from flatnce.pretrain.evaluation.planning import wanted
+from flatnce.pretrain.evaluation.protocols import wanted
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training import TrainConfig, Trained, trained
 from flatnce.pretrain.training.images import views_of

@@ -12,13 +12,14 @@ import torch
 from flatnce import __version__
 from flatnce.pretrain.exporting import onnx_form, timm_form, torch_form
 from flatnce.pretrain.exporting.card import card
-from flatnce.pretrain.exporting.folder import check_room, new_folder
-from flatnce.pretrain.exporting.layout import (
+from flatnce.pretrain.exporting.folder import (
     CARD,
     FORMAT_VERSION,
     MARK,
     Check,
     ExportError,
+    check_room,
+    new_folder,
     write_config,
 )
 from flatnce.pretrain.exporting.source import Source, source_of

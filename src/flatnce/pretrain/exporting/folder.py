@@ -1,14 +1,109 @@
-"""A new folder, all or nothing: nothing of the user's is overwritten."""
+"""What an exported folder looks like, and what can be wrong with it."""
 
 import errno
+import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flatnce.pretrain.exporting.layout import ExportError, is_ours
+__all__ = ["Check", "MARK", "read_config"]
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the former layout would misread the new one."""
+
+CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
+
+FILES = frozenset({CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"})
+"""Every name that an export may write; a folder with others is not only ours."""
+
+MARK = "flatnce"
+"""The entry of ``config.json`` that is ours; the others are timm's, or for any reader."""
+
+
+class ExportError(OSError):
+    """An export could not be written or read; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How the features of an export, loaded back, compare with the network's own.
+
+    Arguments:
+        largest_difference: Of any feature of a few images.
+        largest_feature: The largest of the network's own, by magnitude: the scale of rounding.
+
+    Examples:
+        >>> str(Check(0.0, 2.5)), str(Check(0.002, 4000.0))
+        ('the same features to the bit', 'features differ by at most 5e-07 of the largest')
+    """
+
+    largest_difference: float
+    largest_feature: float
+
+    @property
+    def relative(self) -> float:
+        """The difference relative to the largest feature, or to one if that is less."""
+        return self.largest_difference / max(1.0, self.largest_feature)
+
+    def __str__(self) -> str:
+        if self.largest_difference == 0:
+            return "the same features to the bit"
+        if self.largest_feature > 1:
+            return f"features differ by at most {self.relative:.2g} of the largest"
+        return f"features differ by at most {self.largest_difference:.2g}"
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Write ``config.json``."""
+    text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The ``config.json`` of an exported folder; refuses what flatnce did not write."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise ValueError(
+            f"folder={str(folder)!r} is not an exported backbone (it has no {CONFIG}); pass what "
+            "`flatnce export` wrote"
+        )
+    try:
+        config = json.loads(path.read_bytes())
+        version = config[MARK]["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(
+            f"{path} is damaged, or flatnce did not write it; export the run again"
+        ) from error
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ExportError(
+            f"{path} has format_version {version}, this flatnce reads up to {FORMAT_VERSION}; "
+            f"upgrade flatnce (it was written by {config[MARK].get('flatnce', 'an unknown one')})"
+        )
+    return dict(config)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds an export and nothing else."""
+    if not {entry.name for entry in folder.iterdir()} <= FILES:
+        return False
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and isinstance(config.get(MARK), dict)
+
+
+def file_record(path: Path) -> dict[str, Any]:
+    """Name, size and checksum of a file, by which damage is found."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def check_room(out: Path, replace: bool) -> None:

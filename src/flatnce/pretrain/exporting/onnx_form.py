@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.pretrain.exporting.layout import MARK, ONNX_MODEL, ExportError, file_record
+from flatnce.pretrain.exporting.folder import MARK, ONNX_MODEL, ExportError, file_record
 from flatnce.pretrain.exporting.source import Source
 
 PACKAGES = ("onnx", "onnxscript")

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from flatnce.extras import needed
-from flatnce.pretrain.exporting.layout import ExportError, read_config
+from flatnce.pretrain.exporting.folder import ExportError, read_config
 from flatnce.pretrain.exporting.source import Source
 from flatnce.pretrain.exporting.torch_form import write_weights
 

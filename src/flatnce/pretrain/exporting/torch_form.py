@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from flatnce.extras import needed
 from flatnce.pretrain.data.centre_crop import CentreCrop
-from flatnce.pretrain.exporting.layout import MARK, WEIGHTS, ExportError, file_record, read_config
+from flatnce.pretrain.exporting.folder import MARK, WEIGHTS, ExportError, file_record, read_config
 from flatnce.pretrain.exporting.source import Source
 from flatnce.pretrain.models import backbone
 

@@ -1,23 +1,171 @@
-"""The page of several training runs: what is settled, seeds pooled, curves overlaid."""
+"""A difference between two groups in plain words."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from flatnce.pretrain.page.compare_figures import overlaid
-from flatnce.pretrain.page.compare_words import finding, remark
-from flatnce.pretrain.page.groups import Group, finished, group_runs
-from flatnce.pretrain.page.measures import Measure, measures_of
-from flatnce.pretrain.page.paired import Paired, paired
+import numpy as np
+
+from flatnce.pretrain.page.groups import (
+    FEW,
+    MOST_SEEDS,
+    Group,
+    Measure,
+    Paired,
+    finished,
+    group_runs,
+    measures_of,
+    paired,
+)
+from flatnce.pretrain.page.run import CHARTS, Chart, ceiling_label, measured, thinned
 from flatnce.pretrain.runs.log import Run, read_run
-from flatnce.report.names import VARIABLES, opened
-from flatnce.report.numbers import in_unit
+from flatnce.report.charts import Axis, Line, Reference
 from flatnce.report.page import Page, Paragraph, Section, Table, write_page
 from flatnce.report.pictured import Curves
+from flatnce.report.text import VARIABLES, in_unit, opened
 
 __all__ = ["compare_page", "differences_of", "page_of_runs", "pictures_of_runs"]
+
+
+def finding(measure: Measure, group: str, against: str, one: Paired) -> str:
+    """A sentence or two about one difference."""
+    if one.mean is None:
+        return f"{group} and {against} have no seed in common that is finished in both."
+    size = measure.written(one.mean, signed=True)
+    start = f"{group} minus {against} is {size}"
+    if one.low is None or one.high is None:
+        return f"{start} in the one seed that both have: too few for an interval."
+    between = measure.interval(one.low, one.high)
+    start += f" (95 % interval {between}, {one.pairs} seeds)"
+    return f"{start}: {remark(one)}."
+
+
+def remark(one: Paired) -> str:
+    """What a difference means, in a few words.
+
+    Arguments:
+        one: The difference.
+
+    Examples:
+        >>> remark(Paired(5, 1.0, 0.2, 0.75, 1.25))
+        'settled: higher'
+        >>> remark(Paired(5, 0.1, 0.2, -0.15, 0.35, 34))
+        'open: about 29 more seeds would settle it'
+    """
+    if one.mean is None:
+        return "no seed in common"
+    if one.low is None:
+        return "one seed: too few to tell"
+    few = f"; {one.pairs} pairs are very few" if one.pairs < FEW else ""
+    if one.sd == 0:
+        return ("settled: equal" if one.mean == 0 else "the same in every seed") + few
+    if one.settled:
+        return f"settled: {'higher' if one.mean > 0 else 'lower'}{few}"
+    if one.needed is None:
+        return f"open, and so small that {MOST_SEEDS:,} seeds would not settle it{few}"
+    more = one.needed - one.pairs
+    return f"open: about {more:,} more seed{'' if more == 1 else 's'} would settle it{few}"
+
+
+# Fewer than on the page of one run: there are as many tables of them as groups.
+MOST_POINTS = 50
+
+
+def overlaid(groups: Sequence[Group]) -> list[Curves]:
+    """One chart a measure, one curve a group; only what was measured."""
+    every = (_overlay(chart, key, groups) for chart in CHARTS for key in chart.keys)
+    return [found for found in every if found is not None]
+
+
+def _overlay(chart: Chart, key: str, groups: Sequence[Group]) -> Curves | None:
+    single = len(chart.keys) == 1
+    one = replace(chart, keys={key: chart.keys[key]})
+    curves = [(group, curve) for group in groups if (curve := _curve(one, key, group))]
+    if not curves or _is_setting(key, [curve for _, curve in curves]):
+        return None
+    lines = [
+        Line(group.label, epochs, means, spreads if count > 1 else None, group.series)
+        for group, (epochs, means, spreads, count) in curves
+    ]
+    title = chart.title if single else f"{chart.title}, {chart.keys[key]}"
+    about = f"{chart.axis} by epoch, a line a group: the mean over seeds, the band its standard "
+    ends = " ".join(
+        f"{line.label} ends at {chart.factor * (line.y[-1] or 0.0):.3g}." for line in lines
+    )
+    return Curves(
+        chart.name if single else f"{chart.name}-{key}".replace("_", "-"),
+        title,
+        f"{chart.caption} Mean over seeds; the band is one standard deviation each way.",
+        f"{about}deviation. {ends}",
+        lines,
+        Axis("epoch"),
+        Axis(chart.axis, low=chart.low, factor=chart.factor),
+        _table(title, chart, curves),
+        _ceilings(one, groups),
+    )
+
+
+def _is_setting(key: str, curves: Sequence["Curve"]) -> bool:
+    """Whether this is what was set, the same for all groups: nothing to compare."""
+    return key in ("rate", "temperature") and all(curve == curves[0] for curve in curves)
+
+
+Curve = tuple[list[float], list[float], list[float], int]
+
+
+def _curve(chart: Chart, key: str, group: Group) -> Curve | None:
+    """Epochs, means and spreads over the epochs that all of its runs have reached."""
+    # A run that is still going on would cut the curves of its finished siblings short.
+    runs = [member.run for member in group.done or group.members]
+    series = [
+        [(record["epoch"], record[key]) for record in measured(chart, run.metrics)] for run in runs
+    ]
+    series = [points for points in series if points]
+    if not series:
+        return None
+    first = max(points[0][0] for points in series)
+    last = min(points[-1][0] for points in series)
+    records: list[Mapping[str, Any]] = [
+        {"epoch": epoch} for epoch, _ in series[0] if first <= epoch <= last
+    ]
+    epochs = [record["epoch"] for record in thinned(records, MOST_POINTS)] or [last]
+    values = np.array(
+        [np.interp(epochs, [x for x, _ in points], [y for _, y in points]) for points in series]
+    )
+    spreads = values.std(0, ddof=1) if len(series) > 1 else np.zeros(len(epochs))
+    means = [float(mean) for mean in values.mean(0)]
+    return epochs, means, [float(spread) for spread in spreads], len(series)
+
+
+def _table(title: str, chart: Chart, curves: Sequence[tuple[Group, Curve]]) -> Table:
+    rows = [
+        (
+            group.label,
+            f"{epoch:.2f}",
+            f"{chart.factor * mean:.4g}",
+            f"{chart.factor * spread:.2g}" if count > 1 else "–",
+            str(count),
+        )
+        for group, (epochs, means, spreads, count) in curves
+        for epoch, mean, spread in zip(epochs, means, spreads, strict=True)
+    ]
+    header = ["Group", "Epoch", "Mean", "Standard deviation", "Seeds"]
+    return Table(f"{title}: {chart.axis} by group and epoch", header, rows)
+
+
+def _ceilings(chart: Chart, groups: Sequence[Group]) -> list[Reference]:
+    """The last ceilings, each drawn once; groups of one batch size share theirs."""
+    if chart.ceiling is None:
+        return []
+    found: dict[str, float] = {}
+    for group in groups:
+        records = measured(chart, group.members[0].run.metrics)
+        if records and records[-1].get(chart.ceiling) is not None:
+            found[ceiling_label(records[-1], chart)] = records[-1][chart.ceiling]
+    return [Reference(label, y) for label, y in found.items()]
+
 
 # Measures that are spoken of before the tables, which have them all.
 SPOKEN_OF = 3

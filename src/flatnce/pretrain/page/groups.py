@@ -1,12 +1,275 @@
-"""Runs in groups that differ in what is compared, with the seeds of each pooled."""
+"""The settings of a run by their own names, and those in which runs differ."""
 
 import difflib
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
-from flatnce.pretrain.page.settings import flat, said, varied
 from flatnce.pretrain.runs.log import Run
+from flatnce.pretrain.runs.scores import score_cells
+from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
+
+__all__ = []
+
+NOT_COMPARED = (
+    *("root", "workers", "device", "tensorboard", "keep"),
+    *("log_every", "watch_every", "checkpoint_every"),
+)
+"""Settings that change what is kept, where or how often, and not what is learned."""
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every leaf by its own name; they are unique over the sections.
+
+    Arguments:
+        config: As ``config.json`` holds it.
+
+    Examples:
+        >>> flat({"run": {"seed": 0}, "loss": {"objective": "dcl"}})
+        {'seed': 0, 'objective': 'dcl'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= flat(value) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the settings that are not the same everywhere, the seed among them.
+
+    Arguments:
+        settings: Of each run, flat.
+
+    Examples:
+        >>> varied([{"seed": 0, "epochs": 4}, {"seed": 1, "epochs": 4}])
+        ['seed']
+    """
+    names = dict.fromkeys(name for one in settings for name in one)
+    return [
+        name
+        for name in names
+        if name not in NOT_COMPARED and len({repr(one.get(name)) for one in settings}) > 1
+    ]
+
+
+def said(name: str, value: Any) -> str:
+    """A setting in words.
+
+    Arguments:
+        name: Of the setting.
+        value: Its value.
+
+    Examples:
+        >>> said("objective", "flatnce"), said("batch_size", 32), said("ess", None)
+        ('FlatNCE', 'batch size 32', 'no ESS target')
+    """
+    if name == "objective":
+        return OBJECTIVES.get(value, str(value))
+    called = VARIABLES.get(name, name.replace("_", " "))
+    return f"no {called}" if value is None else f"{called} {value}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run.
+
+    Arguments:
+        label: For people.
+        unit: A key of :data:`flatnce.report.text.UNITS`.
+        read: From a run to the number; None where it has none.
+    """
+
+    label: str
+    unit: str
+    read: Callable[[Run], float | None]
+
+    def written(self, value: float | None, signed: bool = False) -> str:
+        """A number, or a difference of numbers where signed, in the unit."""
+        if value is None:
+            return "–"
+        return self._number(value, signed) + self._unit(signed)
+
+    def interval(self, low: float, high: float) -> str:
+        """An interval of differences, its unit said once."""
+        first, last = (self._number(end, signed=True) for end in (low, high))
+        return f"{first} to {last}{self._unit(signed=True)}"
+
+    def _number(self, value: float, signed: bool) -> str:
+        factor, style, _ = UNITS[self.unit]
+        return format(factor * value, f"+{style}" if signed else style).replace("-", "−")
+
+    def _unit(self, signed: bool) -> str:
+        return " points" if signed and self.unit == "share" else UNITS[self.unit][2]
+
+
+LAST = (
+    ("kNN at the last watch, held-out training images", "share", "watch", "knn"),
+    ("Large-pool MI", "nats", "watch", "pool_mi"),
+    ("K-sample MI", "nats", "train", "mi"),
+    ("Loss, on InfoNCE's scale", "nats", "train", "loss"),
+    ("ESS of the negatives", "", "train", "ess"),
+    ("ESS with the positive", "", "train", "ess_with_positive"),
+    ("Gradient gain", "", "train", "gain"),
+    ("Effective rank", "rounded", "train", "effective_rank"),
+)
+
+
+def measures_of(runs: Sequence[Run]) -> list[Measure]:
+    """What at least one of the runs has measured: test results first."""
+    tests = dict.fromkeys(_what(one) for run in runs for one in _last_evaluations(run))
+    every = [_tested(*what) for what in tests]
+    every += [Measure(label, unit, _logged(kind, key)) for label, unit, kind, key in LAST]
+    every += [
+        Measure("Images a second", "rounded", _result("images_per_second")),
+        Measure("Time", "seconds", _result("seconds")),
+    ]
+    return [one for one in every if any(one.read(run) is not None for run in runs)]
+
+
+def _last_evaluations(run: Run) -> list[Mapping[str, Any]]:
+    """Evaluations of the run's end, not of checkpoints on the way."""
+    results = run.results or {}
+    return [
+        one
+        for one in results.get("evaluations") or []
+        if one.get("step") in (None, results.get("step")) and _score(one) is not None
+    ]
+
+
+def _what(one: Mapping[str, Any]) -> tuple[str, str]:
+    return score_cells(one).name, str(one.get("data", ""))
+
+
+def _score(one: Mapping[str, Any]) -> float | None:
+    found = one.get("top1", one.get("map"))
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _tested(name: str, data: str) -> Measure:
+    def read(run: Run) -> float | None:
+        mine = (one for one in _last_evaluations(run) if _what(one) == (name, data))
+        return next((_score(one) for one in mine), None)
+
+    called = name.replace("knn", "kNN", 1)
+    return Measure(f"{called} on {data}, test images", "share", read)
+
+
+def _logged(kind: str, key: str) -> Callable[[Run], float | None]:
+    def read(run: Run) -> float | None:
+        last = [one for one in run.metrics if one.get("kind") == kind][-1:]
+        return last[0].get(key) if last else None
+
+    return read
+
+
+def _result(key: str) -> Callable[[Run], float | None]:
+    return lambda run: (run.results or {}).get(key)
+
+
+LEVEL, POWER = 0.95, 0.8
+FEW = 3
+"""Below this many pairs an interval says little."""
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The difference of two groups, seed by seed.
+
+    Arguments:
+        pairs: How many seeds both have.
+        mean: Of the differences, the first minus the second; None of no pair.
+        sd: Their standard deviation; None of fewer than two.
+        low: Where the 95 % t interval of the mean begins.
+        high: Where it ends.
+        needed: Seeds in all at which the question would be settled, if the difference is as
+            large as it looks; None where it is settled, or cannot be told.
+    """
+
+    pairs: int
+    mean: float | None = None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    needed: int | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) -> Paired:
+    """The first minus the second, over the keys that both have.
+
+    The interval is Student's, which holds for differences that are roughly normal.
+
+    Arguments:
+        first: A number a seed.
+        second: Likewise.
+
+    Examples:
+        >>> found = paired({0: 3.0, 1: 4.0, 2: 5.5}, {0: 1.0, 1: 2.5, 2: 3.0})
+        >>> found.pairs, found.mean, round(found.low, 2), round(found.high, 2), found.settled
+        (3, 2.0, 0.76, 3.24, True)
+    """
+    differences = [first[key] - second[key] for key in first if key in second]
+    n = len(differences)
+    if n < 2:
+        return Paired(n, fmean(differences) if differences else None)
+    mean, sd = fmean(differences), stdev(differences)
+    half = _quantile(n) * sd / math.sqrt(n)
+    found = Paired(n, mean, sd, mean - half, mean + half)
+    if found.settled:
+        return found
+    return Paired(n, mean, sd, found.low, found.high, seeds_needed(mean, sd, n))
+
+
+def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
+    """Seeds at which a paired t test finds a difference in four of five cases.
+
+    None where more than 1,000 would be needed, or the mean is zero: that is no difference to
+    look for.
+
+    Arguments:
+        mean: The difference that is looked for.
+        sd: Standard deviation of the differences.
+        beyond: More than this many.
+
+    Examples:
+        >>> seeds_needed(0.5, 1.0), seeds_needed(0.0, 1.0)
+        (34, None)
+    """
+    if mean == 0 or not _power(mean, sd, MOST_SEEDS) >= POWER:
+        return None
+    low, high = max(beyond, 1), MOST_SEEDS  # power grows with the number of seeds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(mean, sd, middle) >= POWER else (middle, high)
+    return high
+
+
+def _power(mean: float, sd: float, n: int) -> float:
+    """How often a two-sided t test of n differences finds one of this size."""
+    from scipy.stats import nct
+
+    if n < 2:
+        return 0.0
+    if sd == 0:
+        return 1.0
+    shift = abs(mean) / sd * math.sqrt(n)
+    # Far out scipy's series may give NaN where the answer is certain.
+    found = float(nct.sf(_quantile(n), n - 1, shift)) if shift < 30 else 1.0
+    return found if math.isfinite(found) else 1.0
+
+
+def _quantile(n: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, n - 1))
+
 
 MOST_GROUPS = 12
 """As many as colour and marker together can tell apart."""

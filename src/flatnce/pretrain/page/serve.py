@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from flatnce.pretrain.page.run_portrait import PORTRAIT
+from flatnce.pretrain.page.inspection import PORTRAIT
 from flatnce.report.page import Page, render_page
 
 __all__ = ["loopback_of", "serve"]
