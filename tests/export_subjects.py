@@ -2,10 +2,10 @@
 
 import torch
 
+from flatnce.pretrain import LoadedEncoder, TrainConfig
 from flatnce.pretrain.models import Encoder, backbone, head
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog
-from flatnce.pretrain.training import TrainConfig, Trained
 
 MEAN, STD = 0.3, 0.2
 
@@ -19,7 +19,7 @@ def make_trained(name="small", *, stem="auto", size=8, channels=1, step=30, **se
     asked = {"data": "digits", "epochs": 5, "batch_size": 64, "head_out": 16, **settings}
     config = TrainConfig().override(**asked, backbone=name, stem=stem)
     numbers = ((MEAN,) * channels, (STD,) * channels)
-    return Trained(encoder, config, step, numbers, channels, size)
+    return LoadedEncoder(encoder, config, step, numbers, channels, size)
 
 
 def write_run(directory, *, steps=(0, 30), evaluations=(), finished=True, **settings):

@@ -14,7 +14,7 @@ import torch
 
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import preset, resume, train
+from flatnce.pretrain import preset, resume, train
 
 
 def arguments():

@@ -35,7 +35,7 @@ from flatnce.environment import environment
 from flatnce.pretrain.data import load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.saved import CHECKPOINTS
 

@@ -146,7 +146,7 @@ def card_of(device):
 def measured(options):
     root, data = trainings.data_root(options)
     queues, device = trainings.widen(), trainings.device_of(options)
-    on, runs = trainings.lanes(device, options.runs), []
+    on, runs = trainings.slots(device, options.runs), []
     for seed, stream in enumerate(on):
         config = trainings.configured(options, root, batch_size=BATCH, seed=seed)
         with torch.cuda.stream(stream):

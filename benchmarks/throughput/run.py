@@ -26,7 +26,7 @@ import torch
 import trainings
 
 from flatnce.environment import environment
-from flatnce.pretrain.sweeping.room import MOST_AT_ONCE
+from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE
 
 BATCHES = (32, 256, 16, 64, 128, 512)
 PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))
@@ -173,7 +173,7 @@ def by_sweep(options, root):
 
 def one_sweep(options, root):
     """Images a second in sum while all runs are under way, from the lines that they log."""
-    from flatnce.pretrain.sweeping.sweep import sweep
+    from flatnce.pretrain import sweep
 
     every = 5 if options.cpu else None
     configs = {
@@ -219,7 +219,7 @@ def one_sweep(options, root):
 def by_streams(options, root, count, batch):
     """A sweep's trainings, each on a stream, a step of each in turn; nothing else."""
     queues, device = trainings.widen(), trainings.device_of(options)
-    on, runs = trainings.lanes(device, count), []
+    on, runs = trainings.slots(device, count), []
     for seed, stream in enumerate(on):
         config = trainings.configured(options, root, batch_size=batch, seed=seed)
         with torch.cuda.stream(stream):  # built, recorded and replayed on one, as in a sweep

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from flatnce.pretrain.data.augmentation import fused
-from flatnce.pretrain.sweeping.queues import QUEUES, ask_for_queues
+from flatnce.pretrain.sweeping.slots import QUEUES, request_cuda_queues
 from flatnce.pretrain.training import images as train_images
-from flatnce.pretrain.training import preset
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain import preset
+from flatnce.pretrain.training.state import Training
 
 RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
 
@@ -79,11 +79,11 @@ def widen():
 
     CUDA reads that once, when it is first used: a process that did so before keeps what it has.
     """
-    ask_for_queues()
+    request_cuda_queues()
     return os.environ.get(QUEUES, "default")
 
 
-def lanes(device, count):
+def slots(device, count):
     """Streams for runs side by side, like a sweep's: they go before what steps put aside."""
     if device.type != "cuda":
         return [None] * count

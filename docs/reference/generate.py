@@ -20,7 +20,7 @@ import tyro
 
 from flatnce.cli import COMMANDS, HOMES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
-from flatnce.pretrain.training import PRESETS, TrainConfig
+from flatnce.pretrain import PRESETS, TrainConfig
 
 HERE = Path(__file__).parent
 MADE = "<!-- Made by generate.py from the program; change it there. -->\n"

@@ -12,8 +12,8 @@ import torch
 
 from flatnce import FlatNCE, Monitor
 from flatnce.cli import COMMANDS, HOMES
+from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import preset, train
 
 REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
 KEYS_PAGE = (REFERENCE / "log-keys.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ import pytest
 
 from flatnce.cli import main
 from flatnce.diagnose.command import run
+from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import RunLog
-from flatnce.pretrain.training import preset
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from flatnce.diagnose.board import examine_board
 from flatnce.diagnose.curves import curve_findings
 from flatnce.diagnose.records import FEW_NEGATIVES, findings_on, verdicts_on
 from flatnce.diagnose.runs import examine_run
+from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
-from flatnce.pretrain.training import preset, train
 
 GOOD = {
     "mi": 3.0,

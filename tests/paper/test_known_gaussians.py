@@ -20,7 +20,7 @@ from flatnce.paper.reproduce.readings import measure
 from flatnce.paper.reproduce.table_1_words import SPREAD, TRUE_BIAS, verdicts
 from flatnce.paper.reproduce.ways import WAYS, Way, jensen_shannon_truth
 from flatnce.paper.side_by_side import SideBySide
-from flatnce.pretrain.training import preset
+from flatnce.pretrain import preset
 
 SMALL = Size((2.0,), (0, 1), steps=4, pool=50, batches=2, batch=8, dimensions=3, width=8)
 

@@ -18,8 +18,8 @@ from flatnce.paper.reproduce.fig_speedup import stepping_seconds
 from flatnce.paper.reproduce.readings import Group, chosen, groups, sound
 from flatnce.paper.reproduce.recipe import Finished, Planned, Setting
 from flatnce.paper.reproduce_page import table_of
+from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.runs.log import Run
-from flatnce.pretrain.training import TrainConfig
 
 
 def finished(metrics, variables=None, seed=0, failure="", step=40, epochs=4, **settings):

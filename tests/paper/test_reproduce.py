@@ -22,11 +22,11 @@ from flatnce.paper.reproduce.fig_learning_rate import _largest_borne
 from flatnce.paper.reproduce.readings import Group, curve, groups, line, points
 from flatnce.paper.reproduce.recipe import Finished, Planned, Setting, grid
 from flatnce.paper.reproduce_page import reproduce_page
+from flatnce.pretrain import Outcome, TrainConfig, TrainingFailed
 from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.evaluation import bench
 from flatnce.pretrain.evaluation import run_evaluation as evaluation
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
-from flatnce.pretrain.training import Outcome, TrainConfig, TrainingFailed
 
 # What every figure and table of the paper's experiments is found under.
 IN_THE_PAPER = {

@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from flatnce.pretrain.training.interrupts import LAUNCH_VARIABLE, LAUNCHER, STOP
+from flatnce.pretrain.training.processes import LAUNCH_VARIABLE, LAUNCHER, STOP
 
 __all__ = ["launch"]
 

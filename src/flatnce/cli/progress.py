@@ -42,7 +42,7 @@ def _say(text: str) -> None:
 
 
 class _Lines:
-    """Lines of a run to text: progress to one place, what needs attention to another."""
+    """LogLines of a run to text: progress to one place, what needs attention to another."""
 
     def __init__(
         self, config: TrainConfig, progress: Callable[[str], None], attention: Callable[..., None]

@@ -14,12 +14,18 @@ from flatnce.diagnose.records import NEEDED, findings_on, judgeable
 from flatnce.pretrain.data import permutation
 from flatnce.pretrain.evaluation import embed_views
 from flatnce.pretrain.runs.log import Run, read_run
-from flatnce.pretrain.training import TrainConfig, Trained, find_run, trained
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.learner import build_objective
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.recorder import KIND
-from flatnce.pretrain.training.saved import Standing, standing_of
+from flatnce.pretrain.training.saved import (
+    KIND,
+    LoadedEncoder,
+    RunStatus,
+    find_run,
+    load_encoder,
+    run_status,
+)
 
 IMAGES = 512
 """Images whose views are embedded: enough to see one false negative in a hundred thousand pairs,
@@ -54,7 +60,7 @@ def examine_run(
     objective = type(build_objective(config.loss, steps=1)).__name__
     history, numbers = _history(run), _watched(run)
     unknown: list[str] = []
-    standing = standing_of(place)
+    standing = run_status(place)
     findings = [_failed(standing)] if standing.failure else []
     if history:
         last = {key: value for key, value in history[-1].items() if math.isfinite(value)}
@@ -99,7 +105,7 @@ def _available(config: TrainConfig, history: list[Mapping[str, float | int]]) ->
     return min(config.model.head_out, seen)
 
 
-def _failed(standing: Standing) -> Finding:
+def _failed(standing: RunStatus) -> Finding:
     remedies = (
         ("lower the learning rate or lengthen its warm-up", "raise the temperature")
         if standing.diverged
@@ -112,7 +118,7 @@ def _embedded(
     place: Path, device: str, images: int, numbers: Mapping[str, Any], objective: str
 ) -> Diagnosis:
     """The doctor on fresh views of some of the images that the run was trained on."""
-    run = trained(place, device=choose_device(device))
+    run = load_encoder(place, device=choose_device(device))
     config = run.config
     z1, z2 = _views(run, images)
     # Not its labels: they are for evaluation. The better an encoder has sorted the classes, the
@@ -126,7 +132,7 @@ def _embedded(
     )
 
 
-def _views(run: Trained, images: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _views(run: LoadedEncoder, images: int) -> tuple[torch.Tensor, torch.Tensor]:
     config, device = run.config, next(run.encoder.parameters()).device
     source = load_images(config.data, device)
     # No more than there are; the run's own seed, so that the same are looked at again.

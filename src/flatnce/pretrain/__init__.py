@@ -1,7 +1,8 @@
 """Pretraining of image encoders: data, views, networks, training, sweeps, evaluation, export.
 
-:func:`train` takes a :class:`TrainConfig` (see :func:`preset`) to a run directory, :func:`resume`
-continues one, :func:`trained` loads its encoder and :func:`sweep` trains several side by side.
+:func:`train` runs a :class:`TrainConfig` (see :func:`preset`) and writes a run directory,
+:func:`resume` continues a run, :func:`load_encoder` loads its encoder, and :func:`sweep` trains
+several runs side by side. Names are imported on first access.
 """
 
 from typing import TYPE_CHECKING
@@ -20,40 +21,41 @@ if TYPE_CHECKING:
     from flatnce.pretrain.models import head as head
     from flatnce.pretrain.sweeping.sweep import SweptRun as SweptRun
     from flatnce.pretrain.sweeping.sweep import sweep as sweep
-    from flatnce.pretrain.training import PRESETS as PRESETS
-    from flatnce.pretrain.training import Outcome as Outcome
-    from flatnce.pretrain.training import TrainConfig as TrainConfig
-    from flatnce.pretrain.training import Trained as Trained
-    from flatnce.pretrain.training import TrainingFailed as TrainingFailed
-    from flatnce.pretrain.training import find_run as find_run
-    from flatnce.pretrain.training import preset as preset
-    from flatnce.pretrain.training import read_config as read_config
-    from flatnce.pretrain.training import resume as resume
-    from flatnce.pretrain.training import train as train
-    from flatnce.pretrain.training import trained as trained
+    from flatnce.pretrain.training.config import PRESETS as PRESETS
+    from flatnce.pretrain.training.config import TrainConfig as TrainConfig
+    from flatnce.pretrain.training.config import preset as preset
+    from flatnce.pretrain.training.loop import Outcome as Outcome
+    from flatnce.pretrain.training.loop import resume as resume
+    from flatnce.pretrain.training.loop import train as train
+    from flatnce.pretrain.training.saved import LoadedEncoder as LoadedEncoder
+    from flatnce.pretrain.training.saved import find_run as find_run
+    from flatnce.pretrain.training.saved import load_encoder as load_encoder
+    from flatnce.pretrain.training.saved import read_config as read_config
+    from flatnce.pretrain.training.step import TrainingFailed as TrainingFailed
 
 _DATA = "flatnce.pretrain.data"
 _MODELS = "flatnce.pretrain.models"
 _EVALUATION = "flatnce.pretrain.evaluation"
-_TRAIN = "flatnce.pretrain.training"
+_CONFIG = "flatnce.pretrain.training.config"
+_LOOP = "flatnce.pretrain.training.loop"
+_SAVED = "flatnce.pretrain.training.saved"
 _SWEEP = "flatnce.pretrain.sweeping.sweep"
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "Outcome": _TRAIN,
-        "PRESETS": _TRAIN,
+        "LoadedEncoder": _SAVED,
+        "Outcome": _LOOP,
+        "PRESETS": _CONFIG,
         "SweptRun": _SWEEP,
-        "TrainConfig": _TRAIN,
-        "Trained": _TRAIN,
-        "TrainingFailed": _TRAIN,
-        "find_run": _TRAIN,
-        "preset": _TRAIN,
-        "read_config": _TRAIN,
-        "resume": _TRAIN,
+        "TrainConfig": _CONFIG,
+        "TrainingFailed": "flatnce.pretrain.training.step",
+        "find_run": _SAVED,
+        "load_encoder": _SAVED,
+        "preset": _CONFIG,
+        "read_config": _SAVED,
+        "resume": _LOOP,
         "sweep": _SWEEP,
-        "train": _TRAIN,
-        "trained": _TRAIN,
         "linear_probe": _EVALUATION,
         "knn_predict": _EVALUATION,
         "extract": _EVALUATION,
@@ -63,5 +65,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "load": _DATA,
         "Views": _DATA,
         "Resident": _DATA,
+        "train": _LOOP,
     },
 )

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
+from flatnce.pretrain import Outcome, preset, train
 from flatnce.pretrain.commands.after_training import _evaluate
 from flatnce.pretrain.commands.evaluate import check_protocols, evaluate_run, results_table, run
 from flatnce.pretrain.evaluation import Options
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import Outcome, preset, train
 from tiny_sets import write_folder
 
 QUICK = ["--epochs", "1", "--rates", "0.001"]

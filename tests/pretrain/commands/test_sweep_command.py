@@ -10,21 +10,20 @@ import pytest
 from rich.console import Console
 
 from flatnce.cli import main
+from flatnce.pretrain import TrainConfig, preset
 from flatnce.pretrain.commands import sweep as sweep_command
-from flatnce.pretrain.commands.sweep_grid import (
+from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.sweeping.grid import (
     MOST_RUNS,
-    configs_of,
     extended,
+    grid_configs,
     name_of,
-    spans_of,
+    split_options,
     with_values,
 )
-from flatnce.pretrain.commands.sweep_progress import Board
-from flatnce.pretrain.commands.sweep_table import Column, fitted, show_tables
-from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.sweeping.summary import over_seeds, rows_of
+from flatnce.pretrain.sweeping.progress import Board
 from flatnce.pretrain.sweeping.sweep import SweptRun
-from flatnce.pretrain.training import TrainConfig, preset
+from flatnce.pretrain.sweeping.tables import Column, fitted, over_seeds, show_tables, sweep_rows
 from forked import Forked
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
@@ -276,12 +275,12 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
 
 def test_options_are_told_from_their_values():
     typed = ["--seed", "0", "1", "--name", "x", "--rate=0.1", "--json", "--momentum", "-1"]
-    rest, spans = spans_of([*typed, "--seed", "2", "--batch_size", "8"], SETTINGS)
+    rest, spans = split_options([*typed, "--seed", "2", "--batch_size", "8"], SETTINGS)
     assert rest == ["--name", "x", "--json"]
     expected = {"seed": ["0", "1", "2"], "rate": ["0.1"], "momentum": ["-1"], "batch_size": ["8"]}
     assert spans == expected
     assert with_values(rest, {"batch_size": "8"}) == [*rest, "--batch-size", "8"]
-    assert spans_of(["--no-tensorboard", "--seed"], SETTINGS) == (
+    assert split_options(["--no-tensorboard", "--seed"], SETTINGS) == (
         ["--no-tensorboard", "--seed"],
         {},
     )
@@ -301,7 +300,7 @@ def test_a_grid_is_every_combination_and_each_value_is_parsed_once():
         return parse(line)
 
     spans = {"batch_size": ["8", "16", "32"], "seed": ["0", "1", "2"], "epochs": ["7"]}
-    found = configs_of([], spans, counted)
+    found = grid_configs([], spans, counted)
     assert len(found) == 9 and len(lines) == 1 + 3 + 3
     assert list(found)[:4] == ["flatnce-b8-s0", "flatnce-b8-s1", "flatnce-b8-s2", "flatnce-b16-s0"]
     assert found["flatnce-b16-s2"] == TrainConfig().override(batch_size=16, seed=2, epochs=7)
@@ -310,7 +309,7 @@ def test_a_grid_is_every_combination_and_each_value_is_parsed_once():
 def test_a_combination_that_no_run_can_have_is_named():
     spans = {"queue": ["256", "0"], "momentum_encoder": ["null", "0.9"]}
     with pytest.raises(ValueError, match=r"--queue 0 --momentum-encoder 0.9: .*queue=0"):
-        configs_of([], spans, parse)
+        grid_configs([], spans, parse)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +378,7 @@ def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_pa
 
 
 def test_a_run_that_has_not_begun_has_a_row_without_numbers(tmp_path):
-    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0)])
+    (row,) = sweep_rows([SweptRun("a", tmp_path / "a", TrainConfig(), "waiting", 0)])
     assert row["loss"] is None and row["epoch"] == 0.0 and row["state"] == "waiting"
 
 
@@ -388,7 +387,7 @@ def test_a_run_that_was_stopped_stands_where_it_was_saved(state, epoch, tmp_path
     """Not at its last line; one that failed may have been saved long before that."""
     log = RunLog(tmp_path / "a", kind="pretrain", config=TrainConfig(), seeds=[0], device="cpu")
     log.log({"kind": "train", "step": 20, "epoch": 0.4, "images_per_second": 1.0})
-    (row,) = rows_of([SweptRun("a", tmp_path / "a", TrainConfig(), state, 30)])
+    (row,) = sweep_rows([SweptRun("a", tmp_path / "a", TrainConfig(), state, 30)])
     assert row["epoch"] == pytest.approx(epoch)
 
 

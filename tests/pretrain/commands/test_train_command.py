@@ -10,8 +10,8 @@ import pytest
 from flatnce import cli
 from flatnce.cli import HOMES, main
 from flatnce.cli.progress import progress_line
+from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import preset
 from forked import Forked
 
 QUICK = "--epochs 1 --batch-size 96 --pool 64 --no-tensorboard --device cpu".split()

@@ -210,6 +210,6 @@ def test_data_is_named_by_its_last_part(settings, words):
 
 def test_every_objective_has_a_name():
     from flatnce.pretrain.exporting.card import OBJECTIVES as NAMED
-    from flatnce.pretrain.training.sections import OBJECTIVES
+    from flatnce.pretrain.training.config import OBJECTIVES
 
     assert set(NAMED) == set(OBJECTIVES)

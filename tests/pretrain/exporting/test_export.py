@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from export_subjects import MEAN, STD, make_trained, write_run
+from flatnce.pretrain import load_encoder
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.exporting import (
     ExportError,
@@ -17,7 +18,6 @@ from flatnce.pretrain.exporting import (
     torch_form,
 )
 from flatnce.pretrain.exporting.export import FORMS as FORM_MODULES
-from flatnce.pretrain.training import trained
 
 BACKBONES = {
     "small": {"name": "small", "size": 8, "channels": 1},
@@ -154,7 +154,7 @@ def test_a_run_is_exported_into_its_own_folder(tmp_path):
     out = export(run, "torch")
     assert out == run / "exports" / "first-torch"
     images = torch.randn(2, 1, 8, 8)
-    expected = features_of(trained(run).encoder.backbone, images)
+    expected = features_of(load_encoder(run).encoder.backbone, images)
     assert torch.equal(features_of(load_exported(out), images), expected)
 
 
@@ -163,8 +163,8 @@ def test_a_step_chooses_its_checkpoint(tmp_path):
     out = export(run, "torch", step=0)
     assert out.name == "first-step-0-torch"
     images = torch.randn(2, 1, 8, 8)
-    first = features_of(trained(run, step=0).encoder.backbone, images)
-    last = features_of(trained(run).encoder.backbone, images)
+    first = features_of(load_encoder(run, step=0).encoder.backbone, images)
+    last = features_of(load_encoder(run).encoder.backbone, images)
     assert torch.equal(features_of(load_exported(out), images), first)
     assert not torch.equal(first, last)
 

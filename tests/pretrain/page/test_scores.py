@@ -5,7 +5,7 @@ import pytest
 from flatnce.pretrain.commands.evaluate import _row
 from flatnce.pretrain.exporting.card import evaluation_row
 from flatnce.pretrain.page.run import _score
-from flatnce.pretrain.runs.scores import score_cells
+from flatnce.pretrain.runs.log import score_cells
 
 SEVERAL = {
     "protocol": {"name": "linear"},

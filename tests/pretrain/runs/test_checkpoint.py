@@ -17,13 +17,12 @@ import torch
 from torch import nn
 
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs import checkpoint as write
 from flatnce.pretrain.runs.checkpoint import (
     CheckpointError,
     DamagedCheckpoint,
     NewerCheckpoint,
     NoCheckpoint,
-    layout,
-    write,
 )
 from forked import Forked
 
@@ -470,7 +469,7 @@ def test_everything_is_forced_to_the_disk_before_it_gets_its_name(tmp_path, monk
 
 KILLED = """
 import os, signal, sys, torch
-from flatnce import checkpoint
+from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import write
 whole = write._write_file
 def killed(path, content):
@@ -550,7 +549,7 @@ def test_a_file_system_that_refuses_locks_is_no_hindrance(tmp_path, monkeypatch)
     def refused(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(layout.fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "flock", refused)
     save(tmp_path, 2)
     assert checkpoint.load(tmp_path).step == 2
 

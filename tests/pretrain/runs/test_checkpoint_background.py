@@ -9,12 +9,14 @@ import time
 import pytest
 import torch
 
+from flatnce.pretrain import preset, train
 from flatnce.pretrain.data import load
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.checkpoint import CheckpointError, layout, write
-from flatnce.pretrain.training import preset, train
-from flatnce.pretrain.training.finite import Sentinel
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.runs import checkpoint as layout
+from flatnce.pretrain.runs import checkpoint as write
+from flatnce.pretrain.runs.checkpoint import CheckpointError
+from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.step import NonFiniteGuard
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
 
@@ -232,9 +234,9 @@ def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
     net = torch.nn.Linear(2, 1)
     writer = checkpoint.Writer()
     writer.save(tmp_path / "checkpoints", 7, net.state_dict(), {})
-    sentinel = Sentinel(net, tmp_path, torch.device("cpu"), writer)
+    guard = NonFiniteGuard(net, tmp_path, torch.device("cpu"), writer)
     threading.Timer(0.05, held.set).start()
-    error = sentinel.failure(0.1, ValueError("bad rows"))
+    error = guard.failure(0.1, ValueError("bad rows"))
     assert "the checkpoint of step 7 is good and is kept" in str(error)
 
 

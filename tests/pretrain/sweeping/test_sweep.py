@@ -14,19 +14,27 @@ import torch
 from torch import nn
 
 from flatnce.core.diagnostics import Interval
+from flatnce.pretrain import TrainConfig, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.file import find_sweep, read_sweep
-from flatnce.pretrain.sweeping.lanes import AHEAD, AHEAD_SECONDS, Generators, Lane, Lead
-from flatnce.pretrain.sweeping.queues import ENOUGH, QUEUES, ask_for_queues
-from flatnce.pretrain.sweeping.room import MOST_AT_ONCE, Plan, _fitting, _need, plan
-from flatnce.pretrain.sweeping.sweep import states_of, sweep
-from flatnce.pretrain.training import TrainConfig, learner, preset, resume, train
-from flatnce.pretrain.training.expect import Expectation
-from flatnce.pretrain.training.images import load_images, open_images, sharing_images
-from flatnce.pretrain.training.interrupts import Interrupts
-from flatnce.pretrain.training.loop import Outcome, begin
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE, SweepPlan, _fitting, _need, plan
+from flatnce.pretrain.sweeping.slots import (
+    AHEAD,
+    AHEAD_SECONDS,
+    ENOUGH,
+    QUEUES,
+    Generators,
+    InFlightSteps,
+    RunSlot,
+    request_cuda_queues,
+)
+from flatnce.pretrain.sweeping.sweep import find_sweep, read_sweep, sweep, sweep_states
+from flatnce.pretrain.training import learner
+from flatnce.pretrain.training.estimate import RunEstimate
+from flatnce.pretrain.training.images import load_images, open_images, shared_images
+from flatnce.pretrain.training.loop import Outcome, train_steps
+from flatnce.pretrain.training.processes import Interrupts
+from flatnce.pretrain.training.state import Training
 from forked import Forked, run_forked
 
 BASE = preset("digits").override(
@@ -196,7 +204,7 @@ def test_a_run_that_fails_leaves_the_others_alone(
     assert [line["state"] for line in said] == ["started", "failed"]
     assert words in said[-1]["failure"]
     # What the terminal knew is kept.
-    kept = states_of(configs, tmp_path / "sweep")
+    kept = sweep_states(configs, tmp_path / "sweep")
     assert states(kept) == states(runs)
     assert kept[1].diverged == runs[1].diverged == (error is None)
     assert kept[1].failure.startswith(on_disk)
@@ -230,7 +238,7 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp
     assert found["flat-b192-s0"] in ("stopped", "done") and found["flat-b192-s1"] == "stopped"
     assert found["info-b160-s0"] == found["queue"] == "waiting"
     assert runs[1].step == 3 and runs[3].step == 0
-    assert states(states_of(VARIED, tmp_path / "sweep")) == found
+    assert states(sweep_states(VARIED, tmp_path / "sweep")) == found
     again = sweep(VARIED, tmp_path / "sweep", at_once=2)
     assert states(again) == dict.fromkeys(VARIED, "done")
     for name in VARIED:
@@ -239,7 +247,7 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp
 
 KILLED = """
 import json, os, signal, sys
-from flatnce.pretrain.training import TrainConfig, sweep
+from flatnce.pretrain import TrainConfig, sweep
 directory, victim, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 count = 0
 def report(name, line):
@@ -328,7 +336,7 @@ def test_arguments_of_another_type_are_named_and_claim_no_folder(tmp_path):
     """In a process without the checks of types that pytest hooks in."""
     code = f"""
 import json, sys
-from flatnce.pretrain.training import preset, sweep
+from flatnce.pretrain import preset, sweep
 base, place, said = preset("digits").override(device="cpu"), sys.argv[1], {{}}
 two = {{"a": base, "b": base.override(seed=1)}}
 for call in {list(SLIPS)!r}:
@@ -408,23 +416,23 @@ def test_a_sweep_asks_cuda_for_more_queues_unless_told(
     with pytest.raises(ValueError, match="at_once"):  # the queues are asked for before anything
         sweep({"a": TINY}, tmp_path / "sweep", at_once=0)
     assert os.environ[QUEUES] == found
-    assert ask_for_queues()  # a second sweep of the process has what the first one asked for
+    assert request_cuda_queues()  # a second sweep of the process has what the first one asked for
 
 
 def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
-    assert not ask_for_queues() and QUEUES not in os.environ
+    assert not request_cuda_queues() and QUEUES not in os.environ
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=False))
-    assert ask_for_queues()
+    assert request_cuda_queues()
     del os.environ[QUEUES]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not ask_for_queues() and QUEUES not in os.environ
+    assert not request_cuda_queues() and QUEUES not in os.environ
 
 
 def test_queues_are_no_matter_of_amd_cards(without_queues, monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.0")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert ask_for_queues() and QUEUES not in os.environ
+    assert request_cuda_queues() and QUEUES not in os.environ
 
 
 def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, monkeypatch):
@@ -432,7 +440,7 @@ def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, 
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert ask_for_queues()
+    assert request_cuda_queues()
 
 
 @pytest.mark.parametrize(
@@ -448,7 +456,7 @@ def test_a_sweep_says_that_cuda_was_in_use_before(
         def drive(self):
             return []
 
-    decided = Plan(torch.device(device), at_once, bytes=0, images=0, steps=0)
+    decided = SweepPlan(torch.device(device), at_once, bytes=0, images=0, steps=0)
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
     module = sys.modules[sweep.__module__]  # `flatnce.pretrain.sweeping.sweep` is the function
     monkeypatch.setattr(module, "plan", lambda *given: decided)
@@ -485,17 +493,17 @@ def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monke
 
 def test_images_are_loaded_once_for_all_runs():
     cpu = torch.device("cpu")
-    with sharing_images():
+    with shared_images():
         first = open_images(BASE, cpu)
         second = open_images(BASE.override(seed=5, batch_size=32, workers=3), cpu)
         assert first.image_set is second.image_set and first.loader is not second.loader
-        with sharing_images():
+        with shared_images():
             assert load_images(BASE.data) is not first.image_set
     assert load_images(BASE.data) is not load_images(BASE.data)
 
 
 def test_a_run_gives_way_after_each_step_and_says_when_it_reads(tmp_path):
-    steps = begin(QUIET.override(log_every=3, checkpoint_every=0.5), tmp_path / "run")
+    steps = train_steps(QUIET.override(log_every=3, checkpoint_every=0.5), tmp_path / "run")
     assert list(steps) == [False, False, False, True, False, False, True]  # checkpoints
 
 
@@ -506,7 +514,7 @@ def test_lines_that_arrive_late_are_the_same_lines(shared, monkeypatch, tmp_path
     monkeypatch.setattr(Interval, "arrived", lambda self: False)  # as on a GPU that is behind
     told = []
     with Interrupts() as interrupts:
-        steps = begin(
+        steps = train_steps(
             *(config, tmp_path / "late"),
             report=lambda line: told.append((line["kind"], line["step"])),
             interrupts=interrupts if shared else None,
@@ -533,7 +541,7 @@ def test_a_run_that_stops_with_a_line_under_way_tells_it_and_goes_on_exactly(
     train(config, tmp_path / "run")
     monkeypatch.setattr(Interval, "arrived", lambda self: False)
     with Interrupts() as interrupts:
-        steps = begin(config, tmp_path / "late", interrupts=interrupts)
+        steps = train_steps(config, tmp_path / "late", interrupts=interrupts)
         for _ in range(at):
             next(steps)
         interrupts.signalled = True
@@ -547,7 +555,7 @@ def test_a_run_that_stops_with_a_line_under_way_tells_it_and_goes_on_exactly(
 
 def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):
     with Interrupts() as interrupts:
-        steps = begin(QUIET, tmp_path / "run", interrupts=interrupts)
+        steps = train_steps(QUIET, tmp_path / "run", interrupts=interrupts)
         for _ in range(5):
             next(steps)
         steps.close()
@@ -557,8 +565,8 @@ def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):
 
 
 def expectation(**bytes_of):
-    numbers = dict.fromkeys(Expectation.__dataclass_fields__, 0)
-    return Expectation(**{**numbers, "here": True, "ceiling": 0.0, "rate": 0.0, **bytes_of})
+    numbers = dict.fromkeys(RunEstimate.__dataclass_fields__, 0)
+    return RunEstimate(**{**numbers, "here": True, "ceiling": 0.0, "rate": 0.0, **bytes_of})
 
 
 def test_memory_decides_how_many_runs_there_are_at_once():
@@ -604,13 +612,13 @@ class Event:
 @pytest.mark.parametrize("seconds", [1e-4, 2e-3, 0.02, 0.1, 2.0])
 def test_what_is_launched_ahead_is_bounded_in_steps_and_in_time(seconds):
     card = Card(seconds)
-    lead = Lead(lambda: card.now)
+    in_flight = InFlightSteps(lambda: card.now)
     ahead, idle = 0.0, 0
     for _ in range(600):
-        while lead.has_room(reads=False):
-            lead.add(card.launched())
+        while in_flight.has_room(reads=False):
+            in_flight.add(card.launched())
         ahead = max(ahead, card.ends - card.now)
-        lead.wait()
+        in_flight.wait()
         idle += card.now >= card.ends
     # The card always has a step more, and never more than half a second of them or two.
     assert idle == 0
@@ -621,12 +629,12 @@ def test_what_is_launched_ahead_is_bounded_in_steps_and_in_time(seconds):
 
 def test_a_run_that_reads_waits_for_its_own_steps():
     card = Card(0.01)
-    lead = Lead(lambda: card.now)
-    assert lead.has_room(reads=True)
-    lead.add(card.launched())
-    assert lead.has_room(reads=False) and not lead.has_room(reads=True)
-    lead.wait()
-    assert lead.has_room(reads=True)
+    in_flight = InFlightSteps(lambda: card.now)
+    assert in_flight.has_room(reads=True)
+    in_flight.add(card.launched())
+    assert in_flight.has_room(reads=False) and not in_flight.has_room(reads=True)
+    in_flight.wait()
+    assert in_flight.has_room(reads=True)
 
 
 def test_a_lane_is_free_once_its_run_has_ended_or_raised():
@@ -636,12 +644,12 @@ def test_a_lane_is_free_once_its_run_has_ended_or_raised():
             raise error
         return Outcome(Path("run"), True, 1)
 
-    lane = Lane(torch.device("cpu"))
-    assert lane.is_free
-    lane.start("a", steps(None))
-    assert lane.turn() is None and not lane.is_free and lane.taken == 1
-    assert lane.turn() == Outcome(Path("run"), True, 1) and lane.is_free
-    lane.start("b", steps(OSError("full")))
+    slot = RunSlot(torch.device("cpu"))
+    assert slot.is_free
+    slot.start("a", steps(None))
+    assert slot.turn() is None and not slot.is_free and slot.taken == 1
+    assert slot.turn() == Outcome(Path("run"), True, 1) and slot.is_free
+    slot.start("b", steps(OSError("full")))
     with pytest.raises(OSError, match="full"):
-        lane.first_turns()
-    assert lane.is_free and lane.taken == 1
+        slot.first_turns()
+    assert slot.is_free and slot.taken == 1

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from flatnce.pretrain import preset, sweep, train
 from flatnce.pretrain.fused_resnet.swift import swift
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.lanes import Generators, Lane
-from flatnce.pretrain.sweeping.queues import QUEUES
-from flatnce.pretrain.sweeping.sweep import sweep
-from flatnce.pretrain.training import learner, preset, train, training
+from flatnce.pretrain.sweeping.slots import QUEUES, Generators, RunSlot
+from flatnce.pretrain.training import learner
+from flatnce.pretrain.training import state as training
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -105,21 +105,21 @@ def test_states_of_generators_do_not_mix_on_the_device():
 
 
 def test_lanes_have_streams_of_their_own():
-    lanes = [Lane(CUDA) for _ in range(8)]
-    assert len({lane.stream.cuda_stream for lane in lanes}) == 8
-    assert torch.cuda.default_stream(CUDA) not in [lane.stream for lane in lanes]
-    # torch hands out its few streams again and again: none of those may be a lane's.
+    slots = [RunSlot(CUDA) for _ in range(8)]
+    assert len({slot.stream.cuda_stream for slot in slots}) == 8
+    assert torch.cuda.default_stream(CUDA) not in [slot.stream for slot in slots]
+    # torch hands out its few streams again and again: none of those may be a slot's.
     aside = {torch.cuda.Stream(CUDA).cuda_stream for _ in range(64)}
-    assert not aside & {lane.stream.cuda_stream for lane in lanes}
+    assert not aside & {slot.stream.cuda_stream for slot in slots}
 
 
 def test_the_driver_tells_whether_queues_can_still_be_asked_for(run_python, monkeypatch):
     monkeypatch.delenv(QUEUES, raising=False)
     found = run_python(
         "import os, torch\n"
-        "from flatnce.pretrain.sweeping.queues import QUEUES, ask_for_queues\n"
-        "print(ask_for_queues(), os.environ.pop(QUEUES))\n"
+        "from flatnce.pretrain.sweeping.slots import QUEUES, request_cuda_queues\n"
+        "print(request_cuda_queues(), os.environ.pop(QUEUES))\n"
         "torch.cuda.is_available()\n"
-        "print(torch.cuda.is_initialized(), ask_for_queues(), QUEUES in os.environ)\n"
+        "print(torch.cuda.is_initialized(), request_cuda_queues(), QUEUES in os.environ)\n"
     )
     assert found.split() == ["True", "24", "False", "False", "False"]

@@ -4,9 +4,8 @@ from torch import nn
 
 from flatnce.core.pairs import KeyQueue
 from flatnce.pretrain.models import Encoder, MomentumEncoder
-from flatnce.pretrain.training.caching import backward
-from flatnce.pretrain.training.learner import Learner, build_objective
-from flatnce.pretrain.training.sections import OBJECTIVES, LossConfig
+from flatnce.pretrain.training.config import OBJECTIVES, LossConfig
+from flatnce.pretrain.training.learner import Learner, backward, build_objective
 
 
 class Flat(nn.Sequential):

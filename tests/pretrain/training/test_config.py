@@ -2,8 +2,8 @@ from dataclasses import fields
 
 import pytest
 
+from flatnce.pretrain import PRESETS, TrainConfig, preset
 from flatnce.pretrain.data import CATALOG
-from flatnce.pretrain.training import PRESETS, TrainConfig, preset
 
 
 def test_leaf_names_are_unique_over_the_sections():

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
-from flatnce.pretrain.training import preset
-from flatnce.pretrain.training.expect import expect
+from flatnce.pretrain import preset
+from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.learner import build_encoder
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.state import Training
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 )
 def test_negatives_and_ceiling_are_those_of_the_run(settings, negatives, tmp_path):
     config = preset("digits").override(device="cpu", **settings)
-    found = expect(config, CPU)
+    found = estimate_run(config, CPU)
     assert found.negatives == negatives
     assert found.ceiling == pytest.approx(math.log(negatives + 1))
     training = Training(config, tmp_path, CPU)
@@ -34,7 +34,7 @@ def test_negatives_and_ceiling_are_those_of_the_run(settings, negatives, tmp_pat
 @pytest.mark.parametrize("micro_batch", [None, 16])
 def test_activations_are_what_autograd_saves(micro_batch):
     config = preset("digits").override(micro_batch=micro_batch)
-    found = expect(config, CPU)
+    found = estimate_run(config, CPU)
     encoder = build_encoder(config.model, channels=1, size=8).train()
     saved = {}
 
@@ -50,20 +50,20 @@ def test_activations_are_what_autograd_saves(micro_batch):
 
 
 def test_halving_the_precision_saves_nearly_half_of_the_activations():
-    full = expect(preset("digits").override(precision="float32"), CPU)
-    half = expect(preset("digits").override(precision="bfloat16"), CPU)
+    full = estimate_run(preset("digits").override(precision="float32"), CPU)
+    half = estimate_run(preset("digits").override(precision="bfloat16"), CPU)
     assert 0.45 < half.activation_bytes / full.activation_bytes < 0.75
 
 
 def test_a_set_that_is_not_here_can_be_reckoned_with(tmp_path):
-    found = expect(preset("cifar10").override(root=str(tmp_path)), CPU)
+    found = estimate_run(preset("cifar10").override(root=str(tmp_path)), CPU)
     assert not found.here and found.images == 50_000 and found.data_bytes == 50_000 * 3072
     assert found.parameters == 11_497_664
 
 
 def test_a_batch_larger_than_the_set_is_refused():
     with pytest.raises(ValueError, match="batch_size=2000 is larger"):
-        expect(preset("digits").override(batch_size=2000), CPU)
+        estimate_run(preset("digits").override(batch_size=2000), CPU)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_a_batch_larger_than_the_set_is_refused():
 )
 def test_what_training_would_refuse_a_dry_run_refuses(settings, world_size, words):
     with pytest.raises(ValueError, match=words):
-        expect(preset("digits").override(**settings), CPU, world_size)
+        estimate_run(preset("digits").override(**settings), CPU, world_size)
 
 
 @pytest.mark.parametrize("backbone", ["vit_tiny_patch16_224", "mobilenetv3_small_050"])
 def test_backbones_of_timm_can_be_reckoned_with(backbone):
     config = preset("digits").override(backbone=backbone, view_size=32, batch_size=8)
-    found = expect(config, CPU)
+    found = estimate_run(config, CPU)
     assert found.parameters > 5e5 and found.activation_bytes > 0

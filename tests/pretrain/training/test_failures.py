@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from flatnce.core.diagnostics import Interval
+from flatnce.pretrain import TrainingFailed, load_encoder, preset, resume, train
 from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError, DamagedCheckpoint, NewerCheckpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.training import TrainingFailed, preset, resume, train, trained
-from flatnce.pretrain.training.saved import Standing, standing_of
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.saved import RunStatus, run_status
+from flatnce.pretrain.training.state import Training
 
 SHORT = {
     "epochs": 1,
@@ -107,7 +107,7 @@ def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path, monkeypat
 def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
     training = Training(config_of(), tmp_path / "run", torch.device("cpu"))
     with pytest.raises(TrainingFailed, match="stopped: a number of another process"):
-        training.sentinel.check(0.1, sound=torch.tensor(False))
+        training.guard.check(0.1, sound=torch.tensor(False))
 
 
 def failing(monkeypatch, error, at):
@@ -140,13 +140,13 @@ def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
         monkeypatch.undo()
         (line,) = (x for x in read_run(tmp_path / "run").metrics if x["kind"] == "failure")
         assert line["step"] == 8 and line["message"] == message
-    found = standing_of(tmp_path / "run")
+    found = run_status(tmp_path / "run")
     diverged = isinstance(error, TrainingFailed)
-    assert found == Standing(False, 8, 14, failure=message, diverged=diverged)
+    assert found == RunStatus(False, 8, 14, failure=message, diverged=diverged)
     assert "failure" in (tmp_path / "run" / "metrics.jsonl").read_text()
     run_page(tmp_path / "run")  # readers take it in their stride
     resume(tmp_path / "run")
-    assert standing_of(tmp_path / "run") == Standing(True, 14, 14)
+    assert run_status(tmp_path / "run") == RunStatus(True, 14, 14)
 
     def lasting(directory):
         times = ("seconds", "images_per_second")
@@ -187,13 +187,13 @@ def test_lines_are_counted_from_the_end_so_that_the_last_is_of_a_full_interval(
 def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps, tmp_path):
     config = preset("digits").override(data=data, epochs=10)
     log = RunLog(tmp_path / "run", kind="train", config=config)
-    assert standing_of(tmp_path / "run") == Standing(False, 0, steps)
+    assert run_status(tmp_path / "run") == RunStatus(False, 0, steps)
     log.log({"kind": "train", "step": 11, "epoch": 0.5})
-    assert standing_of(tmp_path / "run").steps == 220
+    assert run_status(tmp_path / "run").steps == 220
 
 
 def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
-    from flatnce.pretrain.runs.checkpoint import write
+    from flatnce.pretrain.runs import checkpoint as write
 
     original, written = write._write_file, []
 
@@ -270,7 +270,7 @@ def tampered(folder):
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize("use", [resume, trained], ids=["resume", "trained"])
+@pytest.mark.parametrize("use", [resume, load_encoder], ids=["resume", "load_encoder"])
 @pytest.mark.parametrize(
     "damage, error, words",
     [
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named(damage, error, words, use, ru
         use(run)
 
 
-@pytest.mark.parametrize("use", [resume, trained], ids=["resume", "trained"])
+@pytest.mark.parametrize("use", [resume, load_encoder], ids=["resume", "load_encoder"])
 def test_a_checkpoint_of_another_model_is_refused(use, run):
     header = json.loads((run / "config.json").read_text())
     header["config"]["model"]["head_out"] = 64
@@ -297,11 +297,11 @@ def test_a_checkpoint_of_another_model_is_refused(use, run):
 def test_a_run_of_another_kind_is_refused(tmp_path):
     RunLog(tmp_path / "demo", kind="demo", config={})
     with pytest.raises(ValueError, match="holds a demo run"):
-        trained(tmp_path / "demo")
+        load_encoder(tmp_path / "demo")
 
 
 def test_an_encoder_comes_out_as_it_was_trained(finished):
-    found = trained(finished)
+    found = load_encoder(finished)
     assert found.step == 14 and found.size == 8 and found.channels == 1
     assert not found.encoder.training
     weights = checkpoint.load(finished / "checkpoints").weights

@@ -3,10 +3,10 @@ import torch
 
 from flatnce.core.control import Cosine, EssController
 from flatnce.core.objectives import LearnedTemperature
+from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.models import MomentumEncoder
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import OBJECTIVES, LossConfig
 from flatnce.pretrain.training.learner import build_learner, build_temperature
-from flatnce.pretrain.training.sections import OBJECTIVES, LossConfig
 
 
 def learner_of(seed=0, dtype=torch.float32, **settings):

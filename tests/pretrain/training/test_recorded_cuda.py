@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from flatnce.pretrain import preset
 from flatnce.pretrain.data import load
-from flatnce.pretrain.training import preset
-from flatnce.pretrain.training.loop import begin
-from flatnce.pretrain.training.stepping import Recorded, Step
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.loop import train_steps
+from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.step import CudaGraphStep, Step
 from gpu import host_reads_forbidden
 
 pytestmark = [
@@ -51,7 +51,7 @@ def take(training, steps):
 @every_case
 def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path, monkeypatch):
     recorded, plain = training_of(case, tmp_path), training_of(case, tmp_path)
-    assert isinstance(recorded._take_step, Recorded)
+    assert isinstance(recorded._take_step, CudaGraphStep)
     plain._take_step = plain._take_step.step
     assert isinstance(plain._take_step, Step)
     take(recorded, 30)  # into the second epoch
@@ -62,7 +62,7 @@ def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path, monkeypatch):
     assert one["steps"] == two["steps"] == 30
     for name in ("loss", "ess", "gain", "temperature"):
         assert one[name] == pytest.approx(two[name], rel=1e-2), name
-    assert int(recorded.sentinel.taken) == 30
+    assert int(recorded.guard.taken) == 30
     # Work beside the step may add in another order; over 30 steps that grows to a few per cent.
     pairs = zip(recorded.learner.parameters(), plain.learner.parameters(), strict=True)
     distance = sum((a - b).detach().square().sum() for a, b in pairs).sqrt()
@@ -88,7 +88,7 @@ def test_a_run_that_logs_reads_nothing_from_the_device(tmp_path):
     asked = {"log_every": 5, "watch_every": 0.0, "checkpoint_every": 100.0, "tensorboard": False}
     config = preset("digits").override(device="cuda", epochs=3, **asked)
     told = []
-    steps = begin(config, tmp_path / "run", report=lambda line: told.append(line["kind"]))
+    steps = train_steps(config, tmp_path / "run", report=lambda line: told.append(line["kind"]))
     for _ in range(20):
         next(steps)
     torch.cuda.synchronize()
@@ -164,7 +164,7 @@ def test_a_recorded_run_goes_on_from_a_checkpoint(case, tmp_path):
 
 
 def test_a_nan_is_found_at_the_next_look(tmp_path):
-    from flatnce.pretrain.training import TrainingFailed
+    from flatnce.pretrain import TrainingFailed
 
     training = training_of("simclr", tmp_path)
     take(training, 6)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
+from flatnce.pretrain import TrainConfig, load_encoder, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from flatnce.pretrain.training import TrainConfig, preset, resume, train, trained
 from flatnce.pretrain.training.learner import build_encoder
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.state import Training
 from forked import Forked
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
@@ -46,7 +46,7 @@ CASES = {
 }
 KILLED = """
 import os, signal, sys
-from flatnce.pretrain.training import TrainConfig, resume, train
+from flatnce.pretrain import TrainConfig, resume, train
 import json
 directory, victim, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 def report(line):
@@ -144,7 +144,7 @@ def test_a_resumption_is_added_to_the_environment(tmp_path):
 def test_hoelders_limit_can_be_resumed(tmp_path):
     run = stopped(tmp_path, objective="holder", gamma=math.inf, temperature=0.5)
     assert resume(run).finished
-    assert trained(run).config.loss.gamma == math.inf
+    assert load_encoder(run).config.loss.gamma == math.inf
 
 
 def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypa
     assert read_run(run).config["data"]["data"] == "./photos"
     monkeypatch.chdir("/")
     assert resume(run).finished
-    assert trained(run).config.data.data == str(images)
+    assert load_encoder(run).config.data.data == str(images)
 
 
 def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatch):

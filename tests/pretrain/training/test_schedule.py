@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flatnce.core.control import Cosine, Schedule
-from flatnce.pretrain.training.schedule import WarmupCosine, scaled_rate
+from flatnce.pretrain.training.optim import WarmupCosine, scaled_rate
 
 SCHEDULES = {
     "plain": WarmupCosine(0.3, 40),

@@ -8,19 +8,19 @@ import sys
 import pytest
 import torch
 
+from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import preset, train
 from forked import Forked
 
 WORKER = """
 import json, os, signal, sys
-import flatnce.pretrain.training as t
+import flatnce.pretrain as t
 
 def work(directory, settings, victim, more):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and victim:
-        from flatnce.pretrain.training.training import Training
+        from flatnce.pretrain.training.state import Training
         take = Training.take_step
         def fatal(self, batch, epoch):
             if self.step == victim:

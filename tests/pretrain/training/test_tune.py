@@ -1,7 +1,7 @@
 import pytest
 
+from flatnce.pretrain import TrainingFailed, preset
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import TrainingFailed, preset
 from flatnce.pretrain.training.tune import tune
 
 CONFIG = preset("digits").override(device="cpu", pool=64, batch_size=64)

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from flatnce.pretrain import preset
 from flatnce.pretrain.data import load
-from flatnce.pretrain.training import preset
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.state import Training
 from flatnce.pretrain.training.watch import Watcher
 
 

@@ -2,7 +2,7 @@
 
 from flatnce.paper.reproduce.recipe import Setting
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.training import TrainConfig, preset
+from flatnce.pretrain.training.config import TrainConfig, preset
 
 CENTRE_SQUARES = (
     "Image files are decoded to their centre square (on ImageNet 256 pixels a side), and random "

@@ -23,8 +23,10 @@ from flatnce.paper.reproduce.recipe import SCALES, Finished, Planned, Recipe, Se
 from flatnce.pretrain.data import CATALOG
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.training import TrainConfig, TrainingFailed, resume, train
-from flatnce.pretrain.training.saved import with_whole_paths
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.loop import resume, train
+from flatnce.pretrain.training.saved import with_absolute_paths
+from flatnce.pretrain.training.step import TrainingFailed
 
 __all__ = ["reproduce"]
 
@@ -200,7 +202,7 @@ def _is_there(planned: Planned, directory: Path) -> bool:
     """Whether a run was begun; one of other settings is an error."""
     if not (directory / "config.json").is_file():
         return False
-    asked, there = plain(with_whole_paths(planned.config).plain()), read_run(directory).config
+    asked, there = plain(with_absolute_paths(planned.config).plain()), read_run(directory).config
     if asked != there:
         names = sorted(
             name

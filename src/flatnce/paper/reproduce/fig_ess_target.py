@@ -19,7 +19,7 @@ from flatnce.paper.reproduce.readings import (
 )
 from flatnce.paper.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting, grid
 from flatnce.paper.spread import spread
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 
 
 def plan(setting: Setting) -> list[Planned]:

@@ -8,7 +8,7 @@ from flatnce.paper.reproduce.pictures import accuracy, axis, lines
 from flatnce.paper.reproduce.readings import Values, curve, groups, measure, points, row, where
 from flatnce.paper.reproduce.recipe import Findings, Finished, Planned, Recipe, Setting, grid
 from flatnce.paper.spread import spread
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 
 TOLERANCE = 0.02
 """A rate is borne if its kNN is no more than this below the best of its number of negatives."""

@@ -19,7 +19,7 @@ from flatnce.paper.reproduce.primal_dual_words import (
 )
 from flatnce.paper.reproduce.readings import Values, measure
 from flatnce.paper.reproduce.recipe import Findings, Finished, Recipe, Setting, no_runs
-from flatnce.pretrain.training import TrainConfig, preset
+from flatnce.pretrain.training.config import TrainConfig, preset
 
 
 def size_of(setting: Setting) -> Size:

@@ -12,7 +12,7 @@ from flatnce.paper.reproduce.attempts import Attempt
 from flatnce.pretrain.data import label_fraction, load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
 from flatnce.pretrain.models import Encoder, backbone, head
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import Images, normalisation, open_images
 
 WIDTH = 64

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flatnce.pretrain.runs.log import Run
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 
 __all__ = ["Setting"]
 
@@ -31,7 +31,7 @@ class Setting:
         scale: A key of :data:`SCALES`.
         seeds: One run of each kind a seed; by default one at smoke scale and three else.
         imagenet: ImageNet's folder, for those recipes that pretrain on it at scale ``paper``.
-        rate: Learning rate at the base batch, for example as :func:`flatnce.pretrain.training.tune` found it;
+        rate: Learning rate at the base batch, for example as :func:`flatnce.pretrain.tune` found it;
             the preset's by default.
         epoch: When to read those recipes that are read at one epoch; by scale by default.
     """

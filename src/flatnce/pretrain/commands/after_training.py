@@ -5,12 +5,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from flatnce.pretrain.commands.evaluate import check_protocols, evaluate_run, results_table
+from flatnce.pretrain.commands.evaluate import evaluate_run, results_table
 from flatnce.pretrain.commands.run_status import run_name
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import Outcome, read_config
+from flatnce.pretrain.training.loop import Outcome
 from flatnce.pretrain.training.processes import is_launched
+from flatnce.pretrain.training.saved import read_config
 
 
 def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:

@@ -15,8 +15,7 @@ from flatnce.pretrain.page.compare import (
     page_of_runs,
     pictures_of_runs,
 )
-from flatnce.pretrain.training import find_run
-from flatnce.pretrain.training.encoders import RUNS, SWEEP, runs_in
+from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
 from flatnce.report.page import check_place
 from flatnce.report.paper import write_figures
 

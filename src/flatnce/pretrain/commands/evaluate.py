@@ -17,8 +17,8 @@ from flatnce.pretrain.commands.run_status import stand_of
 from flatnce.pretrain.evaluation import Options, expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
-from flatnce.pretrain.runs.scores import score_cells
-from flatnce.pretrain.training import find_run
+from flatnce.pretrain.runs.log import score_cells
+from flatnce.pretrain.training.saved import find_run
 
 MAIN_OPTIONS = (
     "protocol",

@@ -11,7 +11,7 @@ from flatnce.pretrain.commands.run_status import stand_of
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.export import check_form
 from flatnce.pretrain.exporting.folder import MARK, Check, read_config
-from flatnce.pretrain.training import find_run
+from flatnce.pretrain.training.saved import find_run
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import showing
-from flatnce.pretrain.commands.after_training import check_protocols, finish
+from flatnce.pretrain.commands.after_training import finish
+from flatnce.pretrain.commands.evaluate import check_protocols
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training import find_run, read_config, resume
-from flatnce.pretrain.training.encoders import RUNS, SWEEP
+from flatnce.pretrain.training.loop import resume
 from flatnce.pretrain.training.processes import is_launched
+from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, read_config
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from flatnce.pretrain.training.encoders import RUNS
-from flatnce.pretrain.training.saved import Standing, standing_of
+from flatnce.pretrain.training.saved import RUNS, RunStatus, run_status
+
+__all__ = ["in_brief"]
 
 LONGEST = 160
 
 
 def stand_of(directory: Path, step: int) -> tuple[dict[str, Any], str]:
     """How a run stands, for a program; and a line for a person, empty where all is well."""
-    found = standing_of(directory)
+    found = run_status(directory)
     plain: dict[str, Any] = {"finished": found.finished, "steps": found.steps}
     if found.failure:
         plain["failure"] = found.failure
@@ -30,7 +31,7 @@ def in_brief(failure: str) -> str:
     return first if len(first) <= LONGEST else f"{first[: LONGEST - 3]}..."
 
 
-def _line(found: Standing, step: int, name: str) -> str:
+def _line(found: RunStatus, step: int, name: str) -> str:
     whole = "" if found.steps is None else f" of {found.steps:,}"
     if found.failure:
         what = "untrained: the run" if step == 0 else "the run"

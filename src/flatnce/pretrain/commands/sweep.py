@@ -1,10 +1,10 @@
-"""``flatnce sweep``: many runs side by side on one device, and one table of them all."""
+"""``flatnce sweep --dry-run``: which runs there would be, how they stand, what they would take."""
 
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +12,82 @@ import tyro
 
 from flatnce.cli.short_help import short_help
 from flatnce.pretrain.commands.run_status import run_name
-from flatnce.pretrain.commands.sweep_grid import configs_of, extended, spans_of
-from flatnce.pretrain.commands.sweep_plan import show_plan, show_standing
-from flatnce.pretrain.commands.sweep_progress import showing_sweep
-from flatnce.pretrain.commands.sweep_table import show_tables
-from flatnce.pretrain.commands.train import start_of, value_of
+from flatnce.pretrain.commands.train import option_value, starting_config
 from flatnce.pretrain.data import CATALOG
-from flatnce.pretrain.sweeping.file import SWEEP, find_sweep, read_sweep, varied
-from flatnce.pretrain.sweeping.summary import over_seeds, rows_of
-from flatnce.pretrain.sweeping.sweep import SweptRun, sweep
-from flatnce.pretrain.training import PRESETS, TrainConfig
-from flatnce.pretrain.training.encoders import RUNS
+from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
+from flatnce.pretrain.sweeping.planning import SLACK, SweepPlan, plan, workspace
+from flatnce.pretrain.sweeping.progress import sweep_progress
+from flatnce.pretrain.sweeping.sweep import (
+    SWEEP,
+    SweptRun,
+    find_sweep,
+    read_sweep,
+    sweep,
+    sweep_states,
+    varied,
+)
+from flatnce.pretrain.sweeping.tables import over_seeds, show_tables, sweep_rows
+from flatnce.pretrain.training.config import PRESETS, TrainConfig
+from flatnce.pretrain.training.images import shared_images
+from flatnce.pretrain.training.saved import RUNS
+
+__all__ = []
+
+
+def show_plan(
+    configs: Mapping[str, TrainConfig], at_once: int | None, *, as_json: bool, taken: str
+) -> int:
+    """Name the runs of a sweep that is not begun, and return the exit code."""
+    with shared_images():
+        decided = plan(configs, at_once)
+    if as_json:
+        runs = {name: config.plain() for name, config in configs.items()}
+        print(json.dumps({"runs": runs, "at_once": decided.at_once, "bytes": decided.bytes}))
+        return 0
+    for name in configs:
+        print(name)
+    print(f"\n{_said(configs, decided)}")
+    if taken:
+        print(f"but {taken}")
+    return 0
+
+
+def show_standing(
+    configs: Mapping[str, TrainConfig], directory: Path, at_once: int | None, *, as_json: bool
+) -> int:
+    """Show the table of a sweep as it stands, and return the exit code."""
+    with shared_images():
+        decided = plan(configs, at_once)
+    runs = sweep_states(configs, directory)
+    rows = sweep_rows(runs)
+    left = sum(run.state != "done" for run in runs)
+    decided = replace(decided, at_once=min(decided.at_once, left))
+    if as_json:
+        print(json.dumps({"runs": rows, "at_once": decided.at_once, "bytes": decided.bytes}))
+        return 0
+    show_tables(rows, over_seeds(runs, rows))
+    if left:
+        print(f"\n{_said(configs, decided, taken=sum(run.step for run in runs))}")
+    else:
+        print(f"\n{len(runs)} runs, {decided.steps:,} steps in all, all done")
+    return 0
+
+
+def _said(configs: Mapping[str, TrainConfig], decided: SweepPlan, taken: int = 0) -> str:
+    extra = workspace(decided.device)
+    own = round((decided.bytes - extra) / SLACK)
+    done = f" ({taken:,} of them done)" if taken else ""
+    return (
+        f"{len(configs)} runs, {decided.steps:,} steps in all{done}, {decided.at_once} at once "
+        f"on {decided.device}\nthe largest is expected to take {_size(decided.bytes)} beside the "
+        f"images: {SLACK:g} times the {_size(own)} of its network, activations and scores, and "
+        f"{_size(extra)} for libraries, kNN and the pool"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
 
 MAIN_OPTIONS = (
     "objective",
@@ -118,13 +183,13 @@ def run(arguments: list[str]) -> int:
 
 def _go_on(arguments: list[str]) -> int:
     """Go on with a sweep, with more runs where values are given."""
-    name = value_of("--resume", arguments)
+    name = option_value("--resume", arguments)
     if name is None:
         raise ValueError("--resume wants the name of a sweep: `flatnce sweep --resume NAME`")
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
-    rest, spans = spans_of(arguments, first.flat())
+    rest, spans = split_options(arguments, first.flat())
     options = tyro.cli(ResumeOptions, prog="flatnce sweep", args=rest)
     if spans:
         configs = extended(configs, spans, lambda line: _parsed(line, first).config)
@@ -137,7 +202,7 @@ def _help(arguments: list[str]) -> int:
     asked = bool(arguments)
     data = arguments[0] if asked and not arguments[0].startswith("-") else "digits"
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
-    shown = SweepOptions(config=start_of(data, value_of("--preset", arguments)))
+    shown = SweepOptions(config=starting_config(data, option_value("--preset", arguments)))
     text = short_help(EXAMPLE, shown, MAIN_OPTIONS, presets)
     text += (
         "\nflatnce sweep --resume NAME                 go on with one that was stopped or killed"
@@ -162,15 +227,15 @@ def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
         if argument.partition("=")[0] in ELSEWHERE:
             flag = argument.partition("=")[0]
             raise ValueError(f"{flag} is no option of a sweep: {ELSEWHERE[flag]}")
-    named = value_of("--resume", typed)
+    named = option_value("--resume", typed)
     if named is not None and not named.startswith("-"):
         raise ValueError(
             f"--resume {named}: beside a data set --resume takes no name; say `flatnce sweep "
             f"--resume {named}`, or here `--resume --name {named}`"
         )
-    start = start_of(data, value_of("--preset", typed))
-    rest, spans = spans_of(typed, start.flat())
-    configs = configs_of(rest, spans, lambda line: _parsed(line, start).config)
+    start = starting_config(data, option_value("--preset", typed))
+    rest, spans = split_options(typed, start.flat())
+    configs = grid_configs(rest, spans, lambda line: _parsed(line, start).config)
     return _parsed(rest, start), configs
 
 
@@ -193,7 +258,7 @@ def _sweep(
 ) -> int:
     start = time.perf_counter()
     try:
-        with showing_sweep(configs, quiet=as_json) as report:
+        with sweep_progress(configs, quiet=as_json) as report:
             runs = sweep(configs, directory, at_once=at_once, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
         again = f"go on from the checkpoints: flatnce sweep --resume {run_name(directory)}"
@@ -201,7 +266,7 @@ def _sweep(
         return 130
     seconds = time.perf_counter() - start
     trained = sum(run.taken * run.config.run.batch_size for run in runs)
-    rows = rows_of(runs)
+    rows = sweep_rows(runs)
     means = over_seeds(runs, rows)
     if as_json:
         found = {"directory": str(directory), "runs": rows, "over_seeds": means}

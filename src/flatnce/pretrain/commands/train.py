@@ -13,12 +13,15 @@ import tyro
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import showing
 from flatnce.cli.short_help import short_help
-from flatnce.pretrain.commands.after_training import check_protocols, finish, run_name
+from flatnce.pretrain.commands.after_training import finish
+from flatnce.pretrain.commands.evaluate import check_protocols
+from flatnce.pretrain.commands.run_status import run_name
 from flatnce.pretrain.data.catalog import find, is_path
-from flatnce.pretrain.training import PRESETS, TrainConfig, preset, train
-from flatnce.pretrain.training.encoders import RUNS, SWEEP
-from flatnce.pretrain.training.expect import expect
+from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
+from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.loop import train
 from flatnce.pretrain.training.processes import choose_device, is_launched
+from flatnce.pretrain.training.saved import RUNS, SWEEP
 from flatnce.pretrain.training.tune import tune
 
 MAIN_OPTIONS = (
@@ -85,7 +88,7 @@ def run(arguments: list[str]) -> int:
             return _dry_run(options)
         if options.devices > 1:
             device = options.config.run.device
-            expect(options.config, choose_device(device), options.devices)  # refuse at once
+            estimate_run(options.config, choose_device(device), options.devices)  # refuse at once
             return launch(options.devices, "train", arguments, device)
     config = _tuned(options, directory) if options.tune else options.config
     with showing(config, quiet=options.json) as report:
@@ -109,7 +112,7 @@ def _help(arguments: list[str]) -> int:
     data = arguments[0] if asked and not arguments[0].startswith("-") else "digits"
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
     usage = "flatnce train DATA [OPTIONS]      for example: flatnce train cifar10 --batch-size 32"
-    shown = TrainOptions(config=start_of(data, value_of("--preset", arguments)))
+    shown = TrainOptions(config=starting_config(data, option_value("--preset", arguments)))
     print(
         short_help(usage, shown, MAIN_OPTIONS, presets), file=sys.stdout if asked else sys.stderr
     )
@@ -123,7 +126,7 @@ def _parse(arguments: list[str]) -> TrainOptions:
         data, rest = "digits", ["--help"]
     elif data.startswith("-"):
         raise ValueError(f"{data!r} comes before the data set; say `flatnce train digits {data}`")
-    start = start_of(data, value_of("--preset", rest))
+    start = starting_config(data, option_value("--preset", rest))
     return tyro.cli(
         tyro.conf.OmitArgPrefixes[TrainOptions],
         prog="flatnce train DATA",
@@ -132,7 +135,7 @@ def _parse(arguments: list[str]) -> TrainOptions:
     )
 
 
-def start_of(data: str, name: str | None) -> TrainConfig:
+def starting_config(data: str, name: str | None) -> TrainConfig:
     """The settings that a command line changes."""
     if name is None:
         if data not in PRESETS:
@@ -144,7 +147,7 @@ def start_of(data: str, name: str | None) -> TrainConfig:
     return chosen.override(data=data, split=split)
 
 
-def value_of(flag: str, arguments: list[str]) -> str | None:
+def option_value(flag: str, arguments: list[str]) -> str | None:
     """What follows a flag, read before the parser runs: the parser's defaults depend on it."""
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
@@ -183,7 +186,7 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
 def _dry_run(options: TrainOptions) -> int:
     config = options.config
     device = choose_device(config.run.device)
-    found = expect(config, device, options.devices)
+    found = estimate_run(config, device, options.devices)
     if options.json:
         print(json.dumps({"config": config.plain(), **asdict(found), "bytes": found.bytes}))
         return 0

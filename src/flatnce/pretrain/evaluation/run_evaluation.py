@@ -9,10 +9,11 @@ from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.evaluation import Bench, Options, Subject, evaluate, plan
 from flatnce.pretrain.evaluation.protocols import wanted
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from flatnce.pretrain.training import TrainConfig, Trained, trained
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.processes import choose_device
+from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
 __all__ = ["evaluate_run", "own_data", "subject_of"]
 
@@ -45,7 +46,7 @@ def evaluate_run(
         label: Of a result: what to write beside it.
     """
     place = Path(directory)
-    run = trained(place, step, choose_device(device))
+    run = load_encoder(place, step, choose_device(device))
     chosen = options or Options()
     if chosen.root is None:
         chosen = replace(chosen, root=run.config.data.root)
@@ -68,11 +69,11 @@ def evaluate_run(
     return found
 
 
-def subject_of(run: Trained, temperature: float | None = None) -> Subject:
+def subject_of(run: LoadedEncoder, temperature: float | None = None) -> Subject:
     """What the protocols evaluate: a run's encoder, and how it wants its images.
 
     Arguments:
-        run: As :func:`flatnce.pretrain.training.trained` gives it.
+        run: As :func:`flatnce.pretrain.load_encoder` gives it.
         temperature: What training had come to; by default what its config says.
     """
     config, (mean, std) = run.config, run.normalisation
@@ -104,7 +105,7 @@ def own_data(config: TrainConfig) -> str:
     return path if is_path(path) else f"./{path}"
 
 
-def _temperature(directory: Path, run: Trained) -> float | None:
+def _temperature(directory: Path, run: LoadedEncoder) -> float | None:
     """What a moving temperature had come to by the checkpoint's step."""
     lines = [
         line["temperature"]

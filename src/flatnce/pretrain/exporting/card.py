@@ -12,7 +12,7 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.exporting.folder import Check
 from flatnce.pretrain.exporting.source import Source
-from flatnce.pretrain.runs.scores import score_cells
+from flatnce.pretrain.runs.log import score_cells
 
 __all__ = []
 

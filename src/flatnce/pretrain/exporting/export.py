@@ -23,7 +23,7 @@ from flatnce.pretrain.exporting.folder import (
     write_config,
 )
 from flatnce.pretrain.exporting.source import Source, source_of
-from flatnce.pretrain.training import Trained
+from flatnce.pretrain.training.saved import LoadedEncoder
 
 __all__ = ["check_form"]
 
@@ -42,7 +42,7 @@ _PACKAGES = {
 
 
 def export(
-    run: Trained | str | Path,
+    run: LoadedEncoder | str | Path,
     to: str = "torch",
     out: str | Path | None = None,
     *,
@@ -63,7 +63,7 @@ def export(
         :func:`~flatnce.pretrain.exporting.load_exported` reads ``torch`` and ``timm`` back.
 
     Arguments:
-        run: A run's name or folder, or what :func:`flatnce.pretrain.training.trained` returns.
+        run: A run's name or folder, or what :func:`flatnce.pretrain.load_encoder` returns.
         to: ``torch`` (safetensors and a plain config), ``timm`` (what ``timm.create_model`` and
             the hub read) or ``onnx``.
         out: The folder to write; by default ``exports/RUN-FORM`` in the run's own.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flatnce.pretrain.data.augmentation.normalise import Normalisation
 from flatnce.pretrain.models import RESNETS
 from flatnce.pretrain.runs.log import Run, read_run
-from flatnce.pretrain.training import Trained, find_run, trained
+from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Source:
         return self.backbone(images)
 
 
-def source_of(given: Trained | str | Path, step: int | None, name: str | None) -> Source:
+def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | None) -> Source:
     """Read a run, or take what was read, and bring its backbone to the CPU."""
     run: Run | None = None
-    if isinstance(given, Trained):
+    if isinstance(given, LoadedEncoder):
         if step is not None:
             raise ValueError(
                 f"step={step} chooses a checkpoint of a run, but a network was given, of step "
@@ -84,7 +84,7 @@ def source_of(given: Trained | str | Path, step: int | None, name: str | None) -
         read = given
     else:
         directory = find_run(str(given))
-        read = trained(directory, step=step)
+        read = load_encoder(directory, step=step)
         run = read_run(directory)
         name = directory.resolve().name
     backbone = copy.deepcopy(read.encoder.backbone).cpu().float().eval()

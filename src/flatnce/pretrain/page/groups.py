@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from flatnce.pretrain.runs.log import Run
-from flatnce.pretrain.runs.scores import score_cells
+from flatnce.pretrain.runs.log import Run, score_cells
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
 __all__ = []

@@ -28,11 +28,10 @@ from flatnce.pretrain.evaluation import Bench, Options, embed_views, extract
 from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
-from flatnce.pretrain.training import Trained, trained
-from flatnce.pretrain.training.expect import expect
+from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.saved import CHECKPOINTS
+from flatnce.pretrain.training.saved import CHECKPOINTS, LoadedEncoder, load_encoder
 from flatnce.report.charts import Axis, Cloud, Line
 from flatnce.report.page import Gallery, Paragraph, Picture, Section, Table
 from flatnce.report.pictured import Curves, Scattered
@@ -85,7 +84,7 @@ def portray(
 ) -> Path:
     """Look at a run's encoder, write ``portrait.json`` into its directory, return its path."""
     asked, tell = options or PortraitOptions(), report or (lambda line: None)
-    run = trained(directory, step, choose_device(device))
+    run = load_encoder(directory, step, choose_device(device))
     tell("loading images")
     images, part = _images(run, asked)
     tell(f"looking at {len(images)} images")
@@ -125,7 +124,7 @@ def is_current(directory: str | Path, options: PortraitOptions, step: int | None
     return found.get("step") == wanted and found.get("options") == asdict(options)
 
 
-def _images(run: Trained, asked: PortraitOptions) -> tuple[ImageSet | FolderSet, str]:
+def _images(run: LoadedEncoder, asked: PortraitOptions) -> tuple[ImageSet | FolderSet, str]:
     """Some test images; of a set without labels, some of those it was trained on."""
     config = run.config
     options = Options(root=config.data.root, skip_unreadable=config.data.skip_unreadable)
@@ -144,7 +143,7 @@ def _labels(images: ImageSet | FolderSet) -> list[int] | None:
     return [int(label) for label in images.labels]
 
 
-def _rows(run: Trained, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
+def _rows(run: LoadedEncoder, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
     """Features of the backbone, as kNN compares them: rows of length 1."""
     mean, std = run.normalisation
     found = extract(
@@ -159,7 +158,7 @@ def _rows(run: Trained, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
     return normalize(found.features, dim=1).cpu()
 
 
-def _similarities(run: Trained, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
+def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
     """Histograms of the cosines that the loss sees: two views of an image, of two images."""
     drawn = subject_of(run).views
     if drawn is None:
@@ -223,9 +222,9 @@ def _queries(known: list[int] | None, count: int, wanted: int) -> list[int]:
     return order[:wanted]
 
 
-def _memory(run: Trained, processes: int) -> dict[str, int]:
+def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
     """What one process of training was expected to hold, by kind, in bytes."""
-    found = expect(run.config, next(run.encoder.parameters()).device, processes)
+    found = estimate_run(run.config, next(run.encoder.parameters()).device, processes)
     return {
         "images": found.data_bytes,
         "weights": found.model_bytes,

@@ -7,8 +7,7 @@ from typing import Any
 
 from flatnce.pretrain.page.groups import flat
 from flatnce.pretrain.page.inspection import portrait_of, portrait_pictures, portrait_sections
-from flatnce.pretrain.runs.log import Run, read_run
-from flatnce.pretrain.runs.scores import score_cells
+from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.report.charts import Axis, Line, Reference
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.pictured import Curves, Scattered

@@ -1,1 +1,1 @@
-"""The run directory: log, checkpoints, scores."""
+"""The run directory: log and checkpoints."""

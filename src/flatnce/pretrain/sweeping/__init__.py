@@ -1,1 +1,1 @@
-"""Several runs trained side by side on one device."""
+"""Training of several runs side by side. See :func:`flatnce.pretrain.sweep`."""

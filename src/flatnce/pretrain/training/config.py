@@ -1,25 +1,286 @@
-"""What a pretraining run is asked to do.
-
-Leaf names are unique over all sections, so a command line, an override and a table are flat, while
-``config.json`` keeps the sections for a reader.
-"""
+"""The sections of a training config: frozen, every number checked once."""
 
 import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from typing import Any, Literal
 
-from flatnce.pretrain.training.sections import (
-    DataConfig,
-    LossConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    ViewConfig,
-    WatchConfig,
+from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.pretrain.data.catalog import CATALOG, is_path
+from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
+
+__all__ = ["LossConfig", "PRESETS", "TrainConfig", "preset"]
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images.
+
+    Arguments:
+        data: A data set's name (`flatnce data --list`), or the path of a folder of images.
+        split: Which part of it to train on.
+        root: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+        decode_size: Side that image files are decoded to; the set's own by default.
+        workers: Processes that decode image files; one a core by default.
+        skip_unreadable: Leave out files that cannot be decoded, with a warning.
+    """
+
+    data: str = "digits"
+    split: str = "train"
+    root: str | None = None
+    decode_size: int | None = None
+    workers: int | None = None
+    skip_unreadable: bool = False
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """How an image becomes views; see :class:`flatnce.pretrain.data.Views`.
+
+    Arguments:
+        view_size: Side of a view in pixels; the images' own by default.
+        crop_least: Least share of the area that a crop takes.
+        flip: Probability of mirroring.
+        jitter: Strength of the colour jitter; 0 for none.
+        grayscale: Probability of grey.
+        blur: Probability of blur; auto: one half from 64 pixels up.
+        solarize: Probability of solarizing.
+        cutout: Probability of a cut-out square.
+        noise: Standard deviation of added noise.
+    """
+
+    view_size: int | None = None
+    crop_least: float = 0.08
+    flip: float = 0.5
+    jitter: float = 0.5
+    grayscale: float = 0.2
+    blur: float | Literal["auto"] = "auto"
+    solarize: float = 0.0
+    cutout: float = 0.0
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What encodes them.
+
+    Arguments:
+        backbone: resnet18, resnet50, ..., small, or any timm name.
+        stem: Of a ResNet: small, standard, or auto (small up to 64 pixels).
+        pretrained: Start from published weights.
+        head_layers: Linear maps of the projection head.
+        head_hidden: Width between them; the features' by default.
+        head_out: Width of an embedding.
+        head_norm: Batch norm in the head.
+        queue: Past keys to contrast with (MoCo); 0 for none.
+        momentum_encoder: Momentum of the slow encoder that makes the keys of a queue.
+    """
+
+    backbone: str = "resnet18"
+    stem: str = "auto"
+    pretrained: bool = False
+    head_layers: int = 2
+    head_hidden: int | None = None
+    head_out: int = 128
+    head_norm: bool = True
+    queue: int = 0
+    momentum_encoder: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check what the models do not check themselves."""
+        if self.queue < 0:
+            raise ValueError(f"queue={self.queue} must be at least 0 (no queue)")
+        if self.momentum_encoder is not None:
+            if not self.queue:
+                raise ValueError(
+                    f"momentum_encoder={self.momentum_encoder} makes the keys of a queue, and "
+                    "queue=0; give both (MoCo: queue=4096, momentum_encoder=0.99) or neither"
+                )
+            if not 0 <= self.momentum_encoder <= 1:
+                raise ValueError(f"momentum_encoder={self.momentum_encoder} must lie in [0, 1]")
+
+
+_SETTINGS = [setting for entry in OBJECTIVES.values() for setting in entry.settings]
+_OwnSettings = make_dataclass(
+    "_OwnSettings",
+    [("objective", str, "flatnce"), *((one.name, float, one.default) for one in _SETTINGS)],
+    frozen=True,
 )
 
-__all__ = ["TrainConfig"]
+
+@dataclass(frozen=True)
+class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
+    """What is minimised, and at which temperature.
+
+    Arguments:
+        objective: One of OBJECTIVES.
+        temperature: Fixed, or where another rule starts.
+        temperature_end: Go there from temperature along a cosine.
+        learn_temperature: Train it, by InfoNCE's gradient.
+        ess: Hold this effective sample size by moving the temperature.
+        ess_end: Move that target along a cosine to here.
+        ess_rate: Relative step of that control.
+    """
+
+    objective: str = "flatnce"
+    temperature: float = 0.1
+    temperature_end: float | None = None
+    learn_temperature: bool = False
+    ess: float | None = None
+    ess_end: float | None = None
+    ess_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the objective and that one rule, at most, moves the temperature."""
+        if self.objective not in OBJECTIVES:
+            raise ValueError(_unknown("objective", self.objective, tuple(OBJECTIVES)))
+        for name in ("temperature", "temperature_end"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} must be a positive finite number")
+        rules = {
+            "temperature_end": self.temperature_end is not None,
+            "learn_temperature": self.learn_temperature,
+            "ess": self.ess is not None,
+        }
+        chosen = [name for name, on in rules.items() if on]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)} both move the temperature; give one of them")
+        for name in ("ess", "ess_end"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ValueError(f"{name}={value}: an effective sample size lies in (0, 1]")
+        if self.ess_end is not None and self.ess is None:
+            raise ValueError(f"ess_end={self.ess_end} ends a schedule that ess begins; give ess")
+
+
+# The help of the options comes from the docstring, and the objectives from their registry.
+LossConfig.__doc__ = (LossConfig.__doc__ or "").replace(
+    "One of OBJECTIVES.",
+    "\n        ".join(
+        [f"One of {', '.join(OBJECTIVES)}.", *(f"{one.name}: {one.help}" for one in _SETTINGS)]
+    ),
+)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How it is minimised.
+
+    Arguments:
+        optimizer: sgd, adamw or lars.
+        rate: Learning rate at base_batch.
+        base_batch: The batch at which rate was tuned.
+        scaling: How the rate grows with the batch: linear, sqrt or none.
+        momentum: Of SGD and LARS; AdamW's first beta.
+        weight_decay: Not of biases and norms.
+        warmup_epochs: Epochs of linear warm-up before the cosine; at most half of the run.
+    """
+
+    optimizer: str = "sgd"
+    rate: float = 0.06
+    base_batch: int = 256
+    scaling: str = "linear"
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup_epochs: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check names; the optimizer checks its numbers."""
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(_unknown("optimizer", self.optimizer, OPTIMIZERS))
+        if self.scaling not in SCALING_RULES:
+            raise ValueError(_unknown("scaling", self.scaling, SCALING_RULES))
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate={self.rate} must be a positive finite learning rate")
+        if not 0 <= self.warmup_epochs < math.inf:
+            raise ValueError(f"warmup_epochs={self.warmup_epochs} must be at least 0")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How long, how much at once, from which seed, on what.
+
+    Arguments:
+        epochs: Passes over the images.
+        batch_size: Images of a step, over all processes: their other views are the negatives.
+        micro_batch: Images held in memory at once (gradient caching); batch norm then
+            normalises within them.
+        seed: Of weights, order and views.
+        precision: float32, bfloat16 (autocast), or auto: bfloat16 on CUDA.
+        device: cpu, cuda, cuda:1, or auto.
+        fast: On a GPU, take each step as one recorded CUDA graph with fused layers; switch it
+            off to debug.
+    """
+
+    epochs: int = 100
+    batch_size: int = 256
+    micro_batch: int | None = None
+    seed: int = 0
+    precision: str = "auto"
+    device: str = "auto"
+    fast: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.epochs < 1:
+            raise ValueError(f"epochs={self.epochs} must be at least 1")
+        if self.batch_size < 2:
+            raise ValueError(f"batch_size={self.batch_size} leaves no negatives; use at least 2")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}: give a whole number, at least 0")
+        if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch_size:
+            raise ValueError(
+                f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
+                f"{self.batch_size}"
+            )
+        if not isinstance(self.fast, bool):
+            raise ValueError(f"fast={self.fast!r} must be True or False")
+        if self.precision not in PRECISIONS:
+            raise ValueError(_unknown("precision", self.precision, PRECISIONS))
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """What is measured on the way, and what is kept.
+
+    Arguments:
+        log_every: Steps between lines; by default a twentieth of an epoch, at least ten.
+        watch_every: Epochs between kNN and large-pool information; 0 for never.
+        knn_neighbours: k of that kNN.
+        pool: Candidates of the large pool.
+        checkpoint_every: Epochs between checkpoints.
+        keep: Checkpoints that stay, the newest; None keeps all.
+        tensorboard: Write TensorBoard's files too, where it is installed.
+    """
+
+    log_every: int | None = None
+    watch_every: float = 1.0
+    knn_neighbours: int = 20
+    pool: int = 10_000
+    checkpoint_every: float = 1.0
+    keep: int | None = 3
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, least in (("log_every", 1), ("knn_neighbours", 1), ("pool", 2), ("keep", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} must be at least {least}")
+        if self.watch_every < 0:
+            raise ValueError(f"watch_every={self.watch_every} must be at least 0 (never)")
+        if not self.checkpoint_every > 0:
+            raise ValueError(f"checkpoint_every={self.checkpoint_every} must be more than 0")
+
+
+def _unknown(name: str, value: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{name}={value!r} is unknown; {hint}choose one of {', '.join(known)}"
 
 
 @dataclass(frozen=True)
@@ -90,3 +351,105 @@ _SECTION_OF: dict[str, str] = {
     for section in fields(TrainConfig)
     for leaf in fields(section.default_factory)  # type: ignore[arg-type,misc]  # a dataclass
 }
+
+
+_DIGITS = TrainConfig().override(
+    data="digits",
+    backbone="small",
+    epochs=5,
+    batch_size=64,
+    # A mirrored or recoloured digit is another digit, or none.
+    # Weak: digits are alike already where they are small.
+    crop_least=0.85,
+    flip=0.0,
+    jitter=0.0,
+    grayscale=0.0,
+    noise=0.15,
+    rate=0.4,
+    weight_decay=1e-4,
+    pool=1_000,
+)
+_CIFAR = TrainConfig().override(
+    data="cifar10",
+    backbone="resnet18",
+    epochs=100,
+    batch_size=256,
+    rate=0.12,
+    warmup_epochs=1.0,
+)
+# SimCLR's and the paper's, for 224 pixels.
+_IMAGENET = TrainConfig().override(
+    data="./imagenet",
+    backbone="resnet50",
+    stem="standard",
+    view_size=224,
+    decode_size=256,
+    epochs=100,
+    batch_size=512,
+    jitter=1.0,
+    head_out=256,
+    optimizer="lars",
+    rate=0.3,
+    weight_decay=1e-6,
+    warmup_epochs=10.0,
+    crop_least=0.08,
+)
+
+# Photographs of one's own: smaller than ImageNet's preset in every way.
+_FOLDER = TrainConfig().override(
+    data="./photos",
+    backbone="resnet18",
+    stem="standard",
+    view_size=128,
+    decode_size=160,
+    epochs=100,
+    batch_size=32,
+    rate=0.24,
+    warmup_epochs=1.0,
+)
+
+PRESETS: dict[str, tuple[str, TrainConfig]] = {
+    "digits": ("8x8 digits, a small net, five epochs: seconds on a CPU", _DIGITS),
+    "cifar10": ("ResNet-18, batch 256, 100 epochs", _CIFAR),
+    "cifar100": ("as cifar10", _CIFAR.override(data="cifar100")),
+    "fashion-mnist": (
+        "as cifar10, without colour",
+        _CIFAR.override(data="fashion-mnist", jitter=0.0, grayscale=0.0),
+    ),
+    "stl10": (
+        "as cifar10, on the unlabelled images of 96 pixels",
+        _CIFAR.override(data="stl10", split="unlabeled", stem="standard"),
+    ),
+    "tiny-imagenet": ("as cifar10, 64 pixels", _CIFAR.override(data="tiny-imagenet")),
+    "folder": ("ResNet-18, batch 32, 128 pixels: for a folder of images, ./photos", _FOLDER),
+    "imagenet": ("ResNet-50, LARS, batch 512, 224 pixels: the paper's", _IMAGENET),
+    "small-batch": (
+        "cifar10 at batch 32 with the temperature held by ESS",
+        _CIFAR.override(batch_size=32, ess=0.3, temperature=0.2, scaling="sqrt"),
+    ),
+    "moco": (
+        "cifar10 with a momentum encoder and a queue of 4,096 keys",
+        _CIFAR.override(queue=4096, momentum_encoder=0.99),
+    ),
+}
+"""What each preset is for, and its config."""
+
+
+def preset(name: str) -> TrainConfig:
+    """A config to start from.
+
+    Arguments:
+        name: A name of :data:`PRESETS`; or any other data set's, or a folder's path, which get
+            the preset ``folder`` with that data.
+
+    Examples:
+        >>> preset("digits").model.backbone, preset("./photos").model.backbone
+        ('small', 'resnet18')
+    """
+    if name in PRESETS:
+        return PRESETS[name][1]
+    if is_path(name) or name in CATALOG:
+        return _FOLDER.override(data=name)
+    near = difflib.get_close_matches(name, PRESETS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"preset={name!r} is unknown; {hint}there are {', '.join(PRESETS)}")

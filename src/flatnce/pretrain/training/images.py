@@ -10,15 +10,14 @@ import torch
 from flatnce.core import distributed
 from flatnce.pretrain.data import CATALOG, FolderSet, ImageSet, Resident, Streaming, Views, load
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
-from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.sections import DataConfig
+from flatnce.pretrain.training.config import DataConfig, TrainConfig
 
 __all__ = [
     "Images",
     "load_images",
     "normalisation",
     "open_images",
-    "sharing_images",
+    "shared_images",
     "view_size",
     "views_of",
 ]
@@ -53,7 +52,7 @@ def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
 
 
 @contextmanager
-def sharing_images() -> Iterator[None]:
+def shared_images() -> Iterator[None]:
     """While it lasts, a set is loaded and brought to a device once, however many runs name it.
 
     Nothing writes to the images of a set, so runs side by side may hold the same ones.

@@ -20,23 +20,27 @@ from flatnce.core import distributed
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.interrupts import Interrupts
-from flatnce.pretrain.training.lines import (
-    Clock,
-    Lines,
-    keeping_failure,
-    look_at,
-    position,
-    results_of,
+from flatnce.pretrain.training.processes import (
+    Interrupts,
+    check_not_locked,
+    joined,
+    started_by_this_launch,
 )
-from flatnce.pretrain.training.lock import refuse_if_busy
-from flatnce.pretrain.training.processes import begun_by_this_launch, joined
-from flatnce.pretrain.training.recorder import KIND, Recorder, Report
-from flatnce.pretrain.training.saved import CHECKPOINTS, read_saved, with_whole_paths
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.training.records import (
+    Clock,
+    LogLines,
+    Recorder,
+    Report,
+    final_results,
+    log_failure,
+    log_watch,
+    position,
+)
+from flatnce.pretrain.training.saved import CHECKPOINTS, KIND, read_saved, with_absolute_paths
+from flatnce.pretrain.training.state import Training
 from flatnce.pretrain.training.watch import Watcher
 
-__all__ = ["Outcome", "Steps", "begin", "go_on"]
+__all__ = ["Outcome", "Steps", "resume", "resume_steps", "train", "train_steps"]
 
 AGREE_EVERY = 10
 """Steps between questions to the other processes whether one was asked to stop."""
@@ -82,7 +86,7 @@ def train(
         report: Called with each line that is logged.
         replace: Remove an earlier run that is there.
     """
-    return _all_of(begin(config, directory, report=report, replace=replace))
+    return _all_of(train_steps(config, directory, report=report, replace=replace))
 
 
 def resume(
@@ -95,10 +99,10 @@ def resume(
         step: Go on from this checkpoint and give up later ones; by default the newest.
         report: Called with each line that is logged.
     """
-    return _all_of(go_on(directory, step=step, report=report))
+    return _all_of(resume_steps(directory, step=step, report=report))
 
 
-def begin(
+def train_steps(
     config: TrainConfig,
     directory: str | Path,
     *,
@@ -107,9 +111,9 @@ def begin(
     interrupts: Interrupts | None = None,
 ) -> Steps:
     """:func:`train`, step by step."""
-    place, config = Path(directory), with_whole_paths(config)
+    place, config = Path(directory), with_absolute_paths(config)
     with joined(config.run.device) as device:
-        begun = begun_by_this_launch(place, device)
+        begun = started_by_this_launch(place, device)
         if begun and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
             if there != config:
@@ -117,11 +121,11 @@ def begin(
                     f"{place} was begun by this launch with other settings; launch under another "
                     "--rdzv-id or name, or go on with it by `flatnce resume`"
                 )
-            return (yield from go_on(place, report=report, interrupts=interrupts))
+            return (yield from resume_steps(place, report=report, interrupts=interrupts))
         training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
-            refuse_if_busy(place)
+            check_not_locked(place)
             log = RunLog(
                 place,
                 kind=KIND,
@@ -132,7 +136,7 @@ def begin(
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
-            with closing(recorder), recorder.writing(), keeping_failure(training, recorder):
+            with closing(recorder), recorder.writing(), log_failure(training, recorder):
                 with training.all_saved():
                     training.save()
                 return (yield from _run(training, recorder, interrupts))
@@ -142,7 +146,7 @@ def begin(
             raise
 
 
-def go_on(
+def resume_steps(
     directory: str | Path,
     *,
     step: int | None = None,
@@ -162,12 +166,12 @@ def go_on(
             dist.barrier()  # all have read what the first now changes
         log = None
         if distributed.rank() == 0:
-            refuse_if_busy(place)
+            check_not_locked(place)
             checkpoint.rewind(place / CHECKPOINTS, found.step)
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        with closing(recorder), recorder.writing(), keeping_failure(training, recorder):
+        with closing(recorder), recorder.writing(), log_failure(training, recorder):
             return (yield from _run(training, recorder, interrupts))
 
 
@@ -190,8 +194,8 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
     watcher = Watcher(training.config, training.images) if watch_every else None
     clock = Clock(training)
-    # In a sweep a lane bounds how far the host runs ahead.
-    lines = Lines(training, recorder, clock, log_every, most=None if shared else 1)
+    # In a sweep a slot bounds how far the host runs ahead.
+    lines = LogLines(training, recorder, clock, log_every, most=None if shared else 1)
 
     with _asked(shared) as interrupts, training.all_saved():
         while training.step < training.steps:
@@ -214,7 +218,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                 if watcher and look:
                     training.check()  # reads from the device, so that the clock is true
                     clock.stepped()
-                    look_at(training, watcher, recorder)
+                    log_watch(training, watcher, recorder)
                     clock.paused()
                 lines.tell(look or save)  # after kNN of the same step, which is shown beside it
                 # Alone, at once; together, where all come by at the same step.
@@ -231,7 +235,7 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
                     training.leave()
                     return Outcome(training.directory, False, step)
     clock.paused()  # the last checkpoint was waited for
-    recorder.finish(results_of(training))
+    recorder.finish(final_results(training))
     training.leave()
     return Outcome(training.directory, True, training.step)
 

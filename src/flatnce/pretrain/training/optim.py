@@ -1,17 +1,259 @@
-"""Optimizers for a model: biases and norms apart, names kept, the rate a number or a tensor."""
+"""The learning rate by step: warm-up, then half a cosine; and how it grows with the batch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, overload
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from flatnce.pretrain.training.lars import LARS
-from flatnce.pretrain.training.schedule import WarmupCosine, scaled_rate
+__all__ = []
+
+SCALING_RULES = ("linear", "sqrt", "none")
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    r"""A line up to the peak over the warm-up, then half a cosine down to the end.
+
+    .. math::
+        \eta_t = \eta \frac{t + 1}{w} \;\; (t < w), \qquad
+        \eta_t = \eta_T + (\eta - \eta_T)\,\frac{1 + \cos\left(\pi \frac{t - w}{T - w}\right)}{2}
+
+    A pure function of the step, counted from 0, so a resumed run needs no state of it. The first
+    step already moves and the last of the warm-up is at the peak; from step T on the rate is
+    the end's. Without a warm-up it is :class:`~flatnce.core.control.Cosine` of the same ends.
+
+    References:
+        Loshchilov and Hutter, 2017, SGDR, Eq. 5, https://arxiv.org/abs/1608.03983; warm-up as in
+        Goyal et al., 2017, Sec. 2.2, https://arxiv.org/abs/1706.02677
+
+    Arguments:
+        peak: The highest rate.
+        steps: T, all steps of the run.
+        warmup: w, steps of the warm-up.
+        end: The rate at the end.
+
+    Examples:
+        >>> import torch
+        >>> rate = WarmupCosine(peak=0.4, steps=100, warmup=10)
+        >>> rate.at(0), rate.at(9), rate.at(55)
+        (0.04, 0.4, 0.2)
+        >>> rate.at(torch.tensor(9))
+        tensor(0.4000)
+    """
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every number once."""
+        if not 0 < self.peak < math.inf:
+            raise ValueError(f"peak={self.peak} must be a positive finite learning rate")
+        if not 0 <= self.end <= self.peak:
+            raise ValueError(f"end={self.end} must lie in [0, peak={self.peak}]")
+        if self.steps < 1:
+            raise ValueError(f"steps={self.steps} must be at least 1")
+        if not 0 <= self.warmup < self.steps:
+            raise ValueError(
+                f"warmup={self.warmup} must lie in [0, steps={self.steps}); shorten the warm-up "
+                "or train for longer"
+            )
+
+    @overload
+    def at(self, step: int) -> float: ...
+    @overload
+    def at(self, step: Tensor) -> Float[Tensor, ""]: ...
+
+    def at(self, step: int | Shaped[Tensor, ""]) -> float | Float[Tensor, ""]:
+        """The rate at a step: a number for a number, a float32 tensor on its device for a tensor.
+
+        Arguments:
+            step: Steps done before this one.
+        """
+        if not isinstance(step, Tensor):
+            if step < self.warmup:
+                return self.peak * (step + 1) / self.warmup
+            done = min((step - self.warmup) / (self.steps - self.warmup), 1.0)
+            return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * done)) / 2
+        # The subtraction first, in whole numbers: a float32 cannot count past 2**24.
+        rising = self.peak * (step + 1).to(torch.float32) / max(self.warmup, 1)
+        passed = (step - self.warmup).to(torch.float32)
+        done_tensor = (passed / (self.steps - self.warmup)).clamp(0, 1)
+        falling = self.end + (self.peak - self.end) * (1 + torch.cos(math.pi * done_tensor)) / 2
+        return torch.where(step < self.warmup, rising, falling)
+
+
+def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
+    """The learning rate for a batch, from the one tuned at another batch.
+
+    Limits:
+        ``linear`` suits SGD and LARS at large batches (the paper's choice); ``sqrt`` learns
+        faster at small batches and few epochs, and suits Adam.
+
+    References:
+        Goyal et al., 2017, Sec. 2.1, https://arxiv.org/abs/1706.02677; the square root in
+        Chen et al., 2020, SimCLR, Appendix B.1, https://arxiv.org/abs/2002.05709
+
+    Arguments:
+        base: The rate at ``base_batch``.
+        batch: Images of a step, of all processes together.
+        base_batch: Where ``base`` was tuned.
+        rule: ``linear``, ``sqrt``, or ``none``: the base as it is.
+
+    Examples:
+        >>> scaled_rate(0.3, 1024), scaled_rate(0.3, 1024, rule="sqrt"), scaled_rate(0.3, 64)
+        (1.2, 0.6, 0.075)
+    """
+    if not 0 < base < math.inf:
+        raise ValueError(f"base={base} must be a positive finite learning rate")
+    for name, value in (("batch", batch), ("base_batch", base_batch)):
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if rule not in SCALING_RULES:
+        raise ValueError(f"rule={rule!r} is unknown; take one of {', '.join(SCALING_RULES)}")
+    ratio = batch / base_batch
+    return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
+
+
+class LARS(Optimizer):
+    r"""Layer-wise adaptive rate scaling, as SimCLR uses it.
+
+    .. math::
+        g \leftarrow \nabla L + \lambda w, \quad
+        v \leftarrow \mu v + \eta\,\kappa \frac{\lVert w\rVert}{\lVert g\rVert}\,g, \quad
+        w \leftarrow w - v
+
+    κ is the trust coefficient. Where a norm is zero the factor κ‖w‖/‖g‖ is 1. A group with
+    ``adapt=False`` (biases and norms, see :func:`build_optimizer`) takes that factor as 1
+    throughout: plain momentum.
+
+    Relations:
+        The paper's denominator is ‖∇L‖ + λ‖w‖; SimCLR's, used here, is ‖∇L + λw‖, which is never
+        larger. The rate stands inside the velocity, as in both: unlike torch's SGD, a change of
+        rate does not rescale past steps.
+
+    Limits:
+        Multi-tensor, no host read, so a step can be compiled or captured in a CUDA graph; the rate
+        may then be a tensor on the device. One operation a layer remains: no multi-tensor
+        operation scales each tensor by its own number on the device.
+
+    References:
+        You et al., 2017, "Large Batch Training of Convolutional Networks", Eq. 6 and Alg. 1,
+        https://arxiv.org/abs/1708.03888; Chen et al., 2020, SimCLR, Sec. 2.2 and B.1,
+        https://arxiv.org/abs/2002.05709
+
+    Arguments:
+        parameters: Parameters, or groups of them, as torch's optimizers take them.
+        lr: η, a number or a zero-dimensional tensor.
+        momentum: μ.
+        weight_decay: λ.
+        trust: κ.
+        adapt: Scale by layer; for a group that does not say.
+
+    Examples:
+        >>> import torch
+        >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> optimizer = LARS([weight], lr=1.0, momentum=0.0, trust=0.1)
+        >>> weight.grad = torch.tensor([100.0, 0.0])
+        >>> optimizer.step()
+        >>> weight.data
+        tensor([2.5000, 4.0000])
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float | Tensor = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        """Check every number once."""
+        if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
+            raise ValueError(f"lr={lr} must be a finite number of at least 0")
+        if isinstance(lr, Tensor) and lr.ndim:
+            raise ValueError(f"lr has shape {tuple(lr.shape)}; pass a zero-dimensional tensor")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum={momentum} must lie in [0, 1); SimCLR's is 0.9")
+        if not 0 <= weight_decay < math.inf:
+            raise ValueError(f"weight_decay={weight_decay} must be a finite number of at least 0")
+        if not 0 < trust < math.inf:
+            raise ValueError(f"trust={trust} must be a positive finite number; SimCLR's is 0.001")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust": trust,
+            "adapt": adapt,
+        }
+        super().__init__(parameters, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step down the gradients.
+
+        Arguments:
+            closure: Computes the loss anew, as torch's optimizers may ask.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameters, gradients, velocities in self._alike(group):
+                _step(group, parameters, gradients, velocities)
+        return loss
+
+    def _alike(
+        self, group: dict[str, Any]
+    ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
+        """Parameters, gradients and velocities by device and dtype, as multi-tensor asks."""
+        found: dict[
+            tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor], list[Tensor]]
+        ] = {}
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            lists = found.setdefault((parameter.device, parameter.dtype), ([], [], []))
+            lists[0].append(parameter)
+            lists[1].append(parameter.grad)
+            lists[2].append(state["momentum_buffer"])
+        return found.values()
+
+
+def _step(
+    group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor], velocities: list[Tensor]
+) -> None:
+    if group["weight_decay"]:
+        gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+    rates: Any = group["lr"]  # one for all, or one for each
+    if group["adapt"]:
+        rates = list((_factors(weights, gradients, group["trust"]) * group["lr"]).unbind())
+    torch._foreach_mul_(velocities, group["momentum"])
+    torch._foreach_add_(velocities, torch._foreach_mul(gradients, rates))
+    torch._foreach_sub_(weights, velocities)
+
+
+def _factors(weights: list[Tensor], gradients: list[Tensor], trust: float) -> Tensor:
+    """κ‖w‖/‖g‖ of every layer, and 1 where a norm is zero; float32 for half precision."""
+    dtype = torch.promote_types(weights[0].dtype, torch.float32)
+    weight_norms = torch.stack(torch._foreach_norm(weights, 2, dtype=dtype))
+    gradient_norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+    usable = (weight_norms > 0) & (gradient_norms > 0)
+    return torch.where(usable, trust * weight_norms / gradient_norms, 1.0)
+
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 

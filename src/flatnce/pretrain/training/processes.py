@@ -1,9 +1,12 @@
 """Which device this process computes on, and the processes that torchrun started with it."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType, TracebackType
 
 import torch
 import torch.distributed as dist
@@ -11,8 +14,16 @@ import torch.distributed as dist
 from flatnce.core import distributed
 from flatnce.pretrain.runs.log import read_run
 
-__all__ = ["choose_device", "is_launched"]
-
+__all__ = [
+    "choose_device",
+    "is_launched",
+    "Interrupts",
+    "LAUNCHER",
+    "LAUNCH_VARIABLE",
+    "STOP",
+    "LOCK",
+    "run_lock",
+]
 
 _joined = 0
 """How often this process has joined: a script may train several times under one launch."""
@@ -23,7 +34,7 @@ def is_launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def begun_by_this_launch(directory: Path, device: torch.device) -> bool:
+def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     """Whether a run is there that this launch has begun, before a process of it died.
 
     The first process decides for all: how often a launcher has restarted differs between
@@ -91,3 +102,102 @@ def joined(device: str) -> Iterator[torch.device]:
     # the launcher ends them when this process does.
     dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
+
+
+LAUNCH_VARIABLE, LAUNCHER, STOP = "FLATNCE_LAUNCH", "launcher", "stop"
+"""A folder that a launcher shares with its processes; the file with its process number in it, and
+the file that asks them to stop."""
+
+
+class Interrupts:
+    """Turns the first SIGINT (Ctrl-C) or SIGTERM (a scheduler's notice) into a request to stop.
+
+    The second raises KeyboardInterrupt at once. Elsewhere than in the main thread signals stay as
+    they are.
+
+    Examples:
+        >>> with Interrupts() as interrupts:
+        ...     interrupts.asked
+        False
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.signalled = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
+
+    @property
+    def asked(self) -> bool:
+        """Whether this process was asked to stop, by a signal or by who launched it."""
+        return self.signalled or stop_requested()
+
+    def agreed(self, device: torch.device) -> bool:
+        """Whether any process was asked to stop; collective."""
+        if not distributed.is_active():
+            return self.asked
+        return bool(distributed.mean(torch.tensor(float(self.asked), device=device)) > 0)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.signalled:
+            raise KeyboardInterrupt
+        self.signalled = True
+
+
+def stop_requested() -> bool:
+    """Whether ``flatnce --devices`` asked its processes to stop, or is no longer there.
+
+    A signal does not reach them all, and who kills the launcher means the run.
+    """
+    folder = os.environ.get(LAUNCH_VARIABLE)
+    if folder is None:
+        return False
+    launcher = Path(folder) / LAUNCHER
+    try:
+        os.kill(int(launcher.read_text()), 0)
+    except (OSError, ValueError):  # its folder or itself is gone
+        return True
+    return (Path(folder) / STOP).exists()
+
+
+LOCK = ".training"
+
+
+@contextmanager
+def run_lock(directory: Path) -> Iterator[None]:
+    """Be the one that trains a run, while it lasts; the system lets go when a process dies."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (directory / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{directory} is being trained by another process; wait for it, or stop it first"
+            ) from error
+        yield
+
+
+def check_not_locked(directory: Path) -> None:
+    """Refuse a run that another process is training."""
+    if (directory / LOCK).exists():
+        with run_lock(directory):
+            pass

@@ -1,27 +1,50 @@
 """What a run directory holds: the config it was made with, and a checkpoint that belongs to it."""
 
+import difflib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flatnce.environment import plain
 from flatnce.pretrain.data import CATALOG
 from flatnce.pretrain.data.catalog import find, is_path
+from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FAILURE, Run, read_run
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.recorder import KIND
+from flatnce.pretrain.training.images import normalisation
+from flatnce.pretrain.training.learner import build_encoder
 
-__all__ = ["CHECKPOINTS", "PATHS", "Standing", "read_saved", "standing_of", "with_whole_paths"]
+__all__ = [
+    "CHECKPOINTS",
+    "KIND",
+    "LoadedEncoder",
+    "PATHS",
+    "RUNS",
+    "RunStatus",
+    "SWEEP",
+    "find_run",
+    "load_encoder",
+    "read_config",
+    "read_saved",
+    "run_status",
+    "runs_in",
+    "with_absolute_paths",
+]
 
+KIND = "train"
+"""Kind of run directory that training writes."""
 CHECKPOINTS = "checkpoints"
 # config.json leaves this machine's paths out; a checkpoint has them.
 PATHS = ("data", "root")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """How far a run came.
 
     Arguments:
@@ -39,17 +62,17 @@ class Standing:
     diverged: bool = False
 
 
-def standing_of(directory: str | Path) -> Standing:
+def run_status(directory: str | Path) -> RunStatus:
     """How far a run came, from its folder."""
     place = Path(directory)
     run = read_run(place)
     kept = checkpoint.steps(place / CHECKPOINTS)
     reached = (run.results or {}).get("step")
     if reached is not None:
-        return Standing(True, reached, reached)
+        return RunStatus(True, reached, reached)
     failures = [line for line in run.metrics if line.get("kind") == FAILURE]
     failed: dict[str, Any] = failures[-1] if failures else {}
-    return Standing(
+    return RunStatus(
         False,
         kept[-1] if kept else 0,
         _steps_of(run),
@@ -87,7 +110,7 @@ def read_saved(
     return config, found
 
 
-def with_whole_paths(config: TrainConfig) -> TrainConfig:
+def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The config with paths that mean the same from every working directory."""
     data, root = config.data.data, config.data.root
     if is_path(data):
@@ -117,3 +140,85 @@ def _written(directory: Path) -> dict[str, dict[str, object]]:
     if run.kind != KIND:
         raise ValueError(f"{run.directory} holds a {run.kind} run; name one of `flatnce train`")
     return run.config
+
+
+RUNS = "runs"
+SWEEP = "sweep.json"
+"""What a folder of many runs has, and no run."""
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """An encoder and what is needed to use it.
+
+    Arguments:
+        encoder: In evaluation mode, on the device.
+        config: How it was trained.
+        step: Steps of training.
+        normalisation: Mean and standard deviation of pixels in [0, 1], by channel.
+        channels: Colours of an image.
+        size: Side of an image it was trained on, in pixels.
+    """
+
+    encoder: Encoder
+    config: TrainConfig
+    step: int
+    normalisation: tuple[Sequence[float], Sequence[float]]
+    channels: int
+    size: int
+
+
+def load_encoder(
+    directory: str | Path, step: int | None = None, device: torch.device | str = "cpu"
+) -> LoadedEncoder:
+    """The encoder of a run, at its newest checkpoint or at a step that is kept.
+
+    Arguments:
+        directory: The run's.
+        step: Which checkpoint.
+        device: Where the encoder is wanted.
+    """
+    place = Path(directory)
+    config, found = read_saved(place, step)
+    channels, size = found.state["channels"], found.state["size"]
+    # The weights come from the checkpoint: published ones are not fetched again.
+    model = config.override(pretrained=False).model
+    encoder = build_encoder(model, channels=channels, size=size)
+    found.restore(encoder, prefix="encoder.")
+    encoder.to(device).eval()
+    return LoadedEncoder(
+        encoder, config, found.step, normalisation(config.data.data), channels, size
+    )
+
+
+def find_run(name: str | Path) -> Path:
+    """The directory of a run, given as a path or as a name in ``runs/``.
+
+    Arguments:
+        name: As typed.
+    """
+    given = Path(name)
+    for place in (given, Path(RUNS) / given):
+        if (place / "config.json").is_file():
+            return place
+        if (place / SWEEP).is_file():
+            inside = runs_in(place)
+            one = f", for example {name}/{inside[0]}" if inside else "; none has begun"
+            raise ValueError(
+                f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
+            )
+    there = runs_in(Path(RUNS))
+    sweeps = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
+    for sweep in sweeps:
+        there += [f"{sweep}/{inside}" for inside in runs_in(Path(RUNS) / sweep)]
+    near = difflib.get_close_matches(str(name), [*there, *sweeps], n=1)
+    known = f"there are {', '.join(there[:MOST_NAMED])}" if there else f"none is in {RUNS}/"
+    known += ", ..." if len(there) > MOST_NAMED else ""
+    known = f"did you mean {near[0]!r}?" if near else known
+    raise ValueError(f"RUN={str(name)!r} is no run directory and no name of one; {known}")
+
+
+def runs_in(directory: Path) -> list[str]:
+    """Names of the runs in a folder, sorted; those that have begun."""
+    return sorted(path.parent.name for path in directory.glob("*/config.json"))

@@ -7,11 +7,11 @@ from typing import Any
 
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.expect import expect
-from flatnce.pretrain.training.finite import TrainingFailed
+from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.loop import train
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.recorder import Report
+from flatnce.pretrain.training.records import Report
+from flatnce.pretrain.training.step import TrainingFailed
 
 __all__ = ["tune"]
 
@@ -71,7 +71,11 @@ def tune(
     if not rates:
         raise ValueError("rates is empty; give at least one, for example 0.03 0.06 0.12")
     base = config.optimizer.base_batch
-    batch = base if base <= expect(config, choose_device("cpu")).images else config.run.batch_size
+    batch = (
+        base
+        if base <= estimate_run(config, choose_device("cpu")).images
+        else config.run.batch_size
+    )
     micro = config.run.micro_batch
     warmup = config.optimizer.warmup_epochs * epochs / config.run.epochs
     trial = config.override(

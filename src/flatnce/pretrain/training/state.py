@@ -16,15 +16,17 @@ from flatnce.core.diagnostics import Monitor
 from flatnce.pretrain.data import Batch, Streaming
 from flatnce.pretrain.fused_resnet.swift import swift
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.finite import Sentinel
+from flatnce.pretrain.training.config import RunConfig, TrainConfig
 from flatnce.pretrain.training.images import open_images
 from flatnce.pretrain.training.learner import build_learner
-from flatnce.pretrain.training.optim import build_optimizer, load_optimizer, scaled_rate
+from flatnce.pretrain.training.optim import (
+    WarmupCosine,
+    build_optimizer,
+    load_optimizer,
+    scaled_rate,
+)
 from flatnce.pretrain.training.saved import CHECKPOINTS
-from flatnce.pretrain.training.schedule import WarmupCosine
-from flatnce.pretrain.training.sections import RunConfig
-from flatnce.pretrain.training.stepping import Recorded, Step
+from flatnce.pretrain.training.step import CudaGraphStep, NonFiniteGuard, Step
 
 __all__ = ["check_ess"]
 
@@ -85,7 +87,7 @@ class Training:
         )
         self.monitor = Monitor()
         self.writer = checkpoint.Writer()
-        self.sentinel = Sentinel(self.learner, directory, device, self.writer)
+        self.guard = NonFiniteGuard(self.learner, directory, device, self.writer)
         self.notes: list[str] = []  # for a person, said once
         self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
         self._take_step = self._stepper()
@@ -102,7 +104,7 @@ class Training:
         try:
             self._take_step(batch.images, batch.indices, self._epoch[0])
         except ValueError as error:  # on the CPU an objective refuses such rows at once
-            raise self.sentinel.failure(self.rate.at(self.step), error) from error
+            raise self.guard.failure(self.rate.at(self.step), error) from error
         self.step += 1
 
     def leave(self) -> None:
@@ -117,7 +119,7 @@ class Training:
 
     def check(self) -> None:
         """Stop if anything was not finite so far; reads from the device."""
-        self.sentinel.check(self.rate.at(self.step))
+        self.guard.check(self.rate.at(self.step))
 
     def save(self, wait: bool = True) -> None:
         """Write a checkpoint of this step, after a check that it is worth keeping."""
@@ -168,7 +170,7 @@ class Training:
         self.monitor.load_state_dict(state["monitor"])
         self.monitor.to(self.device)
         self.step, self.seconds = found.step, state["seconds"]
-        self.sentinel.taken.fill_(found.step)
+        self.guard.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
         # Other processes than before draw on from their own seeds.
         if len(state["random"]) == distributed.world_size():
@@ -177,7 +179,7 @@ class Training:
             if state["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
 
-    def _stepper(self) -> Step | Recorded:
+    def _stepper(self) -> Step | CudaGraphStep:
         """The step; recorded on a GPU that it has for itself."""
         run = self.config.run
         step = Step(
@@ -186,7 +188,7 @@ class Training:
             self.images.views,
             self.rate,
             self.monitor,
-            self.sentinel,
+            self.guard,
             run.micro_batch,
             compute_dtype(run, self.device),
         )
@@ -197,7 +199,7 @@ class Training:
             what = "several processes" if distributed.is_active() else "micro_batch"
             self.notes.append(f"with {what} a step is not recorded as a CUDA graph")
             return step
-        return Recorded(step, self.notes.append)
+        return CudaGraphStep(step, self.notes.append)
 
 
 def check_ess(config: TrainConfig) -> None:

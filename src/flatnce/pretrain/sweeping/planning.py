@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 
 from flatnce.pretrain.data import Batching
-from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.expect import Expectation, expect
+from flatnce.pretrain.training.config import LossConfig, TrainConfig
+from flatnce.pretrain.training.estimate import RunEstimate, estimate_run
 from flatnce.pretrain.training.images import load_images, view_size, views_of
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.sections import LossConfig
-from flatnce.pretrain.training.training import check_ess
+from flatnce.pretrain.training.state import check_ess
 
-__all__ = ["Plan", "SLACK", "plan", "workspace"]
+__all__ = ["SweepPlan", "SLACK", "plan", "workspace"]
 
 MOST_AT_ONCE = 16
 """A card is full long before, and each run holds files, and on a GPU streams, of its own."""
@@ -28,7 +27,7 @@ WORKSPACE = {"cuda": 2**29, "cpu": 2**26}
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep is about to do.
 
     Arguments:
@@ -46,7 +45,7 @@ class Plan:
     steps: int
 
 
-def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> Plan:
+def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
     """Check every run, load its images, and count how many runs fit side by side."""
     whole = isinstance(at_once, int) and not isinstance(at_once, bool)
     if at_once is not None and not (whole and 1 <= at_once <= MOST_AT_ONCE):
@@ -70,10 +69,10 @@ def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> Plan
         if kind not in largest or largest[kind].run.batch_size < config.run.batch_size:
             largest[kind] = config
     # The trace of a network is the slow part: once a network, at its largest batch.
-    expected = {kind: (config, expect(config, device)) for kind, config in largest.items()}
+    expected = {kind: (config, estimate_run(config, device)) for kind, config in largest.items()}
     needs = [_need(config, *expected[_kind(config)], device) for config in configs.values()]
     fitting = at_once or _fitting(needs, _free(device))
-    return Plan(device, min(fitting, len(configs)), max(needs), images, steps)
+    return SweepPlan(device, min(fitting, len(configs)), max(needs), images, steps)
 
 
 def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
@@ -94,7 +93,7 @@ def _kind(config: TrainConfig) -> TrainConfig:
 
 
 def _need(
-    config: TrainConfig, traced: TrainConfig, found: Expectation, device: torch.device
+    config: TrainConfig, traced: TrainConfig, found: RunEstimate, device: torch.device
 ) -> int:
     """Bytes that a run takes beside its images, from those of a larger batch."""
     share = _held(config) / _held(traced)

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.sweeping.file import varied
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.sweeping.sweep import varied
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.saved import PATHS
+
+__all__ = ["extended", "grid_configs", "split_options"]
 
 MOST_RUNS = 1_000
 """A larger grid is more likely a slip than a study."""
@@ -34,7 +36,7 @@ USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
 """Settings that only some runs use: which, and by what option."""
 
 
-def spans_of(
+def split_options(
     arguments: list[str], settings: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Take the training options out of a command line, each with its values."""
@@ -74,7 +76,7 @@ def with_values(rest: list[str], values: Mapping[str, str]) -> list[str]:
     return [*rest, *(part for leaf, value in values.items() for part in (_flag(leaf), value))]
 
 
-def configs_of(
+def grid_configs(
     rest: list[str],
     spans: Mapping[str, list[str]],
     parse: Callable[[list[str]], TrainConfig],

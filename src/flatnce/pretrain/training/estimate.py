@@ -13,9 +13,9 @@ from flatnce.pretrain.data.named import present_layout
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import load_images, view_size, views_of
 from flatnce.pretrain.training.learner import build_encoder
-from flatnce.pretrain.training.training import check_ess, compute_dtype, rate_schedule
+from flatnce.pretrain.training.state import check_ess, compute_dtype, rate_schedule
 
-__all__ = ["Expectation", "expect"]
+__all__ = ["RunEstimate", "estimate_run"]
 
 # Numbers of a parameter's size that each optimizer keeps for it.
 OPTIMIZER_STATE = {"sgd": 1, "lars": 1, "adamw": 2}
@@ -24,7 +24,7 @@ DENSE_SCORES = 3
 
 
 @dataclass(frozen=True)
-class Expectation:
+class RunEstimate:
     """What a run would be.
 
     Arguments:
@@ -63,7 +63,7 @@ class Expectation:
         return self.data_bytes + self.model_bytes + self.activation_bytes + self.loss_bytes
 
 
-def expect(config: TrainConfig, device: torch.device, world_size: int = 1) -> Expectation:
+def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1) -> RunEstimate:
     """Work out a run without running it.
 
     Memory is what autograd would save, traced on tensors that have shapes and no contents; what
@@ -89,7 +89,7 @@ def expect(config: TrainConfig, device: torch.device, world_size: int = 1) -> Ex
     anchors, keys = (mine, batch + queue) if queue else (2 * mine, 2 * batch)
     views = 2 * mine * channels * size**2
     per_epoch = images // batch
-    return Expectation(
+    return RunEstimate(
         here=here,
         images=images,
         size=size,

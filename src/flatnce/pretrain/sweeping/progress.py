@@ -14,11 +14,13 @@ from rich.text import Text
 from flatnce.cli.progress import EARLY, progress_line
 from flatnce.pretrain.commands.run_status import in_brief
 from flatnce.pretrain.sweeping.sweep import SweepReport
-from flatnce.pretrain.training import TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
+
+__all__ = ["sweep_progress"]
 
 
 @contextmanager
-def showing_sweep(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
+def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
     """What to call with each line of each run, while it lasts.
 
     On a terminal the runs under way are a table on standard error; elsewhere each run has a line

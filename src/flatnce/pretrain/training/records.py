@@ -1,9 +1,11 @@
-"""What a run says of itself: its speed, its lines, its verdict, its final numbers."""
+"""Where a run's numbers go: its log, TensorBoard where installed, and whoever looks on."""
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -11,12 +13,82 @@ from torch import Tensor
 
 from flatnce.core import distributed
 from flatnce.core.diagnostics.monitor import Interval
-from flatnce.pretrain.training.finite import TrainingFailed
-from flatnce.pretrain.training.recorder import Recorder
-from flatnce.pretrain.training.training import Training
+from flatnce.pretrain.runs.log import FAILURE, RunLog
+from flatnce.pretrain.training.processes import run_lock
+from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.step import TrainingFailed
 from flatnce.pretrain.training.watch import Watcher
 
-__all__ = ["said_of"]
+__all__ = ["error_line"]
+
+Report = Callable[[Mapping[str, Any]], None]
+"""Called with each line as it is logged."""
+
+
+class Recorder:
+    """Writes each line everywhere it belongs; on processes other than the first, nowhere.
+
+    Arguments:
+        directory: The run's.
+        log: Where lines are appended; None where this process writes nothing.
+        tensorboard: Write TensorBoard's files too, if it is installed.
+        step: Where the run goes on; what TensorBoard holds after it is hidden.
+        report: Called with each line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        log: RunLog | None,
+        *,
+        tensorboard: bool = False,
+        step: int = 0,
+        report: Report | None = None,
+    ) -> None:
+        self.directory = directory
+        first = distributed.rank() == 0
+        self.log = log if first else None
+        self.report = report if first else None
+        self.board: Any = None
+        if first and tensorboard and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the run while it is written: no second process may."""
+        return nullcontext() if self.log is None else run_lock(self.directory)
+
+    def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
+        """Log one line."""
+        record = {"kind": kind, **numbers}
+        if self.log is not None:
+            self.log.log(record)
+        if self.board is not None:
+            for name, value in numbers.items():
+                if isinstance(value, int | float) and name not in ("step", "steps"):
+                    self.board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            self.board.flush()
+        if self.report is not None:
+            self.report(record)
+
+    def failure(self, said: Mapping[str, Any]) -> None:
+        """Keep why a run ended in its log. Who called it hears of it by what was raised."""
+        if self.log is not None:
+            with suppress(OSError):  # a full disk, say, is what is being raised already
+                self.log.log({"kind": FAILURE, **said})
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write the final numbers."""
+        if self.log is not None:
+            self.log.finish(results)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of open files."""
+        if self.board is not None:
+            self.board.close()
+            self.board = None
 
 
 class Clock:
@@ -49,7 +121,7 @@ class Clock:
         return speed
 
 
-class Lines:
+class LogLines:
     """A run's lines: the numbers of one travel from the device, which goes on meanwhile.
 
     Arguments:
@@ -57,7 +129,7 @@ class Lines:
         recorder: Where they go.
         clock: Of the run.
         every: Steps of a line.
-        most: Lines under way, so that the host does not run ahead of the device without bound;
+        most: LogLines under way, so that the host does not run ahead of the device without bound;
             None where it is bound otherwise.
     """
 
@@ -77,7 +149,7 @@ class Lines:
         """Let the numbers of the present step set out for the host."""
         if len(self._under_way) == self.most:
             self.tell(at_once=True)
-        sound = self.training.sentinel.sound()
+        sound = self.training.guard.sound()
         sound = sound.to("cpu", non_blocking=sound.is_cuda)
         # The interval sets out later: with it, both have arrived.
         self._under_way.append((self.training.step, sound, self.training.monitor.close()))
@@ -103,11 +175,11 @@ class Lines:
     def _numbers(self, step: int, sound: Tensor, interval: Interval) -> dict[str, Any]:
         """The means of a line, and where the run stood; stops the run if it must be."""
         training, rate = self.training, self.training.rate
-        training.sentinel.check(rate.at(step), sound)
+        training.guard.check(rate.at(step), sound)
         try:
             found = training.monitor.compute(step=step, interval=interval)
         except ValueError as error:  # on a GPU, what was flagged in a step is said here
-            raise training.sentinel.failure(rate.at(step), error) from error
+            raise training.guard.failure(rate.at(step), error) from error
         return {**position(training, step), **found, "rate": rate.at(step - 1)}
 
     def _say_verdict(self, step: int) -> None:
@@ -128,18 +200,18 @@ def position(training: Training, step: int | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def keeping_failure(training: Training, recorder: Recorder) -> Iterator[None]:
+def log_failure(training: Training, recorder: Recorder) -> Iterator[None]:
     """Let whatever ends a run be kept in its log, so that not only a terminal knew."""
     try:
         yield
     except Exception as error:
         diverged = isinstance(error, TrainingFailed)
-        said = {"message": said_of(error), "diverged": diverged, "of_steps": training.steps}
+        said = {"message": error_line(error), "diverged": diverged, "of_steps": training.steps}
         recorder.failure({**position(training), **said})
         raise
 
 
-def said_of(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """What went wrong, on one line; what is no message for users begins with its kind."""
     said = str(error).strip()
     if isinstance(error, ValueError | OSError | TrainingFailed) and said:
@@ -147,7 +219,7 @@ def said_of(error: Exception) -> str:
     return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
 
 
-def look_at(training: Training, watcher: Watcher, recorder: Recorder) -> None:
+def log_watch(training: Training, watcher: Watcher, recorder: Recorder) -> None:
     """Measure what does not come out of a batch; the first process does, the others wait."""
     if distributed.rank() == 0:
         training.watched = {**position(training), **watcher(training.learner)}
@@ -156,7 +228,7 @@ def look_at(training: Training, watcher: Watcher, recorder: Recorder) -> None:
         dist.barrier()
 
 
-def results_of(training: Training) -> Mapping[str, Any]:
+def final_results(training: Training) -> Mapping[str, Any]:
     """The final numbers."""
     history = training.monitor.history
     return {
