@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs import checkpoint as write
 from flatnce.pretrain.runs.checkpoint import (
     CheckpointError,
     DamagedCheckpoint,
@@ -220,7 +219,7 @@ def test_other_files_are_neither_read_nor_removed(tmp_path):
 @pytest.mark.parametrize("made", [True, False])
 def test_none_there_says_so(tmp_path, made):
     folder = tmp_path if made else tmp_path / "nowhere"
-    with pytest.raises(NoCheckpoint, match="holds no checkpoint"):
+    with pytest.raises(NoCheckpoint, match="has no checkpoint"):
         checkpoint.load(folder)
     assert checkpoint.steps(folder) == []
 
@@ -397,7 +396,7 @@ def test_bad_arguments_are_named(tmp_path, options, message):
 
 def full_disk(name: str):
     """A write that fails half-way through a file."""
-    whole = write._write_file
+    whole = checkpoint._write_file
 
     def fail(path: Path, content: bytes) -> None:
         if path.name != name:
@@ -411,7 +410,7 @@ def full_disk(name: str):
 @every_file
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name):
     save(tmp_path, 1, keep=1)
-    monkeypatch.setattr(write, "_write_file", full_disk(name))
+    monkeypatch.setattr(checkpoint, "_write_file", full_disk(name))
     with pytest.raises(
         CheckpointError, match=r"disk is full; the checkpoint of step 1 is as it w"
     ):
@@ -425,7 +424,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name)
 
 def test_a_full_disk_while_replacing_leaves_the_one_to_be_replaced(tmp_path, monkeypatch):
     save(tmp_path, 1, value=5.0)
-    monkeypatch.setattr(write, "_write_file", full_disk("state.pt"))
+    monkeypatch.setattr(checkpoint, "_write_file", full_disk("state.pt"))
     with pytest.raises(CheckpointError) as found:
         save(tmp_path, 1, value=6.0)
     assert found.value.errno == errno.ENOSPC
@@ -433,7 +432,7 @@ def test_a_full_disk_while_replacing_leaves_the_one_to_be_replaced(tmp_path, mon
 
 
 def test_a_full_disk_at_the_first_checkpoint_says_that_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "_write_file", full_disk("state.pt"))
+    monkeypatch.setattr(checkpoint, "_write_file", full_disk("state.pt"))
     with pytest.raises(CheckpointError, match=r"there is none yet\. Free space"):
         save(tmp_path, 1)
 
@@ -449,7 +448,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     save(tmp_path, 1)
-    monkeypatch.setattr(write, "_write_file", interrupted)
+    monkeypatch.setattr(checkpoint, "_write_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, 2)
     assert checkpoint.steps(tmp_path) == [1] and not hidden(tmp_path)
@@ -470,14 +469,13 @@ def test_everything_is_forced_to_the_disk_before_it_gets_its_name(tmp_path, monk
 KILLED = """
 import os, signal, sys, torch
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.checkpoint import write
-whole = write._write_file
+whole = checkpoint._write_file
 def killed(path, content):
     if path.name == "state.pt":
         path.write_bytes(content[:10])
         os.kill(os.getpid(), signal.SIGKILL)
     whole(path, content)
-write._write_file = killed
+checkpoint._write_file = killed
 checkpoint.save(sys.argv[1], 2, {"w": torch.ones(3)}, {})
 """
 
@@ -512,7 +510,7 @@ def test_a_removal_cut_short_leaves_no_half_checkpoint(tmp_path):
 
 def test_two_writers_wait_for_each_other(tmp_path, monkeypatch):
     inside, most = [], []
-    whole = write._write_file
+    whole = checkpoint._write_file
 
     def watched(path: Path, content: bytes) -> None:
         inside.append(path.parent)
@@ -520,7 +518,7 @@ def test_two_writers_wait_for_each_other(tmp_path, monkeypatch):
         whole(path, content)
         inside.remove(path.parent)
 
-    monkeypatch.setattr(write, "_write_file", watched)
+    monkeypatch.setattr(checkpoint, "_write_file", watched)
     writers = [threading.Thread(target=save, args=(tmp_path, 7)) for _ in range(4)]
     for thread in writers:
         thread.start()
@@ -533,7 +531,7 @@ def test_two_writers_wait_for_each_other(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("age", "stays"), [(0.0, True), (2 * 3600.0, False)])
 def test_without_locks_only_what_has_been_still_for_long_goes(tmp_path, monkeypatch, age, stays):
-    monkeypatch.setattr(layout, "fcntl", None)
+    monkeypatch.setattr(checkpoint, "fcntl", None)
     leftover = tmp_path / ".step-000000001.abcd.partial"
     leftover.mkdir()
     (leftover / "state.pt").write_bytes(b"")
@@ -549,15 +547,15 @@ def test_a_file_system_that_refuses_locks_is_no_hindrance(tmp_path, monkeypatch)
     def refused(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(checkpoint.fcntl, "flock", refused)
     save(tmp_path, 2)
     assert checkpoint.load(tmp_path).step == 2
 
 
 def test_without_safetensors_it_says_what_to_install(tmp_path, monkeypatch):
     def without(module: str):
-        raise ImportError(f"No module named {module!r}")
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(layout, "import_module", without)
+    monkeypatch.setattr("flatnce.extras.import_module", without)
     with pytest.raises(ImportError, match=r"pip install 'flatnce\[train\]'"):
         save(tmp_path, 1)

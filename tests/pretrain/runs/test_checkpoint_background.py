@@ -12,8 +12,6 @@ import torch
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.data import load
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs import checkpoint as layout
-from flatnce.pretrain.runs import checkpoint as write
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
 from flatnce.pretrain.training.step import NonFiniteGuard
@@ -24,13 +22,13 @@ pytest.importorskip("safetensors", reason="the train extra is not installed")
 @pytest.fixture
 def held(monkeypatch):
     """Writing waits until it is let go, before anything is looked at."""
-    go, whole = threading.Event(), write.Prepared.write
+    go, whole = threading.Event(), checkpoint._Prepared.write
 
     def patient(self, directory):
         assert go.wait(20)
         return whole(self, directory)
 
-    monkeypatch.setattr(write.Prepared, "write", patient)
+    monkeypatch.setattr(checkpoint._Prepared, "write", patient)
     yield go
     go.set()
 
@@ -121,14 +119,14 @@ def test_who_is_interrupted_while_waiting_can_wait_again(tmp_path, held):
 
 def test_who_inherits_the_file_of_the_lock_does_not_hold_the_lock(tmp_path, monkeypatch):
     """As a process does that is forked while a checkpoint is written."""
-    inherited, whole = [], layout._locked
+    inherited, whole = [], checkpoint._locked
 
     def forked(file):
         inherited.append(os.dup(file))
         return whole(file)
 
-    monkeypatch.setattr(layout, "_locked", forked)
-    with layout.writer(tmp_path):
+    monkeypatch.setattr(checkpoint, "_locked", forked)
+    with checkpoint._only_writer(tmp_path):
         pass
     saved = threading.Thread(target=checkpoint.save, args=(tmp_path, 1, {}, {}), daemon=True)
     saved.start()
@@ -161,7 +159,7 @@ HALF = 7
 
 
 def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
-    later, seen, whole = threading.Event(), [], write.Prepared.write
+    later, seen, whole = threading.Event(), [], checkpoint._Prepared.write
 
     def report(line):
         if line["kind"] == "train" and line["step"] > HALF:
@@ -173,7 +171,7 @@ def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
         return whole(self, directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr(write.Prepared, "write", patient)
+        patch.setattr(checkpoint._Prepared, "write", patient)
         outcome = train(SHORT, tmp_path / "run", report=report)
     assert seen == [True], "the run waited for the disk"
     assert outcome.finished and checkpoint.steps(tmp_path / "run" / "checkpoints") == [0, 7, 14]
@@ -195,7 +193,7 @@ def _at_once(self, *arguments, **options):
 
 @pytest.mark.parametrize("step", [HALF, 2 * HALF])
 def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch, step):
-    failed, whole, steps = threading.Event(), write.Prepared.write, []
+    failed, whole, steps = threading.Event(), checkpoint._Prepared.write, []
 
     def sometimes(self, directory):
         if self.step == step:
@@ -208,7 +206,7 @@ def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch,
         if line["step"] > step:
             assert failed.wait(20)
 
-    monkeypatch.setattr(write.Prepared, "write", sometimes)
+    monkeypatch.setattr(checkpoint._Prepared, "write", sometimes)
     with pytest.raises(OSError, match="No space left"):
         train(SHORT, tmp_path / "run", report=report)
     assert steps[-1] < 2 * HALF or step == 2 * HALF
@@ -223,7 +221,7 @@ def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkey
         raise kind("lost")
 
     training = Training(SHORT, tmp_path / "run", torch.device("cpu"))
-    monkeypatch.setattr(write.Prepared, "write", lost)
+    monkeypatch.setattr(checkpoint._Prepared, "write", lost)
     with pytest.raises(KeyboardInterrupt) as found, training.all_saved():
         training.save(wait=False)
         raise KeyboardInterrupt
@@ -250,13 +248,13 @@ def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):
         data=str(tmp_path / "pictures"), batch_size=8, device="cpu", tensorboard=False, workers=0
     )
     training = Training(config, tmp_path / "run", torch.device("cpu"))
-    whole = write.Prepared.write
+    whole = checkpoint._Prepared.write
 
     def slow(self, directory):
         time.sleep(0.3)
         return whole(self, directory)
 
-    monkeypatch.setattr(write.Prepared, "write", slow)
+    monkeypatch.setattr(checkpoint._Prepared, "write", slow)
     training.save(wait=False)
     other = Training(SHORT, tmp_path / "other", torch.device("cpu"))  # of the same process
     other.save(wait=False)

@@ -1,4 +1,16 @@
-"""What a folder of checkpoints looks like, what can be wrong with it, and who may write to it."""
+"""Checkpoints: written atomically, verified when read, loaded without running code.
+
+A checkpoint is a folder of plain files::
+
+    checkpoints/
+      step-000000500/
+        weights.safetensors    the model's state dict
+        state.pt               everything else: optimizer, schedule, random states, position
+        manifest.json          format_version, step, size and SHA-256 of each file
+      step-000001000/
+
+Names that begin with a dot belong to a writer: its lock, and temporary folders.
+"""
 
 import errno
 import hashlib
@@ -14,7 +26,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,23 +34,31 @@ import torch
 from torch import Tensor, nn
 
 from flatnce import __version__
-
+from flatnce.extras import needed
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where writers are told apart by age
+except ImportError:  # on Windows stale writers are recognised by age
     fcntl = None  # type: ignore[assignment]
 
 
 FORMAT_VERSION = 1
-"""Raised when a reader of the former layout would misread the new one."""
+"""Increased when an older reader would misread the new layout."""
 
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
 
 _NAME = re.compile(r"step-(\d{9,})")
 _PARTIAL, _REPLACED, _LOCK = ".partial", ".replaced", ".lock"
 _DEAD_AFTER = 3600.0
-"""Seconds without a byte after which a writer counts as dead where files cannot be locked."""
+"""Seconds without a write after which a writer counts as dead where files cannot be locked."""
+
+
+def _folder(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:09d}"
+
+
+def _safetensors() -> ModuleType:
+    return needed("safetensors.torch", "checkpoints", extra="train")
 
 
 class CheckpointError(OSError):
@@ -47,7 +66,7 @@ class CheckpointError(OSError):
 
 
 class NoCheckpoint(CheckpointError):
-    """There is no checkpoint, or none of the step asked for."""
+    """There is no checkpoint, or none of the requested step."""
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -58,33 +77,8 @@ class NewerCheckpoint(CheckpointError):
     """A checkpoint was written in a format that this version does not know."""
 
 
-def folder_of(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return directory / f"step-{step:09d}"
-
-
-def temporary_folder(directory: Path, step: int) -> Path:
-    """A new folder beside the checkpoints, that nobody takes for one."""
-    folder = directory / f".step-{step:09d}.{secrets.token_hex(4)}{_PARTIAL}"
-    folder.mkdir()
-    return folder
-
-
-def safetensors() -> ModuleType:
-    """The library for the weights, which only the train extra installs."""
-    try:
-        return import_module("safetensors.torch")
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "checkpoints need safetensors, which is not installed: pip install 'flatnce[train]'",
-            name="safetensors",
-        ) from error
-
-
 def steps(directory: str | Path) -> list[int]:
-    """The steps that have a checkpoint, first to last; empty where there is none.
-
-    What a writer left unfinished is not among them.
+    """The steps that have a complete checkpoint, in increasing order.
 
     Arguments:
         directory: The folder of checkpoints.
@@ -92,65 +86,65 @@ def steps(directory: str | Path) -> list[int]:
     place = Path(directory)
     if not place.is_dir():
         return []
-    settle(place)
+    _restore_replaced(place)
     found = [(_NAME.fullmatch(entry.name), entry) for entry in place.iterdir()]
     return sorted(int(match[1]) for match, entry in found if match and entry.is_dir())
 
 
-def settle(directory: Path) -> None:
-    """Put back a checkpoint whose replacement never arrived, its writer having died."""
+def _restore_replaced(directory: Path) -> None:
+    """Restore a checkpoint whose writer died while replacing it."""
     for aside in directory.glob(f".step-*{_REPLACED}"):
         place = directory / aside.name[1 : -len(_REPLACED)]
-        # Others may do the same at this moment; a folder that is not empty is never replaced.
+        # Another process may do the same now; a non-empty folder is never replaced.
         with suppress(OSError):
             if not place.exists():
                 os.rename(aside, place)
 
 
-def discard(folder: Path) -> None:
-    """Remove a checkpoint, all or nothing: it loses its name first."""
+def _discard(folder: Path) -> None:
+    """Remove a checkpoint atomically: rename it first."""
     hidden = folder.with_name(f".{folder.name}.discarded{_PARTIAL}")
     shutil.rmtree(hidden, ignore_errors=True)
     os.rename(folder, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def put_in_place(temporary: Path, folder: Path) -> None:
-    """Give a complete checkpoint its name, over an older one of the same step if need be."""
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename a complete checkpoint to its final name, replacing one of the same step."""
     aside = folder.with_name(f".{folder.name}{_REPLACED}")
     while True:
         if folder.exists():
-            # A folder cannot be replaced in one step. Between these two renames the older one
-            # has another name, under which `settle` finds it.
+            # A folder cannot be replaced atomically. Between these two renames the old one has
+            # another name, under which `_restore_replaced` finds it.
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(folder, aside)
         try:
             os.rename(temporary, folder)
             break
         except OSError:
-            if not folder.exists():  # else a reader has just settled it: once more
+            if not folder.exists():  # else a reader has just restored it: try again
                 raise
     shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
-def writer(directory: Path) -> Iterator[None]:
-    """Be the only writer, and clear away what dead ones left.
+def _only_writer(directory: Path) -> Iterator[None]:
+    """Hold the writer's lock, and remove what dead writers left.
 
-    The lock is the system's: it ends with the process that holds it, however that ends. A second
-    living writer waits. Where files cannot be locked, only what has been still for an hour goes.
+    The lock ends with the process that holds it. A second writer waits. Where files cannot be
+    locked, only folders without a write for an hour are removed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK).open("a") as lock:
         alone = _locked(lock.fileno())
-        settle(directory)
+        _restore_replaced(directory)
         for leftover in directory.glob(f".step-*{_PARTIAL}"):
             if alone or time.time() - _last_touched(leftover) > _DEAD_AFTER:
                 shutil.rmtree(leftover, ignore_errors=True)
         try:
             yield
         finally:
-            if alone:  # a process forked meanwhile holds the file too, and would keep the lock
+            if alone:  # a process forked meanwhile holds the file too and would keep the lock
                 fcntl.flock(lock.fileno(), fcntl.LOCK_UN)
 
 
@@ -167,17 +161,17 @@ def _locked(file: int) -> bool:
 def _last_touched(folder: Path) -> float:
     touched = [0.0]
     for entry in (folder, *folder.glob("*")):
-        with suppress(OSError):  # a living writer may take it away meanwhile
+        with suppress(OSError):  # another writer may remove it meanwhile
             touched.append(entry.stat().st_mtime)
     return max(touched)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint, read back; every tensor is on the CPU.
+    """A checkpoint that was read; every tensor is on the CPU.
 
     Arguments:
-        folder: Where it lies.
+        folder: Its folder.
         step: Steps done when it was written.
         weights: The model's state dict.
         state: Everything else.
@@ -189,12 +183,12 @@ class Checkpoint:
     state: dict[str, Any]
 
     def restore(self, module: nn.Module, prefix: str = "") -> None:
-        """Copy the weights into a module, on whatever device it is.
+        """Copy the weights into a module on any device.
 
         Arguments:
             module: A module built like the one that was saved.
-            prefix: Take only the weights whose names begin so, for a part of the saved model:
-                ``"encoder."`` for the encoder of a learner.
+            prefix: Use only the weights whose names start with this: ``"encoder."`` for the
+                encoder of a learner.
         """
         mine = {
             name.removeprefix(prefix): tensor
@@ -214,25 +208,24 @@ class Checkpoint:
 
 
 def load(directory: str | Path, step: int | None = None) -> Checkpoint:
-    """Read a checkpoint, the newest unless a step is named.
+    """Read a checkpoint, by default the newest.
 
-    Sizes and checksums are compared with the manifest before anything is parsed. They find damage
-    and careless edits; who rewrites the manifest too is not found, but still cannot make
-    this function run code.
+    Sizes and checksums are compared with the manifest before anything is parsed, and no code is
+    run. An edit that also rewrites the manifest is not detected.
 
     Arguments:
         directory: The folder of checkpoints.
-        step: Which one.
+        step: The step to read.
     """
     place = Path(directory)
     there = steps(place)
     if not there:
-        raise NoCheckpoint(f"{place} holds no checkpoint; name the folder of a run's")
+        raise NoCheckpoint(f"{place} has no checkpoint; give the checkpoints folder of a run")
     if step is not None and step not in there:
         listed = ", ".join(map(str, there))
         raise NoCheckpoint(f"{place} has no checkpoint of step {step}; it has {listed}")
     chosen = there[-1] if step is None else step
-    folder = folder_of(place, chosen)
+    folder = _folder(place, chosen)
     try:
         return _read(folder, chosen)
     except DamagedCheckpoint as error:
@@ -242,44 +235,41 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
 
 
 def _read(folder: Path, step: int) -> Checkpoint:
-    library = safetensors()
-    from safetensors import SafetensorError  # after the line that says what to install
+    library = _safetensors()
+    from safetensors import SafetensorError  # after the check that says what to install
 
     files = _manifest(folder, step)
     weights, state = (_content(folder / name, files[name]) for name in files)
     try:
-        tensors = dict(sorted(library.load(weights).items()))  # its own order is random
+        tensors = dict(sorted(library.load(weights).items()))  # safetensors gives any order
         plain = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise DamagedCheckpoint(
-            f"{folder} holds something else than plain data and tensors, which is not read "
+            f"{folder} contains something other than plain data and tensors, which is not read "
             f"({type(error).__name__})"
         ) from error
     return Checkpoint(folder, step, tensors, plain)
 
 
 def _manifest(folder: Path, step: int) -> dict[str, dict[str, Any]]:
-    """What each file must be, weights first; refuses a format of a later version."""
+    """Expected size and checksum per file, weights first; refuses a newer format."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
         version = manifest["format_version"]
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{path} is missing") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path} is cut short or changed") from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise NewerCheckpoint(
-            f"{folder} has format_version {version}, this flatnce reads up to "
-            f"{FORMAT_VERSION}; upgrade flatnce (it was written by "
-            f"{manifest.get('flatnce', 'an unknown version')})"
-        )
-    try:
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise NewerCheckpoint(
+                f"{folder} has format_version {version}, this flatnce reads up to "
+                f"{FORMAT_VERSION}; upgrade flatnce (it was written by "
+                f"{manifest.get('flatnce', 'an unknown version')})"
+            )
         files = {name: manifest["files"][name] for name in (WEIGHTS, STATE)}
         whole = manifest["step"] == step and all(
             {"bytes", "sha256"} <= {*f} for f in files.values()
         )
-    except (KeyError, TypeError) as error:
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"{path} is missing") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpoint(f"{path} is cut short or changed") from error
     if not whole:
         raise DamagedCheckpoint(f"{path} is cut short or changed")
@@ -303,7 +293,7 @@ def _content(path: Path, expected: dict[str, Any]) -> bytes:
 
 
 def _differences(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> list[str]:
-    """What keeps one state dict from another, in words: shapes first, they say most."""
+    """Differences of two state dicts in words, shapes first."""
     shapes = [
         f"{name} is {tuple(mine[name].shape)} there and {tuple(theirs[name].shape)} here"
         for name in theirs
@@ -325,24 +315,22 @@ def save(
     *,
     keep: int | None = 3,
 ) -> Path:
-    """Write the checkpoint of a step, all or nothing, and return its folder.
+    """Write the checkpoint of a step atomically and return its folder.
 
-    The files go to a temporary folder, are forced to the disk, and get their name by a rename, so
-    a crash, a kill or a full disk at any moment leaves the earlier checkpoints as they were. Only
-    then are the oldest removed. One process of a run writes; two wait for each other.
+    The files are written to a temporary folder, synced to the disk, and renamed, so a crash, a
+    kill or a full disk leaves the earlier checkpoints unchanged. The oldest are removed afterwards.
 
     Limits:
-        A checkpoint of a step earlier than one already there is refused: it would begin another
-        history beside the first, and :func:`load` could not tell which to go on with. See
-        :func:`rewind`.
+        A checkpoint of a step earlier than an existing one is refused, because :func:`load` could
+        not tell the two histories apart. See :func:`rewind`.
 
     Arguments:
-        directory: The folder of checkpoints; made, with its parents.
+        directory: The folder of checkpoints; created with its parents.
         step: Steps done so far. A checkpoint of the same step is replaced.
-        weights: The model's state dict. Written as safetensors, which other tools read.
-        state: Everything else, in plain data (numbers, strings, None, lists, tuples,
-            dictionaries) and tensors: what can be read back without running code.
-        keep: How many checkpoints stay, the newest; None keeps all.
+        weights: The model's state dict, written as safetensors.
+        state: Everything else: plain data (numbers, strings, None, lists, tuples, dictionaries)
+            and tensors, which can be read without running code.
+        keep: Number of newest checkpoints to keep; None keeps all.
 
     Examples:
         >>> import tempfile, torch
@@ -355,19 +343,12 @@ def save(
         >>> found.step, found.state
         (10, {'seed': 0})
     """
-    return prepare(step, weights, state, keep=keep).write(directory)
+    return _prepare(step, weights, state, keep=keep).write(directory)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What a checkpoint will hold, on the host and ready to be written.
-
-    Arguments:
-        step: As in :func:`save`.
-        weights: By name.
-        state: In plain data.
-        keep: As in :func:`save`.
-    """
+class _Prepared:
+    """The contents of a checkpoint in host memory, ready to be written."""
 
     step: int
     weights: dict[str, Tensor]
@@ -375,16 +356,18 @@ class Prepared:
     keep: int | None
 
     def write(self, directory: str | Path) -> Path:
-        """Write it, as :func:`save` does, and return its folder."""
+        """Write the files and return their folder."""
         place = Path(directory)
-        weights = safetensors().save(self.weights, metadata={"format": "pt"})
-        files = {WEIGHTS: weights, STATE: _state_bytes(self.state)}
+        weights = _safetensors().save(self.weights, metadata={"format": "pt"})
+        buffer = io.BytesIO()
+        torch.save(self.state, buffer)
+        files = {WEIGHTS: weights, STATE: buffer.getvalue()}
         try:
-            with writer(place):
+            with _only_writer(place):
                 _refuse_another_history(place, self.step)
                 folder = _write(place, self.step, files)
                 for old in steps(place)[: -self.keep if self.keep else 0]:
-                    discard(folder_of(place, old))
+                    _discard(_folder(place, old))
         except OSError as error:
             failure = CheckpointError(_not_written(place, self.step, error))
             failure.errno = error.errno
@@ -392,52 +375,52 @@ class Prepared:
         return folder
 
 
-def prepare(
+def _prepare(
     step: int,
     weights: Mapping[str, Tensor],
     state: Mapping[str, Any],
     *,
     keep: int | None = 3,
     copy: bool = False,
-) -> Prepared:
-    """Bring what a checkpoint will hold to the host; refuses what it cannot hold."""
+) -> _Prepared:
+    """Copy the contents of a checkpoint to the host; refuses what cannot be stored."""
     if not isinstance(step, int) or step < 0:
         raise ValueError(f"step={step!r} must be a whole number of at least 0")
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
-    safetensors()  # says what to install before anything is copied
+    _safetensors()  # fail before anything is copied
     portable = _portable(state, "state", copy)
-    return Prepared(step, _plain_weights(weights, copy), portable, keep)
+    return _Prepared(step, _plain_weights(weights, copy), portable, keep)
 
 
 def rewind(directory: str | Path, step: int) -> None:
-    """Give up every checkpoint after a step, to go on from there.
+    """Remove every checkpoint after a step, to continue from there.
 
     Arguments:
         directory: The folder of checkpoints.
-        step: The last step that stays.
+        step: The last step to keep.
     """
     place = Path(directory)
     if not place.is_dir():
         return
-    with writer(place):
+    with _only_writer(place):
         for later in steps(place):
             if later > step:
-                discard(folder_of(place, later))
+                _discard(_folder(place, later))
 
 
 def _refuse_another_history(directory: Path, step: int) -> None:
     later = [there for there in steps(directory) if there > step]
     if later:
         raise ValueError(
-            f"step={step} is earlier than the checkpoint of step {later[-1]} in {directory}; go "
-            f"on from that one, or give it up with flatnce.pretrain.runs.checkpoint.rewind(directory, {step})"
+            f"step={step} is earlier than the checkpoint of step {later[-1]} in {directory}; "
+            f"continue from that one, or remove it with checkpoint.rewind(directory, {step})"
         )
 
 
 def _write(directory: Path, step: int, files: dict[str, bytes]) -> Path:
-    """Write the files and the manifest to a temporary folder, then give it its name."""
-    folder = folder_of(directory, step)
+    """Write the files and the manifest to a temporary folder, then rename it."""
+    folder = _folder(directory, step)
     manifest = {
         "format_version": FORMAT_VERSION,
         "flatnce": __version__,
@@ -448,14 +431,15 @@ def _write(directory: Path, step: int, files: dict[str, bytes]) -> Path:
         },
     }
     text = json.dumps(manifest, indent=1) + "\n"
-    temporary = temporary_folder(directory, step)
+    temporary = directory / f".step-{step:09d}.{secrets.token_hex(4)}{_PARTIAL}"
+    temporary.mkdir()
     try:
         for name, content in {**files, MANIFEST: text.encode()}.items():
             _write_file(temporary / name, content)
-        _force(temporary)
-        put_in_place(temporary, folder)
-        _force(directory)
-    except BaseException:  # an interrupt, too, leaves nothing behind
+        _sync_folder(temporary)
+        _put_in_place(temporary, folder)
+        _sync_folder(directory)
+    except BaseException:  # interrupts included
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return folder
@@ -468,8 +452,8 @@ def _write_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _force(folder: Path) -> None:
-    """Force a folder's entries to the disk, where the system knows how."""
+def _sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to the disk, where the system supports it."""
     if os.name == "nt":
         return
     file = os.open(folder, os.O_RDONLY)
@@ -489,24 +473,18 @@ def _plain_weights(weights: Mapping[str, Tensor], copy: bool) -> dict[str, Tenso
                 "name, and the rest in state"
             )
         plain = tensor.detach().to("cpu", copy=copy).contiguous()
-        # Tied weights share memory, which safetensors refuses; each name gets its own values.
+        # Tied weights share memory, which safetensors refuses: copy them.
         address = plain.untyped_storage().data_ptr()
         ready[name] = plain.clone() if address in seen else plain
         seen.add(address)
     return ready
 
 
-def _state_bytes(state: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
-
-
 def _portable(value: Any, place: str, copy: bool) -> Any:
-    """The value in plain data and CPU tensors; refuses what only code could bring back."""
+    """The value as plain data and CPU tensors; refuses anything that needs code to load."""
     if isinstance(value, Tensor):
         tensor = value.detach().to("cpu", copy=copy)
-        # A view would drag the whole tensor behind it into the file.
+        # A view would write its whole storage to the file.
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
         return tensor if whole else tensor.clone()
     if isinstance(value, Mapping):
@@ -527,7 +505,7 @@ def _portable(value: Any, place: str, copy: bool) -> Any:
 
 def _not_written(directory: Path, step: int, error: OSError) -> str:
     there = steps(directory)
-    kept = f"the checkpoint of step {there[-1]} is as it was" if there else "there is none yet"
+    kept = f"the checkpoint of step {there[-1]} is unchanged" if there else "there is none yet"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     why = "the disk is full" if full else str(error)
     remedy = "free space" if full else "check that the folder can be written to"
@@ -538,10 +516,10 @@ def _not_written(directory: Path, step: int, error: OSError) -> str:
 
 
 class Writer:
-    """Writes one checkpoint at a time in a thread of its own.
+    """Writes one checkpoint at a time in a background thread, while training continues.
 
-    One that could not be written is raised by the next call of any method, so the last call should
-    be of :meth:`wait`.
+    A failed write is raised by the next call of :meth:`save`, :meth:`check` or :meth:`wait`, so
+    call :meth:`wait` last.
 
     Examples:
         >>> import tempfile, torch
@@ -569,21 +547,19 @@ class Writer:
         *,
         keep: int | None = 3,
     ) -> None:
-        """As :func:`flatnce.pretrain.runs.checkpoint.save`; returns when everything is copied.
-
-        Waits first for the one before.
+        """Like :func:`save`, but returns once everything is copied; waits for the one before.
 
         Arguments:
-            directory: As there.
-            step: As there.
-            weights: As there.
-            state: As there.
-            keep: As there.
+            directory: The folder of checkpoints.
+            step: Steps done so far.
+            weights: The model's state dict.
+            state: Everything else.
+            keep: Number of newest checkpoints to keep.
         """
         self.wait()
-        prepared = prepare(step, weights, state, keep=keep, copy=True)
+        prepared = _prepare(step, weights, state, keep=keep, copy=True)
         work = (prepared, Path(directory))
-        # Not a daemon: an interpreter that ends waits until the files are whole.
+        # Not a daemon thread: the interpreter waits until the files are complete.
         thread = threading.Thread(target=self._write, args=work, name=f"checkpoint of {step}")
         self._done.clear()
         try:
@@ -592,29 +568,29 @@ class Writer:
             self._write(*work)
 
     def check(self) -> None:
-        """Raise what went wrong so far; does not wait."""
+        """Raise the failure of an earlier write; does not wait."""
         if self._failure is None:
             return
         failure, self._failure = self._failure, None
         try:
             raise failure
         finally:
-            del failure  # its trace holds this frame, and with it all that was to be written
+            del failure  # its traceback refers to this frame and to the data written
 
     def settle(self) -> None:
-        """Wait until nothing is under way; what went wrong is left to the next call."""
-        # Not by `join`: an interrupted one takes the thread for ended (until Python 3.13).
+        """Wait until no write is in progress; a failure is left to the next call."""
+        # Not `join`: an interrupted join marks the thread as ended (until Python 3.13).
         self._done.wait()
 
     def wait(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no write is in progress, and raise its failure."""
         self.settle()
         self.check()
 
-    def _write(self, prepared: Prepared, directory: Path) -> None:
+    def _write(self, prepared: _Prepared, directory: Path) -> None:
         try:
             prepared.write(directory)
-        except BaseException as error:  # raised where somebody listens
+        except BaseException as error:  # raised by the next call
             self._failure = error
         finally:
             self._done.set()
