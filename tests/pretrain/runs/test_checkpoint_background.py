@@ -74,7 +74,7 @@ def test_what_could_not_be_written_is_raised_once_by_the_next_call(tmp_path, mon
     writer.save(tmp_path, 1, {}, {})
     writer.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(write, "_write_file", full)
+        patch.setattr(checkpoint, "_write_file", full)
         writer.save(tmp_path, 2, {}, {})
         writer.settle()
     arguments = (tmp_path, 3, {}, {}) if call == "save" else ()

@@ -195,7 +195,7 @@ def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps
 def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     from flatnce.pretrain.runs import checkpoint as write
 
-    original, written = write._write_file, []
+    original, written = checkpoint._write_file, []
 
     def full(path, content):
         written.append(path)
@@ -203,7 +203,7 @@ def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monke
             raise OSError(errno.ENOSPC, "No space left on device")
         original(path, content)
 
-    monkeypatch.setattr(write, "_write_file", full)
+    monkeypatch.setattr(checkpoint, "_write_file", full)
     with pytest.raises(CheckpointError, match=r"the disk is full.*as it was"):
         train(config_of(), tmp_path / "run")
     monkeypatch.undo()
