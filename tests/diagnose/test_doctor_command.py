@@ -89,7 +89,7 @@ run([])
 @pytest.mark.parametrize(
     "arguments, code, words",
     [
-        (["none.npz"], 1, "none.npz is not there"),
+        (["none.npz"], 1, "none.npz does not exist"),
         (["frist"], 2, "is no run directory"),
         (["--temperature", "0.1"], 2, "--temperature 0.1 is for embeddings"),
         (["--batch-size", "8"], 2, "--batch-size 8 is for embeddings"),

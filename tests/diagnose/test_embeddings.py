@@ -11,10 +11,15 @@ from torch.nn.functional import normalize
 import flatnce
 from flatnce import functional as F
 from flatnce.diagnose import KINDS, Diagnosis, Finding, doctor, measures, read_embeddings
-from flatnce.diagnose.archive import DamagedArchive
-from flatnce.diagnose.measures import MOST_SEARCHED, MOST_TOGETHER, Case, record_of
-from flatnce.diagnose.neighbours import look_around
-from flatnce.diagnose.precision import survival
+from flatnce.diagnose.embeddings import DamagedArchive
+from flatnce.diagnose.measures import (
+    MOST_SEARCHED,
+    MOST_TOGETHER,
+    Case,
+    look_around,
+    record_of,
+    survival,
+)
 from forked import run_forked
 
 
@@ -48,7 +53,7 @@ def test_saturation_tells_how_many_negatives_would_cure_it():
     found = doctor(z1, z2, temperature=0.1, objective="InfoNCE")
     assert found.kinds == ("saturated",)
     assert "InfoNCE scales" in found.findings[0].evidence
-    assert "negatives a row" in found.findings[0].evidence
+    assert "negatives per row" in found.findings[0].evidence
     assert "FlatNCE" in found.findings[0].remedies[0]
     # The gap grows by the log of how many times more negatives there are; at 0 the gain is 0.5.
     gap = F.contrast_of(F.two_view(z1, z2), 0.1).margin.mean()
@@ -388,7 +393,7 @@ def test_types_that_torch_does_not_combine_are_refused():
 def test_the_batch_that_was_taken_for_granted_is_said_with_its_negatives():
     z1, z2 = pair(64, cosine=0.95)
     found = doctor(z1, z2, temperature=0.05)
-    assert "64 samples as one batch, 126 negatives a row" in found.findings[0].evidence
+    assert "64 samples as one batch, 126 negatives per row" in found.findings[0].evidence
     reason = next(reason for reason in found.unknown if "batch size" in reason)
     assert "all 64 samples" in reason and "126 negatives" in reason and "--batch-size" in reason
     given = doctor(z1, z2, temperature=0.05, batch_size=64)

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from flatnce.core.diagnostics import verdict_on
-from flatnce.diagnose import Diagnosis, examine, examine_installation, installation, runs
-from flatnce.diagnose.board import examine_board
-from flatnce.diagnose.curves import curve_findings
-from flatnce.diagnose.records import FEW_NEGATIVES, findings_on, verdicts_on
-from flatnce.diagnose.runs import examine_run
+from flatnce.core.diagnostics.verdict import verdicts_on
+from flatnce.diagnose import Diagnosis, examine, examine_installation, installation, records
+from flatnce.diagnose.records import curve_findings, examine_board, examine_run
+from flatnce.diagnose.rules import FEW_NEGATIVES, findings_on
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
 
@@ -183,7 +182,7 @@ def test_a_folder_with_another_programs_config_is_read_as_tensorboards(tmp_path)
 
 def test_a_folder_with_another_programs_config_alone_is_said_to_be_no_run(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.json that is no run's, and no event file"):
+    with pytest.raises(ValueError, match=r"config\.json that is not a run's, and no event file"):
         examine(tmp_path)
 
 
@@ -301,7 +300,7 @@ def test_a_trained_run_is_embedded_too(tmp_path):
     assert set(found.kinds) & {"duplicates", "identical views"} == set()
 
 
-def test_what_an_encoder_sorts_by_class_is_no_fault_of_a_run(tmp_path, monkeypatch):
+def test_labels_of_a_run_are_not_used(monkeypatch):
     """Labels of a run are for evaluation; only those that a caller gives mean sameness."""
     given = {}
 
@@ -309,12 +308,9 @@ def test_what_an_encoder_sorts_by_class_is_no_fault_of_a_run(tmp_path, monkeypat
         given.update(options)
         return Diagnosis("embeddings")
 
-    monkeypatch.setattr(runs, "doctor", listening)
-    monkeypatch.setattr(runs, "_views", lambda run, images: (torch.ones(8, 2), torch.ones(8, 2)))
-    monkeypatch.setattr(
-        runs, "trained", lambda place, device: SimpleNamespace(config=preset("digits"))
-    )
-    runs._embedded(tmp_path, "cpu", 8, {"temperature": 0.3}, "FlatNCE")
+    monkeypatch.setattr(records, "doctor", listening)
+    views = torch.ones(8, 2), torch.ones(8, 2)
+    records._of_views(preset("digits"), *views, {"temperature": 0.3}, "FlatNCE")
     assert "labels" not in given and given["temperature"] == 0.3 and given["batch_size"] == 8
 
 

@@ -1,50 +1,34 @@
 """The doctor: what is wrong with embeddings, a run, a folder of curves or an installation.
 
-:func:`doctor` looks at embeddings; :func:`examine` at whatever a path names. Both answer with a
+:func:`doctor` examines embeddings; :func:`examine` whatever a path names. Both return a
 :class:`Diagnosis`: a verdict, findings with evidence and remedies in order, the numbers, and what
-could not be known. The rules on numbers are those of :mod:`flatnce.core.diagnostics`; what is added
-here is what only embeddings show.
-
-The package is not called ``doctor``, so that importing a part of it never puts a module in the
-place of the function ``flatnce.doctor``. Its names are imported when first touched: whoever has
-a broken torch wants to hear it from :func:`examine_installation`, not from an import.
+could not be known. The package is not called ``doctor``, so that importing a part of it never
+replaces the function ``flatnce.doctor``. Names are imported when first used:
+:func:`examine_installation` must also run with a torch that cannot be imported.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flatnce.diagnose.archive import read_embeddings
-    from flatnce.diagnose.embeddings import doctor
-    from flatnce.diagnose.examination import examine
-    from flatnce.diagnose.findings import KINDS, Diagnosis, Finding
-    from flatnce.diagnose.installation import examine_installation
+    from flatnce.diagnose.embeddings import doctor as doctor
+    from flatnce.diagnose.embeddings import read_embeddings as read_embeddings
+    from flatnce.diagnose.findings import KINDS as KINDS
+    from flatnce.diagnose.findings import Diagnosis as Diagnosis
+    from flatnce.diagnose.findings import Finding as Finding
+    from flatnce.diagnose.installation import examine_installation as examine_installation
+    from flatnce.diagnose.records import examine as examine
 
-__all__ = [
-    "KINDS",
-    "Diagnosis",
-    "Finding",
-    "doctor",
-    "examine",
-    "examine_installation",
-    "read_embeddings",
-]
-
-_HOMES = {
-    "KINDS": "findings",
-    "Diagnosis": "findings",
-    "Finding": "findings",
-    "doctor": "embeddings",
-    "examine": "examination",
-    "examine_installation": "installation",
-    "read_embeddings": "archive",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first touched, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flatnce.diagnose' has no attribute {name!r}")
-    value = getattr(import_module(f"flatnce.diagnose.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "KINDS": "flatnce.diagnose.findings",
+        "Diagnosis": "flatnce.diagnose.findings",
+        "Finding": "flatnce.diagnose.findings",
+        "doctor": "flatnce.diagnose.embeddings",
+        "examine": "flatnce.diagnose.records",
+        "examine_installation": "flatnce.diagnose.installation",
+        "read_embeddings": "flatnce.diagnose.embeddings",
+    },
+)

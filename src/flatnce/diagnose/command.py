@@ -1,15 +1,12 @@
 """``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Literal
 
 import tyro
 
 from flatnce.environment import environment, plain
-
-# All but these say something of a target: without one they say nothing.
-OF_NOTHING = ("target", "json")
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,8 @@ class DoctorOptions:
         loss_scale: Of a gradient scaler, for embeddings; 1 if there is none.
         layout: two_view (SimCLR) or two_tower (CLIP, retrieval).
         objective: The loss's name, for example InfoNCE; the remedies depend on it.
-        no_embeddings: Of a run, read the log alone: no data set, no checkpoint.
-        device: Of a run, where to embed some of its images.
+        no_embeddings: For a run, read only the log: no data set, no checkpoint.
+        device: For a run, where to embed some of its images.
         json: Print JSON and nothing else.
     """
 
@@ -49,28 +46,21 @@ class DoctorOptions:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code: 0 whatever is found, as long as it could look."""
+    """Run the command and return the exit code: 0 whatever is found."""
     options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
     if options.target is None:
         _refuse_all_but_json(options)
-        # Imported from its own module: what it looks for may keep the rest from importing.
+        # Imported from its own module: a defect that it reports may prevent other imports.
         from flatnce.diagnose.installation import examine_installation
 
         found = examine_installation()
     else:
         from flatnce.diagnose import examine
 
-        found = examine(
-            options.target,
-            temperature=options.temperature,
-            batch_size=options.batch_size,
-            precision=options.precision,
-            loss_scale=options.loss_scale,
-            layout=options.layout,
-            objective=options.objective,
-            embeddings=not options.no_embeddings,
-            device=options.device,
-        )
+        given = asdict(options)
+        target, without = given.pop("target"), given.pop("no_embeddings")
+        del given["json"]
+        found = examine(target, **given, embeddings=not without)
     if options.json:
         print(json.dumps(plain({**found.plain(), "environment": environment()}), allow_nan=False))
     else:
@@ -79,10 +69,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _refuse_all_but_json(options: DoctorOptions) -> None:
-    """The installation is looked at as it is: whoever says more has forgotten what to look at."""
+    """Options without a target: the user has forgotten to name one."""
     for field in fields(options):
         value = getattr(options, field.name)
-        if field.name in OF_NOTHING or value == field.default:
+        if field.name in ("target", "json") or value == field.default:
             continue
         typed = f"--{field.name.replace('_', '-')}" + ("" if value is True else f" {value}")
         of_a_run = field.name in ("no_embeddings", "device")

@@ -1,9 +1,12 @@
-"""What a doctor says: findings, each with evidence and remedies, and a verdict over them."""
+"""What the doctor says: findings, each with evidence and remedies, and the diagnosis of them.
+
+This module imports no torch: ``flatnce doctor`` also reports a torch that cannot be imported.
+"""
 
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 HEALTHY, UNKNOWN = "healthy", "unknown"
@@ -26,9 +29,9 @@ KINDS = (
     "temperature too low",
     "temperature too high",
 )
-"""Every kind of finding on a run or embeddings, in the order they are told.
+"""Every kind of finding on a run or embeddings, in the order in which they are reported.
 
-A cause stands before what it may bring about, and what spoils every other number first of all.
+A cause comes before its consequences; what invalidates every other number comes first.
 """
 
 WIDTH = 92
@@ -50,7 +53,7 @@ class Finding:
     """One thing that is wrong.
 
     Arguments:
-        kind: One of :data:`KINDS`; of an installation, what is broken.
+        kind: One of :data:`KINDS`; for an installation, what is broken.
         evidence: The numbers it rests on.
         remedies: What to do, most promising first.
         since: First step of the unbroken stretch, where there are steps.
@@ -67,11 +70,11 @@ class Diagnosis:
     """What was found, on what it rests, and what could not be known.
 
     Arguments:
-        subject: What was looked at, in words.
+        subject: What was examined, in words.
         findings: The most important first.
         numbers: Everything that was measured.
-        unknown: What could not be judged, and what would let it be.
-        judged: Whether enough was there to call no finding healthy.
+        unknown: What could not be judged, and what would make it possible.
+        judged: Whether there was enough evidence to call no finding healthy.
     """
 
     subject: str
@@ -82,7 +85,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """The kind of the first finding; ``healthy``, or ``unknown``, where there is none."""
+        """The kind of the first finding; ``healthy`` or ``unknown`` if there is none."""
         if self.findings:
             return self.findings[0].kind
         return HEALTHY if self.judged else UNKNOWN
@@ -97,15 +100,7 @@ class Diagnosis:
         return {
             "subject": self.subject,
             "verdict": self.verdict,
-            "findings": [
-                {
-                    "kind": finding.kind,
-                    "since": finding.since,
-                    "evidence": finding.evidence,
-                    "remedies": list(finding.remedies),
-                }
-                for finding in self.findings
-            ],
+            "findings": [asdict(finding) for finding in self.findings],
             "numbers": dict(self.numbers),
             "unknown": list(self.unknown),
         }
@@ -128,10 +123,7 @@ class Diagnosis:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, a cause before what it may bring about; of a kind, the first alone.
-
-    Arguments:
-        findings: In any order.
+    """The findings, causes before consequences; only the first of each kind.
 
     Examples:
         >>> found = in_order([Finding("saturated", ""), Finding("duplicates", "")])
@@ -145,7 +137,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _shown(numbers: Mapping[str, Any]) -> str:
-    """The numbers that a verdict rests on, as far as they are there."""
+    """The numbers that a verdict rests on, as far as they are present."""
     said = []
     if all(math.isfinite(numbers.get(key, math.nan)) for key in ("mi", "mi_ceiling")):
         said.append(f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats")

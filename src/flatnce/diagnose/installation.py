@@ -1,13 +1,13 @@
-"""Is this installation whole? Versions that do not fit, tools that are missing, known breakages.
+"""Is this installation complete? Versions that do not fit, missing tools, known defects.
 
 Packages are asked for their versions without being imported, except torch: one of the known
-breakages steals credentials when it is imported.
+defects steals credentials when it is imported.
 """
 
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ EQUAL_DCL = "1.5.21"
 DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 
+def examine_installation() -> Diagnosis:
+    """Check the installation, gravest first; a finding says what it keeps from working."""
+    findings = [finding for check in _CHECKS for finding in check()]
+    return Diagnosis("installation", tuple(findings), environment(), _without_a_card())
+
+
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version, for comparison.
-
-    Arguments:
-        version: As a package gives it.
 
     Examples:
         >>> release("2.11.0+cu130") < release("2.15.0rc1")
@@ -38,12 +41,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
-def examine_installation() -> Diagnosis:
-    """Check the installation, gravest first; a finding says what it keeps from working."""
-    findings = [finding for check in _CHECKS for finding in check()]
-    return Diagnosis("installation", tuple(findings), environment(), _without_a_card())
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -51,94 +48,88 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _is_older(package: str, least: str) -> bool:
+    installed = _version(package)
+    return installed is not None and release(installed) < release(least)
+
+
 def _lightning() -> list[Finding]:
-    found = _version("lightning")
-    if found not in MALICIOUS_LIGHTNING:
+    installed = _version("lightning")
+    if installed not in MALICIOUS_LIGHTNING:
         return []
-    return [
-        Finding(
-            f"lightning {found} is malicious",
-            "2.6.2 and 2.6.3 were uploaded by attackers and steal credentials when imported "
-            "(advisory GHSA-w37p-236h-pfx3)",
-            (
-                "treat every token, key and password of this machine as stolen: change them",
-                "uninstall it at once and make the environment anew: "
-                "pip install 'lightning>=2.6.4'",
-            ),
-        )
-    ]
+    evidence = (
+        "2.6.2 and 2.6.3 were uploaded by attackers and steal credentials when imported "
+        "(advisory GHSA-w37p-236h-pfx3)"
+    )
+    remedies = (
+        "treat every token, key and password of this machine as stolen: change them",
+        "uninstall it at once and create a new environment: pip install 'lightning>=2.6.4'",
+    )
+    return [Finding(f"lightning {installed} is malicious", evidence, remedies)]
 
 
 def _torch() -> list[Finding]:
-    found = _version("torch")
+    installed = _version("torch")
     remedy = (f"pip install 'torch>={LEAST_TORCH}'",)
-    if found is None:
+    if installed is None:
         return [Finding("torch is missing", "nothing works without it", remedy)]
-    if release(found) < release(LEAST_TORCH):
-        said = f"torch {found} is older than {LEAST_TORCH}, the oldest that flatnce is tested with"
-        return [Finding("torch is too old", said, remedy)]
+    if _is_older("torch", LEAST_TORCH):
+        return [Finding("torch is too old", _too_old("torch", LEAST_TORCH), remedy)]
     try:
         torch = import_module("torch")
-    except Exception as error:  # a library that cannot be loaded raises what it likes
-        said = f"torch {found} cannot be imported: {error}"
-        return [Finding("torch is broken", said, ("install it anew, with its own libraries",))]
-    return _numpy_for(torch)
-
-
-def _numpy_for(torch: Any) -> list[Finding]:
+    except Exception as error:  # a library that cannot be loaded raises any exception
+        evidence = f"torch {installed} cannot be imported: {error}"
+        return [Finding("torch is broken", evidence, ("reinstall it, with its own libraries",))]
     try:
         torch.zeros(1).numpy()
     except RuntimeError as error:
-        return [
-            Finding(
-                "numpy does not fit torch",
-                f"torch cannot hand an array to numpy {_version('numpy')}: {error}",
-                ("pip install --upgrade numpy torch",),
-            )
-        ]
+        evidence = f"torch cannot hand an array to numpy {_version('numpy')}: {error}"
+        remedy = ("pip install --upgrade numpy torch",)
+        return [Finding("numpy does not fit torch", evidence, remedy)]
     return []
 
 
+def _too_old(package: str, least: str) -> str:
+    return (
+        f"{package} {_version(package)} is older than {least}, the oldest that flatnce is tested "
+        "with"
+    )
+
+
 def _companions() -> list[Finding]:
-    """Packages built for one torch alone, which say so in their metadata."""
+    """Packages built for one torch only, which say so in their metadata."""
     torch, found = _version("torch"), []
     for package in COMPANIONS:
-        have = _version(package)
-        if have is None or torch is None:
+        installed = _version(package)
+        if installed is None or torch is None:
             continue
-        asked = _asked_torch(metadata.requires(package) or [])
-        if asked is not None and release(asked) != release(torch)[: len(release(asked))]:
-            found.append(
-                Finding(
-                    f"{package} does not fit torch",
-                    f"{package} {have} is built for torch {asked}, and torch {torch} is "
-                    "installed: importing it fails, for example with 'operator "
-                    "torchvision::nms does not exist'",
-                    (
-                        f"pip install --upgrade torch {package}, both from one index",
-                        f"or keep torch: pip install {package} 'torch=={torch.partition('+')[0]}'",
-                    ),
-                )
-            )
+        required = re.search(
+            r"^torch\s*\(?==\s*([\d.]+)", "\n".join(metadata.requires(package) or []), re.MULTILINE
+        )
+        if required is None:
+            continue
+        wanted = required.group(1)
+        if release(wanted) == release(torch)[: len(release(wanted))]:
+            continue
+        evidence = (
+            f"{package} {installed} is built for torch {wanted}, and torch {torch} is installed: "
+            "importing it fails, for example with 'operator torchvision::nms does not exist'"
+        )
+        remedies = (
+            f"pip install --upgrade torch {package}, both from one index",
+            f"or keep torch: pip install {package} 'torch=={torch.partition('+')[0]}'",
+        )
+        found.append(Finding(f"{package} does not fit torch", evidence, remedies))
     return found
 
 
-def _asked_torch(requirements: Sequence[str]) -> str | None:
-    """The one torch that requirements name; None where they leave a choice."""
-    for line in requirements:
-        found = re.match(r"torch\s*\(?==\s*([\d.]+)", line)
-        if found:
-            return found.group(1)
-    return None
-
-
 def _imported_torch() -> Any:
-    """Torch, or None where it cannot be imported, which is told elsewhere."""
+    """Torch, or None where it cannot be imported, which another check reports."""
     if _version("torch") is None:
         return None
     try:
         return import_module("torch")
-    except Exception:  # said already
+    except Exception:
         return None
 
 
@@ -151,22 +142,20 @@ def _gpu() -> list[Finding]:
     sign = _sign_of_a_card()
     if torch.version.cuda is None or not sign:
         return []
-    return [
-        Finding(
-            "no GPU for this torch",
-            f"there is {sign}, but torch, built for CUDA {torch.version.cuda}, finds no usable "
-            "NVIDIA driver or card: everything runs on the CPU",
-            (
-                "install or update the card's driver, then look at nvidia-smi",
-                "in a container: start it with access to the card (--gpus all)",
-                "look whether CUDA_VISIBLE_DEVICES hides it",
-            ),
-        )
-    ]
+    evidence = (
+        f"there is {sign}, but torch, built for CUDA {torch.version.cuda}, finds no usable "
+        "NVIDIA driver or card: everything runs on the CPU"
+    )
+    remedies = (
+        "install or update the card's driver, then run nvidia-smi",
+        "in a container: start it with access to the card (--gpus all)",
+        "check whether CUDA_VISIBLE_DEVICES hides it",
+    )
+    return [Finding("no GPU for this torch", evidence, remedies)]
 
 
 def _sign_of_a_card() -> str:
-    """What tells of an NVIDIA card, whether or not its driver works; empty where nothing does."""
+    """Evidence of an NVIDIA card, whether or not its driver works; empty if there is none."""
     if shutil.which("nvidia-smi"):
         return "nvidia-smi on the path"
     if any(DEVICES.glob("nvidia[0-9]*")):
@@ -176,14 +165,14 @@ def _sign_of_a_card() -> str:
             vendor, kind = card.read_text(), card.with_name("class").read_text()
         except OSError:
             continue
-        # NVIDIA, and a display controller (its sound and network cards are none).
+        # NVIDIA, and a display controller: its sound and network cards do not count.
         if vendor.strip() == "0x10de" and kind.startswith("0x03"):
             return "an NVIDIA card on the PCI bus"
     return ""
 
 
 def _without_a_card() -> tuple[str, ...]:
-    """That a CUDA build runs on a machine without a card is worth a word, and no fault."""
+    """A note, not a finding, that a CUDA build runs on a machine without a card."""
     torch = _imported_torch()
     if torch is None or torch.version.cuda is None or torch.cuda.is_available():
         return ()
@@ -200,69 +189,61 @@ def _architecture(torch: Any) -> list[Finding]:
     if torch.version.cuda is None:
         return []
     major, minor = torch.cuda.get_device_capability()
+    names = torch.cuda.get_arch_list()
     # Code for one minor version runs on later ones of the same major; PTX on all later cards.
-    built = [re.match(r"(sm|compute)_(\d+)(\d)", name) for name in torch.cuda.get_arch_list()]
-    for found in filter(None, built):
-        kind, big, small = found.group(1), int(found.group(2)), int(found.group(3))
+    for built in filter(None, (re.match(r"(sm|compute)_(\d+)(\d)", name) for name in names)):
+        kind, big, small = built.group(1), int(built.group(2)), int(built.group(3))
         same = big == major and small <= minor
         if same or (kind == "compute" and (big, small) <= (major, minor)):
             return []
-    return [
-        Finding(
-            "torch has no code for this GPU",
-            f"the card has compute capability {major}.{minor}, and torch {torch.__version__} is "
-            f"built for {', '.join(torch.cuda.get_arch_list()) or 'none'}",
-            ("install a torch that is built for it, from the index of a newer CUDA",),
-        )
-    ]
+    evidence = (
+        f"the card has compute capability {major}.{minor}, and torch {torch.__version__} is built "
+        f"for {', '.join(names) or 'none'}"
+    )
+    remedy = ("install a torch that is built for it, from the index of a newer CUDA",)
+    return [Finding("torch has no code for this GPU", evidence, remedy)]
 
 
 def _triton() -> list[Finding]:
     if any(_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
         return []
-    return [
-        Finding(
-            "Triton is missing",
-            "there is a GPU and no Triton: the fused kernels and torch.compile fall back or fail",
-            ("pip install triton, of the version that torch asks for",),
-        )
-    ]
+    evidence = (
+        "there is a GPU and no Triton: the fused kernels and torch.compile fall back or fail"
+    )
+    remedy = ("pip install triton, of the version that torch asks for",)
+    return [Finding("Triton is missing", evidence, remedy)]
 
 
 def _compiler() -> list[Finding]:
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
         return []
-    looked = f"CXX={named}" if named else ", ".join(COMPILERS)
-    return [
-        Finding(
-            "no C++ compiler",
-            f"none of {looked} is on the path: torch.compile cannot build for the CPU, everything "
-            "else works",
-            (
-                "on Debian and Ubuntu: apt install g++",
-                "on macOS: xcode-select --install",
-                "without one: leave torch.compile out on the CPU",
-            ),
-        )
-    ]
+    tried = f"CXX={named}" if named else ", ".join(COMPILERS)
+    evidence = (
+        f"none of {tried} is on the path: torch.compile cannot build for the CPU, everything "
+        "else works"
+    )
+    remedies = (
+        "on Debian and Ubuntu: apt install g++",
+        "on macOS: xcode-select --install",
+        "without one: do not use torch.compile on the CPU",
+    )
+    return [Finding("no C++ compiler", evidence, remedies)]
 
 
 def _others() -> list[Finding]:
     found = []
-    board = _version("tensorboard")
-    if board is not None and release(board) < release(LEAST_TENSORBOARD):
-        said = (
-            f"tensorboard {board} is older than {LEAST_TENSORBOARD}, the oldest that flatnce is "
-            "tested with"
+    if _is_older("tensorboard", LEAST_TENSORBOARD):
+        evidence = _too_old("tensorboard", LEAST_TENSORBOARD)
+        remedies: tuple[str, ...] = (f"pip install 'tensorboard>={LEAST_TENSORBOARD}'",)
+        found.append(Finding("tensorboard is too old", evidence, remedies))
+    if _is_older("lightly", EQUAL_DCL):
+        evidence = (
+            f"before {EQUAL_DCL} its DCLLoss does not have DCL's gradient; installed is "
+            f"{_version('lightly')}"
         )
-        remedy = (f"pip install 'tensorboard>={LEAST_TENSORBOARD}'",)
-        found.append(Finding("tensorboard is too old", said, remedy))
-    lightly = _version("lightly")
-    if lightly is not None and release(lightly) < release(EQUAL_DCL):
-        said = f"up to {EQUAL_DCL}, excluded, its DCLLoss has not DCL's gradient; it is {lightly}"
         remedies = (f"pip install 'lightly>={EQUAL_DCL}'", "or use flatnce.DCL")
-        found.append(Finding("lightly's DCLLoss is another loss", said, remedies))
+        found.append(Finding("lightly's DCLLoss is another loss", evidence, remedies))
     return found
 
 

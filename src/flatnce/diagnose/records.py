@@ -1,183 +1,440 @@
-"""Every verdict that holds on a history of numbers, not only the first.
+"""Whatever a path names: a file of embeddings, a run of ``flatnce train``, a TensorBoard folder.
 
-The rules are those of :func:`flatnce.core.diagnostics.verdict_on`, which names the first that holds.
-It is asked again with that symptom taken away, until it finds none.
+Scalars of a flatnce Monitor are judged like a run. For another loss curve it is not even known
+which loss it is: everything is said under the condition that it is a mean of InfoNCE, and the
+condition is part of the words.
 """
 
+import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from flatnce.core.diagnostics import Verdict, verdict_on
-from flatnce.core.diagnostics.verdict import NEEDED
-from flatnce.diagnose.findings import Finding, in_order
+import torch
 
-FEW_NEGATIVES = 16
-"""Fewer negatives a row are too few: their ceiling, log 17, is 2.8 nats, as much as telling
-17 things apart. Runs with 30 and 62 negatives a row are known to train well, so it is below."""
+from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN, remedies_of
+from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
+from flatnce.diagnose.findings import HEALTHY, Diagnosis, Finding, in_order
+from flatnce.diagnose.rules import findings_on, judgeable
+from flatnce.extras import needed
 
-LOW_ESS = 0.15
-"""The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
-than two effective negatives is short of negatives, not of temperature."""
+EVENTS = "events.out.tfevents*"
+KEYS = (*NEEDED, "negatives", "uniformity", "effective_rank", "temperature", "saturated")
+EMBEDDINGS_NEEDED = (
+    "collapse, ESS, false negatives, duplicates, temperature: a loss curve does not show them; "
+    "save embeddings and run `flatnce doctor EMBEDDINGS.npz`, or log a flatnce.Monitor"
+)
 
-DIMENSIONAL_SHARE = 0.15
-"""Embeddings use too few directions below this share of those they could: the committed
-small-batch runs on CIFAR-10, which learn, end at 30 to 38 of 128, a share of 0.23 to 0.30."""
+FEWEST_POINTS = 8
+"""Points that a curve needs: two in each of the quarters that are compared."""
 
-MOST_DIRECTIONS = 16
-"""More directions than this are never called too few, however wide the head: a head of 2048
-need not fill a seventh of itself."""
+FLAT_CHANGE = 0.02
+"""A curve is flat if its first and last quarter differ by less than this share of the first."""
 
-LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 1.0
-"""What has been found useful: CLIP clamps at 0.01, SimCLR's table ends at 1. Outside it embeddings
-adapt to the temperature (they crowd, or cannot spread enough), and the ESS may look well."""
+IMAGES = 512
+"""Images of a run whose views are embedded: enough to see one false negative in a hundred thousand
+pairs, and half a minute for a small ResNet on two cores."""
 
-CROWDED_UNIFORMITY = -1.0
-"""Above it samples lie so close that all negatives weigh alike at any usual temperature. Then a
-high ESS is the embeddings' doing; trained ones lie below -2."""
+EMBEDDINGS_ONLY = (
+    "broken rows",
+    "identical views",
+    "duplicates",
+    "false negatives",
+    "dimensional collapse",
+)
+"""What is taken from a run's embeddings. Its log, which saw thousands of batches as they were
+trained on, knows the rest better."""
 
+UNSEEN_VIEWS = 2**35
+"""Offset of the seed of views that no other part of training has drawn."""
+
+WATCHED = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
+
+Points = Sequence[tuple[int, float]]
 Numbers = Mapping[str, float | int]
 
-# What a record reads like without the symptom. Negatives serve the rule on peaked weights alone.
-_RELIEF: dict[str, dict[str, float]] = {
-    "collapsed": {"uniformity": -4.0, "effective_rank": math.inf},
-    "saturated": {"gain": 1.0},
-    "peaked": {"ess": 0.5, "negatives": 1e6},
-    "uniform": {"ess": 0.5, "negatives": 1e6},
-    "not learning": {"mi": 1e6},
-}
-_NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
 
+def examine(
+    target: str | Path,
+    *,
+    temperature: float | None = None,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    loss_scale: float | None = None,
+    layout: str = "two_view",
+    objective: str = "",
+    embeddings: bool = True,
+    device: str = "auto",
+) -> Diagnosis:
+    """Examine a run, a file of embeddings or a TensorBoard folder.
 
-def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
-    """Records that can be judged: finite ones, and at the end those with a NaN, which failed."""
-    finite: list[Numbers] = []
-    broken: list[Numbers] = []  # after the last that is finite
-    for record in records:
-        if not all(math.isfinite(record.get(key, 0.0)) for key in NEEDED):
-            broken.append(record)
-        elif set(NEEDED) <= set(record):
-            finite.append(record)
-            broken.clear()
-    return [*finite, *broken]
-
-
-def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
-    """All verdicts other than healthy that hold on the last record, in the order of the rules.
+    A file is read as embeddings; a folder with a run's ``config.json``, or a name in ``runs/``, as
+    a run; a folder with event files in or below it, such as Hugging Face's, as TensorBoard's.
 
     Arguments:
-        history: As :func:`flatnce.core.diagnostics.verdict_on` takes it.
-        objective: The objective's name.
+        target: The path, or a run's name.
+        temperature: Of the loss, for embeddings; as in :func:`flatnce.doctor`.
+        batch_size: Samples of a training batch, for embeddings and loss curves.
+        precision: In which the loss is computed, for embeddings.
+        loss_scale: Of a gradient scaler, for embeddings.
+        layout: ``two_view`` or ``two_tower``.
+        objective: The loss's name; remedies depend on it.
+        embeddings: Whether to embed some images of a run.
+        device: Where to embed them.
+    """
+    place = Path(target)
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+    typed = {"temperature": temperature, "batch_size": batch_size, "precision": precision}
+    if place.is_file() or place.suffix in (".npz", ".npy"):
+        given: dict[str, Any] = read_embeddings(place)
+        given |= {name: value for name, value in typed.items() if value is not None}
+        given |= {"loss_scale": loss_scale, "layout": layout, "objective": objective}
+        return doctor(**given, subject=str(place))
+    typed["loss_scale"] = loss_scale
+    if place.is_dir() and not _is_run(place):
+        if event_folders(place):
+            del typed["batch_size"]
+            _refuse("curves do not need it", typed)
+            return examine_board(
+                place, candidates=_candidates(batch_size, layout), objective=objective
+            )
+        if (place / "config.json").is_file():
+            raise ValueError(
+                f"{place} holds a config.json that is not a run's, and no event file; name a "
+                "run, an .npz file or a TensorBoard folder"
+            )
+    _refuse("a run knows its own", {**typed, "objective": objective or None})
+    return examine_run(target, embeddings=embeddings, device=device)
+
+
+def _candidates(batch_size: int | None, layout: str) -> int | None:
+    """K, the positive and negatives per row, in one process without a queue."""
+    if batch_size is None:
+        return None
+    if batch_size < 2:
+        raise ValueError(f"batch_size={batch_size} must be at least 2")
+    return batch_size if layout == "two_tower" else 2 * batch_size - 1
+
+
+def _is_run(place: Path) -> bool:
+    """Whether a folder's ``config.json`` is a run's: other programs write files of that name."""
+    config = place / "config.json"
+    if not config.is_file():
+        return False
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError:  # damaged: reading it as a run says so
+        return True
+    return isinstance(content, dict) and {"format_version", "kind"} <= set(content)
+
+
+def _refuse(reason: str, given: Mapping[str, float | str | None]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}={value} is for embeddings; {reason}, so leave it out")
+
+
+def examine_run(
+    name: str | Path, *, embeddings: bool = True, device: str = "auto", images: int = IMAGES
+) -> Diagnosis:
+    """Judge a run, whether it is running, finished or failed."""
+    # Imported here: it loads torchvision and the data sets.
+    from flatnce.pretrain.runs.log import read_run
+    from flatnce.pretrain.training.config import TrainConfig
+    from flatnce.pretrain.training.learner import build_objective
+    from flatnce.pretrain.training.saved import KIND, find_run, run_status
+
+    place = find_run(name)
+    run = read_run(place)
+    if run.kind != KIND:
+        raise ValueError(
+            f"{place} holds a {run.kind} run; the doctor reads those of flatnce train"
+        )
+    config = TrainConfig.from_plain(run.config)
+    objective = type(build_objective(config.loss, steps=1)).__name__
+    history = _logged(run.metrics)
+    watched = [line for line in run.metrics if line.get("kind") == "watch"]
+    numbers = {key: watched[-1][key] for key in WATCHED if watched and key in watched[-1]}
+    unknown: list[str] = []
+    findings = _failure(run_status(place))
+    if history:
+        numbers = {**_finite(history[-1]), **numbers}
+        seen = int(history[-1].get("steps", 1)) * config.run.batch_size
+        available = min(config.model.head_out, seen)
+        findings += findings_on(history, objective, available=available)
+    else:
+        unknown.append("the log has no line of training yet: wait for the first interval")
+    if embeddings:
+        try:
+            shown = _embedded(place, device, images, numbers, objective)
+        except (OSError, ValueError) as error:  # a run without its data, or without a checkpoint
+            unknown.append(f"what only embeddings show, as there are none: {error}")
+        else:
+            findings += [one for one in shown.findings if one.kind in EMBEDDINGS_ONLY]
+            numbers["embeddings"] = dict(shown.numbers)
+            unknown += shown.unknown
+    else:
+        unknown.append("what only embeddings show: they were not asked for")
+    return Diagnosis(
+        f"run {place}", in_order(findings), numbers, tuple(unknown), judged=bool(history)
+    )
+
+
+def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
+    """Lines of training that can be judged; a number that was not finite is null in them."""
+    records = []
+    for line in lines:
+        if line.get("kind") == "train" and "step" in line:
+            lost = {key: math.nan for key in NEEDED if key in line and line[key] is None}
+            kept = {key: one for key, one in line.items() if isinstance(one, int | float)}
+            records.append({**kept, **lost})
+    return judgeable(records)
+
+
+def _failure(status: Any) -> list[Finding]:
+    if not status.failure:
+        return []
+    remedies = (
+        ("lower the learning rate or lengthen its warm-up", "raise the temperature")
+        if status.diverged
+        else ("remove the cause that it names, and go on by `flatnce resume RUN`",)
+    )
+    return [Finding("failed", status.failure, remedies, status.step)]
+
+
+def _embedded(
+    place: Path, device: str, images: int, numbers: Mapping[str, Any], objective: str
+) -> Diagnosis:
+    """The doctor on fresh views of some of the images that the run was trained on."""
+    from flatnce.pretrain.training.processes import choose_device
+    from flatnce.pretrain.training.saved import load_encoder
+
+    run = load_encoder(place, device=choose_device(device))
+    return _of_views(run.config, *_views(run, images), numbers, objective)
+
+
+def _of_views(
+    config: Any, z1: torch.Tensor, z2: torch.Tensor, numbers: Mapping[str, Any], objective: str
+) -> Diagnosis:
+    # Without the run's labels, which are for evaluation: the better an encoder has sorted the
+    # classes, the more weight members of one class carry. That is not a fault of the run.
+    return doctor(
+        z1,
+        z2,
+        temperature=numbers.get("temperature", config.loss.temperature),
+        batch_size=min(config.run.batch_size, len(z1)),
+        objective=objective,
+    )
+
+
+def _views(run: Any, images: int) -> tuple[torch.Tensor, torch.Tensor]:
+    from flatnce.pretrain.data import permutation
+    from flatnce.pretrain.evaluation import embed_views
+    from flatnce.pretrain.training.images import load_images, views_of
+
+    config, device = run.config, next(run.encoder.parameters()).device
+    source = load_images(config.data, device)
+    # The run's own seed, so that the same images are examined again.
+    chosen = permutation(len(source), config.run.seed)[:images].sort().values
+    views = replace(views_of(config, run.size), seed=UNSEEN_VIEWS + config.run.seed)
+    return embed_views(
+        run.encoder, source.subset(chosen), views, run.channels, config.data.workers
+    )
+
+
+def event_folders(directory: Path) -> list[Path]:
+    """Folders below a folder, itself included, that hold event files."""
+    return sorted({path.parent for path in directory.rglob(EVENTS)})
+
+
+def examine_board(
+    directory: str | Path, *, candidates: int | None = None, objective: str = ""
+) -> Diagnosis:
+    """Judge the scalars of one TensorBoard writer."""
+    place = Path(directory)
+    folders = event_folders(place)
+    if len(folders) != 1:
+        named = ", ".join(str(folder.relative_to(place)) for folder in folders[:8])
+        said = f"holds {len(folders)} runs ({named}); name one" if folders else "has no event file"
+        raise ValueError(f"{place} {said}: a folder with one run's {EVENTS}")
+    scalars = _scalars(folders[0])
+    subject = f"TensorBoard folder {place}"
+    prefixes = {tag[: -len("gain")] for tag in scalars if tag == "gain" or tag.endswith("/gain")}
+    whole = [p for p in sorted(prefixes) if all(p + key in scalars for key in NEEDED)]
+    histories = {prefix: _history(scalars, prefix) for prefix in whole}
+    if histories := {prefix: history for prefix, history in histories.items() if history}:
+        return _of_monitors(subject, histories, objective)
+    return _of_losses(subject, scalars, candidates)
+
+
+def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: str) -> Diagnosis:
+    """Judge every Monitor; of several, each finding says whose it is."""
+    unknown = ("what only embeddings show: duplicates, identical views, false negatives",)
+    last = {prefix: _finite(history[-1]) for prefix, history in histories.items()}
+    found = {prefix: findings_on(history, objective) for prefix, history in histories.items()}
+    if len(histories) == 1:
+        (prefix,) = histories
+        return Diagnosis(subject, in_order(found[prefix]), last[prefix], unknown)
+    states = {prefix: found[prefix][0].kind if found[prefix] else HEALTHY for prefix in histories}
+    said = "; ".join(f"{_named(prefix)} {state}" for prefix, state in states.items())
+    numbers = {prefix + key: value for prefix in last for key, value in last[prefix].items()}
+    return Diagnosis(f"{subject} ({said})", in_order(_together(found)), numbers, unknown)
+
+
+def _together(found: dict[str, list[Finding]]) -> list[Finding]:
+    """Findings of one kind under several prefixes as one, which names them all."""
+    by_kind: dict[str, list[tuple[str, Finding]]] = {}
+    for prefix, findings in found.items():
+        for finding in findings:
+            by_kind.setdefault(finding.kind, []).append((_named(prefix), finding))
+    merged = []
+    for kind, ones in by_kind.items():
+        evidence = "; ".join(f"{name} {finding.evidence}" for name, finding in ones)
+        since = min((one.since for _, one in ones if one.since is not None), default=None)
+        merged.append(Finding(kind, evidence, ones[0][1].remedies, since))
+    return merged
+
+
+def _named(prefix: str) -> str:
+    return f"{prefix}:" if prefix else "without a prefix:"
+
+
+def _finite(record: Numbers) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if math.isfinite(value)}
+
+
+def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None) -> Diagnosis:
+    """Judge the scalars with loss in their names."""
+    losses = {
+        tag: points
+        for tag, points in scalars.items()
+        if "loss" in tag.rsplit("/", 1)[-1].lower() and points
+    }
+    if not losses:
+        tags = ", ".join(sorted(scalars)[:8]) or "none"
+        reason = f"there is no scalar of flatnce and none with loss in its name (tags: {tags})"
+        return Diagnosis(subject, (), {}, (reason, EMBEDDINGS_NEEDED), judged=False)
+    findings: list[Finding] = []
+    unknown: list[str] = []
+    for tag, points in losses.items():
+        found, unclear = curve_findings(tag, points, candidates)
+        findings += found
+        unknown += unclear
+    last = {tag: points[-1][1] for tag, points in losses.items()}
+    numbers = {tag: value if math.isfinite(value) else None for tag, value in last.items()}
+    return Diagnosis(
+        subject, in_order(findings), numbers, (*unknown, EMBEDDINGS_NEEDED), judged=False
+    )
+
+
+def curve_findings(
+    name: str, points: Points, candidates: int | None
+) -> tuple[list[Finding], list[str]]:
+    """Findings on a loss curve, and what could not be judged.
+
+    Arguments:
+        name: The curve's tag.
+        points: Steps and values, in order.
+        candidates: K, the positive and negatives per row; None if unknown.
 
     Examples:
-        >>> record = {"step": 9, "mi": 4.8, "mi_ceiling": 4.84, "gain": 0.01, "ess": 0.01}
-        >>> [verdict.kind for verdict in verdicts_on([record])]
-        ['saturated', 'peaked']
+        >>> flat = [(step, 6.93) for step in range(100)]
+        >>> findings, unknown = curve_findings("loss", flat, 1024)
+        >>> [finding.kind for finding in findings]
+        ['not learning', 'flat loss']
     """
-    found: list[Verdict] = []
-    relieved = [dict(record) for record in history]
-    for _ in _RELIEF:
-        verdict = verdict_on(relieved, objective)
-        if verdict.kind == "failed":  # no other rule can be asked
-            return [verdict]
-        if verdict.kind not in _RELIEF:
-            break
-        found.append(verdict)
-        relieved = [{**record, **_RELIEF[verdict.kind]} for record in relieved]
-    return found
+    bad = next((step for step, value in points if not math.isfinite(value)), None)
+    if bad is not None:
+        evidence = f"{name} is not finite at step {bad:,}"
+        return [Finding("failed", evidence, remedies_of("failed"), bad)], []
+    if len(points) < FEWEST_POINTS:
+        return [], [f"{name} has {len(points)} points; a curve needs {FEWEST_POINTS} to be judged"]
+    values = [value for _, value in points]
+    if all(value == 1.0 for value in values):
+        return [], [
+            f"{name} is exactly 1 throughout: the raw FlatNCE does that while it learns, so this "
+            "curve says nothing; log InfoNCE's value (flatnce.FlatNCE returns it)"
+        ]
+    if min(values) < 0:
+        return [], [
+            f"{name} falls below 0, so it is not InfoNCE (DCL and sums with other terms do that): "
+            "neither saturation nor chance can be read from it"
+        ]
+    quarter = len(values) // 4
+    first, last = sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
+    found, unknown = _of_level(name, last, points[-quarter][0], candidates)
+    saturated = any(finding.kind == "saturated" for finding in found)  # which is why it is flat
+    if not saturated and abs(last - first) < FLAT_CHANGE * abs(first):
+        evidence = f"{name} goes from {first:.4g} (mean of the first quarter) to {last:.4g} "
+        found.append(Finding("flat loss", f"{evidence}(of the last)", _FLAT, points[0][0]))
+    return found, unknown
 
 
-def findings_on(
-    history: Sequence[Numbers],
-    objective: str = "",
-    *,
-    available: int | None = None,
-    idle: bool | None = None,
-) -> list[Finding]:
-    """Findings on the last of some records: the verdicts, too few negatives, too few directions."""
-    last = history[-1]
-    verdicts = verdicts_on(history, objective)
-    if verdicts and verdicts[0].kind == "failed":
-        one = verdicts[0]
-        return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
-    kinds = {verdict.kind for verdict in verdicts}
-    hidden = _consequences(kinds, last, idle)
-    few = _too_few_negatives(last)
-    if few is not None and last["ess"] >= LOW_ESS:
-        hidden.add("peaked")
-    found = [
-        Finding(_NAMES.get(one.kind, one.kind), one.evidence, one.remedies, one.since)
-        for one in verdicts
-        if one.kind not in hidden
-    ]
-    found += [few] if few is not None else []
-    found += _temperature_out_of_range(last)
-    if available is not None and "collapsed" not in kinds:
-        flat = _dimensional_collapse(last, available)
-        found += [flat] if flat is not None else []
-    return list(in_order(found))
-
-
-def _consequences(kinds: set[str], last: Numbers, idle: bool | None) -> set[str]:
-    """Verdicts that only follow from another: no findings of their own."""
-    if "collapsed" in kinds:
-        return {"uniform", "not learning"}
-    learns_nothing = "not learning" in kinds if idle is None else idle
-    crowded = last.get("uniformity", -math.inf) > CROWDED_UNIFORMITY
-    if "uniform" in kinds and crowded and learns_nothing:
-        return {"uniform"}
-    return {"not learning"} if {"peaked", "uniform"} & kinds and not idle else set()
-
-
-def _temperature_out_of_range(numbers: Numbers) -> list[Finding]:
-    temperature = numbers.get("temperature")
-    # What is stored in float32 may lie a rounding beside what was asked for.
-    if temperature is None or 0.999 * LOWEST_TEMPERATURE <= temperature <= (
-        1.001 * HIGHEST_TEMPERATURE
-    ):
-        return []
-    low = temperature < LOWEST_TEMPERATURE
-    return [
-        Finding(
-            f"temperature too {'low' if low else 'high'}",
-            f"temperature {temperature:.3g} lies outside {LOWEST_TEMPERATURE:g} to "
-            f"{HIGHEST_TEMPERATURE:g}, the range that has been found useful",
-            (
-                "let EssController hold an ESS of 0.2 to 0.4",
-                f"train anew with a temperature of {'0.05 to 0.2' if low else '0.1 to 0.5'}: the "
-                "embeddings have adapted to this one",
-            ),
-        )
-    ]
-
-
-def _too_few_negatives(numbers: Numbers) -> Finding | None:
-    """Of one positive a row the ceiling, log(m + 1), tells their number if nothing else does."""
-    count = numbers.get("negatives", math.expm1(numbers["mi_ceiling"]))
-    if not 0 < count < FEW_NEGATIVES:
-        return None
-    return Finding(
-        "too few negatives",
-        f"{count:.0f} negatives a row, so that a batch cannot show more than "
-        f"{numbers['mi_ceiling']:.2f} nats; {FEW_NEGATIVES} are little already",
-        (
-            "use a larger batch, gather=True over processes, or gradient caching",
-            "keep keys of former batches (KeyQueue)",
-            "use FlatNCE, which loses least with few negatives",
-        ),
+def _of_level(
+    name: str, last: float, since: int, candidates: int | None
+) -> tuple[list[Finding], list[str]]:
+    # A row's gain 1 - exp(-loss) is never above its loss: a small mean loss bounds the mean gain.
+    if last < SATURATED_GAIN:
+        evidence = f"{name} ends at {last:.3g}; if it is InfoNCE, it scales gradients by at most "
+        return [Finding("saturated", f"{evidence}that", remedies_of("saturated"), since)], []
+    if candidates is None:
+        return [], [
+            f"whether {name}, {last:.3g} at its end, is at chance: log K is not known; pass "
+            "--batch-size (and --layout)"
+        ]
+    chance = math.log(candidates)
+    # MI is log K - loss: the same rule as on a Monitor's numbers.
+    if chance - last >= IDLE_SHARE * chance:
+        return [], []
+    evidence = (
+        f"{name} ends at {last:.3g} and chance, log K, is {chance:.3g}; if it is InfoNCE, "
+        "embeddings of a pair share almost nothing"
     )
+    return [Finding("not learning", evidence, _AT_CHANCE, since)], []
 
 
-def _dimensional_collapse(numbers: Numbers, available: int) -> Finding | None:
-    rank = numbers.get("effective_rank", math.inf)
-    if not rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
-        return None
-    return Finding(
-        "dimensional collapse",
-        f"the embeddings use {rank:.1f} of {available} directions (effective rank)",
-        (
-            "put a projection head of two or three layers, with batch normalisation, before "
-            "the loss, and use what comes before it",
-            "weaken the augmentation: views that share one feature teach one feature",
-            "lower the learning rate or the weight decay",
-        ),
-    )
+_AT_CHANCE = (
+    "examine embeddings: `flatnce doctor EMBEDDINGS.npz` tells collapse from a temperature too "
+    "high, which a loss curve cannot",
+    "raise the learning rate",
+    "check that row i of both inputs is the same sample",
+)
+_FLAT = (
+    "a flat InfoNCE need not mean that nothing is learned: watch a kNN or a large-pool MI",
+    "raise the learning rate, and check that gradients reach the encoder",
+    "log gain and ESS (flatnce.Monitor) to tell saturation from not learning",
+)
+
+
+def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:
+    """Records of the Monitor of a prefix, rebuilt from its scalars, oldest first."""
+    records: dict[int, dict[str, float | int]] = {}
+    for key in KEYS:
+        for step, value in scalars.get(prefix + key, ()):
+            if key in NEEDED or math.isfinite(value):
+                records.setdefault(step, {"step": step})[key] = value
+    return judgeable([records[step] for step in sorted(records)])
+
+
+def _scalars(folder: Path) -> dict[str, Points]:
+    """All scalars of a folder; TensorFlow 2 and Keras write them as tensors of no dimension."""
+    module = "tensorboard.backend.event_processing.event_accumulator"
+    reader = needed(module, "reading a TensorBoard folder")
+    from tensorboard.util.tensor_util import make_ndarray
+
+    # It reports every file it opens, through loggers that the user did not ask for.
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    scalars: dict[str, Points] = {}
+    for tag in events.Tags()["tensors"]:
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
+            values = ((one.step, make_ndarray(one.tensor_proto)) for one in events.Tensors(tag))
+            scalars[tag] = [(step, float(value)) for step, value in values if value.size == 1]
+    for tag in events.Tags()["scalars"]:
+        scalars[tag] = [(event.step, float(event.value)) for event in events.Scalars(tag)]
+    return scalars

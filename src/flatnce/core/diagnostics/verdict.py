@@ -1,9 +1,9 @@
 """The rules that judge a run: what is wrong, since when, and what to do about it.
 
 :data:`RULES` is a list that is evaluated in order on the last record of a run.
-:func:`verdict_on` reports the first rule that holds; :func:`verdicts_on` reports all of them,
-which is what ``flatnce doctor`` reads. "since" is the first record of the unbroken stretch in which
-the same rule holds.
+:func:`verdict_on` reports the first rule that holds. :func:`verdicts_on` reports all of them; it is
+what ``flatnce doctor`` reads. "since" is the first record of the unbroken stretch in which the same
+rule holds.
 
 ==============  ==================================================================================
 kind            rule (thresholds are the constants below)
@@ -27,7 +27,15 @@ from dataclasses import dataclass
 
 from flatnce.core.objectives.registry import gradient_lives
 
-__all__ = ["IDLE_SHARE", "NEEDED", "RULES", "SATURATED_GAIN"]
+__all__ = [
+    "IDLE_SHARE",
+    "NEEDED",
+    "RULES",
+    "SATURATED_GAIN",
+    "negatives_of",
+    "remedies_of",
+    "verdicts_on",
+]
 
 COLLAPSED_UNIFORMITY = -0.1
 COLLAPSED_RANK = 1.5
@@ -142,6 +150,11 @@ def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict
     holding = [rule for rule in RULES if rule.holds_on(history[-1])]
     excluded = {kind for rule in holding for kind in rule.excludes}
     return [rule.judge(history, objective) for rule in holding if rule.kind not in excluded]
+
+
+def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
+    """The remedies of the rule of a kind."""
+    return next(rule for rule in RULES if rule.kind == kind).remedies(objective)
 
 
 def not_finite(numbers: Numbers) -> list[str]:

@@ -1,0 +1,172 @@
+"""The doctor's rules on a history of numbers, and the remedies of its own kinds of findings.
+
+Most rules are those of :mod:`flatnce.core.diagnostics.verdict`. This module
+adds rules that the verdict does not have, and leaves out verdicts that only follow from another.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
+from flatnce.diagnose.findings import Finding, in_order
+
+REMEDIES: dict[str, tuple[str, ...]] = {
+    "broken rows": (
+        "look for the first step with a NaN: a learning rate too large, a division by zero",
+        "in float16, look for overflow before the head's end; bfloat16 has the range",
+        "zero rows are dead units: lower the learning rate, or end the head without a ReLU",
+    ),
+    "identical views": (
+        "check that each view is augmented on its own, and that z1 and z2 are not one tensor",
+        "for text, switch dropout on while embedding (SimCSE), or drop pairs of equal texts",
+        "strengthen the augmentation",
+    ),
+    "duplicates": (
+        "pass ids=, one integer per sample, so that copies are not negatives",
+        "remove copies from the data, or sample batches without them",
+    ),
+    "false negatives": (
+        "where you know which samples are the same, pass ids= or false_negatives=; where you "
+        "have labels, pass labels=",
+        "look at the nearest negatives: copies under another augmentation, pages of one book",
+        "raise the temperature: the nearest negatives then weigh less",
+    ),
+    "dimensional collapse": (
+        "put a projection head of two or three layers, with batch normalisation, before the "
+        "loss, and use what comes before it",
+        "weaken the augmentation: views that share one feature teach one feature",
+        "lower the learning rate or the weight decay",
+    ),
+    "too few negatives": (
+        "use a larger batch, gather=True over processes, or gradient caching",
+        "keep keys of former batches (KeyQueue)",
+        "use FlatNCE, which loses least with few negatives",
+    ),
+}
+"""Remedies of the kinds that only the doctor knows; the verdict's rules have their own."""
+
+FEW_NEGATIVES = 16
+"""Fewer negatives per row are too few: their ceiling, log 17, is 2.8 nats, as much as telling
+17 things apart. Runs with 30 and 62 negatives per row are known to train well, so it is below."""
+
+LOW_ESS = 0.15
+"""The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
+than two effective negatives has too few negatives, not too low a temperature."""
+
+DIMENSIONAL_SHARE = 0.15
+"""Embeddings use too few directions below this share of those available: the committed
+small-batch runs on CIFAR-10, which learn, end at 30 to 38 of 128, a share of 0.23 to 0.30."""
+
+MOST_DIRECTIONS = 16
+"""More directions than this are never called too few, however wide the head: a head of 2048
+need not fill a seventh of itself."""
+
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 1.0
+"""The range found useful: CLIP clamps at 0.01, SimCLR's table ends at 1. Outside it embeddings
+adapt to the temperature (they crowd, or cannot spread enough), and the ESS may look right."""
+
+CROWDED_UNIFORMITY = -1.0
+"""Above it samples lie so close that all negatives weigh alike at any usual temperature. A high
+ESS is then caused by the embeddings; trained ones lie below -2."""
+
+_NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
+
+Numbers = Mapping[str, float | int]
+
+
+def judgeable(records: Sequence[Numbers]) -> list[Numbers]:
+    """Records that can be judged: finite ones, and at the end those with a NaN, which failed."""
+    finite: list[Numbers] = []
+    broken: list[Numbers] = []  # after the last that is finite
+    for record in records:
+        if not all(math.isfinite(record.get(key, 0.0)) for key in NEEDED):
+            broken.append(record)
+        elif set(NEEDED) <= set(record):
+            finite.append(record)
+            broken.clear()
+    return [*finite, *broken]
+
+
+def findings_on(
+    history: Sequence[Numbers],
+    objective: str = "",
+    *,
+    available: int | None = None,
+    idle: bool | None = None,
+) -> list[Finding]:
+    """Findings on the last record of a history.
+
+    Arguments:
+        history: As :func:`flatnce.core.diagnostics.verdict_on` takes it.
+        objective: The objective's name.
+        available: Directions that the embeddings could use; None if unknown.
+        idle: Whether nothing is learned at a better temperature; None if that was not tried.
+    """
+    last = history[-1]
+    verdicts = verdicts_on(history, objective)
+    if verdicts and verdicts[0].kind == "failed":
+        one = verdicts[0]
+        return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
+    kinds = {verdict.kind for verdict in verdicts}
+    hidden = _consequences(kinds, last, idle)
+    few = _too_few_negatives(last)
+    if few and last["ess"] >= LOW_ESS:
+        hidden.add("peaked")
+    found = [
+        Finding(_NAMES.get(one.kind, one.kind), one.evidence, one.remedies, one.since)
+        for one in verdicts
+        if one.kind not in hidden
+    ]
+    found += few + _temperature_out_of_range(last)
+    if available is not None and "collapsed" not in kinds:
+        found += _dimensional_collapse(last, available)
+    return list(in_order(found))
+
+
+def _consequences(kinds: set[str], last: Numbers, idle: bool | None) -> set[str]:
+    """Verdicts that only follow from another one and are not reported."""
+    if "collapsed" in kinds:
+        return {"uniform", "not learning"}
+    learns_nothing = "not learning" in kinds if idle is None else idle
+    crowded = last.get("uniformity", -math.inf) > CROWDED_UNIFORMITY
+    if "uniform" in kinds and crowded and learns_nothing:
+        return {"uniform"}
+    return {"not learning"} if {"peaked", "uniform"} & kinds and not idle else set()
+
+
+def _temperature_out_of_range(numbers: Numbers) -> list[Finding]:
+    temperature = numbers.get("temperature")
+    # A value stored in float32 may differ by a rounding from the one that was asked for.
+    lowest, highest = 0.999 * LOWEST_TEMPERATURE, 1.001 * HIGHEST_TEMPERATURE
+    if temperature is None or lowest <= temperature <= highest:
+        return []
+    low = temperature < LOWEST_TEMPERATURE
+    evidence = (
+        f"temperature {temperature:.3g} lies outside {LOWEST_TEMPERATURE:g} to "
+        f"{HIGHEST_TEMPERATURE:g}, the range that has been found useful"
+    )
+    remedies = (
+        "let EssController hold an ESS of 0.2 to 0.4",
+        f"train again with a temperature of {'0.05 to 0.2' if low else '0.1 to 0.5'}: the "
+        "embeddings have adapted to this one",
+    )
+    return [Finding(f"temperature too {'low' if low else 'high'}", evidence, remedies)]
+
+
+def _too_few_negatives(numbers: Numbers) -> list[Finding]:
+    count = negatives_of(numbers)
+    if not 0 < count < FEW_NEGATIVES:
+        return []
+    evidence = (
+        f"{count:.0f} negatives per row, so a batch cannot show more than "
+        f"{numbers['mi_ceiling']:.2f} nats; fewer than {FEW_NEGATIVES} are too few"
+    )
+    return [Finding("too few negatives", evidence, REMEDIES["too few negatives"])]
+
+
+def _dimensional_collapse(numbers: Numbers, available: int) -> list[Finding]:
+    rank = numbers.get("effective_rank", math.inf)
+    if not rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
+        return []
+    evidence = f"the embeddings use {rank:.1f} of {available} directions (effective rank)"
+    return [Finding("dimensional collapse", evidence, REMEDIES["dimensional collapse"])]
