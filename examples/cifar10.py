@@ -16,16 +16,7 @@ import time
 import torch
 
 from flatnce import EssController, FlatNCE, Monitor
-from flatnce.pretrain import (
-    Encoder,
-    Resident,
-    Views,
-    backbone,
-    extract,
-    head,
-    knn_predict,
-    load,
-)
+from flatnce.pretrain import Encoder, Resident, Views, backbone, extract, head, knn_predict, load
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--data", default="cifar10", choices=["cifar10", "cifar100", "digits"])

@@ -14,8 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from flatnce.core.kernels.fused import tiles
-from flatnce.core.kernels.fused.pull import pull_kernel, weigh_kernel
+from flatnce.core.kernels.fused import launch
+from flatnce.core.kernels.fused.gradients import gradient_kernel, weight_kernel
 from flatnce.core.kernels.fused.rows import bounds_kernel, finish_kernel, rows_kernel
 from flatnce.core.kernels.fused.scan import merge_kernel, scan_kernel
 
@@ -50,9 +50,9 @@ def compiled(kernel, card, kind, *, options=(4, 2), blocks=None, missing=(), **c
             signature[name] = "*i64"
         elif name == "left_out":
             signature[name] = "*i1"
-        elif name in ("left", "right", "operands", "z", "partner", "mean", "pulled", "blended"):
+        elif name in ("left", "right", "operands", "z", "partner", "mean", "key_mean", "blended"):
             signature[name] = f"*{kind}"
-        elif name == "out" and kernel in (weigh_kernel, finish_kernel):
+        elif name == "out" and kernel in (weight_kernel, finish_kernel):
             signature[name] = f"*{kind}"
         else:
             signature[name] = "*fp32"
@@ -63,13 +63,13 @@ def compiled(kernel, card, kind, *, options=(4, 2), blocks=None, missing=(), **c
     return found.metadata.shared
 
 
-def tiled(kernel, card, kind, n, width, masks, *, scans, pulls, **constants):
+def tiled(kernel, card, kind, n, width, masks, *, scans, gradients, **constants):
     """A kernel over tiles, with those that the package chooses."""
     size = 4 if kind == "fp32" else 2
     like = SimpleNamespace(
         is_cuda=True, shape=(n, width), element_size=lambda: size, device=SimpleNamespace(index=0)
     )
-    tile = tiles.choose_tiles(like, n, scans=scans, pulls=pulls)
+    tile = launch.choose_tiles(like, n, scans=scans, gradients=gradients)
     sizes = {"WIDTH": width, "ROWS": tile.rows, "COLUMNS": tile.columns}
     if "CHUNK" in kernel.arg_names:
         sizes["CHUNK"] = tile.chunk
@@ -92,24 +92,26 @@ def tiled(kernel, card, kind, n, width, masks, *, scans, pulls, **constants):
 
 def main():
     card = int(sys.argv[1])
-    tiles._card = lambda device: tiles._Card(100, FAST_MEMORY[card])
+    launch._card = lambda device: launch._Card(100, FAST_MEMORY[card])
     scan = {"MOMENT": False, "LINEAR": False}
     found = {}
     for kind, held, wide in (("fp16", 256, 768), ("fp32", 128, 256)):
-        pulled = {"scans": True, "pulls": True, "PULL": True}
-        alone = {"scans": True, "pulls": False, "PULL": False}
-        back = {"scans": False, "pulls": True, **PAIRS}
-        blocks = {"scans": False, "pulls": False, **PAIRS}
+        key_mean = {"scans": True, "gradients": True, "KEY_MEAN": True}
+        alone = {"scans": True, "gradients": False, "KEY_MEAN": False}
+        back = {"scans": False, "gradients": True, **PAIRS}
+        blocks = {"scans": False, "gradients": False, **PAIRS}
         found |= {
             f"scan {kind} {held}": tiled(
-                scan_kernel, card, kind, 65_536, held, PLAIN, **pulled, **scan
+                scan_kernel, card, kind, 65_536, held, PLAIN, **key_mean, **scan
             ),
             f"scan {kind} {wide}": tiled(
                 scan_kernel, card, kind, 65_536, wide, MASKED, **alone, **scan
             ),
-            f"pull {kind} {held}": tiled(pull_kernel, card, kind, 65_536, held, MASKED, **back),
+            f"pull {kind} {held}": tiled(
+                gradient_kernel, card, kind, 65_536, held, MASKED, **back
+            ),
             f"weigh {kind} {wide}": tiled(
-                weigh_kernel, card, kind, 65_536, wide, MASKED, **blocks
+                weight_kernel, card, kind, 65_536, wide, MASKED, **blocks
             ),
         }
     memory = {"CHUNK": 256, "BLOCK": 16}
@@ -122,7 +124,7 @@ def main():
         "MEAN": False,
         "NORMALIZE": True,
     }
-    merge = {"WIDTH": 256, "BLOCK": 16, "MOMENT": True, "LINEAR": True, "PULL": True}
+    merge = {"WIDTH": 256, "BLOCK": 16, "MOMENT": True, "LINEAR": True, "KEY_MEAN": True}
     found |= {
         "rows": compiled(rows_kernel, card, "bf16", **memory, **rows),
         "finish": compiled(finish_kernel, card, "bf16", **memory, **back),

@@ -10,7 +10,8 @@ from itertools import product
 import torch
 from torch.nn.functional import normalize
 
-from flatnce.core.kernels.fused import paired_statistics, pulling, row_statistics
+from flatnce.core.kernels.fused import launch as pulling
+from flatnce.core.kernels.fused import paired_statistics, row_statistics
 from flatnce.core.selection import NEVER, Selection
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.fused_resnet.swift import swift

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flatnce.core.kernels import blocks, chunked, dense
+from flatnce.core.kernels import chunked
+from flatnce.core.kernels import statistics as dense
 from flatnce.core.selection import NEVER, Selection
 
 INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
@@ -117,13 +118,13 @@ GROUPS = {
 @pytest.mark.parametrize(("height", "width"), [(40, 64), (7, 9), (1, 50)])
 def test_what_does_not_count_is_the_masks_in_every_block(name, height, width) -> None:
     selection = Selection(*GROUPS[name])
-    exclusion, mask = blocks.Exclusion(selection), selection.block()
+    exclusion, mask = chunked.Exclusion(selection), selection.block()
     found = torch.zeros(mask.shape)
-    for rows in blocks.blocks(mask.shape[0], height):
-        for columns in blocks.blocks(mask.shape[1], width):
+    for rows in chunked.blocks(mask.shape[0], height):
+        for columns in chunked.blocks(mask.shape[1], width):
             out = exclusion.block(rows, columns)
             part = torch.zeros(found[rows, columns].shape)
-            found[rows, columns] = blocks.fill(part, out, 1.0)
+            found[rows, columns] = chunked.fill(part, out, 1.0)
     assert torch.equal(found.bool(), mask)
 
 
@@ -135,7 +136,7 @@ def test_a_mask_is_made_only_where_much_does_not_count(name, masked, monkeypatch
     asked = []
     block = Selection.block
     monkeypatch.setattr(Selection, "block", lambda *given: asked.append(1) or block(*given))
-    blocks.Exclusion(Selection(*GROUPS[name])).block(slice(0, 40), slice(0, 40))
+    chunked.Exclusion(Selection(*GROUPS[name])).block(slice(0, 40), slice(0, 40))
     assert bool(asked) == masked
 
 

@@ -15,7 +15,8 @@ import layouts
 import reference
 from flatnce import functional as F
 from flatnce.core import kernels
-from flatnce.core.kernels import KERNELS, choose_kernel, chunked, dense
+from flatnce.core.kernels import KERNELS, choose_kernel, chunked
+from flatnce.core.kernels import statistics as dense
 from flatnce.core.selection import Selection
 from flatnce.functional import Contrast
 from forked import run_forked

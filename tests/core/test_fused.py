@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from flatnce import functional as F
 from flatnce.core import kernels
 from flatnce.core.contrast import contrast_of_batches
-from flatnce.core.kernels import dense
+from flatnce.core.kernels import statistics as dense
 from flatnce.core.objectives.modules import DCL, FlatNCE, HolderFlatNCE, InfoNCE
 from flatnce.core.selection import NEVER, STRANGER, Selection
 from forked import run_forked
@@ -404,7 +404,7 @@ PIECES = corners(
 @pytest.mark.parametrize(("layout", "d", "b"), PIECES)
 def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
     """Pieces begin anywhere, also between two ranges of groups."""
-    from flatnce.core.kernels.fused import launch, paired_gradient, pulling
+    from flatnce.core.kernels.fused import launch, paired
 
     z = [torch.randn(b, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     ids = torch.arange(b, device=DEVICE) // 2
@@ -416,13 +416,12 @@ def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
         return list(torch.autograd.grad((found.lse - found.positive + squares).sum(), z))
 
     whole = gradients()
-    for module in (launch, pulling):
-        monkeypatch.setattr(module, "MOST_SCRATCH", 16 * 45)
-    monkeypatch.setattr(pulling, "BLOCK", 45)
+    monkeypatch.setattr(launch, "MOST_SCRATCH", 16 * 45)
+    monkeypatch.setattr(launch, "BLOCK", 45)
     torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
     # The other side's sums with these: of no row, of those of the first block.
     for rows in (0, 60) if d == 160 else ():
-        monkeypatch.setattr(paired_gradient, "MOST_SHARED", 256 * rows)
+        monkeypatch.setattr(paired, "MOST_SHARED", 256 * rows)
         torch.testing.assert_close(gradients(), whole, rtol=1e-5, atol=1e-6)
 
 
@@ -431,9 +430,9 @@ def test_a_gradient_in_several_pieces_is_the_same(monkeypatch, layout, d, b):
 def test_wide_rows_in_several_blocks_have_the_gradients_of_the_definition(
     monkeypatch, kind, operands
 ):
-    from flatnce.core.kernels.fused import pulling
+    from flatnce.core.kernels.fused import launch
 
-    monkeypatch.setattr(pulling, "BLOCK", 45)
+    monkeypatch.setattr(launch, "BLOCK", 45)
     n, m, d = 70, (70 if kind == "symmetric" else 110), 260
     anchors = unit(n, d).requires_grad_()
     keys = anchors if n == m else unit(m, d).requires_grad_()
@@ -539,11 +538,11 @@ PROMISES = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
 @pytest.mark.parametrize("layout", ["views", "left"])
-@pytest.mark.parametrize(("d", "normalize", "pulled"), [(8, True, False), (16, False, True)])
-def test_the_operator_of_plain_layouts_keeps_its_promises(layout, d, normalize, pulled):
+@pytest.mark.parametrize(("d", "normalize", "key_mean"), [(8, True, False), (16, False, True)])
+def test_the_operator_of_plain_layouts_keeps_its_promises(layout, d, normalize, key_mean):
     z = [torch.randn(5, d, device=DEVICE, requires_grad=True) for _ in range(2)]
     beta = torch.tensor(3.0, device=DEVICE, requires_grad=True)
-    options = (layout, normalize, torch.float32, True, pulled and layout == "left")
+    options = (layout, normalize, torch.float32, True, key_mean and layout == "left")
     operator = torch.ops.flatnce.paired_statistics.default
     torch.library.opcheck(operator, (*z, beta, None, *options), test_utils=PROMISES)
 

@@ -89,14 +89,16 @@ LAYOUTS = pytest.mark.parametrize("layout", ["views", "left", "both"])
 def test_tiles_of_large_batches_have_the_numbers_of_the_definition(
     monkeypatch, layout, d, operands
 ):
-    from flatnce.core.kernels.fused import launch, tiles
+    from flatnce.core.kernels.fused import launch
 
     chosen = []
 
-    def large(like: Tensor, n: int, *, scans: bool, pulls: bool):
+    def large(like: Tensor, n: int, *, scans: bool, gradients: bool):
         asked = 40_000, like.shape[1], like.element_size()
-        wide = tiles.is_wide(like)
-        found = tiles._wide_tiles(*asked) if wide else tiles._best_tiles(*asked, scans, pulls)
+        wide = launch.is_wide(like)
+        found = (
+            launch._wide_tiles(*asked) if wide else launch._best_tiles(*asked, scans, gradients)
+        )
         chosen.append(found)
         return found
 
@@ -136,9 +138,9 @@ def test_tens_of_thousands_of_rows_have_the_numbers_of_the_definition(layout, b,
 @on_a_card
 def test_more_rows_than_have_shared_sums_have_the_numbers_of_the_definition(monkeypatch):
     """Blocks as they are, and sums of the other side for some of them."""
-    from flatnce.core.kernels.fused import paired_gradient
+    from flatnce.core.kernels.fused import paired
 
-    monkeypatch.setattr(paired_gradient, "MOST_SHARED", 512 * 9_000)
+    monkeypatch.setattr(paired, "MOST_SHARED", 512 * 9_000)
     assert_as_defined(20_000, 512, "left", torch.float16, with_ids=False)
 
 

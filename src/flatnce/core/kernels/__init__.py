@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flatnce.core.faults import is_transformed
-from flatnce.core.kernels import chunked, dense
+from flatnce.core.kernels import chunked, statistics
 from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, statistics_of_scores
 
 __all__ = [
@@ -30,7 +30,7 @@ def _fused(*arguments: Any, **options: Any) -> RowStatistics:
 
 
 KERNELS: dict[str, Callable[..., RowStatistics]] = {
-    "dense": dense.row_statistics,
+    "dense": statistics.row_statistics,
     "chunked": chunked.row_statistics,
     "fused": _fused,
 }

@@ -1,4 +1,4 @@
-"""The row statistics every kernel returns, and their definition on a score matrix."""
+"""The row statistics that every kernel returns, and their definition: the dense kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from flatnce.core.selection import Selection
 
 __all__ = ["RowStatistics", "floor_of"]
 
@@ -100,3 +102,15 @@ def statistics_of_scores(
         hardest = low.gather(1, low.argmax(dim=1, keepdim=True))[:, 0]
         easiest = high.gather(1, high.argmin(dim=1, keepdim=True))[:, 0]
     return RowStatistics(lse, lse2, count, top, mean, expected, hardest, easiest)
+
+
+def row_statistics(
+    anchors: Float[Tensor, "n d"],
+    keys: Float[Tensor, "m d"],
+    beta: Float[Tensor, ""],
+    selection: Selection,
+    extras: tuple[str, ...] = (),
+) -> RowStatistics:
+    """Row statistics of the scores ``beta * anchors @ keys.T`` over the selected keys."""
+    scores = (beta * anchors) @ keys.T
+    return statistics_of_scores(scores, selection.block(), extras)

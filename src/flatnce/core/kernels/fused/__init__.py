@@ -1,4 +1,4 @@
-"""The fused kernel, in Triton: statistics and gradients of rows without a matrix of scores."""
+"""The fused kernel in Triton: row statistics and gradients without the matrix of scores."""
 
 from flatnce.core.kernels.fused.general import row_statistics
 from flatnce.core.kernels.fused.paired import Layout, PairedStatistics, paired_statistics

@@ -1,4 +1,4 @@
-"""Row statistics of any anchors, keys and selection: the fused kernel behind ``contrast_of``."""
+"""Row statistics of any anchors, keys and selection: the fused kernel for ``Pairs``."""
 
 from typing import Any
 
@@ -6,18 +6,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core.kernels.fused.launch import bounds_of, scan
-from flatnce.core.kernels.fused.pulling import pulled_rows, shared_sums
-from flatnce.core.kernels.fused.sides import (
+from flatnce.core.kernels.fused.launch import (
+    GradientInputs,
     Masks,
-    Pulls,
     Side,
     Weights,
     aligned,
+    bounds_of,
+    gradient_of_rows,
     on_its_card,
+    padded_width,
     ranges_of,
+    scan,
+    shared_sums,
 )
-from flatnce.core.kernels.fused.tiles import padded_width
 from flatnce.core.kernels.statistics import RowStatistics
 from flatnce.core.selection import Selection
 
@@ -136,13 +138,13 @@ def _backward(
     def together(parts: Tensor) -> Tensor:
         return parts[0] if len(parts) == 1 else parts.sum(dim=0)
 
-    if keys is None:  # everyone is pulled as an anchor and as a key at once
-        pulls = Pulls(x, y, beta, masks, weights, weights, bounds)
-        return finished(together(pulled_rows(pulls))), lse.new_empty(0)
-    pulls = Pulls(x, y, beta, masks, weights, None, bounds)
-    shared = shared_sums(pulls)
-    to_anchors = finished(together(pulled_rows(pulls, shared=shared)))
-    other = together(pulled_rows(pulls.transposed())) if shared is None else shared
+    if keys is None:  # everyone is key_mean as an anchor and as a key at once
+        inputs = GradientInputs(x, y, beta, masks, weights, weights, bounds)
+        return finished(together(gradient_of_rows(inputs))), lse.new_empty(0)
+    inputs = GradientInputs(x, y, beta, masks, weights, None, bounds)
+    shared = shared_sums(inputs)
+    to_anchors = finished(together(gradient_of_rows(inputs, shared=shared)))
+    other = together(gradient_of_rows(inputs.transposed())) if shared is None else shared
     return to_anchors, finished(other)
 
 

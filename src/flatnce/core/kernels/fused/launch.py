@@ -1,20 +1,289 @@
-"""Launches of the kernels: shapes in, tensors out; no host reads."""
+"""Launches of the Triton kernels: tile shapes, arguments, splits. Nothing here reads a value."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from itertools import product
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import triton
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flatnce.core.kernels.fused.pull import pull_kernel, weigh_kernel
-from flatnce.core.kernels.fused.rows import bounds_kernel
-from flatnce.core.kernels.fused.scan import merge_kernel, scan_kernel
-from flatnce.core.kernels.fused.sides import Masks, Pulls, Side, Statistics, Weights
-from flatnce.core.kernels.fused.tiles import Tiles, choose_tiles, splits_for
+from flatnce.core.kernels.fused.gradients import gradient_kernel, weight_kernel
+from flatnce.core.kernels.fused.rows import bounds_kernel, range_kernel
+from flatnce.core.kernels.fused.scan import SPAN, merge_kernel, scan_kernel
 from flatnce.core.kernels.statistics import floor_of
+
+__all__ = []
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Shape of one program's work.
+
+    Arguments:
+        rows: Rows that stay, whose statistics or gradients the program makes.
+        columns: Rows that pass by in one turn.
+        chunk: How much of the width is multiplied at once: all of it, if the rows are held.
+        warps: Warps of a program.
+        stages: Turns whose loads are in flight.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    warps: int
+    stages: int
+
+    def held(self, width: int) -> int:
+        """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
+        stay = self.rows if width == self.chunk else self.stages * self.rows
+        return self.chunk * (stay + self.stages * self.columns) + self.rows * self.columns + 1024
+
+    def together(self, like: Tensor) -> int:
+        """Programs that a processor takes at once, by its fast memory and registers; up to two."""
+        if not like.is_cuda or self.warps > 4:
+            return 1
+        held = like.element_size() * self.held(like.shape[1])
+        return 2 if 2 * held < _card(like.device.index).memory else 1
+
+    def options(self) -> dict[str, Any]:
+        """As keyword arguments of a launch."""
+        return {
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "CHUNK": self.chunk,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
+
+def padded_width(d: int, itemsize: int) -> tuple[int, int]:
+    """Width of a row in memory, and of a chunk of it: a power of two.
+
+    What a program can hold and sum up is one chunk. Wider rows are of several, and only pass by.
+    """
+    widest = 256 if itemsize == 2 else 128
+    if d <= widest:
+        width = max(16, triton.next_power_of_2(d))
+        return width, width
+    return -(-d // widest) * widest, widest
+
+
+def is_wide(operand: Tensor) -> bool:
+    """Whether rows are of more than one chunk."""
+    width, chunk = padded_width(operand.shape[1], operand.element_size())
+    return width > chunk
+
+
+def choose_tiles(like: Tensor, n: int, *, scans: bool, gradients: bool) -> Tiles:
+    """The tile shape that measured best on an H200; smaller where the card's fast memory is."""
+    width, size = like.shape[1], like.element_size()
+    wide = is_wide(like)
+    if not like.is_cuda:  # the interpreter; tiny tiles walk more of the code on tiny sizes
+        return Tiles(64, 64, 64 if wide else width, 4, 1)
+    tiles = _wide_tiles(n, width, size) if wide else _best_tiles(n, width, size, scans, gradients)
+    limit = _card(like.device.index).memory
+    # Three products of float32 take up to twice the estimate: tests/test_fused_compiles.py.
+    each = 2 * size if size == 4 else size
+    shrink = ({"columns": 128}, {"stages": 2}, {"stages": 1}, {"columns": 32}, {"rows": 64})
+    for smaller in (*shrink, {"rows": 32, "warps": 4}):
+        if each * tiles.held(width) < limit:
+            break
+        tiles = replace(tiles, **{key: min(getattr(tiles, key), v) for key, v in smaller.items()})
+    return tiles
+
+
+def _wide_tiles(n: int, width: int, size: int) -> Tiles:
+    if size == 4:
+        return Tiles(64, 64, 32, 4, 3)
+    if n <= 1024:
+        return Tiles(64, 64, 64, 4, 3)
+    # Of very many rows a card is at its limit of power, where what moves less is ahead.
+    small = width <= 512 and n <= 131_072
+    return Tiles(128, 128, 64, 4, 3) if small else Tiles(128, 256, 64, 8, 3)
+
+
+def _best_tiles(n: int, width: int, size: int, scans: bool, gradients: bool) -> Tiles:
+    if size == 4:  # twice the bytes, three times the products
+        return Tiles(64, 32, width, 4, 2)
+    if n <= 1024:  # few rows: more programs, each with less to keep
+        return Tiles(64, 64, width, 4, 2)
+    if width == 256:
+        if gradients:
+            return Tiles(128, 128, width, 8, 2) if scans else Tiles(64, 64, width, 4, 2)
+        return Tiles(256, 64, width, 8, 2) if n > 32768 else Tiles(128, 128, width, 4, 2)
+    if gradients and not scans:
+        return Tiles(64, 128, width, 4, 2)
+    return Tiles(128, 128, width, 4, 2)
+
+
+class _Card(NamedTuple):
+    processors: int
+    memory: int  # bytes of fast memory that a program may ask for
+
+
+@cache
+def _card(device: int) -> _Card:
+    found = torch.cuda.get_device_properties(device)
+    return _Card(found.multi_processor_count, found.shared_memory_per_block_optin)
+
+
+def splits_for(like: Tensor, blocks: int, turns: int, together: int = 1) -> int:
+    """Into how many parts to cut the passing rows, so that the programs fill the card evenly."""
+    if not like.is_cuda:
+        return min(2, turns)
+    processors = together * _card(like.device.index).processors
+
+    def wasted(splits: int) -> float:
+        programs = blocks * splits
+        waves = -(-programs // processors)
+        return waves * processors / programs + 0.02 * splits  # each split is merged afterwards
+
+    return min(range(1, min(turns, 64) + 1), key=wasted)
+
+
+Result = TypeVar("Result")
+
+
+def on_its_card(launch: Callable[..., Result]) -> Callable[..., Result]:
+    """Launch on the card of the first tensor: Triton would take the current one."""
+
+    @wraps(launch)
+    def run(first: Tensor, *rest: Any, **options: Any) -> Result:
+        with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
+            return launch(first, *rest, **options)
+
+    return run
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """Rows in one piece whose address the card can fetch tiles from: a multiple of 16 bytes."""
+    rows = rows.contiguous()
+    return rows if rows.data_ptr() % 16 == 0 else rows.clone()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the scores.
+
+    Arguments:
+        operand: Rows, padded to the kernel's width.
+        groups: Group of each; None: their place, modulo the masks' period.
+        ranges: From :func:`ranges_of`.
+        identity: Row identity, where positives are selected by group.
+    """
+
+    operand: Tensor
+    groups: Int[Tensor, " n"] | None = None
+    ranges: Int[Tensor, "spans 2"] | None = None
+    identity: Int[Tensor, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which scores count, beside what the groups say.
+
+    Arguments:
+        period: Rows this far apart are of one group, where no groups are given.
+        same: Select the group's other members.
+        left_out: Left out one by one, rows by columns.
+    """
+
+    period: int = 1
+    same: bool = False
+    left_out: Tensor | None = None
+
+    def transposed(self) -> "Masks":
+        """With rows and columns in each other's place."""
+        out = None if self.left_out is None else self.left_out.T
+        return Masks(self.period, self.same, out)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a scan finds; see :class:`~flatnce.core.kernels.statistics.RowStatistics`.
+
+    Arguments:
+        lse: Log-sum-exp.
+        lse2: Of twice the scores.
+        count: How many count.
+        top: The largest.
+        mean: Plain mean, where asked for.
+        expected: Mean under the softmax, where asked for.
+        key_mean: The keys' mean under the softmax, where asked for.
+    """
+
+    lse: Float[Tensor, " n"]
+    lse2: Float[Tensor, " n"]
+    count: Float[Tensor, " n"]
+    top: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"] | None
+    expected: Float[Tensor, " n"] | None
+    key_mean: Float[Tensor, "n w"] | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Gradients of one side's statistics.
+
+    Arguments:
+        lse: Its log-sum-exps.
+        to_lse: Their gradient.
+        lse2: Log-sum-exps of twice the scores.
+        to_lse2: Their gradient, if any.
+        share: Gradient of the mean over the count, if any.
+    """
+
+    lse: Float[Tensor, " n"]
+    to_lse: Float[Tensor, " n"]
+    lse2: Float[Tensor, " n"] | None = None
+    to_lse2: Float[Tensor, " n"] | None = None
+    share: Float[Tensor, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class GradientInputs:
+    """The backward pass: who is key_mean by whom, and what the weights are made of.
+
+    Arguments:
+        x: Rows that are key_mean.
+        y: Rows that pull.
+        beta: Inverse temperature.
+        masks: Who counts, ``x`` by ``y``.
+        by_row: Gradients of statistics of ``x``, if any.
+        by_column: Gradients of statistics of ``y``, if any.
+        bounds: From :func:`flatnce.core.kernels.fused.launch.bounds_of`.
+    """
+
+    x: Side
+    y: Side
+    beta: Float[Tensor, ""]
+    masks: Masks
+    by_row: Weights | None
+    by_column: Weights | None
+    bounds: Float[Tensor, " 3"]
+
+    def transposed(self) -> "GradientInputs":
+        """The other side key_mean by this one, with the same weights."""
+        masks = self.masks.transposed()
+        weights = (self.by_column, self.by_row)
+        return GradientInputs(self.y, self.x, self.beta, masks, *weights, self.bounds)
+
+
+def ranges_of(groups: Int[Tensor, " n"]) -> Int[Tensor, "spans 2"]:
+    """Lowest and highest group of every few rows, so that most tiles need no mask."""
+    span = SPAN.value
+    ranges = groups.new_empty((-(-len(groups) // span), 2))
+    range_kernel[(len(ranges),)](groups, ranges, len(groups), SPAN=span, num_warps=1)
+    return ranges
+
 
 MOST_SCRATCH = 2**23
 """Numbers of a gradient's parts held at once: 32 MiB."""
@@ -63,22 +332,22 @@ def scan(
     *,
     mean: bool = False,
     expected: bool = False,
-    pulled: bool = False,
+    key_mean: bool = False,
     tiles: Tiles | None = None,
 ) -> Statistics:
     """Statistics of each row of ``x`` over the rows of ``y`` that count."""
     n, width = x.operand.shape
     m = len(y.operand)
-    tiles = tiles or choose_tiles(x.operand, n, scans=True, pulls=pulled)
+    tiles = tiles or choose_tiles(x.operand, n, scans=True, gradients=key_mean)
     blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
     parts = splits_for(x.operand, blocks, turns)
     turns = triton.cdiv(turns, parts)
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.operand.device)
-    some = x.operand.new_empty((parts, n, width) if pulled else (1, 1, 1))
-    inputs, strides, options = _launch(x, y, beta, masks, tiles)
+    some = x.operand.new_empty((parts, n, width) if key_mean else (1, 1, 1))
+    pointers, strides, options = _launch(x, y, beta, masks, tiles)
     scan_kernel[(blocks, parts)](
-        *inputs,
+        *pointers,
         *pieces,
         some,
         n,
@@ -88,14 +357,23 @@ def scan(
         turns,
         MOMENT=expected,
         LINEAR=mean,
-        PULL=pulled,
+        KEY_MEAN=key_mean,
         **options,
     )
+    return _merged(pieces, some, mean=mean, expected=expected, key_mean=key_mean)
+
+
+def _merged(
+    pieces: Tensor, some: Tensor, *, mean: bool, expected: bool, key_mean: bool
+) -> Statistics:
+    """The statistics of all parts of the keys, merged in their order."""
+    _, parts, n = pieces.shape
+    width = some.shape[-1]
     # One by one: results of an operator may not share memory.
-    found = [torch.empty(n, device=x.operand.device) for _ in range(4 + mean + expected)]
+    found = [torch.empty(n, device=pieces.device) for _ in range(4 + mean + expected)]
     unused = [found[0]] * 2
     floor, least = floor_of(torch.float32), torch.finfo(torch.float32).tiny
-    several = pulled and parts > 1
+    several = key_mean and parts > 1
     blended = torch.empty_like(some[0]) if several else some[0]
     block = max(1, 4096 // width) if several else 256
     merge_kernel[(triton.cdiv(n, block),)](
@@ -112,11 +390,11 @@ def scan(
         BLOCK=block,
         MOMENT=expected,
         LINEAR=mean,
-        PULL=several,
+        KEY_MEAN=several,
     )
     lse, lse2, count, top = found[:4]
     plain, weighted = found[4] if mean else None, found[-1] if expected else None
-    return Statistics(lse, lse2, count, top, plain, weighted, blended if pulled else None)
+    return Statistics(lse, lse2, count, top, plain, weighted, blended if key_mean else None)
 
 
 def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
@@ -140,53 +418,53 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
     return found
 
 
-def _weighted(pulls: Pulls) -> tuple[tuple[Tensor | None, ...], dict[str, bool]]:
+def _weighted(inputs: GradientInputs) -> tuple[tuple[Tensor | None, ...], dict[str, bool]]:
     """Both sides' gradients as the kernels of the backward pass take them, and which there are."""
     sides = [
         (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
-        for w in (pulls.by_row, pulls.by_column)
+        for w in (inputs.by_row, inputs.by_column)
     ]
-    some = pulls.by_row or pulls.by_column
+    some = inputs.by_row or inputs.by_column
     assert some is not None
     options = {
-        "BY_ROW": pulls.by_row is not None,
-        "BY_COLUMN": pulls.by_column is not None,
+        "BY_ROW": inputs.by_row is not None,
+        "BY_COLUMN": inputs.by_column is not None,
         "SECOND": some.to_lse2 is not None,
         "MEAN": some.share is not None,
     }
     return (*sides[0], *sides[1]), options
 
 
-def pull(
-    pulls: Pulls, offset: int, limit: int, tiles: Tiles | None = None
+def launch_gradients(
+    inputs: GradientInputs, offset: int, limit: int, tiles: Tiles | None = None
 ) -> Float[Tensor, "parts r w"]:
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
     In parts that are to be added; without the factor beta. Rows are of one chunk of the width.
     """
-    x, y = pulls.x, pulls.y
+    x, y = inputs.x, inputs.y
     n, width = x.operand.shape
     m = len(y.operand)
-    tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, pulls=True)
+    tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, gradients=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
     parts = splits_for(x.operand, blocks, turns, tiles.together(x.operand))
     parts = min(parts, max(1, MOST_SCRATCH // (width * (limit - offset))))
     turns = triton.cdiv(turns, parts)
     parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
-    inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)
+    pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
     del options["CHUNK"]  # which is the width
-    gradients, which = _weighted(pulls)
-    pull_kernel[(blocks, parts)](
-        *inputs,
+    gradients, which = _weighted(inputs)
+    gradient_kernel[(blocks, parts)](
+        *pointers,
         *gradients,
-        pulls.bounds,
+        inputs.bounds,
         out,
         offset,
         n,
         m,
         limit,
-        pulls.masks.period,
+        inputs.masks.period,
         *strides,
         turns,
         **which,
@@ -195,21 +473,24 @@ def pull(
     return out
 
 
-def weigh(
-    pulls: Pulls, rows: tuple[int, int], columns: tuple[int, int], tiles: Tiles | None = None
+def launch_weights(
+    inputs: GradientInputs,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    tiles: Tiles | None = None,
 ) -> Float[Tensor, "r c"]:
     """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide."""
-    x, y = pulls.x, pulls.y
+    x, y = inputs.x, inputs.y
     height, length = rows[1] - rows[0], columns[1] - columns[0]
-    tiles = tiles or choose_tiles(x.operand, len(x.operand), scans=False, pulls=False)
+    tiles = tiles or choose_tiles(x.operand, len(x.operand), scans=False, gradients=False)
     # Products are fastest from rows that begin at multiples of 128 bytes.
     out = x.operand.new_empty((height, 64 * triton.cdiv(length, 64)))
-    inputs, strides, options = _launch(x, y, pulls.beta, pulls.masks, tiles)
-    gradients, which = _weighted(pulls)
-    weigh_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
-        *inputs,
+    pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
+    gradients, which = _weighted(inputs)
+    weight_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
+        *pointers,
         *gradients,
-        pulls.bounds,
+        inputs.bounds,
         out,
         rows[0],
         columns[0],
@@ -217,10 +498,96 @@ def weigh(
         len(y.operand),
         rows[1],
         columns[1],
-        pulls.masks.period,
+        inputs.masks.period,
         *strides,
         out.stride(0),
         **which,
         **options,
     )
     return out[:, :length]
+
+
+BLOCK = 8192
+"""Rows and columns of a block of weights: 128 MiB of half precision."""
+MOST_SHARED = 7 * 2**24
+"""Numbers of the other side's sums that plain layouts hold while the rows pass: 448 MiB."""
+
+_SETTINGS = Lock()
+"""Of the process: of two threads one would put back what the other has set."""
+
+
+def piece_of(operand: Tensor) -> int:
+    """Rows whose sums are held at once."""
+    if is_wide(operand):
+        return BLOCK
+    width = operand.shape[1]
+    # Of the widest that are held, few fill a card.
+    most = MOST_SCRATCH // 2 if width == 256 else MOST_SCRATCH
+    return max(1, most // width)
+
+
+def shared_sums(inputs: GradientInputs, most: int | None = None) -> Float[Tensor, "h w"] | None:
+    """Room for sums of the other side's first rows, where those come cheaply with these."""
+    other = inputs.y.operand
+    m, width = other.shape
+    held = m if most is None else min(m, most // width)
+    if held < m:
+        held -= held % BLOCK
+    if not is_wide(other) or held == 0:
+        return None
+    return torch.empty((held, width), dtype=torch.float32, device=other.device)
+
+
+def gradient_of_rows(
+    inputs: GradientInputs,
+    offset: int = 0,
+    limit: int | None = None,
+    shared: Float[Tensor, "h w"] | None = None,
+) -> Float[Tensor, "parts r w"]:
+    """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
+
+    In parts that are to be added; without the factor beta.
+    """
+    x, y = inputs.x.operand, inputs.y.operand
+    limit = len(x) if limit is None else limit
+    if not is_wide(x):
+        return launch_gradients(inputs, offset, limit)
+    sums = torch.empty((limit - offset, x.shape[1]), dtype=torch.float32, device=x.device)
+    blocks = product(range(offset, limit, BLOCK), range(0, len(y), BLOCK))
+    with _exact_sums():
+        for start, begin in blocks:
+            stop, end = min(start + BLOCK, limit), min(begin + BLOCK, len(y))
+            weights = launch_weights(inputs, (start, stop), (begin, end))
+            _add(sums[start - offset : stop - offset], weights, y[begin:end], begin == 0)
+            if shared is not None and begin < len(shared):
+                _add(shared[begin:end], weights.T, x[start:stop], start == 0)
+            del weights  # before the next are made
+    lift = inputs.bounds[2]
+    if shared is not None and limit == len(x):
+        shared.div_(lift)
+    return sums.div_(lift)[None]
+
+
+def _add(sums: Tensor, weights: Tensor, rows: Tensor, first: bool) -> None:
+    """Add a product to float32 sums, or begin them with it; of half precision too, unrounded."""
+    beta = 0 if first else 1
+    if weights.dtype == torch.float32:
+        sums.addmm_(weights, rows, beta=beta)
+    elif not weights.is_cuda:  # the interpreter
+        sums.addmm_(weights.float(), rows.float(), beta=beta)
+    else:
+        into = torch.ops.aten.addmm.dtype_out
+        into(sums, weights, rows, torch.float32, beta=beta, out=sums)
+
+
+@contextmanager
+def _exact_sums() -> Iterator[None]:
+    """Let products of float16 be summed in float32, whatever the process has chosen."""
+    settings = torch.backends.cuda.matmul
+    with _SETTINGS:
+        before = settings.allow_fp16_accumulation
+        settings.allow_fp16_accumulation = False
+        try:
+            yield
+        finally:
+            settings.allow_fp16_accumulation = before

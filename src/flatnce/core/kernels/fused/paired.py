@@ -1,12 +1,13 @@
-"""The plain layouts, from raw embeddings to row statistics and back, in a handful of launches.
+"""The plain layouts from raw embeddings to row statistics, and their gradient, in few launches.
 
-Two batches whose rows i belong together, as views (every row an anchor, every other sample's rows
-its negatives) or as towers (left anchors against right keys, and the other way round). Rows are
-normalised on the way in and the gradient goes back through that on the way out, so that nothing of
-n by d but the operands and the gradients themselves is held.
+Rows i of two batches are a positive pair, as views (every row is an anchor) or as towers (left
+anchors against right keys, and the reverse). Rows are normalised inside, so that the operands and
+the gradients are the only tensors of n by d elements.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -15,11 +16,174 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from flatnce.core.faults import FAULTS
-from flatnce.core.kernels.fused.launch import scan
-from flatnce.core.kernels.fused.paired_gradient import blocks_of, paired_gradient, sides_of
-from flatnce.core.kernels.fused.rows import fault_kernel, rows_kernel
-from flatnce.core.kernels.fused.sides import on_its_card
-from flatnce.core.kernels.fused.tiles import padded_width
+from flatnce.core.kernels.fused.launch import (
+    MOST_SHARED,
+    GradientInputs,
+    Masks,
+    Side,
+    Weights,
+    aligned,
+    bounds_of,
+    gradient_of_rows,
+    on_its_card,
+    padded_width,
+    piece_of,
+    ranges_of,
+    scan,
+    shared_sums,
+)
+from flatnce.core.kernels.fused.rows import fault_kernel, finish_kernel, rows_kernel
+
+__all__ = []
+
+
+def sides_of(
+    operand: Tensor, left: Tensor, right: Tensor, ids: Tensor | None, layout: str
+) -> tuple[Side, Side, Masks]:
+    """The rows as two sides; of views both are all rows."""
+    b = len(left)
+    ranges = None if ids is None else ranges_of(ids)
+    if layout == "views":
+        whole = Side(operand, ids, ranges)
+        return whole, whole, Masks(b)
+    if ids is not None:
+        ids = ids[:b]
+    one, two = operand[:b], operand[b:]
+    if not len(operand):
+        one, two = aligned(left), aligned(right)
+    return Side(one, ids, ranges), Side(two, ids, ranges), Masks(b)
+
+
+def blocks_of(operand: Tensor) -> tuple[int, int]:
+    """Rows of a block and the chunk of the width, for passes over memory."""
+    chunk = padded_width(operand.shape[1], operand.element_size())[1]
+    return max(1, 4096 // chunk), chunk
+
+
+@torch.library.custom_op("flatnce::paired_gradient", mutates_args=())
+@on_its_card
+def paired_gradient(
+    left: Tensor,
+    right: Tensor,
+    beta: Tensor,
+    ids: Tensor | None,
+    layout: str,
+    normalize: bool,
+    operand: Tensor,
+    inverse: Tensor,
+    means: Tensor,
+    positive: Tensor,
+    lse: Tensor,
+    lse2: Tensor,
+    expected: Tensor,
+    to_positive: Tensor,
+    to_lse: Tensor,
+    to_lse2: Tensor | None,
+    with_beta: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of both batches and of beta; see :mod:`flatnce.core.kernels.fused.paired`."""
+    b, d = left.shape
+    one, two, masks = sides_of(operand, left, right, ids, layout)
+    weights = _weights(lse, to_lse, lse2, to_lse2, layout)
+    inputs = GradientInputs(one, two, beta, masks, *weights)
+    from_mean = means.numel() > 0 and to_lse2 is None
+    gradients: list[Tensor] = []
+    block, chunk = blocks_of(operand)
+    for side, start, stop, sums in _sums(inputs, layout, b, from_mean):
+        z, partner = (left, right) if side == 0 else (right, left)
+        if side == len(gradients):  # not before: wide rows hold much until then
+            gradients.append(torch.empty_like(z))
+        rows = z, partner, inverse[side * b :], inverse[(1 - side) * b :], beta
+        finish_kernel[(triton.cdiv(stop - start, block),)](
+            *rows,
+            sums,
+            *(means, to_lse, to_positive, gradients[side]),
+            *(b, start, stop),
+            0 if sums is None else sums.stride(0) // operand.shape[1],
+            0 if sums is None else len(sums),
+            D=d,
+            WIDTH=operand.shape[1],
+            CHUNK=chunk,
+            BLOCK=block,
+            MUTUAL=layout != "left",
+            PULLED=sums is not None,
+            MEAN=sums is None,
+            NORMALIZE=normalize,
+        )
+        del rows, sums  # before the next are made
+    if not with_beta:
+        return gradients[0], gradients[1], beta.new_empty(0)
+    # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.
+    to_beta = (to_positive * positive).sum() + (to_lse * expected).sum()
+    if to_lse2 is not None:
+        to_beta += (to_lse2 * _expected_at(2 * beta, one, two, masks, layout)).sum()
+    return gradients[0], gradients[1], to_beta / beta
+
+
+def _weights(
+    lse: Tensor, to_lse: Tensor, lse2: Tensor, to_lse2: Tensor | None, layout: str
+) -> tuple[Weights | None, Weights | None, Tensor]:
+    """Gradients of the statistics by row and by column, and their bounds."""
+    b = len(lse) // 2
+    anchors = [slice(0, len(lse))] if layout != "both" else [slice(0, b), slice(b, 2 * b)]
+    weights: list[Weights | None] = [
+        Weights(lse[s], to_lse[s], lse2[s], None if to_lse2 is None else to_lse2[s])
+        for s in anchors
+    ]
+    bounds = bounds_of(*weights)
+    if layout != "both":
+        weights.append(weights[0] if layout == "views" else None)
+    return weights[0], weights[1], bounds
+
+
+def _sums(
+    inputs: GradientInputs, layout: str, b: int, from_mean: bool
+) -> Iterator[tuple[int, int, int, Tensor | None]]:
+    """Side, first row, one past the last, and the sums of these; None for the scan's mean."""
+    step = piece_of(inputs.x.operand)
+
+    def pieces_from(first: int) -> list[tuple[int, int]]:
+        return [(start, min(start + step, b)) for start in range(first, b, step)]
+
+    pieces = pieces_from(0)
+    if layout == "views" and 2 * b <= step:  # all rows are key_mean by all: one launch
+        whole = gradient_of_rows(inputs)
+        yield 0, 0, b, whole[:, :b]
+        yield 1, 0, b, whole[:, b:]
+        return
+    if layout == "views":
+        for side, (start, stop) in product((0, 1), pieces):
+            yield side, start, stop, gradient_of_rows(inputs, side * b + start, side * b + stop)
+        return
+    shared = None
+    if from_mean:
+        yield 0, 0, b, None
+    else:
+        shared = shared_sums(inputs, MOST_SHARED)
+        for start, stop in pieces:
+            yield 0, start, stop, gradient_of_rows(inputs, start, stop, shared)
+    done = 0
+    if shared is not None:
+        done = len(shared)
+        yield 1, 0, done, shared[None]
+        shared = None  # before the others are made
+    for start, stop in pieces_from(done):
+        yield 1, start, stop, gradient_of_rows(inputs.transposed(), start, stop)
+
+
+def _expected_at(beta: Tensor, one: Side, two: Side, masks: Masks, layout: str) -> Tensor:
+    """Each row's mean score under its softmax at another temperature."""
+    found = [scan(one, two, beta, masks, expected=True).expected]
+    if layout == "both":
+        found.append(scan(two, one, beta, masks, expected=True).expected)
+    return torch.cat([part for part in found if part is not None])
+
+
+@paired_gradient.register_fake
+def _(left: Tensor, right: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    to_beta = torch.empty_like(beta) if inputs[-1] else beta.new_empty(0)
+    return torch.empty_like(left), torch.empty_like(right), to_beta
+
 
 Layout: TypeAlias = Literal["views", "left", "both"]
 """Two views; two towers, left anchors only; two towers, both directions."""
@@ -78,7 +242,7 @@ def _forward(
     normalize: bool,
     operands: torch.dtype,
     expected: bool,
-    pulled: bool,
+    key_mean: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     b, d = left.shape
     operand = _room_for_operands(left, layout, normalize, operands)
@@ -105,7 +269,7 @@ def _forward(
         WRITE=len(operand) > 0,
     )
     one, two, masks = sides_of(operand, left, right, ids, layout)
-    found = scan(one, two, beta, masks, expected=expected, pulled=pulled)
+    found = scan(one, two, beta, masks, expected=expected, key_mean=key_mean)
     columns = [found.lse, found.lse2, found.count, found.top, found.expected]
     if layout == "both":
         other = scan(two, one, beta, masks, expected=expected)
@@ -116,15 +280,26 @@ def _forward(
         ]
     lse, lse2, count, top, mean = columns
     assert lse is not None and lse2 is not None and count is not None and top is not None
-    flags = torch.empty(_FLAGS, dtype=torch.bool, device=left.device)
+    flags = _flags(norms, positive, lse2, count, normalize)
+    nothing = left.new_empty(0, dtype=torch.float32)
+    means = operand.new_empty(0) if found.key_mean is None else found.key_mean
+    expected_score = nothing if mean is None else mean
+    return positive, lse, lse2, count, top, expected_score, flags, operand, inverse, means
+
+
+def _flags(
+    norms: Tensor, positive: Tensor, lse2: Tensor, count: Tensor, normalize: bool
+) -> Tensor:
+    """The faults of the rows, one boolean per known fault."""
+    flags = torch.empty(_FLAGS, dtype=torch.bool, device=norms.device)
     fault_kernel[(1,)](
         norms,
         positive,
         lse2,
         count,
         flags,
-        2 * b,
-        n,
+        len(norms),
+        len(positive),
         BLOCK=1024,
         NORMALIZE=normalize,
         FLAGS=_FLAGS,
@@ -132,20 +307,7 @@ def _forward(
         **_PLACES,
         num_warps=8,
     )
-    nothing = left.new_empty(0, dtype=torch.float32)
-    means = operand.new_empty(0) if found.pulled is None else found.pulled
-    return (
-        positive,
-        lse,
-        lse2,
-        count,
-        top,
-        nothing if mean is None else mean,
-        flags,
-        operand,
-        inverse,
-        means,
-    )
+    return flags
 
 
 @_forward.register_fake
@@ -158,7 +320,7 @@ def _(
     normalize: bool,
     operands: torch.dtype,
     expected: bool,
-    pulled: bool,
+    key_mean: bool,
 ) -> tuple[Tensor, ...]:
     b = len(left)
     n = b if layout == "left" else 2 * b
@@ -168,7 +330,7 @@ def _(
 
     flags = left.new_empty(_FLAGS, dtype=torch.bool)
     operand = _room_for_operands(left, layout, normalize, operands)
-    means = left.new_empty((b, operand.shape[1]) if pulled else (0,), dtype=operands)
+    means = left.new_empty((b, operand.shape[1]) if key_mean else (0,), dtype=operands)
     vectors = [real(n) for _ in range(5)]
     return (*vectors, real(n if expected else 0), flags, operand, real(2 * b), means)
 
@@ -236,7 +398,7 @@ def paired_statistics(
     everyone = ids if ids is None else torch.cat([ids, ids])
     whole = padded_width(left.shape[1], operands.itemsize)
     # One direction of two towers: the keys' mean comes cheaply with the scan and is the gradient.
-    pulled = layout == "left" and whole[0] == whole[1] and left.requires_grad
+    key_mean = layout == "left" and whole[0] == whole[1] and left.requires_grad
     found = _forward(
         left.contiguous(),
         right.contiguous(),
@@ -246,6 +408,6 @@ def paired_statistics(
         normalize,
         operands,
         expected or beta.requires_grad,
-        pulled and torch.is_grad_enabled(),
+        key_mean and torch.is_grad_enabled(),
     )
     return PairedStatistics(*found[:8])

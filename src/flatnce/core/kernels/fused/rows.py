@@ -1,4 +1,4 @@
-"""Rows on their way in and their gradients on the way out: one pass over memory each."""
+"""Triton kernels over rows: normalise the inputs, finish the gradients, flag bad values."""
 # Triton reads annotations itself: only its constants have one.
 
 from typing import no_type_check
@@ -212,7 +212,7 @@ def finish_kernel(
     inverse,
     partner_inverse,
     beta,
-    pulled,
+    key_mean,
     mean,
     mean_weight,
     pair_weight,
@@ -231,7 +231,7 @@ def finish_kernel(
     MEAN: tl.constexpr,
     NORMALIZE: tl.constexpr,
 ):
-    """The gradient of raw rows: all pulls together, then back through the normalisation."""
+    """The gradient of raw rows: all inputs together, then back through the normalisation."""
     rows = offset + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < limit
     scale = tl.load(beta)
@@ -255,7 +255,7 @@ def finish_kernel(
             if PULLED:
                 for part in range(parts):
                     down = (part * stride + rows - offset).to(tl.int64)
-                    source = pulled + down[:, None] * WIDTH + dims[None, :]
+                    source = key_mean + down[:, None] * WIDTH + dims[None, :]
                     found += tl.load(source, mask=there[:, None], other=0.0)
             if MEAN:
                 at = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]

@@ -1,12 +1,155 @@
-"""Row statistics in one pass over tiles of scores, and their pieces put together."""
-# Triton reads annotations itself: only its constants have one.
+"""Triton kernels of the forward pass: which scores count, row statistics, merging of parts."""
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
 
-from flatnce.core.kernels.fused.counted import groups_of, leave_out, span
+__all__ = []
+
+# Triton reads annotations itself: only its constants have one.
+
+
+SPAN = tl.constexpr(64)
+"""Ranges of group numbers are kept for this many rows at a time."""
+
+NEVER = tl.constexpr(-(2**31))
+
+
+@triton.jit
+@no_type_check
+def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
+    """Lowest and highest group of a tile."""
+    if GROUPED:
+        low = tl.load(ranges + 2 * (start // SPAN))
+        high = tl.load(ranges + 2 * (start // SPAN) + 1)
+        # A tile that begins between two ranges reaches into one more.
+        end = tl.minimum(start + length, size) - 1
+        for part in tl.static_range(1, (length + SPAN - 1) // SPAN + 1):
+            at = tl.minimum(start // SPAN + part, end // SPAN)
+            low = tl.minimum(low, tl.load(ranges + 2 * at))
+            high = tl.maximum(high, tl.load(ranges + 2 * at + 1))
+    else:
+        low = (start % period).to(tl.int64)
+        high = low + length - 1
+        if high >= period:
+            low = low * 0
+            high = low + period - 1
+    return low, high
+
+
+@triton.jit
+@no_type_check
+def touches(low, high, start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
+    """Whether a tile of passing rows may hold one that does not count."""
+    their_low, their_high = span(start, length, size, period, ranges, GROUPED)
+    meet = (their_high >= low) & (their_low <= high)
+    never = (tl.minimum(low, their_low) <= NEVER) & (tl.maximum(high, their_high) >= NEVER)
+    return (start + length > size) | never | meet
+
+
+@triton.jit
+@no_type_check
+def groups_of(index, size, period, groups, GROUPED: tl.constexpr):
+    """Group of each row; beyond the end, the group that counts for nobody."""
+    if GROUPED:
+        found = tl.load(groups + index, mask=index < size, other=NEVER)
+    else:
+        found = tl.where(index < size, index % period, NEVER).to(tl.int64)
+    return found
+
+
+@triton.jit
+@no_type_check
+def counted(
+    rows,
+    columns,
+    mine,
+    column_groups,
+    n,
+    m,
+    period,
+    left_out,
+    row_self,
+    column_self,
+    row_stride,
+    column_stride,
+    GROUPED: tl.constexpr,
+    SAME: tl.constexpr,
+    LISTED: tl.constexpr,
+):
+    """Which scores of a tile count: see flatnce.core.selection."""
+    theirs = groups_of(columns, m, period, column_groups, GROUPED)
+    equal = mine[:, None] == theirs[None, :]
+    inside = (columns < m)[None, :]
+    if SAME:
+        own = tl.load(row_self + rows, mask=rows < n, other=0)
+        other = tl.load(column_self + columns, mask=columns < m, other=0)
+        found = equal & (own[:, None] != other[None, :]) & inside
+    else:
+        known = (mine != NEVER)[:, None] & (theirs != NEVER)[None, :]
+        found = (equal == 0) & known & inside
+    if LISTED:
+        down = rows.to(tl.int64)[:, None] * row_stride
+        place = down + columns.to(tl.int64)[None, :] * column_stride
+        both = (rows < n)[:, None] & inside
+        found = found & (tl.load(left_out + place, mask=both, other=1) == 0)
+    return found
+
+
+@triton.jit
+@no_type_check
+def leave_out(
+    scores,
+    missing,
+    rows,
+    columns,
+    mine,
+    low,
+    high,
+    start,
+    column_groups,
+    column_ranges,
+    left_out,
+    row_self,
+    column_self,
+    n,
+    m,
+    period,
+    row_stride,
+    column_stride,
+    COLUMNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    SAME: tl.constexpr,
+    LISTED: tl.constexpr,
+):
+    """Scores with those that do not count at minus infinity, and how many a row those are."""
+    masked = touches(low, high, start, COLUMNS, m, period, column_ranges, GROUPED)
+    if masked | SAME | LISTED:
+        inside = counted(
+            rows,
+            columns,
+            mine,
+            column_groups,
+            n,
+            m,
+            period,
+            left_out,
+            row_self,
+            column_self,
+            row_stride,
+            column_stride,
+            GROUPED,
+            SAME,
+            LISTED,
+        )
+        scores = tl.where(inside, scores, -float("inf"))
+        missing += tl.sum(tl.where(scores > -1e30, 0.0, 1.0), 1)
+    return scores, missing
+
+
+# Triton reads annotations itself: only its constants have one.
+
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-1e30)  # below any product, and times any scale still finite
@@ -54,7 +197,7 @@ def scan_kernel(
     numbers,
     moments,
     linears,
-    pulled,
+    key_mean,
     n,
     m,
     period,
@@ -70,10 +213,10 @@ def scan_kernel(
     LISTED: tl.constexpr,
     MOMENT: tl.constexpr,
     LINEAR: tl.constexpr,
-    PULL: tl.constexpr,
+    KEY_MEAN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Statistics of a block of rows over a part of the columns; pulled: the weighted mean row."""
+    """Statistics of a block of rows over a part of the columns; ``key_mean`` is optional."""
     block, part = tl.program_id(0), tl.program_id(1)
     rows = block * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, CHUNK)
@@ -88,7 +231,7 @@ def scan_kernel(
     missing = tl.zeros((ROWS,), tl.float32)
     moment = tl.zeros((ROWS,), tl.float32)
     linear = tl.zeros((ROWS,), tl.float32)
-    if PULL:
+    if KEY_MEAN:
         sums = tl.zeros((ROWS, CHUNK), tl.float32)
     first = part * turns * COLUMNS
     last = tl.minimum(first + turns * COLUMNS, m)
@@ -136,7 +279,7 @@ def scan_kernel(
             moment = moment * shrink + tl.sum(weights * finite, 1)
         if LINEAR:
             linear += tl.sum(tl.where(products > FLOOR, products, 0.0), 1)
-        if PULL:
+        if KEY_MEAN:
             sums = sums * shrink[:, None]
             sums = tl.dot(weights.to(passing.dtype), passing, sums, input_precision=PRECISION)
         top = raised
@@ -151,10 +294,10 @@ def scan_kernel(
         tl.store(moments + place, moment * scale, mask=there)
     if LINEAR:
         tl.store(linears + place, linear * scale, mask=there)
-    if PULL:
+    if KEY_MEAN:
         mean = sums / tl.maximum(total, 1e-37)[:, None]
-        where = pulled + place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
-        tl.store(where, mean.to(pulled.dtype.element_ty), mask=there[:, None])
+        where = key_mean + place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
+        tl.store(where, mean.to(key_mean.dtype.element_ty), mask=there[:, None])
 
 
 @triton.jit
@@ -172,7 +315,7 @@ def merge_kernel(
     highest,
     mean,
     expected,
-    pulled,
+    key_mean,
     blended,
     n,
     parts,
@@ -182,13 +325,13 @@ def merge_kernel(
     BLOCK: tl.constexpr,
     MOMENT: tl.constexpr,
     LINEAR: tl.constexpr,
-    PULL: tl.constexpr,
+    KEY_MEAN: tl.constexpr,
 ):
     """The statistics of all parts together, in natural units; and the weighted mean rows."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = rows < n
     dims = tl.arange(0, WIDTH)
-    if PULL:
+    if KEY_MEAN:
         sums = tl.zeros((BLOCK, WIDTH), tl.float32)
     top = tl.full((BLOCK,), FLOOR, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -211,14 +354,14 @@ def merge_kernel(
             moment = moment * old + tl.load(moments + place, mask=there, other=0.0) * fresh
         if LINEAR:
             linear += tl.load(linears + place, mask=there, other=0.0)
-        if PULL:
+        if KEY_MEAN:
             where = place.to(tl.int64)[:, None] * WIDTH + dims[None, :]
-            row = tl.load(pulled + where, mask=there[:, None], other=0.0).to(tl.float32)
+            row = tl.load(key_mean + where, mask=there[:, None], other=0.0).to(tl.float32)
             sums = sums * old[:, None] + row * share[:, None]
         top = raised
     empty = number == 0
     total = tl.where(empty, 1.0, total)
-    if PULL:
+    if KEY_MEAN:
         where = rows.to(tl.int64)[:, None] * WIDTH + dims[None, :]
         row = (sums / total[:, None]).to(blended.dtype.element_ty)
         tl.store(blended + where, row, mask=there[:, None])
