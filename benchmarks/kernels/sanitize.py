@@ -14,7 +14,7 @@ from flatnce.core.kernels.fused import launch as pulling
 from flatnce.core.kernels.fused import paired_statistics, row_statistics
 from flatnce.core.selection import NEVER, Selection
 from flatnce.pretrain.data import Views
-from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.models import Encoder, backbone, head
 
 CUDA = torch.device("cuda", 0)
@@ -75,7 +75,7 @@ def encoder(batch):
     """Both passes of a ResNet-18 by fused kernels."""
     net = backbone("resnet18", stem="small")
     whole = Encoder(net, head(net.width)).cuda().to(memory_format=torch.channels_last)
-    quick = swift(whole)
+    quick = fuse_resnet(whole)
     assert quick is not None
     with torch.autocast("cuda", torch.bfloat16):
         _, embeddings = quick(batch.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""The swift pass equals the encoder it computes: outputs, gradients, running statistics.
+"""The fused pass equals the encoder it computes: outputs, gradients, running statistics.
 
 Without a card the kernels run in Triton's interpreter, which is slow: everything is tiny.
 """
@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.fused_resnet.swift import Swift, swift
-from flatnce.pretrain.models import Encoder, head, synchronised
+from flatnce.pretrain.fused_resnet import FusedResNet, fuse_resnet
+from flatnce.pretrain.models import Encoder, head, sync_batch_norm
 
-pytest.importorskip("triton", reason="the swift pass needs triton")
+pytest.importorskip("triton", reason="the fused pass needs triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -24,10 +24,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def _few_programs(monkeypatch):
     """The interpreter runs one program after the other: let each do much."""
     if DEVICE == "cpu":
-        from flatnce.pretrain.fused_resnet import norm as swift_norm
+        from flatnce.pretrain.fused_resnet import norm
 
-        monkeypatch.setattr(swift_norm, "SECTOR", 1024)
-        monkeypatch.setattr(swift_norm, "WHOLE", 2**20)
+        monkeypatch.setattr(norm, "SECTOR", 1024)
+        monkeypatch.setattr(norm, "WHOLE", 2**20)
 
 
 def small_encoder(width: int = 28, **options) -> Encoder:
@@ -93,7 +93,7 @@ ENCODERS = {
 def test_it_computes_what_the_encoder_computes(name):
     plain = prepared(ENCODERS[name]())
     ours, true = copy.deepcopy(plain), copy.deepcopy(plain).double()
-    quick = swift(ours)
+    quick = fuse_resnet(ours)
     assert quick is not None
     size = 34 if "standard" in name else 7
     batches = [images(6, size), images(5, size)][: 1 if "blocks" in name else 2]
@@ -118,7 +118,7 @@ def test_it_computes_what_the_encoder_computes(name):
 def test_in_half_precision_it_is_no_worse_than_autocast(name):
     plain = prepared(ENCODERS[name]())
     ours, true = copy.deepcopy(plain), copy.deepcopy(plain).double()
-    quick = swift(ours)
+    quick = fuse_resnet(ours)
     x = images(12)
     with torch.autocast(DEVICE, torch.float16):
         expected = gradients_of(plain, plain, x)
@@ -139,7 +139,7 @@ def test_a_nan_in_a_weight_is_seen_in_outputs_and_gradients(name, dtype):
     ours, x = copy.deepcopy(plain), images()
     with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
         expected = gradients_of(plain, plain, x)
-        found = gradients_of(swift(ours), ours, x)
+        found = gradients_of(fuse_resnet(ours), ours, x)
     assert expected[0].isnan().any() and expected[1].isnan().any()
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine.isnan(), theirs.isnan())
@@ -149,8 +149,8 @@ def test_a_nan_in_a_weight_is_seen_in_outputs_and_gradients(name, dtype):
 
 def test_parameters_are_shared_and_not_registered_again():
     encoder = small_encoder()
-    quick = swift(encoder)
-    assert isinstance(quick, Swift) and quick.encoder is encoder
+    quick = fuse_resnet(encoder)
+    assert isinstance(quick, FusedResNet) and quick.encoder is encoder
     assert not list(quick.parameters()) and not list(quick.buffers()) and not quick.state_dict()
     assert not list(quick.children())
 
@@ -158,7 +158,7 @@ def test_parameters_are_shared_and_not_registered_again():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_images_that_are_part_of_larger_ones_are_read_as_they_are(dtype):
     encoder = prepared(small_encoder())
-    quick, whole = swift(encoder), images(6, 12).to(dtype)
+    quick, whole = fuse_resnet(encoder), images(6, 12).to(dtype)
     for part in (whole[:, :, 2:9, ::2], whole[::2, :, ::3, :], whole.contiguous()[..., 1:8]):
         with torch.autocast(DEVICE, torch.float16, enabled=dtype != torch.float32):
             found, expected = quick(part), quick(part.clone(memory_format=torch.channels_last))
@@ -170,7 +170,7 @@ def test_a_loss_of_one_output_alone_has_the_right_gradients(wanted):
     plain = prepared(small_encoder())
     ours = copy.deepcopy(plain)
     place, x = ["features", "embeddings"].index(wanted), images()
-    for net in (plain, swift(ours)):
+    for net in (plain, fuse_resnet(ours)):
         net(x)[place].sin().sum().backward()
     for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None)
@@ -227,7 +227,7 @@ def with_a_layer_after(encoder: Encoder) -> Encoder:
         with_another_activation,
         with_a_parametrization,
         with_a_layer_after,
-        lambda encoder: synchronised(encoder, "cpu"),
+        lambda encoder: sync_batch_norm(encoder, "cpu"),
         lambda encoder: encoder.double(),
         lambda encoder: encoder.backbone,
         with_a_hook_of_its_own,
@@ -235,20 +235,20 @@ def with_a_layer_after(encoder: Encoder) -> Encoder:
     ],
 )
 def test_what_it_does_not_know_it_leaves_alone(changed):
-    assert swift(changed(small_encoder())) is None
+    assert fuse_resnet(changed(small_encoder())) is None
 
 
 def test_a_backbone_of_another_library_is_not_known():
     timm = pytest.importorskip("timm")
     net = timm.create_model("resnet10t", num_classes=0)
     net.width = net.num_features
-    assert swift(Encoder(net, head(net.width))) is None
+    assert fuse_resnet(Encoder(net, head(net.width))) is None
 
 
 @pytest.mark.parametrize("case", ["evaluation", "no gradients", "images", "frozen norm"])
 def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
     encoder = prepared(small_encoder())
-    quick, x = swift(encoder), images()
+    quick, x = fuse_resnet(encoder), images()
     expected = object()
     monkeypatch.setattr(Encoder, "forward", lambda *_: expected)
     if case == "evaluation":
@@ -256,8 +256,8 @@ def test_elsewhere_the_encoder_itself_is_called(case, monkeypatch):
     if case == "frozen norm":
         encoder.head[1].eval()
     x.requires_grad_(case == "images")
-    unchecked = getattr(Swift.forward, "__wrapped__", Swift.forward)
-    monkeypatch.setattr(Swift, "forward", unchecked)  # a sentinel has no shape
+    unchecked = getattr(FusedResNet.forward, "__wrapped__", FusedResNet.forward)
+    monkeypatch.setattr(FusedResNet, "forward", unchecked)  # a sentinel has no shape
     with torch.set_grad_enabled(case != "no gradients"):
         assert quick(x) is expected
 
@@ -280,7 +280,7 @@ def test_a_hook_that_comes_later_is_called_and_when_gone_is_forgotten(kind, plac
     for part in encoder.modules():
         if isinstance(part, nn.ReLU):
             part.inplace = False  # torch refuses it behind a backward hook
-    quick, seen = swift(encoder), []
+    quick, seen = fuse_resnet(encoder), []
     where = PLACES[place](encoder)
     register = f"register_module_{kind}" if place == "every module" else f"register_{kind}"
     handle = getattr(where, register)(lambda module, *_: seen.append(module))
@@ -290,10 +290,10 @@ def test_a_hook_that_comes_later_is_called_and_when_gone_is_forgotten(kind, plac
         handle.remove()
     assert set(seen) - {quick}
     seen.clear()
-    assert is_swift(quick(images())[1]) and not seen
+    assert is_fused(quick(images())[1]) and not seen
 
 
-def is_swift(output: torch.Tensor) -> bool:
+def is_fused(output: torch.Tensor) -> bool:
     return type(output.grad_fn).__name__ == "PassBackward"
 
 
@@ -312,11 +312,11 @@ def another_weight(encoder: Encoder) -> None:
 @pytest.mark.parametrize("change", [another_head, another_norm, another_weight])
 def test_what_is_exchanged_for_something_known_is_planned_anew(change):
     ours = prepared(small_encoder())
-    quick, x = swift(ours), images()
+    quick, x = fuse_resnet(ours), images()
     quick(x)
     change(ours)
     plain = copy.deepcopy(ours)
-    assert is_swift(quick(x)[1])
+    assert is_fused(quick(x)[1])
     found, expected = gradients_of(quick, ours, x), gradients_of(plain, plain, x)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
@@ -336,18 +336,18 @@ def test_what_is_exchanged_for_something_known_is_planned_anew(change):
 )
 def test_what_is_exchanged_for_something_unknown_is_left_to_the_encoder(change):
     encoder = prepared(small_encoder())
-    quick, x = swift(encoder), images()
-    assert is_swift(quick(x)[1])
+    quick, x = fuse_resnet(encoder), images()
+    assert is_fused(quick(x)[1])
     change(encoder.cpu())
     encoder.to(DEVICE)
     z = quick(x)[1]
-    assert not is_swift(z)
+    assert not is_fused(z)
     torch.testing.assert_close(z, encoder(x)[1])
 
 
 def test_parameters_in_another_precision_are_left_to_the_encoder():
     encoder = prepared(small_encoder())
-    quick = swift(encoder)
+    quick = fuse_resnet(encoder)
     encoder.double()
     with pytest.raises(RuntimeError, match="type"):  # as the encoder itself does
         quick(images())
@@ -355,7 +355,7 @@ def test_parameters_in_another_precision_are_left_to_the_encoder():
 
 def test_statistics_can_be_held():
     encoder = prepared(small_encoder())
-    quick, before = swift(encoder), [b.clone() for b in encoder.buffers()]
+    quick, before = fuse_resnet(encoder), [b.clone() for b in encoder.buffers()]
     for norm in (part for part in encoder.modules() if hasattr(part, "running_mean")):
         norm.track_running_stats = False
     quick(images())[1].sum().backward()
@@ -363,7 +363,7 @@ def test_statistics_can_be_held():
 
 
 def test_a_second_backward_pass_is_refused():
-    quick = swift(prepared(small_encoder()))
+    quick = fuse_resnet(prepared(small_encoder()))
     loss = quick(images())[1].sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="second time"):
@@ -371,7 +371,7 @@ def test_a_second_backward_pass_is_refused():
 
 
 def test_what_is_kept_for_the_backward_pass_goes_with_the_outputs():
-    quick = swift(prepared(small_encoder()))
+    quick = fuse_resnet(prepared(small_encoder()))
     gc.collect()
     gc.disable()
     try:
@@ -385,8 +385,7 @@ def test_what_is_kept_for_the_backward_pass_goes_with_the_outputs():
 
 
 def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
-    from flatnce.pretrain.fused_resnet import passes as swift_pass
-    from flatnce.pretrain.fused_resnet import streams as swift_streams
+    from flatnce.pretrain.fused_resnet import passes, streams
 
     inside, seen = [], []
 
@@ -396,20 +395,20 @@ def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
         yield
         inside.pop()
 
-    monkeypatch.setattr(swift_streams.SideTrack, "on_device", on_device)
+    monkeypatch.setattr(streams.SideTrack, "on_device", on_device)
     for name in ("measured", "differentiated"):
-        real = getattr(swift_pass, name)
+        real = getattr(passes, name)
 
         def noted(*arguments, real=real, **options):
             seen.append((real.__name__, *inside))
             return real(*arguments, **options)
 
-        monkeypatch.setattr(swift_pass, name, noted)
+        monkeypatch.setattr(passes, name, noted)
     x = images()
-    swift(prepared(small_encoder()))(x)[1].sum().backward()
+    fuse_resnet(prepared(small_encoder()))(x)[1].sum().backward()
     assert set(seen) == {("measured", x.device), ("differentiated", x.device)}
 
 
 def test_import_of_the_models_loads_no_triton(run_python):
-    code = "import sys, flatnce.pretrain.fused_resnet.swift; print('triton' in sys.modules)"
+    code = "import sys, flatnce.pretrain.fused_resnet; print('triton' in sys.modules)"
     assert run_python(code).strip() == "False"

@@ -1,11 +1,11 @@
-"""The swift pass on a card: recorded, overlapped, repeatable."""
+"""The fused pass on a card: recorded, overlapped, repeatable."""
 
 import copy
 
 import pytest
 import torch
 
-from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.models import Encoder, backbone, head
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -48,7 +48,7 @@ def test_gradients_are_as_exact_as_the_encoders(dtype, count):
     plain, ours, true = (copy.deepcopy(start) for _ in range(3))
     truth = gradients(true.double(), true, x.double(), torch.float32)
     theirs = off(gradients(plain, plain, x, dtype), truth)
-    mine = off(gradients(swift(ours), ours, x, dtype), truth)
+    mine = off(gradients(fuse_resnet(ours), ours, x, dtype), truth)
     assert mine < 1.2 * theirs + 1e-6
     for name, kept in ours.named_buffers():
         torch.testing.assert_close(
@@ -62,7 +62,7 @@ def test_the_same_twice_bit_for_bit_with_either_number_of_streams(dtype):
     found = []
     for overlap in (True, True, False):
         model = copy.deepcopy(start)
-        found.append(gradients(swift(model, overlap=overlap), model, x, dtype))
+        found.append(gradients(fuse_resnet(model, overlap=overlap), model, x, dtype))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
@@ -70,7 +70,7 @@ def test_the_same_twice_bit_for_bit_with_either_number_of_streams(dtype):
 def test_a_recorded_step_repeats_the_eager_one():
     start, x = encoder(), images()
     eager, model = copy.deepcopy(start), copy.deepcopy(start)
-    quick, stream = swift(model), torch.cuda.Stream()
+    quick, stream = fuse_resnet(model), torch.cuda.Stream()
     state = copy.deepcopy(model.state_dict())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -83,7 +83,7 @@ def test_a_recorded_step_repeats_the_eager_one():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         recorded = gradients(quick, model, x, torch.bfloat16)
-    other = swift(eager)
+    other = fuse_resnet(eager)
     for _ in range(3):
         graph.replay()
         eager.zero_grad()
@@ -96,7 +96,7 @@ def test_a_recorded_step_repeats_the_eager_one():
 
 def test_memory_does_not_grow_from_step_to_step():
     model, x = encoder(), images()
-    quick, seen = swift(model), []
+    quick, seen = fuse_resnet(model), []
     for _ in range(6):
         model.zero_grad()
         gradients(quick, model, x, torch.bfloat16)
@@ -110,17 +110,17 @@ def test_another_device_than_the_current_one_computes_the_same():
     start, found = encoder(), []
     for device in ("cuda:0", "cuda:1"):
         model = copy.deepcopy(start).to(device)
-        found.append(gradients(swift(model), model, images().to(device), torch.bfloat16))
+        found.append(gradients(fuse_resnet(model), model, images().to(device), torch.bfloat16))
     assert torch.cuda.current_device() == 0
     assert all(torch.equal(a, b.to(a.device)) for a, b in zip(*found, strict=True))
 
 
 def test_a_pass_after_one_that_failed_midway_is_right(monkeypatch):
-    from flatnce.pretrain.fused_resnet import passes as swift_pass
+    from flatnce.pretrain.fused_resnet import passes
 
     start, x = encoder(), images()
     model, other = copy.deepcopy(start), copy.deepcopy(start)
-    quick, real, left = swift(model), swift_pass.differentiated, [9]
+    quick, real, left = fuse_resnet(model), passes.differentiated, [9]
 
     def failing(*arguments, **options):
         left[0] -= 1
@@ -128,12 +128,12 @@ def test_a_pass_after_one_that_failed_midway_is_right(monkeypatch):
             raise ValueError("midway")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(swift_pass, "differentiated", failing)
+    monkeypatch.setattr(passes, "differentiated", failing)
     with pytest.raises(ValueError, match="midway"):
         gradients(quick, model, x, torch.bfloat16)
     model.load_state_dict(start.state_dict())
     found = gradients(quick, model, x, torch.bfloat16)
-    expected = gradients(swift(other), other, x, torch.bfloat16)
+    expected = gradients(fuse_resnet(other), other, x, torch.bfloat16)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -143,6 +143,6 @@ def test_a_nan_in_a_weight_is_seen_where_the_encoder_shows_it(dtype):
     plain.backbone.layer1[0].conv1.weight.data[0, 0, 0, 0] = torch.nan
     ours = copy.deepcopy(plain)
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        expected, found = plain(x), swift(ours)(x)
+        expected, found = plain(x), fuse_resnet(ours)(x)
     for mine, theirs in zip(found, expected, strict=True):
         assert theirs.isnan().any() and torch.equal(mine.isnan(), theirs.isnan())

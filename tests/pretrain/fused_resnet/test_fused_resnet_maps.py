@@ -1,10 +1,10 @@
-"""Maps of the swift pass: the convolution of images, and copies in pieces."""
+"""Maps of the fused pass: the convolution of images, and copies in pieces."""
 
 import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("triton", reason="the swift pass needs triton")
+pytest.importorskip("triton", reason="the fused pass needs triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -20,14 +20,14 @@ STEMS = {
 
 
 @pytest.fixture
-def swift_stem(monkeypatch):
+def maps(monkeypatch):
     """The module, with sizes such that few pixels make several tiles and ranges."""
-    from flatnce.pretrain.fused_resnet import stem as swift_stem
+    from flatnce.pretrain.fused_resnet import maps
 
-    monkeypatch.setattr(swift_stem, "TILE", 32)
-    monkeypatch.setattr(swift_stem, "RANGE", 48)
-    monkeypatch.setattr(swift_stem, "PARTS", 3)
-    return swift_stem
+    monkeypatch.setattr(maps, "TILE", 32)
+    monkeypatch.setattr(maps, "RANGE", 48)
+    monkeypatch.setattr(maps, "PARTS", 3)
+    return maps
 
 
 def last(tensor):
@@ -38,7 +38,7 @@ def last(tensor):
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("name", STEMS)
 @pytest.mark.parametrize("shape", [(3, 7, 6), (1, 5, 8)])
-def test_the_first_convolution_is_the_convolution(swift_stem, name, layout, shape, dtype):
+def test_the_first_convolution_is_the_convolution(maps, name, layout, shape, dtype):
     module = STEMS[name]
     (count, height, width), eps = shape, torch.finfo(dtype).eps
     low = torch.randn(count, module.in_channels, height, width, device=DEVICE).to(dtype)
@@ -46,13 +46,13 @@ def test_the_first_convolution_is_the_convolution(swift_stem, name, layout, shap
     low, weight = last(low), weight.contiguous(memory_format=layout)
     exact = weight.double().requires_grad_()
     truth = nn.functional.conv2d(low.double(), exact, None, module.stride, module.padding)
-    assert swift_stem.is_stem(module, low)
-    found = swift_stem.convolved(module, low, weight)
+    assert maps.is_stem(module, low)
+    found = maps.convolved(module, low, weight)
     assert found.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(found.double(), truth.detach(), rtol=eps, atol=eps)
     arriving = last(torch.randn_like(found))
     truth.backward(arriving.double())
-    gradient = swift_stem.to_stem(module, arriving, low)
+    gradient = maps.to_stem(module, arriving, low)
     assert gradient.dtype == torch.float32
     torch.testing.assert_close(gradient.double(), exact.grad, rtol=1e-4, atol=1e-3)
 
@@ -67,12 +67,12 @@ def test_the_first_convolution_is_the_convolution(swift_stem, name, layout, shap
         nn.Conv2d(3, 8, 3, dilation=2),
     ],
 )
-def test_other_convolutions_are_the_librarys(module, swift_stem):
-    assert not swift_stem.is_stem(module, torch.empty(0, dtype=torch.bfloat16))
+def test_other_convolutions_are_the_librarys(module, maps):
+    assert not maps.is_stem(module, torch.empty(0, dtype=torch.bfloat16))
 
 
-def test_in_float32_the_convolution_is_the_librarys(swift_stem):
-    assert not swift_stem.is_stem(STEMS["three colours"], torch.empty(0))
+def test_in_float32_the_convolution_is_the_librarys(maps):
+    assert not maps.is_stem(STEMS["three colours"], torch.empty(0))
 
 
 def drawn(*shape):
@@ -91,10 +91,10 @@ TENSORS = {
 
 @pytest.mark.parametrize("pieces", [16, 64])
 def test_copies_in_pieces_are_copies(pieces, monkeypatch):
-    from flatnce.pretrain.fused_resnet import maps as swift_maps
+    from flatnce.pretrain.fused_resnet import maps
 
-    monkeypatch.setattr(swift_maps, "PIECE", 4)
-    monkeypatch.setattr(swift_maps, "PIECES", pieces)
+    monkeypatch.setattr(maps, "PIECE", 4)
+    monkeypatch.setattr(maps, "PIECES", pieces)
     copied, real = [], torch._foreach_copy_
 
     def noted(targets, sources):
@@ -107,7 +107,7 @@ def test_copies_in_pieces_are_copies(pieces, monkeypatch):
     # Another order in memory, which no view shows.
     sources.append(drawn(5, 4, 3, 3))
     targets.append(last(torch.full_like(sources[-1], torch.nan, dtype=torch.float16)))
-    swift_maps._copy_together(targets, sources)
+    maps._copy_together(targets, sources)
     assert len(copied) > len(sources)
     assert len(copied) <= pieces
     for target, source in zip(targets, sources, strict=True):
@@ -115,21 +115,21 @@ def test_copies_in_pieces_are_copies(pieces, monkeypatch):
 
 
 def test_tensors_that_are_large_together_are_copied_whole(monkeypatch):
-    from flatnce.pretrain.fused_resnet import maps as swift_maps
+    from flatnce.pretrain.fused_resnet import maps
 
-    monkeypatch.setattr(swift_maps, "MOST", 2 * swift_maps.PIECE)
+    monkeypatch.setattr(maps, "MOST", 2 * maps.PIECE)
     copied = []
     monkeypatch.setattr(torch, "_foreach_copy_", lambda targets, _: copied.extend(targets))
-    source = torch.zeros(swift_maps.PIECE * swift_maps.PIECES * 2)
-    swift_maps._copy_together([source.half()], [source])
+    source = torch.zeros(maps.PIECE * maps.PIECES * 2)
+    maps._copy_together([source.half()], [source])
     assert [len(part) for part in copied] == [len(source)]
 
 
 def test_gradients_wait_for_a_group_and_come_out_in_float32(monkeypatch):
-    from flatnce.pretrain.fused_resnet import maps as swift_maps
+    from flatnce.pretrain.fused_resnet import maps
 
-    monkeypatch.setattr(swift_maps, "TOGETHER", 10)
-    collected = swift_maps.Collected()
+    monkeypatch.setattr(maps, "TOGETHER", 10)
+    collected = maps.Collected()
     parameters = [torch.zeros(size) for size in (4, 4, 4, 1)]
     gradients = [torch.randn(len(part)).half() for part in parameters]
     seen = []

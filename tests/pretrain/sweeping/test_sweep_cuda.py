@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flatnce.pretrain import preset, sweep, train
-from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.sweeping.slots import QUEUES, Generators, RunSlot
@@ -52,10 +52,10 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(case, monkeypatch, tmp
     quick = []
 
     def noted(encoder):
-        quick.append(swift(encoder))
+        quick.append(fuse_resnet(encoder))
         return quick[-1]
 
-    monkeypatch.setattr(training, "swift", noted)
+    monkeypatch.setattr(training, "fuse_resnet", noted)
     if case == FORGETFUL:
         monkeypatch.setattr(learner, "build_encoder", forgetful)
     base = BASE.override(**CASES[case])
@@ -72,7 +72,7 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(case, monkeypatch, tmp
     runs = sweep(configs, tmp_path / "sweep", report=report)
     assert [run.state for run in runs] == ["done"] * 4, [run.failure for run in runs]
     assert not notes
-    # Dropout is no part of what the swift pass knows; the others have its second stream.
+    # Dropout is no part of what the fused pass knows; the others have its second stream.
     assert len(quick) == 8 and all((one is None) == (case == FORGETFUL) for one in quick)
     for name in configs:
         places = [tmp_path / kind / name for kind in ("sweep", "alone")]

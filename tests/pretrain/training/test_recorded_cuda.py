@@ -124,11 +124,11 @@ def test_memory_does_not_grow_over_a_thousand_steps(case, tmp_path):
     assert torch.cuda.memory_reserved() == reserved
 
 
-def test_a_resnet_takes_the_swift_layers_and_its_loss_the_fused_kernel(tmp_path):
-    from flatnce.pretrain.fused_resnet.swift import Swift
+def test_a_resnet_takes_the_fused_layers_and_its_loss_the_fused_kernel(tmp_path):
+    from flatnce.pretrain.fused_resnet import FusedResNet
 
     training = training_of("resnet18, bfloat16", tmp_path)
-    assert isinstance(training.learner.called, Swift)
+    assert isinstance(training.learner.called, FusedResNet)
     take(training, 2)
     assert training.learner.objective.last.embeddings.dtype == torch.float16
     plain = training_of("resnet18, bfloat16", tmp_path, fast=False)

@@ -1,1 +1,139 @@
-"""ResNets in few kernels: batch norm, addition and ReLU fused, on a GPU."""
+"""The encoder's training step for small images, at the speed of the card.
+
+A small network on small images spends its time between its convolutions: in the many kernels of
+batch norm, ReLU, addition and casts, each of which starts late or reads memory again. The fused
+pass computes the same functions of the same parameters with few kernels; see ``passes``.
+"""
+
+from operator import is_
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from flatnce.pretrain.fused_resnet.plan import HOOKS, Plan, contents_of, plan_of
+from flatnce.pretrain.models.encoder import Encoder
+
+__all__ = ["fuse_resnet"]
+
+
+class FusedResNet(nn.Module):
+    """An encoder in training mode by fused kernels; anything else is left to the encoder.
+
+    Parameters and running statistics are the encoder's own. They are not registered here, so that
+    neither an optimizer nor a checkpoint meets them twice. Computes in autocast's dtype where
+    autocast is on, else in float32.
+
+    Limits:
+        First derivatives only, none for the images, and one backward pass per forward pass.
+        Elsewhere (evaluation, no gradients wanted, norms frozen, one row in a batch, another
+        device than CUDA, hooks or modules that came later and are not known) the encoder itself
+        is called.
+
+    Arguments:
+        encoder: What is computed, as it is at each call.
+        overlap: Use a second stream for weight gradients.
+    """
+
+    def __init__(self, encoder: Encoder, overlap: bool = True) -> None:
+        super().__init__()
+        # In a tuple: a module's attribute would be registered, and saved a second time.
+        self._encoder: tuple[Encoder] = (encoder,)
+        self._plan = plan_of(encoder)
+        self._contents = contents_of(encoder)
+        self._overlap = overlap
+        self._sides: dict[torch.device, object] = {}
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder whose parameters these are."""
+        return self._encoder[0]
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"]
+    ) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
+        """Features and embeddings."""
+        plan = self._planned()
+        if plan is None or not _applies(plan, self.encoder, images):
+            found: tuple[Tensor, Tensor] = self.encoder(images)
+            return found
+        # Triton is imported here at the latest, and only where it is used.
+        from flatnce.pretrain.fused_resnet.passes import Pass, Settings
+        from flatnce.pretrain.fused_resnet.streams import SideTrack
+
+        device = images.device
+        side = self._sides.get(device)
+        if not isinstance(side, SideTrack):
+            side = self._sides[device] = SideTrack(device, self._overlap)
+        lower = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if lower else torch.float32
+        norms = plan.norms()
+        update = norms[0].track_running_stats if norms else False
+        settings = Settings(plan, dtype, side, update)
+        with torch.autocast(device.type, enabled=False):
+            outputs = Pass.apply(settings, images, *plan.parameters())
+        return outputs[0], outputs[-1]
+
+    def _planned(self) -> Plan | None:
+        """The plan of the encoder as it now is; made anew only where something was exchanged."""
+        contents = contents_of(self.encoder)
+        same = len(contents) == len(self._contents)
+        if not (same and all(map(is_, contents, self._contents))):
+            self._plan, self._contents = plan_of(self.encoder), contents
+        return self._plan
+
+
+def _applies(plan: Plan, encoder: Encoder, images: Tensor) -> bool:
+    """Whether the encoder would now do what the fused kernels do."""
+    norms, (device, dtype) = plan.norms(), (images.device, images.dtype)
+    return (
+        torch.is_grad_enabled()
+        and images.ndim == 4
+        and images.is_floating_point()
+        and (dtype == torch.float32 or torch.is_autocast_enabled(device.type))
+        and not images.requires_grad
+        and len(images) > 1
+        and (images.is_cuda or _interpreted())
+        and encoder.training
+        and all(norm.training for norm in norms)
+        and len({norm.track_running_stats for norm in norms}) < 2
+        and all(p.device == device and p.dtype == torch.float32 for p in plan.parameters())
+        # Hooks of every module there is.
+        and not any(getattr(every_module, f"_global{kind}", None) for kind in HOOKS)
+    )
+
+
+def fuse_resnet(encoder: nn.Module, *, overlap: bool = True) -> FusedResNet | None:
+    """A fast training step of an encoder, or None where it is not one of those known.
+
+    Known are torchvision's ResNets with either stem and :class:`SmallNet`, with our heads, in
+    float32 parameters and with plain batch norms.
+
+    Arguments:
+        encoder: An :class:`Encoder`; its parameters are shared.
+        overlap: Compute weight gradients on a second stream.
+
+    Examples:
+        >>> fuse_resnet(nn.Linear(2, 2)) is None
+        True
+    """
+    if plan_of(encoder) is None or not _has_triton():
+        return None
+    assert isinstance(encoder, Encoder)
+    return FusedResNet(encoder, overlap)
+
+
+def _has_triton() -> bool:
+    try:
+        import triton
+    except ImportError:
+        return False
+    return True
+
+
+def _interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, which needs no card."""
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)

@@ -1,11 +1,16 @@
-"""Convolutions and matrices of the swift pass: weights are cast together, gradients too."""
+"""Convolutions and matrices of the fused pass: weights are cast together, gradients too."""
+
+from typing import Any, no_type_check
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 
 from flatnce.pretrain.fused_resnet.plan import Plan
-from flatnce.pretrain.fused_resnet.stem import convolved, is_stem, to_stem
 from flatnce.pretrain.fused_resnet.streams import SideTrack
+
+__all__ = []
 
 AT_ONCE = 2**19
 """Elements of the first weights, which are cast before anything else; the others meanwhile."""
@@ -173,3 +178,229 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     if all(size == 1 or mine == theirs for size, mine, theirs in pairs):
         return gradient.as_strided(like.shape, like.stride())
     return torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
+
+
+WINDOW = 32
+"""Most numbers that an output pixel may see: all of them are one row of a matrix."""
+
+OUTPUTS = 128
+"""Most channels of the output: all of them are in one tile."""
+
+TILE = 128
+"""Output pixels of a tile."""
+
+WARPS = {"output": 4, "gradient": 8}
+"""Of a program; the gradient has fewer programs."""
+
+RANGE = 512
+"""Fewest output pixels whose gradients are summed apart."""
+
+PARTS = 528
+"""Most such ranges: four programs for each multiprocessor of an H200."""
+
+
+def is_stem(module: nn.Conv2d, inputs: Tensor) -> bool:
+    """Whether the kernels compute this convolution."""
+    height, width = module.kernel_size
+    return (
+        inputs.dtype in (torch.float16, torch.bfloat16)
+        and module.groups == 1
+        and module.dilation == (1, 1)
+        and module.in_channels * height * width <= WINDOW
+        and module.out_channels <= OUTPUTS
+    )
+
+
+def convolved(module: nn.Conv2d, images: Tensor, weight: Tensor) -> Tensor:
+    """The convolution, channels last."""
+    sizes = _sizes(module, images)
+    shape = (len(images), module.out_channels, *sizes[2:])
+    found = torch.empty(
+        shape, dtype=images.dtype, device=images.device, memory_format=torch.channels_last
+    )
+    rows = found.numel() // module.out_channels
+    convolve[(-(-rows // TILE),)](
+        images, weight, found, rows, *sizes, *weight.stride(), num_warps=WARPS["output"],
+        **_constants(module),
+    )  # fmt: skip
+    return found
+
+
+def to_stem(module: nn.Conv2d, gradient: Tensor, images: Tensor) -> Tensor:
+    """The gradient of the weight, in float32."""
+    rows = gradient.numel() // module.out_channels
+    tiles = -(-rows // TILE)
+    parts = min(PARTS, -(-rows // RANGE))
+    chunk = -(-tiles // parts) * TILE
+    parts = -(-rows // chunk)
+    height, width = module.kernel_size
+    shape = (module.out_channels, height, width, module.in_channels)
+    partial = torch.empty(parts, *shape, device=images.device)
+    convolve_gradient[(parts,)](
+        images, gradient, partial, rows, chunk, *_sizes(module, images),
+        num_warps=WARPS["gradient"], **_constants(module),
+    )  # fmt: skip
+    return partial.sum(0).permute(0, 3, 1, 2)
+
+
+def _sizes(module: nn.Conv2d, images: Tensor) -> tuple[int, int, int, int]:
+    """Height and width of the images and of the output."""
+    height, width = images.shape[2:]
+    padding, stride = _pair(module.padding), module.stride
+    high, wide = module.kernel_size
+    out_height = (height + 2 * padding[0] - high) // stride[0] + 1
+    return height, width, out_height, (width + 2 * padding[1] - wide) // stride[1] + 1
+
+
+def _constants(module: nn.Conv2d) -> dict[str, Any]:
+    height, width = module.kernel_size
+    padding, stride = _pair(module.padding), module.stride
+    return {
+        "OUT": module.out_channels,
+        "C": module.in_channels,
+        "KERNEL_Y": height,
+        "KERNEL_X": width,
+        "STRIDE_Y": stride[0],
+        "STRIDE_X": stride[1],
+        "PADDING_Y": padding[0],
+        "PADDING_X": padding[1],
+        "SEEN": _power(height * width * module.in_channels),
+        "TILE": TILE,
+        "BLOCK": _power(module.out_channels),
+    }
+
+
+def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
+    assert not isinstance(padding, str)  # the plan knows none
+    return padding
+
+
+def _power(value: int) -> int:
+    """The next power of two from which a matrix product of tiles is possible."""
+    return max(16, 1 << (value - 1).bit_length())
+
+
+# Kernels are compiled from their source by Triton, which needs no annotations but constexpr; the
+# shape checks of the tests would hide that source.
+
+
+@triton.jit
+@no_type_check
+def _windows(
+    images,
+    row,
+    rows,
+    height,
+    width,
+    out_height,
+    out_width,
+    C: tl.constexpr,
+    KERNEL_Y: tl.constexpr,
+    KERNEL_X: tl.constexpr,
+    STRIDE_Y: tl.constexpr,
+    STRIDE_X: tl.constexpr,
+    PADDING_Y: tl.constexpr,
+    PADDING_X: tl.constexpr,
+    SEEN: tl.constexpr,
+):
+    """What each row's pixel sees: (rows, SEEN), in the order y, x, colour, then zeros."""
+    seen = tl.arange(0, SEEN)
+    image = row // (out_height * out_width)
+    pixel = row % (out_height * out_width)
+    y = (pixel // out_width * STRIDE_Y - PADDING_Y)[:, None] + (seen // (KERNEL_X * C))[None, :]
+    x = (pixel % out_width * STRIDE_X - PADDING_X)[:, None] + (seen // C % KERNEL_X)[None, :]
+    here = (row < rows)[:, None] & (seen < KERNEL_Y * KERNEL_X * C)[None, :]
+    here = here & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    start = image.to(tl.int64) * (height * width * C)
+    at = start[:, None] + ((y * width + x) * C + (seen % C)[None, :])
+    return tl.load(images + at, mask=here, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def convolve(
+    images,
+    weight,
+    found,
+    rows,
+    height,
+    width,
+    out_height,
+    out_width,
+    weight_out,
+    weight_in,
+    weight_y,
+    weight_x,
+    OUT: tl.constexpr,
+    C: tl.constexpr,
+    KERNEL_Y: tl.constexpr,
+    KERNEL_X: tl.constexpr,
+    STRIDE_Y: tl.constexpr,
+    STRIDE_X: tl.constexpr,
+    PADDING_Y: tl.constexpr,
+    PADDING_X: tl.constexpr,
+    SEEN: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The convolution of a tile of output pixels: found (rows, OUT)."""
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    windows = _windows(
+        images, row, rows, height, width, out_height, out_width, C, KERNEL_Y, KERNEL_X, STRIDE_Y,
+        STRIDE_X, PADDING_Y, PADDING_X, SEEN,
+    )  # fmt: skip
+    seen = tl.arange(0, SEEN)
+    out = tl.arange(0, BLOCK)
+    at = seen // (KERNEL_X * C) * weight_y + seen // C % KERNEL_X * weight_x + seen % C * weight_in
+    inside = (seen < KERNEL_Y * KERNEL_X * C)[:, None] & (out < OUT)[None, :]
+    matrix = tl.load(weight + at[:, None] + out[None, :] * weight_out, mask=inside, other=0.0)
+    product = tl.dot(windows, matrix)
+    at = row.to(tl.int64)[:, None] * OUT + out[None, :]
+    here = (row < rows)[:, None] & (out < OUT)[None, :]
+    tl.store(found + at, product.to(found.dtype.element_ty), mask=here)
+
+
+@triton.jit
+@no_type_check
+def convolve_gradient(
+    images,
+    gradient,
+    partial,
+    rows,
+    chunk,
+    height,
+    width,
+    out_height,
+    out_width,
+    OUT: tl.constexpr,
+    C: tl.constexpr,
+    KERNEL_Y: tl.constexpr,
+    KERNEL_X: tl.constexpr,
+    STRIDE_Y: tl.constexpr,
+    STRIDE_X: tl.constexpr,
+    PADDING_Y: tl.constexpr,
+    PADDING_X: tl.constexpr,
+    SEEN: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The weight's gradient from a range of rows: partial (ranges, OUT, window)."""
+    part = tl.program_id(0)
+    start = part * chunk
+    end = tl.minimum(start + chunk, rows)
+    seen = tl.arange(0, SEEN)
+    out = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK, SEEN], tl.float32)
+    for first in range(start, end, TILE):
+        row = first + tl.arange(0, TILE)
+        windows = _windows(
+            images, row, end, height, width, out_height, out_width, C, KERNEL_Y, KERNEL_X,
+            STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, SEEN,
+        )  # fmt: skip
+        here = (row < end)[:, None] & (out < OUT)[None, :]
+        at = row.to(tl.int64)[:, None] * OUT + out[None, :]
+        arrived = tl.load(gradient + at, mask=here, other=0.0)
+        total = tl.dot(tl.trans(arrived), windows, total)
+    window = KERNEL_Y * KERNEL_X * C
+    at = (part * OUT + out)[:, None] * window + seen[None, :]
+    tl.store(partial + at, total, mask=(out < OUT)[:, None] & (seen < window)[None, :])

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from flatnce.pretrain.fused_resnet import gradient_kernels as swift_gradient_kernels
-from flatnce.pretrain.fused_resnet import kernels as swift_kernels
+from flatnce.pretrain.fused_resnet import kernels
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
@@ -102,7 +101,7 @@ def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:
     block, tile, warps = _tile(rows, c, few=True)
     chunk, parts = _ranges(rows, tile, _blocks(c, block), _sizes(rows, c).measurers, PARTS)
     partial = torch.empty(2, parts, c, device=x.device)
-    swift_kernels.measure[(_blocks(c, block), parts)](
+    kernels.measure[(_blocks(c, block), parts)](
         x, partial, rows, chunk, parts, C=c, TILE=tile, BLOCK=block, num_warps=warps
     )
     return Branch(x, norm, partial, chunk)
@@ -127,7 +126,7 @@ def normalised(
         assert whole is not None
         tile, block = whole
         block = min(block, _power(c))
-        swift_kernels.normalise_whole[(_blocks(c, block),)](
+        kernels.normalise_whole[(_blocks(c, block),)](
             *matrices, *vectors, *other_vectors, rows, norm.eps, norm.momentum,
             TILE=tile, BLOCK=block, num_warps=_warps(tile * block), **settings,
         )  # fmt: skip
@@ -135,7 +134,7 @@ def normalised(
     parts = branch.partial.shape[1]
     block, tile, warps = _tile(rows, c, few=other is None)
     chunk, programs = _ranges(rows, tile, _blocks(c, block), _sizes(rows, c).writers)
-    swift_kernels.normalise[(_blocks(c, block), programs)](
+    kernels.normalise[(_blocks(c, block), programs)](
         *matrices, branch.partial, *vectors, None if other is None else other.partial,
         *other_vectors, rows, branch.part_rows, parts, chunk, norm.eps, norm.momentum,
         PARTS=_power(parts), TILE=tile, BLOCK=block, num_warps=warps, **settings,
@@ -170,7 +169,7 @@ def differentiated(
         tile, block = whole
         block = min(block, _power(c))
         kept = torch.empty_like(x) if behind else None
-        swift_gradient_kernels.differentiate_whole[(_blocks(c, block),)](
+        kernels.differentiate_whole[(_blocks(c, block),)](
             first, second, x, others[0], y, kept, branch.saved, others[1], gamma, beta, others[2],
             *results, rows, area, C=c, TILE=tile, BLOCK=block, WRITE=behind,
             DUAL=other is not None, num_warps=_warps(tile * block), **modes,
@@ -183,13 +182,13 @@ def differentiated(
     blocks = _blocks(c, block)
     chunk, parts = _ranges(rows, tile, blocks, _sizes(rows, c).measurers, PARTS)
     partial = torch.empty(1 + len(branches), parts, c, device=x.device)
-    swift_gradient_kernels.reduce[(blocks, parts)](
+    kernels.reduce[(blocks, parts)](
         first, second, x, others[0], y, kept, partial, branch.saved, others[1], gamma, beta,
         rows, chunk, parts, area, C=c, TILE=tile, BLOCK=block, WRITE=write,
         DUAL=other is not None, num_warps=warps, **modes,
     )  # fmt: skip
     chunk, programs = _ranges(rows, tile, blocks, _sizes(rows, c).writers)
-    swift_gradient_kernels.differentiate[(blocks, programs)](
+    kernels.differentiate[(blocks, programs)](
         first if kept is None else kept, x, others[0], partial, branch.saved, others[1], gamma,
         beta, others[2], *results, rows, parts, chunk, C=c, PARTS=_power(parts), TILE=tile,
         BLOCK=block, MASK=kept is None, DUAL=other is not None, num_warps=warps,

@@ -1,4 +1,4 @@
-"""What an encoder computes, as units and blocks that the swift pass knows, or None."""
+"""What an encoder computes, as units and blocks that the fused pass knows, or None."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class Plan:
 
 
 class _Unknown(Exception):
-    """Something that the swift pass does not compute."""
+    """Something that the fused pass does not compute."""
 
 
 def plan_of(encoder: nn.Module) -> Plan | None:

@@ -1,10 +1,8 @@
 """What is trained: backbones, projection heads, the encoder of both, and its momentum copy."""
 
 from flatnce.pretrain.models.backbones import RESNETS, SMALL_IMAGE, STEMS, SmallNet, backbone
-from flatnce.pretrain.models.encoder import Encoder
-from flatnce.pretrain.models.heads import head
-from flatnce.pretrain.models.momentum import MomentumEncoder
-from flatnce.pretrain.models.synchronised import GatheredBatchNorm, synchronised
+from flatnce.pretrain.models.batch_norm import GatheredBatchNorm, sync_batch_norm
+from flatnce.pretrain.models.encoder import Encoder, MomentumEncoder, head
 
 __all__ = [
     "RESNETS",
@@ -16,5 +14,5 @@ __all__ = [
     "SmallNet",
     "backbone",
     "head",
-    "synchronised",
+    "sync_batch_norm",
 ]

@@ -13,7 +13,7 @@ from flatnce.core.objectives import LearnedTemperature, Objective, modules
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
-from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, synchronised
+from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, sync_batch_norm
 from flatnce.pretrain.training.config import LossConfig, ModelConfig
 
 __all__ = ["build_encoder", "build_objective"]
@@ -109,7 +109,7 @@ def build_learner(
         torch.manual_seed(seed)
         encoder = build_encoder(model, channels=channels, size=size)
     if gather:
-        synchronised(encoder, device)
+        sync_batch_norm(encoder, device)
     queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
     objective = build_objective(loss, steps=steps, queue=queue, gather=gather)
     momentum = model.momentum_encoder

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
 from flatnce.pretrain.data import Batch, Streaming
-from flatnce.pretrain.fused_resnet.swift import swift
+from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training.config import RunConfig, TrainConfig
 from flatnce.pretrain.training.images import open_images
@@ -73,7 +73,7 @@ class Training:
             self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
         on_cuda = device.type == "cuda"
         if on_cuda and not several and config.run.fast:
-            quick = swift(self.learner.encoder)
+            quick = fuse_resnet(self.learner.encoder)
             if quick is not None:
                 self.learner.call_through(quick)
         self.rate = rate_schedule(config, self.steps_per_epoch)

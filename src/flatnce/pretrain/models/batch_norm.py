@@ -74,7 +74,7 @@ class GatheredBatchNormAct(GatheredBatchNorm):
         return activated
 
 
-def synchronised(module: nn.Module, device: torch.device | str) -> nn.Module:
+def sync_batch_norm(module: nn.Module, device: torch.device | str) -> nn.Module:
     """The module with every batch norm made to see the batch of all processes; changed in place.
 
     Arguments:

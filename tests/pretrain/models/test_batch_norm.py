@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.models import GatheredBatchNorm, backbone, synchronised
-from flatnce.pretrain.models.synchronised import GatheredBatchNormAct
+from flatnce.pretrain.models import GatheredBatchNorm, backbone, sync_batch_norm
+from flatnce.pretrain.models.batch_norm import GatheredBatchNormAct
 from forked import Forked
 
 WORKER = """
 import sys, torch, torch.distributed as dist
 from torch import nn
-from flatnce.pretrain.models import synchronised
+from flatnce.pretrain.models import sync_batch_norm
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 torch.manual_seed(0)
 net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4),
                     nn.BatchNorm1d(4, affine=False)).double()
-synchronised(net, "cpu")
+sync_batch_norm(net, "cpu")
 x = torch.randn(6, 2, 4, 4, dtype=torch.float64)
 mine = x.chunk(2)[rank].clone().requires_grad_()
 for _ in range(2):
@@ -66,7 +66,7 @@ def test_two_processes_normalise_as_one(tmp_path):
 def test_alone_it_is_plain_batch_norm():
     torch.manual_seed(0)
     plain, x = nn.BatchNorm2d(3), torch.randn(4, 3, 5, 5)
-    gathered = synchronised(nn.Sequential(nn.BatchNorm2d(3)), "cpu")
+    gathered = sync_batch_norm(nn.Sequential(nn.BatchNorm2d(3)), "cpu")
     assert isinstance(gathered[0], GatheredBatchNorm)
     torch.testing.assert_close(gathered(x), plain(x))
     torch.testing.assert_close(gathered.state_dict(), nn.Sequential(plain).state_dict())
@@ -75,7 +75,7 @@ def test_alone_it_is_plain_batch_norm():
 def test_every_norm_of_a_resnet_is_found_and_keeps_its_weights():
     net = backbone("resnet18", stem="small")
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    synchronised(net, "cpu")
+    sync_batch_norm(net, "cpu")
     assert not any(type(part) is nn.BatchNorm2d for part in net.modules())
     assert sum(isinstance(part, GatheredBatchNorm) for part in net.modules()) == 20
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
@@ -85,7 +85,7 @@ def test_norms_of_timm_keep_their_activations():
     torch.manual_seed(0)
     net, x = backbone("mobilenetv3_small_050"), torch.randn(4, 3, 32, 32)
     plain = copy.deepcopy(net)
-    synchronised(net, "cpu")
+    sync_batch_norm(net, "cpu")
     kept = [part for part in net.modules() if isinstance(part, GatheredBatchNormAct)]
     assert len(kept) == 34
     torch.testing.assert_close(net(x), plain(x))
@@ -97,7 +97,7 @@ def test_a_norm_that_is_not_known_is_refused():
         pass
 
     with pytest.raises(ValueError, match="Strange is a batch norm that cannot be synchronised"):
-        synchronised(nn.Sequential(Strange(3)), "cpu")
+        sync_batch_norm(nn.Sequential(Strange(3)), "cpu")
 
 
 @pytest.mark.parametrize("shape", [(3,), ()])
