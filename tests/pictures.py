@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from flatnce.pretrain.data.augmentation.colour import Jitter
+from flatnce.pretrain.data.augmentation.pixels import Jitter
 from flatnce.pretrain.data.views import Plan
 
 BLENDS = ("brightness", "contrast", "saturation")

@@ -14,7 +14,7 @@ import scipy.io
 from PIL import Image
 
 from flatnce.pretrain.data import CATALOG
-from flatnce.pretrain.data.sources import Layout
+from flatnce.pretrain.data.catalog import Layout
 
 CIFAR10_NAMES = [f"kind {number}" for number in range(10)]
 CIFAR100_NAMES = [f"fine {number}" for number in range(100)]

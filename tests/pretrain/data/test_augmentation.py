@@ -6,11 +6,19 @@ Tolerances are in units of the full range: one of 255 levels is 0.0039.
 import pytest
 import torch
 
-from flatnce.pretrain.data.augmentation import colour
-from flatnce.pretrain.data.augmentation.blur import blur, blur_radius, blur_weights
-from flatnce.pretrain.data.augmentation.corruption import Squares, cut_out
-from flatnce.pretrain.data.augmentation.crop import Boxes, crop_and_resize, fallback_box
-from flatnce.pretrain.data.augmentation.separable import GRID, filter_separably
+from flatnce.pretrain.data.augmentation import pixels as colour
+from flatnce.pretrain.data.augmentation.pixels import (
+    GRID,
+    Boxes,
+    Squares,
+    blur,
+    blur_radius,
+    blur_weights,
+    crop_and_resize,
+    cut_out,
+    fallback_box,
+    filter_separably,
+)
 from pictures import pictures
 
 pytest.importorskip("torchvision", reason="the reference; pip install 'flatnce[train]'")

@@ -13,9 +13,7 @@ import torch
 from scipy import stats
 
 from flatnce.pretrain.data.augmentation import draws
-from flatnce.pretrain.data.augmentation.colour import draw_jitter
-from flatnce.pretrain.data.augmentation.corruption import draw_squares
-from flatnce.pretrain.data.augmentation.crop import draw_boxes
+from flatnce.pretrain.data.augmentation.pixels import draw_boxes, draw_jitter, draw_squares
 from flatnce.pretrain.data.views import Views
 from pictures import BLENDS, decode
 

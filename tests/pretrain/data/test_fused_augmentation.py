@@ -12,8 +12,12 @@ from flatnce.pretrain.data.views import Views
 from forked import run_forked
 from pictures import pictures
 
-pytest.importorskip("triton", reason="the kernel needs Triton")
-fused_kernel = pytest.importorskip("flatnce.pretrain.data.augmentation.fused_kernel")
+triton = pytest.importorskip("triton", reason="the kernel needs Triton")
+tl = triton.language
+kernel = pytest.importorskip("flatnce.pretrain.data.augmentation.kernel")
+GRAYSCALE_PLACE, SOLARIZE_PLACE = kernel.GRAYSCALE_PLACE, kernel.SOLARIZE_PLACE
+draw_blur, draw_box, draw_jitter = kernel.draw_blur, kernel.draw_box, kernel.draw_jitter
+draw_square, drawn, view_key = kernel.draw_square, kernel.drawn, kernel.view_key
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5}
@@ -61,7 +65,75 @@ def by_kernel(draw, images, indices, epoch, views=2, **named):
     return fused.render(draw._settings(), images, indices, epoch, views, **named)
 
 
-# ---- what is drawn
+# ---- draws
+
+
+FIELDS = (
+    *("top", "left", "height", "width", "mirrored"),
+    *("brightness_slot", "contrast_slot", "saturation_slot"),
+    *("brightness", "contrast", "saturation"),
+    *("cut_top", "cut_left", "cut"),
+    *("jittered", "hue", "grayscale", "blurred", "sigma", "solarized"),
+)
+"""What :func:`draws_kernel` writes of a view, in this order."""
+
+MANY = 256
+"""Views whose draws are recorded by one program."""
+
+
+@triton.jit(do_not_specialize=["seed", "views", "count"])
+def draws_kernel(
+    indices,
+    epoch,
+    out,
+    seed,
+    views,
+    count,
+    SHAPE: tl.constexpr,
+    CROP: tl.constexpr,
+    JITTER: tl.constexpr,
+    GRAYSCALE: tl.constexpr,
+    BLUR: tl.constexpr,
+    SOLARIZE: tl.constexpr,
+    CUTOUT: tl.constexpr,
+    MANY: tl.constexpr,
+):
+    """What is drawn for every view, by the functions that the views are made with."""
+    number = tl.program_id(0) * MANY + tl.arange(0, MANY)[:, None]
+    inside, target = number < count, out + number
+    index = tl.load(indices + number // views, mask=inside, other=0)
+    key = view_key(seed, tl.load(epoch), index, number % views)
+    box = draw_box(key, SHAPE, CROP, True)
+    jittered, slots, changes, hue = draw_jitter(key, JITTER)
+    blurred, sigma = draw_blur(key, BLUR)
+    square = draw_square(key, SHAPE, CUTOUT)
+    for field in tl.static_range(5):
+        tl.store(target + field * count, box[field].to(tl.float64), mask=inside)
+    for field in tl.static_range(3):
+        tl.store(target + (5 + field) * count, slots[field].to(tl.float64), mask=inside)
+        tl.store(target + (8 + field) * count, changes[field], mask=inside)
+        tl.store(target + (11 + field) * count, square[field].to(tl.float64), mask=inside)
+    tl.store(target + 14 * count, jittered.to(tl.float64), mask=inside)
+    tl.store(target + 15 * count, hue, mask=inside)
+    grayscale = drawn(key, GRAYSCALE_PLACE, GRAYSCALE)
+    tl.store(target + 16 * count, grayscale.to(tl.float64), mask=inside)
+    tl.store(target + 17 * count, blurred.to(tl.float64), mask=inside)
+    tl.store(target + 18 * count, sigma.to(tl.float64), mask=inside)
+    solarized = drawn(key, SOLARIZE_PLACE, SOLARIZE)
+    tl.store(target + 19 * count, solarized.to(tl.float64), mask=inside)
+
+
+def record_draws(settings, shape, indices, epoch, views):
+    """What the kernel draws, by the names of ``FIELDS``."""
+    count = shape[0] * views
+    out = torch.empty(len(FIELDS), shape[0], views, dtype=torch.float64, device=indices.device)
+    given = fused.constants(settings, *shape[1:])
+    used = {name: given[name] for name in draws_kernel.arg_names if name in given}
+    seed = fused.signed(settings.seed)
+    draws_kernel[(-(-count // MANY),)](
+        indices, epoch, out, seed, views, count, **used, MANY=MANY, enable_fp_fusion=False
+    )
+    return dict(zip(FIELDS, out, strict=True))
 
 
 NAMES = ("brightness", "contrast", "saturation")
@@ -82,7 +154,7 @@ def test_draws_are_the_plain_paths(size, seed, epoch, first):
     indices = first + 3 * torch.arange(512, device=DEVICE)
     now = torch.tensor(epoch, device=DEVICE)
     shape = torch.Size((512, 3, *size))
-    found = fused_kernel.record_draws(draw._settings(), shape, indices, now, 2)
+    found = record_draws(draw._settings(), shape, indices, now, 2)
     plan = draw.plan(draws.view_keys(seed, now, indices, 2), *size)
     expected = dict(zip(("top", "left", "height", "width", "mirrored"), plan.boxes, strict=True))
     expected |= {"grayscale": plan.grayscale, "blurred": plan.blur, "solarized": plan.solarize}
@@ -108,11 +180,11 @@ def test_probabilities_are_compared_in_double_precision():
     exact = uniforms[draws.GRAYSCALE].item()
     for probability, expected in ((exact, 0.0), (exact * (1 + 2**-50), 1.0)):
         settings = Views(8, seed=0, grayscale=probability)._settings()
-        found = fused_kernel.record_draws(settings, torch.Size((1, 3, 8, 8)), indices, now, 1)
+        found = record_draws(settings, torch.Size((1, 3, 8, 8)), indices, now, 1)
         assert found["grayscale"].item() == expected
 
 
-# ---- what is rendered
+# ---- pixels
 
 
 @pytest.mark.parametrize("name", SETTINGS)

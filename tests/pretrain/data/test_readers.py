@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, load
-from flatnce.pretrain.data.pickles import read_pickle
-from flatnce.pretrain.data.readers import READERS
+from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, load, readers
+from flatnce.pretrain.data.readers import read_pickle
 from tiny_sets import (
     CIFAR10_NAMES,
     CIFAR100_NAMES,
@@ -54,7 +53,8 @@ def test_both_cifar_layouts_give_equal_sets(number, split, tmp_path):
     write_cifar10(tmp_path)
     write_cifar100(tmp_path)
     binary, python = [layout.folder for layout in CATALOG[f"cifar{number}"].layouts]
-    one, other = (READERS[folder](tmp_path / folder, split) for folder in (binary, python))
+    read = getattr(readers, f"cifar{number}")
+    one, other = (read(tmp_path / folder, split) for folder in (binary, python))
     assert torch.equal(one.images, other.images)
     assert torch.equal(one.labels, other.labels)
     assert one.classes == other.classes
@@ -133,8 +133,8 @@ def test_a_truncated_pickle_is_refused(cifar10):
     root, *_ = cifar10
     file = root / "cifar-10-batches-py" / "test_batch"
     os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(DamagedData, match="test_batch is not a whole data file"):
-        READERS["cifar-10-batches-py"](file.parent, "test")
+    with pytest.raises(DamagedData, match="test_batch is not a complete data file"):
+        readers.cifar10(file.parent, "test")
 
 
 @pytest.mark.parametrize("cut", [4, 200], ids=["in the checksum", "in the images"])
@@ -143,7 +143,7 @@ def test_a_truncated_gzip_is_refused(tmp_path, cut):
     file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz"
     os.truncate(file, file.stat().st_size - cut)
     with pytest.raises(DamagedData, match=r"train-images-idx3-ubyte.gz is cut short or damaged"):
-        READERS["FashionMNIST/raw"](file.parent, "train")
+        readers.fashion_mnist(file.parent, "train")
 
 
 def test_a_truncated_idx_file_is_refused(tmp_path):
@@ -151,7 +151,7 @@ def test_a_truncated_idx_file_is_refused(tmp_path):
     file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedData, match=r"cut short: 3,919 bytes where its header says 3,920"):
-        READERS["FashionMNIST/raw"](file.parent, "train")
+        readers.fashion_mnist(file.parent, "train")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
@@ -159,7 +159,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     folder = tmp_path / "FashionMNIST" / "raw"
     (folder / "train-labels-idx1-ubyte").write_bytes(b"<html>not found</html>")
     with pytest.raises(DamagedData, match="not an idx file"):
-        READERS["FashionMNIST/raw"](folder, "train")
+        readers.fashion_mnist(folder, "train")
 
 
 def test_a_label_beyond_the_classes_is_refused(cifar10):
@@ -174,7 +174,7 @@ def test_images_and_labels_must_be_as_many(tmp_path):
     write_stl10(tmp_path)
     (tmp_path / "stl10_binary" / "train_y.bin").write_bytes(b"\x01")
     with pytest.raises(DamagedData, match="2 images and 1 labels"):
-        READERS["stl10_binary"](tmp_path / "stl10_binary", "train")
+        readers.stl10(tmp_path / "stl10_binary", "train")
 
 
 class Runs:
@@ -248,4 +248,4 @@ def test_a_pickle_with_the_wrong_content_is_refused(tmp_path, content):
     folder = tmp_path / "cifar-10-batches-py"
     (folder / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DamagedData, match="test_batch"):
-        READERS["cifar-10-batches-py"](folder, "test")
+        readers.cifar10(folder, "test")

@@ -9,8 +9,7 @@ import torch
 
 from flatnce.pretrain.data import views as views_module
 from flatnce.pretrain.data.augmentation import draws
-from flatnce.pretrain.data.centre_crop import CentreCrop
-from flatnce.pretrain.data.views import Views
+from flatnce.pretrain.data.views import CentreCrop, Views
 from forked import run_forked
 from pictures import by_torchvision, pictures
 

@@ -34,7 +34,6 @@ from flatnce.pretrain.data import (
 )
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.data.folders import image_folder
-from flatnce.pretrain.data.named import absent_from
 
 # Room for the whole table where the output is not a terminal.
 FILE_WIDTH = 110
@@ -155,8 +154,7 @@ def _list(options: DataOptions) -> int:
 
 
 def _here(entry: Entry, root: Path) -> bool:
-    whole = [not absent_from(root / layout.folder, layout) for layout in entry.layouts]
-    return not whole or any(whole)
+    return not entry.layouts or entry.installed_layout(root) is not None
 
 
 def _size(count: int) -> str:

@@ -1,33 +1,64 @@
-"""What is known of each data set before any file is read. Plain data; no torch.
-
-Folders are those of the official archives, in torchvision's places: a root that torchvision filled
-can be used as it is. Where a set has several official layouts the first is the one that is
-fetched, and any of them can be adopted or read. Checksums are written ``algorithm:hex``.
-"""
+"""The data sets that flatnce knows by name: the entries of ``catalog.toml``."""
 
 import difflib
+import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from flatnce.pretrain.data.sources import (
-    CALTECH101,
-    CIFAR10_BINARY,
-    CIFAR10_PYTHON,
-    CIFAR100_BINARY,
-    CIFAR100_PYTHON,
-    FASHION_MNIST,
-    FASHION_MNIST_UNPACKED,
-    FLOWERS102,
-    STL10,
-    SUN397,
-    TINY_IMAGENET,
-    VOC2007,
-    Layout,
-)
+from flatnce.pretrain.data.errors import MissingData
 
 __all__ = ["CATALOG", "IMAGENET_MEAN", "IMAGENET_STD", "find", "is_path"]
 
+ROOT_VARIABLE = "FLATNCE_DATA"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Download:
+    """One file to download.
+
+    Arguments:
+        urls: Its addresses, tried in this order.
+        bytes: Its size.
+        checksum: ``algorithm:hex``.
+        into: The folder under the root that it is unpacked into or put into.
+        unpack: Whether it is an archive.
+        inner: An archive inside the archive that is unpacked in turn.
+    """
+
+    urls: tuple[str, ...]
+    bytes: int
+    checksum: str
+    into: str = "."
+    unpack: bool = True
+    inner: str = ""
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return self.urls[0].rpartition("/")[2].partition("?")[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One official way in which the files of a set lie on disk.
+
+    Arguments:
+        folder: The folder under the root.
+        files: The paths in the folder that must exist, with their checksums where known.
+        downloads: The files to download; empty if the layout can only be adopted.
+    """
+
+    folder: str
+    files: Mapping[str, str] = field(repr=False)
+    downloads: tuple[Download, ...] = field(default=(), repr=False)
+
+    def missing(self, folder: Path) -> list[str]:
+        """The required paths that a folder does not have."""
+        return [file for file in self.files if not (folder / file).exists()]
 
 
 @dataclass(frozen=True)
@@ -35,18 +66,19 @@ class Entry:
     """One data set.
 
     Arguments:
-        name: What users type.
+        name: The name that users type.
         title: A line about it.
-        classes: How many.
-        splits: The parts that can be loaded and how many images each has.
-        mean: Of each channel, of values from 0 to 1, to normalise with. Of sets of photographs
-            in many sizes it is ImageNet's, which is what encoders are trained with.
-        std: Likewise.
+        classes: The number of classes.
+        splits: The number of images per split.
+        mean: Per channel, of values from 0 to 1. For sets of photographs of many sizes it is
+            ImageNet's.
+        std: Per channel, like ``mean``.
         layouts: The official layouts; empty where no file is needed.
         channels: 3 for colour, 1 for grey.
-        size: Side of an image in pixels; of photographs, what they are decoded to.
+        size: Side of an image in pixels. Photographs are decoded to this size.
         resident: Whether it is small enough to be held in memory.
-        notes: Why a part is what it is, or is not there: by the name of the part.
+        notes: Explanations of splits, by split.
+        preset: What the training preset of this name changes, and a sentence ``about`` it.
     """
 
     name: str
@@ -60,9 +92,10 @@ class Entry:
     size: int = 224
     resident: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     def check_split(self, split: str) -> None:
-        """Refuse a part that the set does not have."""
+        """Raise a ValueError if the set does not have this split."""
         if split in self.splits:
             return
         note = self.notes.get(split, "")
@@ -73,122 +106,42 @@ class Entry:
             + (f"; {note}" if note else "")
         )
 
+    def installed_layout(self, root: Path) -> Layout | None:
+        """The first layout whose files are all under a root."""
+        complete = (lay for lay in self.layouts if not lay.missing(root / lay.folder))
+        return next(complete, None)
 
-ENTRIES = (
-    Entry(
-        "digits",
-        "handwritten digits, 8 x 8, grey; of scikit-learn",
-        10,
-        {"train": 1438, "test": 359},
-        mean=(0.3048,),
-        std=(0.3754,),
-        channels=1,
-        size=8,
-        resident=True,
-    ),
-    Entry(
-        "cifar10",
-        "CIFAR-10: ten kinds of things, 32 x 32",
-        10,
-        {"train": 50_000, "test": 10_000},
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        layouts=(CIFAR10_BINARY, CIFAR10_PYTHON),
-        size=32,
-        resident=True,
-    ),
-    Entry(
-        "cifar100",
-        "CIFAR-100: a hundred kinds of things, 32 x 32",
-        100,
-        {"train": 50_000, "test": 10_000},
-        mean=(0.5071, 0.4865, 0.4409),
-        std=(0.2673, 0.2564, 0.2762),
-        layouts=(CIFAR100_BINARY, CIFAR100_PYTHON),
-        size=32,
-        resident=True,
-    ),
-    Entry(
-        "stl10",
-        "STL-10: ten kinds of things, 96 x 96, most unlabelled",
-        10,
-        {"train": 5000, "test": 8000, "unlabeled": 100_000},
-        mean=(0.4467, 0.4398, 0.4066),
-        std=(0.2603, 0.2566, 0.2713),
-        layouts=(STL10,),
-        size=96,
-        resident=True,
-    ),
-    Entry(
-        "fashion-mnist",
-        "Fashion-MNIST: ten kinds of clothes, 28 x 28, grey",
-        10,
-        {"train": 60_000, "test": 10_000},
-        mean=(0.2860,),
-        std=(0.3530,),
-        layouts=(FASHION_MNIST, FASHION_MNIST_UNPACKED),
-        channels=1,
-        size=28,
-        resident=True,
-    ),
-    Entry(
-        "tiny-imagenet",
-        "Tiny-ImageNet-200: some of ImageNet's classes, 64 x 64",
-        200,
-        {"train": 100_000, "test": 10_000},
-        mean=(0.4802, 0.4481, 0.3975),
-        std=(0.2770, 0.2691, 0.2821),
-        layouts=(TINY_IMAGENET,),
-        size=64,
-        resident=True,
-        notes={
-            "validation": "the official test images have no labels, so the official validation "
-            "images are its test; hold a part of train out with flatnce.pretrain.data.holdout"
-        },
-    ),
-    Entry(
-        "flowers102",
-        "Flowers-102: kinds of flowers",
-        102,
-        {"train": 1020, "validation": 1020, "trainval": 2040, "test": 6149},
-        layouts=(FLOWERS102,),
-    ),
-    Entry(
-        "caltech101",
-        "Caltech-101: kinds of objects; 30 a class to train on",
-        101,
-        {"train": 3030, "test": 5647},
-        layouts=(CALTECH101,),
-    ),
-    Entry(
-        "voc2007",
-        "VOC2007, several labels an image, for 11-point mAP",
-        20,
-        {"train": 2501, "validation": 2510, "trainval": 5011, "test": 4952},
-        layouts=(VOC2007,),
-    ),
-    Entry(
-        "voc2007-top1",
-        "VOC2007 as the paper reads it: the first object listed",
-        20,
-        {"train": 2501, "validation": 2510, "trainval": 5011, "test": 4952},
-        layouts=(VOC2007,),
-    ),
-    Entry(
-        "sun397",
-        "SUN397: kinds of scenes; the first official partition",
-        397,
-        {"train": 19_850, "test": 19_850},
-        layouts=(SUN397,),
-    ),
-)
+    def present_layout(self, root: Path) -> Layout:
+        """The layout under a root; a MissingData that says how to get it if there is none."""
+        layout = self.installed_layout(root)
+        if layout is not None:
+            return layout
+        for layout in self.layouts:
+            folder = root / layout.folder
+            if folder.is_dir():
+                raise MissingData(
+                    f"{folder} lacks {', '.join(layout.missing(folder)[:3])}; move it away and "
+                    f"run `flatnce data {self.name}`, or adopt a complete copy"
+                )
+        raise MissingData(
+            f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, adopt "
+            f"files you have with `flatnce data {self.name} --adopt PATH`, or say where it is "
+            f"(root, or ${ROOT_VARIABLE})"
+        )
 
-CATALOG = {entry.name: entry for entry in ENTRIES}
-"""Every set by its name."""
+
+def data_root(root: str | Path | None = None) -> Path:
+    """The folder of the data sets: as given, or ``$FLATNCE_DATA``, or ``~/.cache/flatnce``.
+
+    Arguments:
+        root: A folder, or None for the default.
+    """
+    chosen = root or os.environ.get(ROOT_VARIABLE) or Path.home() / ".cache" / "flatnce"
+    return Path(chosen).expanduser()
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as the path of a folder of images.
+    """Whether a name means the path of a folder of images.
 
     Examples:
         >>> is_path("cifar10"), is_path("./photos"), is_path("photos/")
@@ -198,7 +151,7 @@ def is_path(name: str) -> bool:
 
 
 def find(name: str) -> Entry:
-    """What is known of a set; a ValueError with the nearest names if there is none so called.
+    """The entry of a data set; a ValueError with similar names if there is none.
 
     Arguments:
         name: A name of the catalogue.
@@ -209,10 +162,32 @@ def find(name: str) -> Entry:
     """
     if name in CATALOG:
         return CATALOG[name]
-    known = list(CATALOG)
-    close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), list(CATALOG), n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     raise ValueError(
         f"name={name!r} is not a data set; {hint}There are {', '.join(CATALOG)}; a folder of "
         "images is named by its path, with a slash: ./photos"
     )
+
+
+def _layout(table: dict[str, Any]) -> Layout:
+    downloads = tuple(
+        Download(**{**item, "urls": tuple(item["urls"])}) for item in table.get("downloads", ())
+    )
+    required = dict.fromkeys(table.get("required", ()), "")
+    return Layout(table["folder"], {**required, **table.get("files", {})}, downloads)
+
+
+def _read_catalog() -> dict[str, Entry]:
+    tables = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
+    layouts = {name: tuple(map(_layout, t.pop("layouts", ()))) for name, t in tables.items()}
+    entries = {}
+    for name, table in tables.items():
+        for key in {"mean", "std"} & table.keys():
+            table[key] = tuple(table[key])
+        entries[name] = Entry(name, layouts=layouts[table.pop("layouts_of", name)], **table)
+    return entries
+
+
+CATALOG = _read_catalog()
+"""Every data set by its name."""

@@ -1,8 +1,7 @@
-"""What can be wrong with files of data: three plain subclasses of OSError.
+"""Errors about the files of a data set.
 
-A file that is wrong is not a misused argument, so these are OSErrors (the command line ends with
-1); a wrong name, split or size is a ValueError (it ends with 2). Every message names the file and
-what to do.
+They are OSErrors, for which the command line exits with 1. A wrong name, split or size is a
+ValueError, for which it exits with 2. Every message names the file and what to do.
 """
 
 
@@ -11,7 +10,7 @@ class MissingData(OSError):
 
 
 class DamagedData(OSError):
-    """Files of a data set are there, but cut short, altered or not what they should be."""
+    """Files of a data set exist, but are cut short, altered or not what they should be."""
 
 
 class UnreadableImage(OSError):

@@ -1,7 +1,6 @@
-"""A part of the labels: a stratified draw, a published list, or a part held out.
+"""Parts of a data set: a stratified draw, a published list, or a part held out.
 
-Draws are pure functions of labels and seed (:mod:`flatnce.pretrain.data.order`), so that the fraction and
-the seed in a result are enough to draw the same images again.
+Draws are pure functions of labels and seed, so fraction and seed are enough to repeat a draw.
 """
 
 import math
@@ -12,25 +11,22 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from flatnce.pretrain.data.batches import permutation
 from flatnce.pretrain.data.errors import MissingData
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
-from flatnce.pretrain.data.order import permutation
 
 
 def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, " m"]:
-    """The same fraction of every class, drawn without replacement; indices in rising order.
+    """The same fraction of every class, drawn without replacement, as sorted indices.
 
-    A class of m images keeps fraction * m of them, rounded to the nearest (halves up).
-
-    Limits: a class that would keep none is an error, never silently left out.
-
-    Relations: for one seed a smaller fraction is a subset of a larger one, so that 1 % and 10 %
-    can be compared.
+    A class of m images keeps fraction * m of them, rounded to the nearest (halves up). A class
+    that would keep none is an error. With one seed, a smaller fraction is a subset of a larger
+    one.
 
     Arguments:
-        labels: One class number an image, int64.
+        labels: One class number per image, int64.
         fraction: More than 0, at most 1.
-        seed: Which draw.
+        seed: Seed of the draw.
 
     Examples:
         >>> import torch
@@ -43,14 +39,14 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
     if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
         raise ValueError(
             f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; a stratified draw "
-            "needs one class number an image"
+            "needs one class number per image"
         )
     if int(labels.min()) < 0:
         raise ValueError("labels holds -1: images without a label cannot be drawn by class")
     classes = labels.cpu()
     order = permutation(len(classes), seed)
     sizes = torch.bincount(classes).tolist()
-    # The random order, brought together by class without disturbing it within one.
+    # The random order, grouped by class.
     by_class = order[classes[order].argsort(stable=True)].split(sizes)
     drawn = []
     for number, (size, members) in enumerate(zip(sizes, by_class, strict=True)):
@@ -67,14 +63,14 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
 def holdout(
     labels: Tensor, fraction: float, seed: int
 ) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
-    """The images that stay and those held out, by class, as indices in rising order.
+    """The images that stay and those held out, stratified by class, as sorted indices.
 
-    For choices (a rate, a stopping point), which are never made on the test set.
+    Use the part held out for choices (a learning rate, a stopping point) instead of the test set.
 
     Arguments:
         labels: As in :func:`label_fraction`.
         fraction: How much of each class to hold out, less than 1.
-        seed: Which draw.
+        seed: Seed of the draw.
 
     Examples:
         >>> import torch
@@ -85,7 +81,7 @@ def holdout(
     held = label_fraction(labels, fraction, seed)
     stays = torch.ones(len(labels), dtype=torch.bool)
     stays[held] = False
-    if not bool(stays.any()):
+    if not stays.any():
         raise ValueError(f"fraction={fraction} holds every image out; use less than 1")
     return stays.nonzero().squeeze(1), held
 
@@ -93,13 +89,13 @@ def holdout(
 def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tensor, " m"]:
     """The images that a published list names, as indices in the order of the list.
 
-    One image a line; empty lines and lines that begin with # are left out. Of a set of files, a
+    One image per line; empty lines and lines that begin with # are ignored. For a set of files, a
     line is a file name, with or without its folder (``n01440764_10026.JPEG``, as in SimCLR's
-    lists for ImageNet); of a set in memory, an image's number.
+    lists for ImageNet); for a set in memory, the number of an image.
 
     Arguments:
         path: The list.
-        image_set: The set it is a part of.
+        image_set: The set that contains the images.
     """
     file = Path(path)
     if not file.is_file():
@@ -108,7 +104,7 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
     named = [line for line in lines if line and not line.startswith("#")]
     if not named:
         raise ValueError(f"path={str(path)!r} names no image")
-    places = _numbers(len(image_set)) if isinstance(image_set, ImageSet) else _files(image_set)
+    places = _places(image_set)
     unknown = [line for line in named if places.get(line) is None]
     if unknown:
         doubtful = [line for line in unknown if line in places]
@@ -129,12 +125,10 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
     return indices
 
 
-def _numbers(n: int) -> dict[str, int | None]:
-    return {str(number): number for number in range(n)}
-
-
-def _files(image_set: FolderSet) -> dict[str, int | None]:
-    """Every file by its name and by folder/name; None where a name stands for several."""
+def _places(image_set: ImageSet | FolderSet) -> dict[str, int | None]:
+    """The number of each image by what a list may call it; None where a name is ambiguous."""
+    if isinstance(image_set, ImageSet):
+        return {str(number): number for number in range(len(image_set))}
     places: dict[str, int | None] = {}
     for number, path in enumerate(image_set.paths):
         folder, name = os.path.split(path)

@@ -1,20 +1,29 @@
-"""A set of images: in memory as uint8 (:class:`ImageSet`) or as files (:class:`FolderSet`).
+"""Sets of images: in memory as uint8 (:class:`ImageSet`) or as files (:class:`FolderSet`).
 
-Labels are one class number an image, int64 (n,), with -1 where an image has none; or several
-classes an image, float (n, k): 1 present, 0 absent, -1 not counted (neither right nor wrong: in
-VOC2007 a class of which only difficult objects are seen).
+Labels are one class number per image, int64 (n,), with -1 where an image has none; or several
+classes per image, float (n, k): 1 present, 0 absent, -1 ignored.
+
+A decoded file becomes RGB. Its shorter side is resized (bicubic, antialiased) and the centre
+square is kept: the test transform of the transfer protocols. Training crops are drawn from this
+square. EXIF orientation is not applied, as in the usual readers of ImageNet.
 """
 
 import os
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from flatnce.pretrain.data.decode import decode_all, fault_of, read_image
+from flatnce.extras import needed
+from flatnce.pretrain.data.errors import UnreadableImage
+
+# What Pillow raises on files that are not images, or not complete.
+FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +31,11 @@ class ImageSet:
     """Images held in memory, on the CPU or on a device.
 
     Arguments:
-        images: Unsigned bytes, shape (n, c, h, w).
-        labels: As the module says, on the images' device.
+        images: uint8, shape (n, c, h, w).
+        labels: int64 (n,) or float (n, k), on the device of the images.
         classes: The names of the classes, in the order of their numbers.
-        name: Which data set.
-        split: Which part of it.
+        name: The name of the data set.
+        split: The split.
 
     Examples:
         >>> import torch
@@ -67,7 +76,7 @@ class ImageSet:
 
     @property
     def device(self) -> torch.device:
-        """Where the images are."""
+        """The device of the images."""
         return self.images.device
 
     def to(self, device: torch.device | str) -> "ImageSet":
@@ -84,11 +93,11 @@ class ImageSet:
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
     def counts(self) -> Int64[Tensor, " k"]:
-        """How many images each class has."""
+        """The number of images per class."""
         return _counts(self.labels, len(self.classes))
 
     def statistics(self) -> tuple[Float64[Tensor, " c"], Float64[Tensor, " c"]]:
-        """Mean and standard deviation of each channel, of values from 0 to 1."""
+        """Mean and standard deviation per channel, of values from 0 to 1."""
         total, squares = 0.0, 0.0
         for part in self.images.split(4096):  # a float64 copy of the whole set may not fit
             values = part.to(torch.float64) / 255
@@ -101,17 +110,14 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class FolderSet:
-    """Images as files, decoded when asked for: for sets that do not fit in memory.
-
-    Every image comes out as RGB, its centre square brought to ``size`` (see
-    :mod:`flatnce.pretrain.data.decode`).
+    """Images as files, decoded on demand: for sets that do not fit in memory.
 
     Arguments:
         paths: The files.
-        labels: As the module says, on the CPU.
+        labels: int64 (n,) or float (n, k), on the CPU.
         classes: The names of the classes, in the order of their numbers.
-        name: Which data set.
-        split: Which part of it.
+        name: The name of the data set.
+        split: The split.
         size: Side of the decoded images, in pixels.
         skipped: Files left out because they cannot be decoded.
     """
@@ -140,7 +146,7 @@ class FolderSet:
         return 3, self.size, self.size
 
     def decode(self, index: int) -> UInt8[Tensor, "3 size size"]:
-        """One image. Raises :class:`~flatnce.pretrain.data.errors.UnreadableImage`, naming the file."""
+        """One image; raises an UnreadableImage that names the file if it cannot be decoded."""
         return read_image(self.paths[index], self.size)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "FolderSet":
@@ -158,41 +164,88 @@ class FolderSet:
         return replace(self, size=size)
 
     def counts(self) -> Int64[Tensor, " k"]:
-        """How many images each class has."""
+        """The number of images per class."""
         return _counts(self.labels, len(self.classes))
 
     def readable(self, threads: int | None = None) -> "FolderSet":
-        """The set without the files that cannot be decoded, which ``skipped`` names.
+        """The set without the files that cannot be decoded; ``skipped`` names them.
 
-        Reads every file once: minutes for a large set, but then every batch is whole.
+        Reads every file once, which takes minutes for a large set.
 
         Arguments:
-            threads: How many files at once; by default one a core.
+            threads: The number of threads; by default one per core.
         """
-        with ThreadPoolExecutor(threads or threads_here()) as pool:
-            faults = list(pool.map(fault_of, self.paths))
-        whole = [number for number, fault in enumerate(faults) if fault is None]
-        bad = tuple(p for p, fault in zip(self.paths, faults, strict=True) if fault is not None)
+        with ThreadPoolExecutor(threads or available_cores()) as pool:
+            readable = list(pool.map(_can_decode, self.paths))
+        good = [number for number, fine in enumerate(readable) if fine]
+        bad = tuple(path for path, fine in zip(self.paths, readable, strict=True) if not fine)
         if not bad:
             return self
-        if not whole:
+        if not good:
             raise ValueError(f"paths: none of the {len(self)} files can be read as an image")
-        return replace(self.subset(whole), skipped=self.skipped + bad)
+        return replace(self.subset(good), skipped=self.skipped + bad)
 
     def decoded(self, threads: int | None = None) -> ImageSet:
         """All images in memory.
 
         Arguments:
-            threads: How many files at once; by default one a core.
+            threads: The number of threads; by default one per core.
         """
-        images = decode_all(self.paths, self.size, threads or threads_here())
+        images = torch.empty((len(self), *self.shape), dtype=torch.uint8)
+
+        def fill(number: int) -> None:
+            images[number] = self.decode(number)
+
+        with ThreadPoolExecutor(threads or available_cores()) as pool:
+            try:
+                for _ in pool.map(fill, range(len(self))):
+                    pass
+            except UnreadableImage:
+                pool.shutdown(cancel_futures=True)  # else the other thousands are decoded first
+                raise
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
 
 
-def threads_here() -> int:
-    """How many cores this process may use."""
+def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
+    """Decode a file to RGB, shorter side to ``size``, centre square."""
+    pillow = needed("PIL.Image", "decoding image files")
+    try:
+        with pillow.open(path) as image:
+            if image.mode == "P" and "transparency" in image.info:
+                image = image.convert("RGBA")  # Pillow warns about palettes with transparency
+            image = image.convert("RGB")
+    except (*FAULTS, pillow.DecompressionBombError) as error:
+        raise UnreadableImage(
+            f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
+            "files with skip_unreadable=True (--skip-unreadable)"
+        ) from error
+    width, height = image.size
+    if width <= height:
+        width, height = size, int(size * height / width)
+    else:
+        width, height = int(size * width / height), size
+    if image.size != (width, height):
+        image = image.resize((width, height), pillow.Resampling.BICUBIC)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    square = image.crop((left, top, left + size, top + size))
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _can_decode(path: str) -> bool:
+    pillow = needed("PIL.Image", "decoding image files")
+    try:
+        with pillow.open(path) as image:
+            image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
+            image.load()
+    except (*FAULTS, pillow.DecompressionBombError):
+        return False
+    return True
 
 
 def _check_labels(labels: Tensor, n: int, classes: tuple[str, ...]) -> None:

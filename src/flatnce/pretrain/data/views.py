@@ -1,74 +1,110 @@
-"""SimCLR's augmentation, batched on the device: an independent draw for every image and view."""
+"""Views of images: :class:`Views` for training and :class:`CentreCrop` for evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from flatnce.core import faults
-from flatnce.pretrain.data.augmentation import draws, fused
-from flatnce.pretrain.data.augmentation.arguments import (
-    check_crop,
-    check_images,
-    check_probability,
-    check_range,
-    check_request,
-    check_size,
-)
-from flatnce.pretrain.data.augmentation.blur import blur, blur_radius
-from flatnce.pretrain.data.augmentation.colour import (
-    Jitter,
-    draw_jitter,
-    grayscale,
-    jitter,
-    solarize,
-)
-from flatnce.pretrain.data.augmentation.corruption import Squares, add_noise, cut_out, draw_squares
-from flatnce.pretrain.data.augmentation.crop import Boxes, crop_and_resize, draw_boxes
-from flatnce.pretrain.data.augmentation.fused_settings import Settings
-from flatnce.pretrain.data.augmentation.normalise import Normalisation
-from flatnce.pretrain.data.centre_crop import CentreCrop
+from flatnce.pretrain.data.augmentation import draws, fused, pixels
+from flatnce.pretrain.data.augmentation.pixels import Normalisation, PerImage
+
+__all__ = ["CentreCrop"]
 
 JITTER_PROBABILITY = 0.8
 JITTER_AMOUNT = (0.8, 0.8, 0.8, 0.2)
-"""Of brightness, contrast, saturation and hue, at strength 1."""
+"""Amounts of brightness, contrast, saturation and hue, at strength 1."""
 
 BLUR_FROM = 64
 BLUR_PROBABILITY = 0.5
 BLUR_SIGMA = (0.1, 2.0)
 
 CACHED_VALUES = 2**19
-"""Values of a chunk on the CPU: two megabytes a tensor, so that a chunk's few tensors stay in the
-cache while some hundred operations pass over them. Elsewhere the whole batch is one chunk."""
+"""Values of a chunk on the CPU: two megabytes per tensor, so that the tensors of a chunk stay in
+the cache during some hundred operations. Elsewhere the whole batch is one chunk."""
+
+
+@dataclass(frozen=True)
+class CentreCrop:
+    """Resize the shorter side (bicubic, antialiased), take the centre square, normalise.
+
+    Like torchvision's ``Resize(resize, BICUBIC)`` and ``CenterCrop(size)``, in float: values are
+    clamped to [0, 1] and not rounded to whole levels.
+
+    Arguments:
+        size: Side of the result.
+        resize: Size of the shorter side before the crop; ``size`` by default.
+        mean: Subtracted from values in [0, 1]; one number, or one per channel.
+        std: Divisor after that; one number, or one per channel.
+
+    Examples:
+        >>> import torch
+        >>> images = torch.zeros(4, 3, 40, 50, dtype=torch.uint8)
+        >>> CentreCrop(32, resize=36, mean=0.5, std=0.5)(images).shape
+        torch.Size([4, 3, 32, 32])
+    """
+
+    size: int
+    resize: int | None = None
+    _: KW_ONLY
+    mean: float | Sequence[float] = 0.5
+    std: float | Sequence[float] = 0.25
+
+    def __post_init__(self) -> None:
+        _check_size("size", self.size)
+        if self.resize is not None:
+            _check_size("resize", self.resize)
+            if self.resize < self.size:
+                raise ValueError(
+                    f"resize={self.resize} is smaller than size={self.size}; the square is cut "
+                    "out of the resized picture, so resize to at least its size"
+                )
+        Normalisation(self.mean, self.std)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Views of shape (b, c, size, size), float32."""
+        _check_images(images)
+        normalise = Normalisation(self.mean, self.std)
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            middle = self._middle(images)
+            return normalise(middle.transpose(0, 1)).transpose(0, 1)
+
+    def _middle(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
+        height, width = images.shape[2:]
+        short, wanted = min(height, width), self.resize or self.size
+        # The longer side is rounded down, as torchvision does.
+        target = tuple(wanted * side // short for side in (height, width))
+        values = images.to(torch.float32) * (1 / 255)
+        if target != (height, width):
+            values = torch.nn.functional.interpolate(
+                values, target, mode="bicubic", antialias=True, align_corners=False
+            ).clamp_(0.0, 1.0)
+        # torchvision's rounding of half a pixel: to even.
+        top, left = (round((side - self.size) / 2) for side in target)
+        return values[:, :, top : top + self.size, left : left + self.size].contiguous()
 
 
 class Plan(NamedTuple):
-    """Everything drawn for a batch: what will be done to every image and view.
-
-    None stands for what is switched off; zero for what was not drawn.
-    """
+    """Everything drawn for a batch. None means switched off, zero not applied."""
 
     keys: draws.Keys
-    boxes: Boxes
-    jitter: Jitter | None
-    grayscale: Float[Tensor, "b v"] | None
-    blur: Float[Tensor, "b v"] | None
-    blur_sigma: Float[Tensor, "b v"] | None
-    solarize: Float[Tensor, "b v"] | None
-    squares: Squares | None
+    boxes: pixels.Boxes
+    jitter: pixels.Jitter | None
+    grayscale: PerImage | None
+    blur: PerImage | None
+    blur_sigma: PerImage | None
+    solarize: PerImage | None
+    squares: pixels.Squares | None
 
-    def rows(self, start: int, stop: int) -> "Plan":
-        """The plan of some of the images."""
-        fields: list[Any] = []
-        for field in self:
-            if isinstance(field, Tensor):
-                fields.append(field[start:stop])
-            else:
-                fields.append(None if field is None else field.rows(start, stop))
-        return Plan(*fields)
+
+def _rows(drawn: Any, start: int, stop: int) -> Any:
+    """The part of a plan, or of one of its fields, for some of the images."""
+    if drawn is None or isinstance(drawn, Tensor):
+        return None if drawn is None else drawn[start:stop]
+    return type(drawn)(*(_rows(field, start, stop) for field in drawn))
 
 
 @dataclass(frozen=True)
@@ -78,14 +114,14 @@ class Views:
     In this order: random resized crop, horizontal flip, colour jitter (probability 0.8, four
     operations in random order), grayscale, Gaussian blur (σ uniform in [0.1, 2]), solarize,
     noise, normalisation, cutout. Every random number is a function of (seed, epoch, index, view,
-    operation), see :mod:`flatnce.pretrain.data.augmentation.draws`: a sample's views do not depend on the
-    batch it comes in, its place there, the number of processes, or torch's generator.
+    operation): the views of a sample do not depend on its batch, its place in the batch, the
+    number of processes, or torch's generator.
 
     Distributions are torchvision's; pixels stay in float from the crop to the end, where Pillow
-    rounds to whole levels after every operation. No host read, static shapes: a call can be
-    compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a tensor).
-    Compiled, or on another device, the draws have the same bits and pixels agree to rounding.
-    On a GPU views up to 64 pixels are one launch, see :mod:`flatnce.pretrain.data.augmentation.fused`.
+    rounds to whole levels after every operation. There is no host read and shapes are static: a
+    call can be compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a
+    tensor). Compiled, or on another device, the draws have the same bits and pixels agree to
+    rounding. On a GPU, views up to 64 pixels are rendered by one Triton kernel.
 
     References:
         Chen et al., 2020, "A simple framework for contrastive learning of visual representations",
@@ -94,19 +130,19 @@ class Views:
 
     Arguments:
         size: Side of the views in pixels.
-        seed: Of every draw.
-        crop: Least and largest share of the image's area that a crop takes.
+        seed: Seed of every draw.
+        crop: Smallest and largest share of the image's area that a crop takes.
         flip: Probability of mirroring.
         jitter: Strength s: brightness, contrast and saturation change by up to 0.8·s, hue by
             0.2·s of the circle. At most 2.5; 0 for none.
-        grayscale: Probability.
+        grayscale: Probability of removing the colour.
         blur: Probability; ``auto`` is 0.5 from 64 pixels up and 0 below. The kernel is a tenth of
             ``size`` wide.
         solarize: Probability of inverting the levels from 128 up.
         cutout: Probability of a square of half the side being set to the mean.
         noise: Standard deviation of normal noise, in units of the full range of levels.
-        mean: Subtracted from values in [0, 1]; one number, or one a channel.
-        std: Divided by.
+        mean: Subtracted from values in [0, 1]; one number, or one per channel.
+        std: Divisor after that; one number, or one per channel.
 
     Examples:
         >>> import torch
@@ -134,18 +170,17 @@ class Views:
     std: float | Sequence[float] = 0.25
 
     def __post_init__(self) -> None:
-        """Check the settings."""
-        check_size("size", self.size)
+        _check_size("size", self.size)
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise ValueError(f"seed={self.seed!r} must be a whole number")
-        check_crop(self.crop)
+        _check_crop(self.crop)
         for name in ("flip", "grayscale", "solarize", "cutout"):
-            check_probability(name, getattr(self, name))
-        check_range("jitter", self.jitter, 0.5 / JITTER_AMOUNT[-1])
-        check_range("noise", self.noise, 1.0)
+            _check_probability(name, getattr(self, name))
+        _check_range("jitter", self.jitter, 0.5 / JITTER_AMOUNT[-1])
+        _check_range("noise", self.noise, 1.0)
         if self.blur != "auto":
-            check_probability("blur", self.blur)
-            if self.blur > 0 and blur_radius(self.size) == 0:
+            _check_probability("blur", self.blur)
+            if self.blur > 0 and pixels.blur_radius(self.size) == 0:
                 raise ValueError(
                     f"blur={self.blur} does nothing at size={self.size}: a tenth of it is a "
                     "kernel of one pixel; pass blur=0.0, or views of at least 20 pixels"
@@ -160,11 +195,11 @@ class Views:
         mean: float | Sequence[float] = 0.5,
         std: float | Sequence[float] = 0.25,
     ) -> CentreCrop:
-        """What evaluation sees: the resized middle of the picture, nothing random.
+        """The view for evaluation: the resized centre of the picture, nothing random.
 
         Arguments:
             size: Side of the result.
-            resize: What the shorter side is resized to first; ``size`` by default.
+            resize: Size of the shorter side before the crop; ``size`` by default.
             mean: As for the views.
             std: As for the views.
         """
@@ -205,8 +240,8 @@ class Views:
         channels_last: bool = False,
     ) -> Tensor:
         """Views of shape (views, b, c, size, size), on the images' device."""
-        check_images(images)
-        check_request(images, indices, epoch, views)
+        _check_images(images)
+        _check_request(images, indices, epoch, views)
         fused.check_dtype(dtype)
         if fused.takes(images, self.size):
             return fused.render(
@@ -215,74 +250,71 @@ class Views:
         b, c, h, w = images.shape
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             plan = self.plan(draws.view_keys(self.seed, epoch, indices, views), h, w)
-            pixels = images.permute(0, 2, 1, 3).to(torch.float32).contiguous()
+            raw = images.permute(0, 2, 1, 3).to(torch.float32).contiguous()
             many = b
             if faults.can_raise_now(images):  # on the CPU and not compiled
                 many = max(1, CACHED_VALUES // (views * c * self.size**2))
             parts = [
-                self._render(pixels[start : start + many], plan.rows(start, start + many))
+                self._render(raw[start : start + many], _rows(plan, start, start + many))
                 for start in range(0, b, many)
             ]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             return fused.arrange(whole, dtype, channels_last)
 
     def plan(self, keys: draws.Keys, height: int, width: int) -> Plan:
-        """What will be done to images of this size.
-
-        Arguments:
-            keys: From :func:`~flatnce.pretrain.data.augmentation.draws.view_keys`.
-            height: Height of the images.
-            width: Width of the images.
-        """
+        """The draws for images of this size."""
         uniforms = draws.draw_uniforms(keys)
 
-        def drawn(place: int, probability: float) -> Float[Tensor, "b v"] | None:
+        def drawn(place: int, probability: float) -> PerImage | None:
             return (uniforms[place] < probability).to(torch.float32) if probability else None
 
+        jitter = None
+        if self.jitter:
+            jitter = pixels.draw_jitter(uniforms, self._amount(), JITTER_PROBABILITY)
         blurred = drawn(draws.BLUR, self._blur_probability())
         least, most = BLUR_SIGMA
         sigma = least + (most - least) * uniforms[draws.BLUR_SIGMA]
         return Plan(
             keys,
-            draw_boxes(uniforms, height, width, self.crop, self.flip),
-            draw_jitter(uniforms, self._amount(), JITTER_PROBABILITY) if self.jitter else None,
+            pixels.draw_boxes(uniforms, height, width, self.crop, self.flip),
+            jitter,
             drawn(draws.GRAYSCALE, self.grayscale),
             blurred,
             None if blurred is None else sigma.to(torch.float32),
             drawn(draws.SOLARIZE, self.solarize),
-            draw_squares(uniforms, self.size, self.cutout) if self.cutout else None,
+            pixels.draw_squares(uniforms, self.size, self.cutout) if self.cutout else None,
         )
 
     def _render(
-        self, pixels: Float[Tensor, "b h c w"], plan: Plan
+        self, raw: Float[Tensor, "b h c w"], plan: Plan
     ) -> Float[Tensor, "v b c size size"]:
         """The pixels of a plan."""
 
-        def each(field: Float[Tensor, "b v"]) -> Float[Tensor, "n 1 1"]:
+        def each(field: PerImage) -> Float[Tensor, "n 1 1"]:
             return field.reshape(-1, 1, 1)
 
-        planes = crop_and_resize(pixels, plan.boxes, self.size)
+        planes = pixels.crop_and_resize(raw, plan.boxes, self.size)
         if plan.jitter is not None:
-            planes = jitter(planes, plan.jitter)
+            planes = pixels.jitter(planes, plan.jitter)
         if plan.grayscale is not None and planes.shape[0] > 1:
-            planes = grayscale(planes, each(plan.grayscale))
+            planes = pixels.grayscale(planes, each(plan.grayscale))
         if plan.blur is not None and plan.blur_sigma is not None:
-            planes = blur(planes, plan.blur_sigma.flatten(), each(plan.blur))
+            planes = pixels.blur(planes, plan.blur_sigma.flatten(), each(plan.blur))
         if plan.solarize is not None:
-            planes = solarize(planes, each(plan.solarize))
+            planes = pixels.solarize(planes, each(plan.solarize))
         if self.noise:
-            planes = add_noise(planes, plan.keys, self.noise)
+            planes = pixels.add_noise(planes, plan.keys, self.noise)
         planes = Normalisation(self.mean, self.std)(planes)
         if plan.squares is not None:
-            planes = cut_out(planes, plan.squares)
+            planes = pixels.cut_out(planes, plan.squares)
         b, v = plan.keys.shape
         return planes.view(-1, b, v, self.size, self.size).permute(2, 1, 0, 3, 4).contiguous()
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> fused.Settings:
         colour = (JITTER_PROBABILITY if self.jitter else 0.0, self._amount(), self.grayscale)
         rest: tuple[Any, ...] = (self.solarize, self.cutout, self.noise, self.mean, self.std)
         blur = (self._blur_probability(), BLUR_SIGMA)
-        return Settings(self.size, self.seed, self.crop, self.flip, *colour, *blur, *rest)
+        return fused.Settings(self.size, self.seed, self.crop, self.flip, *colour, *blur, *rest)
 
     def _amount(self) -> tuple[float, float, float, float]:
         brightness, contrast, saturation, hue = (self.jitter * full for full in JITTER_AMOUNT)
@@ -292,3 +324,65 @@ class Views:
         if self.blur == "auto":
             return BLUR_PROBABILITY if self.size >= BLUR_FROM else 0.0
         return self.blur
+
+
+def _check_size(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number of pixels, at least 1")
+
+
+def _check_probability(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} is a probability; pass a number from 0 to 1")
+
+
+def _check_range(name: str, value: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ValueError(f"{name}={value!r} must be a number from 0 to {most}")
+
+
+def _check_crop(crop: tuple[float, float]) -> None:
+    pair = isinstance(crop, tuple | list) and len(crop) == 2
+    if not pair or not 0 < crop[0] <= crop[1] <= 1:
+        raise ValueError(
+            f"crop={crop!r} must be the least and the largest share of the image's area, "
+            "0 < least <= largest <= 1"
+        )
+
+
+def _check_images(images: Tensor) -> None:
+    if not isinstance(images, Tensor):
+        raise ValueError(f"images is a {type(images).__name__}; pass a torch.Tensor of uint8")
+    if images.dtype != torch.uint8:
+        raise ValueError(
+            f"images has dtype {images.dtype}; pass uint8 levels from 0 to 255, as decoded"
+        )
+    if images.ndim != 4 or 0 in images.shape or images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"images has shape {tuple(images.shape)}; it must be (batch, channels, height, "
+            "width), not empty, with 1 or 3 channels"
+        )
+
+
+def _check_request(images: Tensor, indices: Tensor, epoch: int | Tensor, views: int) -> None:
+    whole = isinstance(indices, Tensor) and indices.dtype in (torch.int32, torch.int64)
+    if not whole or indices.shape != images.shape[:1] or indices.device != images.device:
+        found = (
+            f"{indices.dtype} of shape {tuple(indices.shape)} on {indices.device}"
+            if isinstance(indices, Tensor)
+            else type(indices).__name__
+        )
+        raise ValueError(
+            f"indices is {found}; pass each image's number in its data set, int64 of shape "
+            f"({images.shape[0]},) on {images.device}"
+        )
+    if isinstance(epoch, Tensor):
+        if epoch.ndim or epoch.dtype != torch.int64 or epoch.device != images.device:
+            raise ValueError(
+                f"epoch is {epoch.dtype} of shape {tuple(epoch.shape)} on {epoch.device}; pass an "
+                f"integer, or a zero-dimensional int64 tensor on {images.device}"
+            )
+    elif not isinstance(epoch, int | torch.SymInt) or epoch < 0:
+        raise ValueError(f"epoch={epoch!r} must be a whole number, from 0")
+    if not isinstance(views, int) or not 1 <= views <= draws.MOST_VIEWS:
+        raise ValueError(f"views={views!r} must be a whole number from 1 to {draws.MOST_VIEWS}")

@@ -27,7 +27,6 @@ from flatnce.pretrain.data import (
 )
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.data.folders import has_part, image_folder
-from flatnce.pretrain.data.named import present_layout
 from flatnce.pretrain.evaluation.features import Features, conversion, device_of, extract
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS
 from flatnce.pretrain.evaluation.probe import VALIDATION, drawn
@@ -315,7 +314,7 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
                 else:
                     image_folder(name, "test")
             elif (entry := find(name)).layouts:
-                present_layout(entry, data_root(root))
+                entry.present_layout(data_root(root))
         except MissingData as error:
             missing[name] = str(error)
     return missing

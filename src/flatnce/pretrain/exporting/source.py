@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.pretrain.data.augmentation.normalise import Normalisation
+from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.models import RESNETS
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder

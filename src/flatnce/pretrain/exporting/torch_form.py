@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flatnce.extras import needed
-from flatnce.pretrain.data.centre_crop import CentreCrop
+from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.exporting.folder import MARK, WEIGHTS, ExportError, file_record, read_config
 from flatnce.pretrain.exporting.source import Source
 from flatnce.pretrain.models import backbone

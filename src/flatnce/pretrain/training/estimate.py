@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.pretrain.data import CATALOG, Batching, data_root
 from flatnce.pretrain.data.catalog import find
-from flatnce.pretrain.data.named import present_layout
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import load_images, view_size, views_of
 from flatnce.pretrain.training.learner import build_encoder
@@ -115,7 +114,7 @@ def _images(config: TrainConfig) -> tuple[bool, int, int, int]:
     entry = find(data.data)
     entry.check_split(data.split)
     try:
-        here = not entry.layouts or bool(present_layout(entry, data_root(data.root)))
+        here = not entry.layouts or bool(entry.present_layout(data_root(data.root)))
     except OSError:
         here = False
     return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size

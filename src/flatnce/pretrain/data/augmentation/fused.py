@@ -1,38 +1,58 @@
-"""Views in one launch on a GPU: a Triton kernel, and which views it takes.
+"""Launch the Triton kernel that renders all views of a batch on a GPU.
 
-One program draws and renders one view of one image, from bytes to normalised values, all in
-registers. The plain path of :class:`flatnce.pretrain.data.views.Views` defines what it computes. The draws
+The plain path of :class:`flatnce.pretrain.data.Views` defines what the kernel computes. The draws
 have the same bits (boxes, orders, decisions); pixels agree to rounding of float32, except that a
-pixel on a threshold (solarize) or on the half of a grid (blur) may fall to the other side.
+pixel on a threshold (solarize) or half way between two grid points (blur) may be rounded the other
+way.
 
-The launch is a custom operator: torch.compile sees one node, and a CUDA graph one kernel. Triton
-is imported by the first launch, and not at all where there is no GPU.
+The launch is a custom operator: torch.compile sees one node, and a CUDA graph one kernel. The
+first launch imports Triton; without a GPU it is never imported.
 """
 
+import struct
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from flatnce.pretrain.data.augmentation.fused_settings import Settings, constants, signed, taps
-from flatnce.pretrain.data.augmentation.normalise import Normalisation
+from flatnce.pretrain.data.augmentation.pixels import Normalisation, blur_radius, fallback_box
 
 LARGEST_SIZE = 64
 """Side of the largest view whose channels fit the registers of one program."""
 
 MOST_TAPS = 8
-"""Source pixels a side in one pixel of a view: images up to four times the view's side."""
+"""Source pixels per side in one pixel of a view: images up to four times the view's side."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 SMALL_SIZE, SMALL_WARPS, LARGE_WARPS = 32, 4, 16
-"""Warps of a program: for views up to so many pixels a side, and for larger ones."""
+"""Warps of a program: for views up to SMALL_SIZE pixels per side, and for larger ones."""
 
-# Looked up once, and not imported: compiled callers see a constant.
+# A constant for compiled callers.
 FOUND = find_spec("triton") is not None
+
+
+class Settings(NamedTuple):
+    """The settings that the kernel is compiled for; a zero switches an operation off."""
+
+    size: int
+    seed: int
+    crop: Sequence[float]
+    flip: float
+    jitter: float
+    amount: Sequence[float]
+    grayscale: float
+    blur: float
+    sigma: Sequence[float]
+    solarize: float
+    cutout: float
+    noise: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
 
 
 def takes(images: Tensor, size: int) -> bool:
@@ -46,7 +66,7 @@ def takes(images: Tensor, size: int) -> bool:
 
 
 def check_dtype(dtype: torch.dtype) -> None:
-    """Refuse a type that views are not made in."""
+    """Raise a ValueError for a type that views are not made in."""
     if dtype not in DTYPES:
         names = ", ".join(str(known) for known in DTYPES)
         raise ValueError(f"dtype={dtype!r} is not a type of views; pass one of {names}")
@@ -102,8 +122,8 @@ def _render(
     dtype: torch.dtype,
     channels_last: bool,
 ) -> Tensor:
-    """The launch: one node of a compiled graph. An operator's arguments must be flat."""
-    from flatnce.pretrain.data.augmentation.fused_kernel import views_kernel
+    """Launch the kernel. The arguments of an operator must be flat."""
+    from flatnce.pretrain.data.augmentation.kernel import views_kernel
 
     amounts = (amount, grayscale, blur, sigma, solarize, cutout, noise, mean, std)
     settings = Settings(size, seed, crop, flip, jitter, *amounts)
@@ -138,3 +158,45 @@ def _empty(
         pixels = images.new_empty((views, b, size, size, c), dtype=dtype)
         return pixels.permute(0, 1, 4, 2, 3)
     return images.new_empty((views, b, c, size, size), dtype=dtype)
+
+
+def constants(settings: Settings, channels: int, height: int, width: int) -> dict[str, Any]:
+    """The compile-time constants of the kernel, by name."""
+    size = settings.size
+    tile = max(16, 1 << (size - 1).bit_length())
+    least, most = settings.crop
+    ranges = [(max(0.0, 1 - a) - 1, 1 + a - max(0.0, 1 - a)) for a in settings.amount[:-1]]
+    sigma_least, sigma_most = settings.sigma
+    pairs = Normalisation(settings.mean, settings.std).channels(channels)
+    return {
+        "SHAPE": (channels, height, width, size, tile, taps(size, height), taps(size, width)),
+        "CROP": (least, most - least, *fallback_box(height, width), settings.flip),
+        "JITTER": (settings.jitter, *chain.from_iterable(ranges), settings.amount[-1]),
+        "GRAYSCALE": settings.grayscale,
+        "BLUR": (settings.blur, sigma_least, sigma_most - sigma_least, blur_radius(size)),
+        "SOLARIZE": settings.solarize,
+        "NOISE": settings.noise,
+        # As torch divides by a number on a GPU: float32, by its inverse.
+        "NORMAL": tuple(chain.from_iterable((m, _single(1 / _single(s))) for m, s in pairs)),
+        "CUTOUT": (settings.cutout, max(1, size // 2)),
+    }
+
+
+def taps(size: int, extent: int) -> int:
+    """The most source pixels with a weight in one pixel of a view, along one axis.
+
+    Examples:
+        >>> taps(32, 32), taps(24, 32), taps(32, 28), taps(16, 64)
+        (2, 3, 2, 8)
+    """
+    return -(-2 * max(size, extent) // size)
+
+
+def signed(seed: int) -> int:
+    """The signed number with the lowest 64 bits of a seed."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def _single(number: float) -> float:
+    """The nearest float32."""
+    return float(struct.unpack("f", struct.pack("f", number))[0])

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, adopt, fetch, load
-from flatnce.pretrain.data import download as download_module
-from flatnce.pretrain.data.archives import unpack
-from flatnce.pretrain.data.sources import Download
+from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, adopt, fetch, install, load
+from flatnce.pretrain.data.catalog import Download
+from flatnce.pretrain.data.install import unpack
 from tiny_sets import (
     relay,
     shrink,
@@ -71,7 +70,7 @@ class Server:
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download_module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(install, "PAUSE_SECONDS", 0.0)
     folder = tmp_path / "published"
     folder.mkdir()
     server = Server(folder)
@@ -188,7 +187,9 @@ def test_a_corrupted_transfer_is_refused_and_removed(server, cifar10, root):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DamagedData, match=r"cifar-10-binary.tar.gz arrived damaged .*begins anew"):
+    with pytest.raises(
+        DamagedData, match=r"cifar-10-binary.tar.gz arrived damaged .*starts again"
+    ):
         fetch("cifar10", root)
     assert left_in(root) == set()
 
@@ -226,8 +227,8 @@ def test_no_server_is_one_clear_message(server, cifar10, root, monkeypatch):
 
 
 def test_too_little_room_is_said_before_the_transfer(server, cifar10, root, monkeypatch):
-    room = type(download_module.shutil.disk_usage("."))(total=1, used=1, free=7)
-    monkeypatch.setattr(download_module.shutil, "disk_usage", lambda _: room)
+    room = type(install.shutil.disk_usage("."))(total=1, used=1, free=7)
+    monkeypatch.setattr(install.shutil, "disk_usage", lambda _: room)
     with pytest.raises(OSError, match="7 bytes free"):
         fetch("cifar10", root)
     assert not server.asked
@@ -298,7 +299,7 @@ def test_digits_need_no_fetching(root):
 
 @pytest.mark.parametrize("name", ["folder", "./photos"])
 def test_a_folder_is_not_fetched(name, root):
-    with pytest.raises(ValueError, match="used where it lies"):
+    with pytest.raises(ValueError, match="used where it is"):
         fetch(name, root)
 
 
@@ -386,7 +387,9 @@ def test_voc_is_adopted_for_both_its_readings(root, tmp_path, monkeypatch):
 
 def test_a_path_that_holds_another_set_says_what_was_looked_for(root, tmp_path):
     write_flowers(tmp_path)
-    with pytest.raises(MissingData, match=r"holds no cifar10: looked for cifar-10-batches-bin"):
+    with pytest.raises(
+        MissingData, match=r"does not hold cifar10: looked for cifar-10-batches-bin"
+    ):
         adopt("cifar10", tmp_path / "flowers-102", root)
 
 

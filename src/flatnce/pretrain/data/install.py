@@ -1,0 +1,373 @@
+"""Put a data set under the root: downloaded (:func:`fetch`) or taken from disk (:func:`adopt`).
+
+Either way the bytes are checked first, and the folder appears complete in one step: it is built
+in a temporary folder and renamed. A set that is already there is checked, never replaced.
+
+A download is written to ``NAME.partial``. If the transfer breaks, the next attempt, also after a
+restart, asks for the remaining range; a server that does not support ranges sends all bytes again.
+Bytes that fail the checksum are removed.
+"""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatnce.pretrain.data.catalog import Download, Entry, Layout, data_root, find, is_path
+from flatnce.pretrain.data.errors import DamagedData, MissingData
+from flatnce.pretrain.data.loading import read_split
+
+ATTEMPTS = 5
+"""Failed attempts in a row, each without a new byte, after which a download is given up."""
+PAUSE_SECONDS = 1.0
+TIMEOUT_SECONDS = 60.0
+BLOCK = 1 << 20
+BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class FetchProgress:
+    """The progress of a download.
+
+    Arguments:
+        file: The file that is downloaded.
+        done: Bytes that have arrived.
+        total: Bytes in all.
+    """
+
+    file: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A set that is ready to be loaded.
+
+    Arguments:
+        name: The data set.
+        folder: Its folder; None where it needs no files.
+        how: ``there`` already, ``fetched``, ``adopted`` or ``embedded`` in a package.
+        checked: What was checked.
+    """
+
+    name: str
+    folder: Path | None
+    how: str
+    checked: str
+
+
+Report = Callable[[FetchProgress], None]
+
+
+def fetch(name: str, root: str | Path | None = None, *, report: Report | None = None) -> Installed:
+    """Download a set, or the rest of it; a set that is already there is checked instead.
+
+    Arguments:
+        name: A name of :data:`flatnce.pretrain.data.CATALOG`.
+        root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
+        report: Called as bytes arrive.
+    """
+    entry, where = _entry(name), data_root(root)
+    there = _already(entry, where)
+    if there is not None:
+        return there
+    layout = entry.layouts[0]
+    _check_free(where / layout.folder)
+    downloads = where / "downloads"
+    downloads.mkdir(parents=True, exist_ok=True)
+    try:
+        archives = [download(item, downloads, report) for item in layout.downloads]
+        folder = _install_archives(layout, archives, where)
+        for archive in archives:
+            archive.unlink()
+    finally:
+        if not any(downloads.iterdir()):
+            downloads.rmdir()
+    return Installed(name, folder, "fetched", _checksums(len(archives), "download"))
+
+
+def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Installed:
+    """Take a set from files already on disk: the official archives, or what they unpack to.
+
+    Files are linked where the file system allows it and copied otherwise; the originals stay.
+
+    Arguments:
+        name: A name of :data:`flatnce.pretrain.data.CATALOG`.
+        path: An archive, a folder that holds the archives, the unpacked folder, or its parent.
+        root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
+    """
+    entry, where, given = _entry(name), data_root(root), Path(path).expanduser()
+    if entry.layouts and not given.exists():
+        raise MissingData(f"path={str(path)!r}: there is no such file or folder")
+    there = _already(entry, where)
+    if there is not None:
+        return there
+    for layout in entry.layouts:
+        found = _unpacked(given, layout)
+        if found is not None:
+            return _adopt_folder(entry, layout, found, where)
+    for layout in entry.layouts:
+        archives = _archives(given, layout)
+        if archives:
+            for item, archive in zip(layout.downloads, archives, strict=True):
+                check(archive, item.checksum)
+            folder = _install_archives(layout, archives, where)
+            return Installed(name, folder, "adopted", _checksums(len(archives), "archive"))
+    wanted = " or ".join(
+        f"{Path(layout.folder).name} (or {', '.join(d.file for d in layout.downloads)})"
+        for layout in entry.layouts
+        if layout.downloads
+    )
+    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {wanted}")
+
+
+def check(path: Path, checksum: str) -> None:
+    """Raise a DamagedData if a file does not have this checksum."""
+    algorithm, _, expected = checksum.partition(":")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm).hexdigest()
+    if found != expected:
+        raise DamagedData(
+            f"{path} has {algorithm} {found}, {expected} is expected: it is damaged or another "
+            "file; get it again"
+        )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar or zip file; members that would land outside the folder are refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(folder)  # drops leading slashes and ".." by itself
+        else:
+            with tarfile.open(archive) as packed_tar:
+                packed_tar.extractall(folder, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise DamagedData(f"{archive} cannot be unpacked ({error}); get it again") from error
+
+
+def download(item: Download, folder: Path, report: Report | None = None) -> Path:
+    """Download one file, or the rest of it, check it and return its path."""
+    target, partial = folder / item.file, folder / f"{item.file}.partial"
+    if target.is_file():
+        check(target, item.checksum)
+        return target
+    free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
+    if free < need:
+        raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room first")
+    _transfer_all(item, partial, report or (lambda _: None))
+    try:
+        check(partial, item.checksum)
+    except DamagedData as error:
+        partial.unlink()
+        raise DamagedData(
+            f"{item.file} arrived damaged or is another file ({error}); it was removed, so that "
+            "the next attempt starts again"
+        ) from error
+    os.replace(partial, target)
+    return target
+
+
+def _transfer_all(item: Download, partial: Path, report: Report) -> None:
+    """Try each address, several times, until every byte has arrived."""
+    failure = "cut short"
+    for url in item.urls:
+        attempt = 0
+        while attempt < ATTEMPTS:
+            before = _size(partial)
+            try:
+                _transfer(url, item, partial, report)
+            except BROKEN as error:
+                failure = f"{url}: {error}"
+                if isinstance(error, urllib.error.HTTPError) and not _may_pass(error, partial):
+                    break  # another attempt at this address would be refused too
+            if _size(partial) == item.bytes:
+                return
+            # Attempts that bring bytes are not counted.
+            attempt = 0 if _size(partial) > before else attempt + 1
+            if 0 < attempt < ATTEMPTS:
+                time.sleep(PAUSE_SECONDS * attempt)
+    kept = _size(partial)
+    rest = f"; {kept:,} of {item.bytes:,} bytes are kept, so run it again to go on" if kept else ""
+    raise MissingData(
+        f"{item.file} could not be fetched ({failure}){rest}. "
+        "If you have the file, adopt it: flatnce data NAME --adopt PATH"
+    )
+
+
+def _transfer(url: str, item: Download, partial: Path, report: Report) -> None:
+    """Request the missing bytes and append them."""
+    have = _size(partial)
+    if have == item.bytes:
+        return
+    if have > item.bytes:  # of another version of the file
+        partial.unlink()
+        have = 0
+    headers = {"User-Agent": "flatnce", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+        begins = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if not (have and answer.status == http.client.PARTIAL_CONTENT and begins):
+            have = 0  # the server sends the whole file
+        with partial.open("ab" if have else "wb") as file:
+            while block := answer.read(BLOCK):
+                have += len(block)
+                if have > item.bytes:
+                    file.close()
+                    partial.unlink()
+                    raise DamagedData(
+                        f"{url} sends more than the {item.bytes:,} bytes of {item.file}: it is "
+                        "another file now"
+                    )
+                file.write(block)
+                report(FetchProgress(item.file, have, item.bytes))
+
+
+def _may_pass(error: urllib.error.HTTPError, partial: Path) -> bool:
+    """Whether a refused request may succeed later: a busy server, or a range it does not have."""
+    error.close()
+    if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+        partial.unlink(missing_ok=True)
+        return True
+    return error.code >= 500 or error.code == http.client.TOO_MANY_REQUESTS
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _entry(name: str) -> Entry:
+    if name == "folder" or is_path(name):
+        raise ValueError(
+            f"name={name!r}: a folder of images is used where it is; give its path to train or "
+            "to flatnce.pretrain.data.load"
+        )
+    return find(name)
+
+
+def _already(entry: Entry, root: Path) -> Installed | None:
+    """The set if it needs no files, or if its files are under the root and right."""
+    if not entry.layouts:
+        return Installed(entry.name, None, "embedded", "a part of scikit-learn")
+    layout = entry.installed_layout(root)
+    if layout is None:
+        return None
+    folder = root / layout.folder
+    return Installed(entry.name, folder, "there", _verify(entry, layout, folder))
+
+
+def _verify(entry: Entry, layout: Layout, folder: Path) -> str:
+    """Check the files of a layout, and return what was checked."""
+    known = {file: checksum for file, checksum in layout.files.items() if checksum}
+    for file, checksum in known.items():
+        check(folder / file, checksum)
+    if known and entry.resident:
+        return _checksums(len(known), "file")
+    # There are no checksums for thousands of image files: check their numbers.
+    for split in entry.splits:
+        read_split(entry, folder, split)
+    return "the number of images"
+
+
+def _checksums(number: int, what: str) -> str:
+    return f"the checksum of {number} {what}{'s' if number > 1 else ''}"
+
+
+def _unpacked(given: Path, layout: Layout) -> Path | None:
+    """The folder at or below a path that holds a layout."""
+    if not given.is_dir():
+        return None
+    places = (given, given / layout.folder, given / Path(layout.folder).name)
+    return next((place for place in places if not layout.missing(place)), None)
+
+
+def _archives(given: Path, layout: Layout) -> list[Path]:
+    """The archives of a layout in a folder, or beside a file that is one of them."""
+    folder = given if given.is_dir() else given.parent
+    found = [folder / item.file for item in layout.downloads]
+    absent = [file.name for file in found if not file.is_file()]
+    if len(absent) == len(found) or (given.is_file() and given not in found):
+        return []
+    if absent:
+        raise MissingData(f"{folder} has only some of the archives: {', '.join(absent)} missing")
+    return found
+
+
+def _adopt_folder(entry: Entry, layout: Layout, found: Path, root: Path) -> Installed:
+    with _staging(root) as stage:
+        folder = stage / layout.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(found, folder, copy_function=_link)
+        try:
+            checked = _verify(entry, layout, folder)
+        except (DamagedData, MissingData) as error:
+            # The user knows the original; the copy is temporary.
+            raise type(error)(str(error).replace(str(folder), str(found))) from error
+        return Installed(entry.name, _place(stage, root, layout), "adopted", checked)
+
+
+def _install_archives(layout: Layout, archives: Sequence[Path], root: Path) -> Path:
+    with _staging(root) as stage:
+        for item, archive in zip(layout.downloads, archives, strict=True):
+            into = stage / item.into
+            if not item.unpack:
+                into.mkdir(parents=True, exist_ok=True)
+                _link(archive, into / item.file)
+            elif item.inner:
+                unpack(archive, stage / "outer")
+                unpack(stage / "outer" / item.inner, into)
+                shutil.rmtree(stage / "outer")
+            else:
+                unpack(archive, into)
+        missing = layout.missing(stage / layout.folder)
+        if missing:
+            raise MissingData(f"{archives[0].name} does not hold {', '.join(missing[:3])}")
+        return _place(stage, root, layout)
+
+
+@contextmanager
+def _staging(root: Path) -> Iterator[Path]:
+    """A temporary folder on the file system of the root."""
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".staging-") as stage:
+        yield Path(stage)
+
+
+def _place(stage: Path, root: Path, layout: Layout) -> Path:
+    """Move a finished folder to its place, in one step."""
+    target = root / layout.folder
+    _check_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(stage / layout.folder, target)
+    return target
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} exists and is not a complete copy of the set; move it away and run it again"
+        )
+
+
+def _link(source: str | Path, target: str | Path) -> str:
+    """A hard link to the same bytes, or a copy where a link is not possible."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copyfile(source, target)
+    return str(target)
