@@ -1,0 +1,186 @@
+"""Piece 1 of the protocol: screen temperatures, then rates, at batch 32 and the tuning seed.
+
+    python benchmarks/image_study/screen.py --data ROOT --out FOLDER --commit HASH
+
+Step 1 trains both objectives at five temperatures. Step 2 trains each at two further rates, at the
+temperature that step 1 chose for it. The choice is the linear accuracy on held-out training
+images. The test images are never read: an empty file in their place is enough.
+
+`--preset digits --epochs 1` runs the same on a CPU in about a minute, to check the script.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from records import record_of, write
+
+from flatnce.data import load, permutation
+from flatnce.evaluate import embed_views, extract, knn_scores, linear_probe
+from flatnce.evaluate.choice import drawn, validation_split
+from flatnce.runlog import read_run
+from flatnce.train import preset, sweep, trained
+from flatnce.train.images import views_of
+from flatnce.train.sweep_queues import ENOUGH, QUEUES
+
+PIECE, SEED, BATCH = 1, 0, 32
+OBJECTIVES = ("infonce", "flatnce")
+TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
+FIRST_RATE, OTHER_RATES = 0.03, (0.015, 0.06)
+HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
+EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="where data sets lie")
+    parser.add_argument("--out", required=True, type=Path, help="records go there")
+    parser.add_argument("--work", required=True, type=Path, help="runs with weights go there")
+    parser.add_argument("--commit", required=True, help="of the code")
+    parser.add_argument("--preset", default="cifar10")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument(
+        "--until", type=float, default=1e9, help="start step 2 only if it ends in these seconds"
+    )
+    return parser.parse_args()
+
+
+def config_of(asked, objective, temperature, rate):
+    """The config of a run of the screen."""
+    return preset(asked.preset).override(
+        root=asked.data,
+        objective=objective,
+        temperature=temperature,
+        rate=rate,
+        base_batch=BATCH,
+        batch_size=BATCH,
+        seed=SEED,
+        epochs=asked.epochs,
+        precision="bfloat16" if asked.preset == "cifar10" else "auto",
+        warmup_epochs=1.0,
+        log_every=390 if asked.preset == "cifar10" else 20,
+        watch_every=asked.epochs / 2,
+        checkpoint_every=float(asked.epochs),
+        keep=1,
+        tensorboard=False,
+    )
+
+
+def name_of(objective, temperature, rate):
+    return f"{objective}-b{BATCH}-t{temperature:g}-r{rate:g}-s{SEED}"
+
+
+def evaluated(directory, images, device):
+    """Accuracies on held-out training images, and embeddings of two views of some of them."""
+    began = time.perf_counter()
+    run = trained(directory, None, device)
+    mean, std = run.normalisation
+    features = extract(run.encoder.backbone, images, size=run.size, mean=mean, std=std)
+    rest, held = validation_split(images.labels, HELD_OUT, SPLIT_SEED)
+    fitted, asked = features.subset(rest), features.subset(held)
+    probe = linear_probe(fitted, asked, validation=HELD_OUT, seed=SPLIT_SEED)
+    votes = knn_scores(fitted, asked.features, NEIGHBOURS)
+    found = {
+        "on": "held-out training images",
+        "linear": accuracy(probe.scores, asked.labels),
+        **{f"knn_{k}": accuracy(votes[k], asked.labels) for k in NEIGHBOURS},
+        "fitted_on": len(fitted),
+        "held_out": drawn(held),
+        "split_seed": SPLIT_SEED,
+        "regularisation": probe.protocol["regularisation"],
+        "regularisation_at_end": probe.protocol["regularisation_at_end"],
+        "converged": probe.protocol["converged"],
+    }
+    some = held[permutation(len(held), SPLIT_SEED)[:EMBEDDED]].sort().values
+    views = replace(views_of(run.config, run.size), seed=UNSEEN_VIEWS)
+    z = torch.stack(embed_views(run.encoder, images.subset(some), views, run.channels))
+    z = torch.nn.functional.normalize(z.float(), dim=2).to(torch.float16).cpu().numpy()
+    found["seconds"] = round(time.perf_counter() - began, 2)
+    return found, z
+
+
+def accuracy(scores, labels):
+    return round(float((scores.argmax(dim=1) == labels).double().mean()), 6)
+
+
+def trained_and_evaluated(asked, step, wanted):
+    """Train the runs side by side and evaluate each; their records by what was asked."""
+    configs = {name_of(*run): config_of(asked, *run) for run in wanted}
+    for run in sweep(configs, asked.work / f"step-{step}", at_once=len(configs), report=report):
+        print(run.name, run.state, run.failure, flush=True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    images = load(asked.preset, "train", asked.data).to(device)
+    where = environment(asked.commit, device)
+    records, embeddings = {}, {}
+    for run in wanted:
+        name = name_of(*run)
+        directory = asked.work / f"step-{step}" / name
+        found = read_run(directory)
+        if found.results is None:  # a run that failed has no record; the log says why
+            continue
+        evaluation, embeddings[name] = evaluated(directory, images, device)
+        records[run] = record_of(name, PIECE, step, found, evaluation, where)
+        write(records[run], asked.out / "records")
+        shown = {key: evaluation[key] for key in ("linear", "knn_20", "knn_200", "seconds")}
+        print(name, shown, flush=True)
+    np.savez(asked.out / f"embeddings-{step}.npz", **embeddings)
+    return records
+
+
+def chosen(records, objective):
+    """The run of an objective with the best linear accuracy; kNN, then the order, decide ties."""
+    runs = [run for run in records if run[0] == objective]
+
+    def score(run):
+        found = records[run]["evaluation"]
+        return found["linear"], found["knn_20"]
+
+    return max(runs, key=score)
+
+
+def report(name, line):
+    if line["kind"] not in ("train", "verdict"):
+        kept = ("kind", "state", "step", "epoch", "seconds", "knn", "note", "failure")
+        print(name, {k: line[k] for k in kept if k in line}, flush=True)
+
+
+def environment(commit, device):
+    on_cuda = device.type == "cuda"
+    return {
+        "commit": commit,
+        "device": torch.cuda.get_device_name(device) if on_cuda else "cpu",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "runs_at_once": "all runs of a step",
+    }
+
+
+def main():
+    os.environ.setdefault(QUEUES, ENOUGH)  # before CUDA starts
+    asked, began = arguments(), time.perf_counter()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    first = [(o, t, FIRST_RATE) for t in TEMPERATURES for o in OBJECTIVES]
+    records = trained_and_evaluated(asked, 1, first)
+    took = time.perf_counter() - began
+    best = {objective: chosen(records, objective) for objective in OBJECTIVES}
+    second = [(o, best[o][1], rate) for rate in OTHER_RATES for o in OBJECTIVES]
+    print("step 1 took", round(took), "s; chosen:", best, flush=True)
+    if took + 1.05 * took * len(second) / len(first) > asked.until:
+        print("step 2 does not fit and is left out", flush=True)
+    else:
+        records |= trained_and_evaluated(asked, 2, second)
+    best = {objective: name_of(*chosen(records, objective)) for objective in OBJECTIVES}
+    choice = {"piece": PIECE, "rule": "linear accuracy on held-out training images", **best}
+    (asked.out / "choice.json").write_text(json.dumps(choice, indent=1) + "\n")
+    print("chosen:", best, f"in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
