@@ -59,7 +59,7 @@ def record_of(name, piece, step, run, evaluation, where):
         name: Of the run.
         piece: Of the programme, as the protocol numbers it.
         step: Of the piece.
-        run: As :func:`flatnce.runlog.read_run` gives it.
+        run: As :func:`flatnce.pretrain.runs.log.read_run` gives it.
         evaluation: Its results on held-out training images.
         where: Commit and versions.
     """

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from records import record_of, write
 
-from flatnce.data import load, permutation
-from flatnce.evaluate import embed_views, extract, knn_scores, linear_probe
-from flatnce.evaluate.choice import drawn, validation_split
-from flatnce.runlog import read_run
-from flatnce.train import preset, sweep, trained
-from flatnce.train.images import views_of
-from flatnce.train.sweep_queues import ENOUGH, QUEUES
+from flatnce.pretrain import load, load_encoder, preset, sweep
+from flatnce.pretrain.data import permutation
+from flatnce.pretrain.evaluation import embed_views, extract, knn_scores, linear_probe
+from flatnce.pretrain.evaluation.probe import drawn, validation_split
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.sweeping.slots import ENOUGH, QUEUES
+from flatnce.pretrain.training.images import views_of
 
 PIECE, SEED, BATCH = 1, 0, 32
 OBJECTIVES = ("infonce", "flatnce")
@@ -79,7 +79,7 @@ def name_of(objective, temperature, rate):
 def evaluated(directory, images, device):
     """Accuracies on held-out training images, and embeddings of two views of some of them."""
     began = time.perf_counter()
-    run = trained(directory, None, device)
+    run = load_encoder(directory, None, device)
     mean, std = run.normalisation
     features = extract(run.encoder.backbone, images, size=run.size, mean=mean, std=std)
     rest, held = validation_split(images.labels, HELD_OUT, SPLIT_SEED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-STUDY = Path(__file__).parent.parent / "benchmarks" / "image_study"
+STUDY = Path(__file__).parents[2] / "benchmarks" / "image_study"
 
 
 @pytest.fixture
