@@ -701,3 +701,44 @@ def two_view_embedding_gradient(
                 gradient[row.anchor, axis] += beta * derivative * keys[key][axis] / (2 * images)
                 gradient[key, axis] += beta * derivative * keys[row.anchor][axis] / (2 * images)
     return gradient[:images], gradient[images:]
+
+
+# --- Objectives of a batch -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An objective of two views, as a user calls it: its value, and what its gradient is of.
+
+    Both are functions of (z1, z2, temperature). A value that is detached, as FlatNCE's, is not
+    what the gradient is of.
+    """
+
+    value: Callable[[np.ndarray, np.ndarray, float], float]
+    gradient_of: Callable[[np.ndarray, np.ndarray, float], float]
+
+
+def over_two_views(
+    function: Callable[[float, list[float]], float],
+) -> Callable[[np.ndarray, np.ndarray, float], float]:
+    """The mean over SimCLR's rows of a function of (positive, negatives)."""
+
+    def batch(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float:
+        return row_mean(function, two_view_rows(z1, z2, 1.0 / temperature))
+
+    return batch
+
+
+def holder_two(positive: float, negatives: Sequence[float]) -> float:
+    """The gap at the default power of Hölder-FlatNCE."""
+    return holder_gap(positive, negatives, 2.0)
+
+
+DEFINITIONS = {
+    "FlatNCE": Definition(over_two_views(infonce), over_two_views(dcl)),
+    "InfoNCE": Definition(over_two_views(infonce), over_two_views(infonce)),
+    "DCL": Definition(over_two_views(dcl), over_two_views(dcl)),
+    "FlatNCEPlus": Definition(over_two_views(infonce), over_two_views(infonce)),
+    "HolderFlatNCE": Definition(over_two_views(infonce), over_two_views(holder_two)),
+}
+"""Every objective by the name of its class, with its defaults."""

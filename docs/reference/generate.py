@@ -1,6 +1,6 @@
-"""Writes ``cli.md`` and ``config.md`` from the dataclasses behind the command line and the config.
+"""Writes ``cli.md``, ``config.md`` and the first table of ``objectives.md`` from the program.
 
-Run it after an option or a setting has changed. A test compares what it would write with what is
+Run it after an option, a setting or an objective has changed. A test compares what it would write with what is
 there, and the options on the page with those that ``--help`` prints::
 
     python docs/reference/generate.py
@@ -20,6 +20,7 @@ import tyro
 
 from flatnce.cli import COMMANDS, HOMES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
 
 HERE = Path(__file__).parent
@@ -274,7 +275,22 @@ def _title(page: str) -> str:
     return f"{title}, {anchor.replace('-', ' ')}" if anchor else title
 
 
+def objectives_page() -> str:
+    """The page of the objectives with its first table made from their registry."""
+    page = (HERE.parent / "objectives.md").read_text(encoding="utf-8")
+    rows = ["| class | typed | what it is |", "|---|---|---|"]
+    for name, entry in OBJECTIVES.items():
+        rows.append(_cells(f"`{entry.class_name}`", f"`--objective {name}`", entry.summary))
+    before, _, rest = page.partition(MADE)
+    return before + MADE + "\n" + "\n".join(rows) + "\n\n" + rest.partition("\n\n")[2]
+
+
 if __name__ == "__main__":
-    for page, text in (("cli.md", cli_page()), ("config.md", config_page())):
+    pages = {
+        "cli.md": cli_page(),
+        "config.md": config_page(),
+        "../objectives.md": objectives_page(),
+    }
+    for page, text in pages.items():
         (HERE / page).write_text(text.rstrip() + "\n", encoding="utf-8")
         print(page)

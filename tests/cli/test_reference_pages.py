@@ -48,7 +48,14 @@ def printed_help(command, flag="--help"):
     return printed_help(command, "--help-all") if partial else out.getvalue()
 
 
-@pytest.mark.parametrize("page, made", [("cli.md", "cli_page"), ("config.md", "config_page")])
+@pytest.mark.parametrize(
+    "page, made",
+    [
+        ("cli.md", "cli_page"),
+        ("config.md", "config_page"),
+        ("../objectives.md", "objectives_page"),
+    ],
+)
 def test_a_generated_page_is_as_the_program_is_now(page, made):
     text = (REFERENCE / page).read_text(encoding="utf-8")
     assert text == getattr(GENERATE, made)().rstrip() + "\n", "run docs/reference/generate.py"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flatnce.core.diagnostics import best_scale
+from flatnce.core.diagnostics.pool import calibrated_scale
 from flatnce.mi.critics import SeparableCritic
 from flatnce.mi.critics_scale import BoundedScale
 from flatnce.mi.estimator.cleaning import Cleaning
@@ -19,9 +19,6 @@ from flatnce.mi.estimator.numbers import numbers_of_parts
 from flatnce.mi.estimator.result import Estimate
 from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
 from flatnce.mi.estimator.sums import Part
-
-CALIBRATION_SCORES = 2**23
-SCALES = (0.05, 500.0)
 
 
 @torch.no_grad()
@@ -67,8 +64,7 @@ def embedding_information(
         nn.Identity(), nn.Identity(), similarity="cosine", scale=BoundedScale(1.0, learn=False)
     ).to(z1.device)
     first, second = (side.float() for side in calibration)
-    anchors = first[: max(CALIBRATION_SCORES // len(second), 128)]
-    scale = best_scale(critic(anchors, second), 10.0, limits=SCALES)
+    scale = calibrated_scale(first, second, start=10.0)
     group = jackknife_groups(np.arange(len(z1)), JACKKNIFE_GROUPS, seed)
     pieces = -(-len(z1) // (pool or len(z1)))
     parts, units = [], []

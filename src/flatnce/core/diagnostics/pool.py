@@ -1,13 +1,13 @@
-"""Mutual information read from a large pool: where there is room above log K.
+"""Mutual information over a large pool, which has room above log K.
 
 A batch of K candidates cannot show more than log K nats, however much the embeddings share. The
-same bound over a pool of thousands of pairs can. An encoder's scale is a matter of its training
-temperature, not of what it knows, so the bound is read at the scale that is best on *other* pairs
-(one number), and at the training temperature beside it. As the scale comes from pairs that the
-bound is not read from, the bound stays one.
+same bound over a pool of thousands of pairs can. An encoder's scale depends on its training
+temperature, not on what it has learned. The bound is therefore computed at the scale that is best
+on *other* pairs (one number), and also at the training temperature. It remains a bound, because
+the scale is chosen on pairs that the bound is not computed on.
 
-Whose pairs they are is the caller's matter: only pairs of images that were held out of training
-say something about new images, and only a caller can hold them out.
+The caller chooses the pairs: only pairs of images that were held out of training say something
+about new images.
 """
 
 import math
@@ -22,12 +22,12 @@ from flatnce.core.contrast import contrast_of
 from flatnce.core.diagnostics.saturation import mutual_information, retrieval_top1
 from flatnce.core.pairs import two_tower
 
-__all__ = ["best_scale"]
+__all__ = ["best_scale", "calibrated_scale"]
 
 SCALE_LIMITS = (0.05, 500.0)
 
-# Scores held at once while the scale is sought, and the fewest anchors that settle one number.
 CALIBRATION_SCORES, FEWEST_ANCHORS = 2**23, 128
+"""Scores held at once while the scale is searched, and the fewest anchors used for it."""
 
 
 def best_scale(
@@ -77,10 +77,10 @@ def pool_information(
     .. math:: I \ge \log n - \frac{1}{n} \sum_i \Big[ \mathrm{lse}_j(\beta \langle z^1_i, z^2_j
         \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
 
-    Row i of ``z1`` is sought among all n rows of ``z2``. Scores are made in blocks, so that memory
-    grows with n and not with its square: pools of 100,000 are a matter of time only.
+    Row i of ``z1`` is searched among all n rows of ``z2``. Scores are computed in blocks, so that
+    memory grows with n and not with its square.
 
-    Limits: never above log n, which is returned beside it; near it, "at least that much".
+    Limits: never above log n, which is returned too; near it, "at least that much".
 
     Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``, ``pool`` (n),
     ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and ``pool_top1`` (the
@@ -93,11 +93,11 @@ def pool_information(
     Arguments:
         z1: Embeddings of the first views, (n, d); rows are normalised here.
         z2: Embeddings of the second views.
-        temperature: What the encoder was trained with.
+        temperature: The temperature of training.
         calibration: Embeddings of the first and second views of other images, to choose the
             scale on. Best about as many second views as the pool has, as the scale moves with
             the number of candidates; of the first views some are enough.
-        start: Where to begin the search for the scale; by default that of training.
+        start: Where to begin the search for the scale; by default at that of training.
 
     Examples:
         >>> import torch
@@ -117,11 +117,11 @@ def pool_information(
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)
-    scale = _calibrated(*calibration, start=1 / temperature if start is None else start)
+    scale = calibrated_scale(*calibration, start=1 / temperature if start is None else start)
     best = contrast_of(pairs, 1 / scale)
     ceiling = math.log(len(z1))
     return {
-        # Rounding may lift a bound that is at its ceiling above it.
+        # Rounding may lift a bound above its ceiling.
         "pool_mi": min(float(mutual_information(best)), ceiling),
         "pool_mi_at_temperature": min(float(mutual_information(trained)), ceiling),
         "pool": len(z1),
@@ -131,8 +131,8 @@ def pool_information(
     }
 
 
-def _calibrated(z1: Tensor, z2: Tensor, *, start: float) -> float:
-    """The best scale of some of the anchors against all candidates."""
+def calibrated_scale(z1: Tensor, z2: Tensor, *, start: float) -> float:
+    """The best scale of the cosines of some of the first views with all second views."""
     n = z2.shape[0]
     anchors = min(z1.shape[0], max(CALIBRATION_SCORES // n, FEWEST_ANCHORS))
     low, high = SCALE_LIMITS
