@@ -17,11 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 from torch.nn.parallel import DistributedDataParallel
 
 from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce import functional as F
 from flatnce.core import faults
+from flatnce.core.objectives import Objective
 from flatnce.functional import Contrast
 
 TIMEOUT = timedelta(seconds=60)
@@ -163,6 +165,22 @@ def queue(encode_width: int = WIDTH) -> KeyQueue:
     return found
 
 
+class Pairwise(Objective):
+    """A pairwise sigmoid with a learned scale and bias: a statistic and parameters of its own."""
+
+    def __init__(self, temperature=1.0, **options) -> None:
+        super().__init__(temperature, **options)
+        self.scale = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+        self.bias = nn.Parameter(torch.tensor(-1.0, dtype=torch.float64))
+
+    def statistic(self, scores, *, positive, scale, bias):
+        logits = scale * scores + bias
+        return softplus(-logits if positive else logits)
+
+    def loss_from(self, contrast):
+        return contrast.reduce(contrast.statistic)
+
+
 OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
     "queue": lambda: FlatNCE(queue=queue(), in_batch=False, gather=True),
     "queue and batch": lambda: FlatNCE(queue=queue(), in_batch=True, gather=True),
@@ -171,6 +189,7 @@ OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
     "learned": lambda: FlatNCE(
         temperature=LearnedTemperature(0.2).double(), layout="two_tower", gather=True
     ),
+    "own statistic": lambda: Pairwise(layout="two_tower", gather=True),
 }
 
 
@@ -191,7 +210,7 @@ def train(share: Share, objective: str) -> dict[str, Any]:
                 parameter -= 0.1 * parameter.grad
                 parameter.grad = None
             for parameter in loss_fn.parameters():
-                parameter -= 0.1 * share.mean(parameter.grad)
+                parameter -= 0.1 * parameter.grad  # already the mean over processes
                 parameter.grad = None
         losses.append(share.mean(loss))
     return {

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from flatnce.core.kernels.fused import launch as pulling
 from flatnce.core.kernels.fused import paired_statistics, row_statistics
-from flatnce.core.selection import NEVER, Selection
+from flatnce.core.selection import EXCLUDED, Selection
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.models import Encoder, backbone, head
@@ -50,7 +50,7 @@ def selected(dtype, d):
     beta = torch.tensor(10.0, device=CUDA)
     a, k = (normalize(torch.randn(n, d, device=CUDA), dim=1).requires_grad_() for n in (70, 150))
     g, h = (torch.randint(30, (n,), device=CUDA) for n in (70, 150))
-    h[:9] = NEVER
+    h[:9] = EXCLUDED
     mask = torch.rand(70, 150, device=CUDA) < 0.3
     own, others = torch.arange(70, device=CUDA), torch.arange(150, device=CUDA)
     for selection in (

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from flatnce.core.control import EssController as EssController
     from flatnce.core.diagnostics import Monitor as Monitor
     from flatnce.core.objectives import LearnedTemperature as LearnedTemperature
-    from flatnce.core.objectives.modules import DCL as DCL
-    from flatnce.core.objectives.modules import FlatNCE as FlatNCE
-    from flatnce.core.objectives.modules import FlatNCEPlus as FlatNCEPlus
-    from flatnce.core.objectives.modules import HolderFlatNCE as HolderFlatNCE
-    from flatnce.core.objectives.modules import InfoNCE as InfoNCE
+    from flatnce.core.objectives.losses import DCL as DCL
+    from flatnce.core.objectives.losses import FlatNCE as FlatNCE
+    from flatnce.core.objectives.losses import FlatNCEPlus as FlatNCEPlus
+    from flatnce.core.objectives.losses import HolderFlatNCE as HolderFlatNCE
+    from flatnce.core.objectives.losses import InfoNCE as InfoNCE
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
 
@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        **{entry.class_name: "flatnce.core.objectives.modules" for entry in OBJECTIVES.values()},
+        **{entry.class_name: "flatnce.core.objectives.losses" for entry in OBJECTIVES.values()},
         "Monitor": "flatnce.core.diagnostics",
         "EssController": "flatnce.core.control",
         "KeyQueue": "flatnce.core.pairs",

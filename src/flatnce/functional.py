@@ -19,16 +19,16 @@ from flatnce.core.diagnostics import (
     temperature_for_ess,
     uniformity,
 )
-from flatnce.core.objectives import functional as objective_functions
-from flatnce.core.objectives.functional import cross_entropy
+from flatnce.core.objectives import losses as objective_functions
+from flatnce.core.objectives.losses import cross_entropy
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.pairs import Pairs, labelled, multi_view, two_tower, two_view, with_queue
 
 if TYPE_CHECKING:
-    from flatnce.core.objectives.functional import dcl as dcl
-    from flatnce.core.objectives.functional import flatnce as flatnce
-    from flatnce.core.objectives.functional import flatnce_plus as flatnce_plus
-    from flatnce.core.objectives.functional import infonce as infonce
+    from flatnce.core.objectives.losses import dcl as dcl
+    from flatnce.core.objectives.losses import flatnce as flatnce
+    from flatnce.core.objectives.losses import flatnce_plus as flatnce_plus
+    from flatnce.core.objectives.losses import infonce as infonce
 
 __all__ = [
     "Contrast",

@@ -1104,7 +1104,7 @@ SLIPS = {
     "labels as a list": ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
     "labels of another length": (
         "FlatNCE()(z, z, labels=torch.zeros(2).long())",
-        "labels has shape (2,) and dtype torch.int64; pass one integer a sample, shape (3,)",
+        "labels has shape (2,) and dtype torch.int64; pass one integer per sample, shape (3,)",
     ),
     "labels by position": ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
     "arguments swapped": ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),

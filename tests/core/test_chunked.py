@@ -6,7 +6,7 @@ from torch import Tensor
 
 from flatnce.core.kernels import chunked
 from flatnce.core.kernels import statistics as dense
-from flatnce.core.selection import NEVER, Selection
+from flatnce.core.selection import EXCLUDED, Selection
 
 INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
 
@@ -109,7 +109,7 @@ GROUPS = {
     "nothing in common": (torch.arange(40), torch.arange(40, 90)),
     "some absent": (torch.arange(40), torch.arange(20, 70)),
     "few labels": (torch.arange(40) % 3, torch.arange(50) % 3),
-    "empty slots": (torch.arange(40), torch.full((50,), NEVER)),
+    "empty slots": (torch.arange(40), torch.full((50,), EXCLUDED)),
     "narrow integers": (torch.arange(40), torch.arange(40, dtype=torch.int32)),
 }
 

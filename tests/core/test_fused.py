@@ -11,8 +11,8 @@ from flatnce import functional as F
 from flatnce.core import kernels
 from flatnce.core.contrast import contrast_of_batches
 from flatnce.core.kernels import statistics as dense
-from flatnce.core.objectives.modules import DCL, FlatNCE, HolderFlatNCE, InfoNCE
-from flatnce.core.selection import NEVER, STRANGER, Selection
+from flatnce.core.objectives.losses import DCL, FlatNCE, HolderFlatNCE, InfoNCE
+from flatnce.core.selection import EXCLUDED, NEGATIVE_TO_ALL, Selection
 from forked import run_forked
 
 fused = pytest.importorskip("flatnce.core.kernels.fused", reason="no Triton on this platform")
@@ -55,7 +55,7 @@ def kinds_of_selection(kind: str, n: int, m: int) -> Selection:
         rows, columns = (torch.arange(size, device=DEVICE) for size in (n, m))
     if kind == "queue":
         columns = columns.clone()
-        columns[5:20], columns[30:40] = NEVER, STRANGER
+        columns[5:20], columns[30:40] = EXCLUDED, NEGATIVE_TO_ALL
     mask = torch.rand(n, m, device=DEVICE) < 0.3 if kind == "left out" else None
     own = torch.arange(n, device=DEVICE) if kind == "same" else None
     return Selection(rows, columns, mask, own, own, kind == "same")
@@ -481,7 +481,7 @@ def test_one_tensor_in_both_parts_is_symmetric_only_if_its_groups_are(kind):
     groups = torch.arange(20, device=DEVICE) // 2
     theirs = groups.roll(1) if kind == "other groups" else groups.clone()
     if kind == "some never":
-        theirs[:5] = NEVER
+        theirs[:5] = EXCLUDED
     beta = torch.tensor(5.0, device=DEVICE)
     found = []
     for run in (fused.row_statistics, dense.row_statistics):
@@ -571,7 +571,7 @@ def test_the_general_operators_keep_their_promises(d):
 
 COMPILED = """
 import torch
-from flatnce.core.objectives.modules import FlatNCE
+from flatnce.core.objectives.losses import FlatNCE
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)

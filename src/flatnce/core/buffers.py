@@ -10,22 +10,22 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-__all__ = ["held"]
+__all__ = ["copy_buffer"]
 
 
-@torch.library.custom_op("flatnce::held", mutates_args=())
-def _held(buffer: Tensor) -> Tensor:
+@torch.library.custom_op("flatnce::copy_buffer", mutates_args=())
+def _copy(buffer: Tensor) -> Tensor:
     return buffer.clone()
 
 
-@_held.register_fake
+@_copy.register_fake
 def _(buffer: Tensor) -> Tensor:
     return torch.empty_like(buffer)
 
 
-def held(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+def copy_buffer(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """What a buffer holds now, for a step that goes on to write it; without a gradient."""
     if not torch.compiler.is_compiling():
         return buffer.detach().clone()
-    copy: Tensor = _held(buffer.detach())
+    copy: Tensor = _copy(buffer.detach())
     return copy

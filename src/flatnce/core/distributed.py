@@ -98,3 +98,23 @@ def mean(local: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     total = local.detach().clone()
     dist.all_reduce(total)
     return total / world_size()
+
+
+class _MeanGradient(torch.autograd.Function):
+    """The identity, whose backward averages the gradient over processes."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor) -> Tensor:
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return mean(gradient)
+
+
+def with_mean_gradient(parameter: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """A parameter whose gradient is the mean over processes; the backward pass is collective."""
+    if not is_active():
+        return parameter
+    shared: Tensor = _MeanGradient.apply(parameter)
+    return shared

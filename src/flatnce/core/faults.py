@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-__all__ = ["FAULTS", "is_transformed"]
+__all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
 
 FAULTS: dict[str, str] = {
     "nonfinite": "the embeddings or logits hold NaN, infinite or overflowing values; look for a "
@@ -54,6 +54,20 @@ def flag(**conditions: Bool[Tensor, ""]) -> Bool[Tensor, " f"]:
     some = next(iter(conditions.values()))
     clear = torch.zeros((), dtype=torch.bool, device=some.device)
     return torch.stack([conditions.get(name, clear) for name in FAULTS])
+
+
+def raise_or_flag(
+    shown: Tensor | None = None, **rows: Bool[Tensor, "..."]
+) -> Bool[Tensor, " f"] | None:
+    """Raise an error for the first bad row where reading is free, else return the flags."""
+    if not all(can_raise_now(bad) for bad in rows.values()):
+        return flag(**{name: bad.any() for name, bad in rows.items()})
+    for name, bad in rows.items():
+        if bool(bad.any()):
+            row = int(bad.reshape(-1).int().argmax())
+            place = f"row {row}" if shown is None else f"value {shown.item():.6g}"
+            raise ValueError(f"{name} ({place}): {FAULTS[name]}")
+    return None
 
 
 def combine(*flags: Bool[Tensor, " f"] | None) -> Bool[Tensor, " f"] | None:

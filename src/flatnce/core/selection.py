@@ -6,25 +6,27 @@ itself. Two reserved groups cover the rest. Kernels ask for one block of the mas
 """
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from jaxtyping import Bool, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["FIRST", "LAST_RESERVED", "NEVER", "STRANGER", "Selection"]
+__all__ = ["EXCLUDED", "NEGATIVE_TO_ALL", "Selection"]
 
-NEVER = -(2**31)
+EXCLUDED = -(2**31)
 """Group of a key that counts for nobody (an empty slot of a queue).
 
 The reserved numbers fit in 32 bits, as compilers for GPUs like their constants.
 """
 
-STRANGER = NEVER + 1
+NEGATIVE_TO_ALL = EXCLUDED + 1
 """Group of a key that is a negative of everybody (a queued key without an id)."""
 
-FIRST = NEVER + 2
+FIRST = EXCLUDED + 2
 """Groups from here to :data:`LAST_RESERVED` number the samples of a batch without ids."""
 
-LAST_RESERVED = NEVER + 2**24
+LAST_RESERVED = EXCLUDED + 2**24
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Selection:
 
     Arguments:
         anchor_group: Group of each anchor.
-        key_group: Group of each key; :data:`NEVER` and :data:`STRANGER` are reserved.
+        key_group: Group of each key; :data:`EXCLUDED` and :data:`NEGATIVE_TO_ALL` are reserved.
         left_out: Keys to leave out one by one (known false negatives); an n by m mask.
         anchor_self: Row identity of each anchor, needed to select positives by group.
         key_self: Row identity of each key, likewise.
@@ -60,7 +62,7 @@ class Selection:
             itself = self.anchor_self[rows, None] == self.key_self[columns]
             out = ~equal | itself
         else:
-            out = equal | (theirs == NEVER)
+            out = equal | (theirs == EXCLUDED)
         if self.left_out is not None:
             out = out | self.left_out[rows, columns]
         return out
@@ -68,3 +70,38 @@ class Selection:
     def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """The fields in order, for a custom op that takes tensors only."""
         return self.anchor_group, self.key_group, self.left_out, self.anchor_self, self.key_self
+
+
+Form: TypeAlias = Literal["each", "out", "in"]
+"""How several positives of one anchor become rows; see :func:`multi_view` and :func:`labelled`."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Anchors, candidate keys, and who counts for whom.
+
+    Arguments:
+        anchors: One row per anchor; this process's own.
+        keys: One row per candidate; of every process when gathered. The same tensor object as
+            ``anchors`` when each row plays both parts.
+        negatives: Which keys are whose negatives.
+        positives: Positive rows, p of them per anchor; None when ``positive_keys`` selects them.
+        positive_keys: Which keys are whose positives (labels).
+        own_negatives: Further negatives of one anchor alone.
+        form: How several positives become rows.
+        gathered: Whether the keys come from every process.
+        faults: Value faults found so far, where they could not be raised at once.
+        operands: What a fused kernel multiplies: the precision that the embeddings came in, or
+            float16 for normalised rows of half precision.
+    """
+
+    anchors: Float[Tensor, "n d"]
+    keys: Float[Tensor, "m d"]
+    negatives: Selection
+    positives: Float[Tensor, "n p d"] | None = None
+    positive_keys: Selection | None = None
+    own_negatives: Float[Tensor, "n h d"] | None = None
+    form: Form = "each"
+    gathered: bool = False
+    faults: Bool[Tensor, " f"] | None = None
+    operands: torch.dtype = torch.float32

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.core.objectives.modules import FlatNCE
+from flatnce.core.objectives.losses import FlatNCE
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.integrations.single_row import is_single_row, zero_loss

@@ -14,10 +14,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast
-from flatnce.core.contrast.record import report
 from flatnce.core.diagnostics import Snapshot
+from flatnce.core.faults import raise_or_flag
 from flatnce.core.kernels import RowStatistics, statistics_of_scores
-from flatnce.core.objectives.functional import flatnce
+from flatnce.core.objectives.losses import flatnce
 from flatnce.extras import needed
 
 needed("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
@@ -116,7 +116,7 @@ class FlatNCELoss(losses.GenericPairLoss):
         """One row for each positive pair."""
         score = scores[anchor, positive]
         negatives: RowStatistics = statistics_of_scores(scores, out).map(lambda v: v[anchor])
-        found = report(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
+        found = raise_or_flag(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
         present = (negatives.count > 0).to(score.dtype)
         weight = present / present.mean().clamp_min(torch.finfo(score.dtype).tiny)
         beta = torch.full_like(score[0], 1 / self.temperature)

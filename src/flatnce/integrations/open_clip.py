@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flatnce.core import distributed
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.objectives.functional import flatnce
+from flatnce.core.objectives.losses import flatnce
 from flatnce.core.pairs import two_tower
 from flatnce.integrations.single_row import is_single_row, nothing
 

@@ -31,7 +31,7 @@ def objectives_in(*roots: object) -> dict[str, nn.Module]:
         *roots: Modules, mappings of names to modules, or anything else, which is passed over.
 
     Examples:
-        >>> from flatnce.core.objectives.modules import FlatNCE
+        >>> from flatnce.core.objectives.losses import FlatNCE
         >>> list(objectives_in({"text": FlatNCE()}, None))
         ['text']
     """
@@ -67,7 +67,7 @@ class Recorder:
 
     Examples:
         >>> import torch
-        >>> from flatnce.core.objectives.modules import FlatNCE
+        >>> from flatnce.core.objectives.losses import FlatNCE
         >>> loss_fn, recorder = FlatNCE(), Recorder()
         >>> recorder.watch(loss_fn)
         >>> loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))

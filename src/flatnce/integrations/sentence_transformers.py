@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.objectives import Objective, modules
+from flatnce.core.objectives import Batch, Objective
+from flatnce.core.objectives import losses as objective_losses
 from flatnce.core.objectives.temperature import Temperature
-from flatnce.core.pairs import Pairs
-from flatnce.core.pairs.arguments import Arguments
-from flatnce.core.selection import STRANGER, Selection
+from flatnce.core.pairs import Arguments, Pairs
+from flatnce.core.selection import NEGATIVE_TO_ALL, Selection
 from flatnce.extras import needed
 from flatnce.integrations.single_row import is_single_row, zero_loss
 
@@ -72,9 +72,9 @@ class Ranking(Objective, ABC):
         loss: Tensor = super().forward(*columns, ids=ids)
         return loss
 
-    def read(self, contrast: Contrast) -> Float[Tensor, ""]:
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """The loss of a contrast."""
-        return self._share(contrast) * super().read(contrast)  # type: ignore[safe-super]
+        return self._share(contrast) * super().loss_from(contrast)  # type: ignore[safe-super]
 
     def _is_lonely(self, columns: Sequence[Tensor]) -> bool:
         """Whether hard negatives are all that a batch has."""
@@ -86,17 +86,11 @@ class Ranking(Objective, ABC):
         return 0.5 if both and not self.joint and contrast.positive.shape[0] == 1 else 1.0
 
     def _contrast(
-        self,
-        views: tuple[Tensor, ...],
-        labels: Tensor | None,
-        ids: Tensor | None,
-        masks: dict[str, Tensor | None],
-        temperature: float | Tensor,
-        slope: bool,
+        self, batch: Batch, temperature: float | Tensor, slope: bool
     ) -> tuple[Contrast, Tensor]:
         """The rows of every direction, and the queries."""
-        from_queries, from_documents = self._both_sides(views, ids)
-        if self._is_lonely(views):
+        from_queries, from_documents = self._both_sides(batch.views, batch.ids)
+        if self._is_lonely(batch.views):
             from_documents = None  # the hard negatives are its query's
         if from_documents is None:
             found = contrast_of(from_queries, temperature, slope=slope)
@@ -128,7 +122,7 @@ class Ranking(Objective, ABC):
         given.enough(names[0], total, hard[0] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
         # Everybody's hard negatives are nobody's relatives, not even of the query they came with.
-        strangers = [torch.full_like(total, STRANGER)] * len(hard)
+        strangers = [torch.full_like(total, NEGATIVE_TO_ALL)] * len(hard)
         keys, groups = everyone[1:], [total, *strangers]
         if "query_to_query" in self.directions:
             keys, groups = [*keys, everyone[0]], [*groups, total]
@@ -153,7 +147,7 @@ class Ranking(Objective, ABC):
         return forth, side(documents, back, [total] * len(back), queries) if back else None
 
 
-class _FlatNCERanking(Ranking, modules.FlatNCE):
+class _FlatNCERanking(Ranking, objective_losses.FlatNCE):
     """FlatNCE of a ranking batch; named like its reader, which is what a verdict goes by.
 
     Examples:
@@ -163,7 +157,7 @@ class _FlatNCERanking(Ranking, modules.FlatNCE):
     """
 
 
-class _InfoNCERanking(Ranking, modules.InfoNCE):
+class _InfoNCERanking(Ranking, objective_losses.InfoNCE):
     """InfoNCE of a ranking batch: the host's own loss, with diagnostics."""
 
 

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
-from flatnce.core.contrast.record import report
 from flatnce.core.control import solve_for_ess
+from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 
 __all__ = ["effective_sample_size", "least_effective_sample_size"]
@@ -67,7 +67,7 @@ def temperature_for_ess(
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
     with torch.no_grad():
         least = least_effective_sample_size(contrast_of(parts, 1.0, kernel=kernel))
-        report(shown=torch.full_like(least, target), ess_target=target <= least)
+        raise_or_flag(shown=torch.full_like(least, target), ess_target=target <= least)
         return solve_for_ess(
             lambda beta: effective_sample_size(
                 contrast_of(parts, beta.reciprocal(), kernel=kernel)

@@ -96,7 +96,7 @@ class Monitor(nn.Module):
         rows: Samples a step for uniformity and effective rank; 0 switches the geometry off.
 
     Examples:
-        >>> from flatnce.core.objectives.modules import FlatNCE
+        >>> from flatnce.core.objectives.losses import FlatNCE
         >>> loss_fn, monitor = FlatNCE(temperature=0.1), Monitor()
         >>> loss = loss_fn(torch.randn(16, 8), torch.randn(16, 8))
         >>> monitor.update(loss_fn.last)

@@ -14,6 +14,7 @@ from flatnce.core.kernels import chunked, statistics
 from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, statistics_of_scores
 
 __all__ = [
+    "DENSE_LIMIT",
     "EXTRAS",
     "KERNELS",
     "RowStatistics",

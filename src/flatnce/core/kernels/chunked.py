@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flatnce.core.faults import is_transformed
 from flatnce.core.kernels.statistics import RowStatistics, floor_of
-from flatnce.core.selection import NEVER, Selection
+from flatnce.core.selection import EXCLUDED, Selection
 
 __all__ = []
 
@@ -66,7 +66,7 @@ class Exclusion:
         each = torch.searchsorted(ordered, anchors, right=True) - first
         ends = each.cumsum(0)
         total = int(ends[-1])
-        if total * FEW > len(anchors) * len(keys) or bool((keys == NEVER).any()):
+        if total * FEW > len(anchors) * len(keys) or bool((keys == EXCLUDED).any()):
             return
         rows = torch.arange(len(anchors)).repeat_interleave(each, output_size=total)
         ahead = (first - ends + each)[rows]

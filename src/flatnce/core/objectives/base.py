@@ -1,8 +1,14 @@
-"""What every objective module shares: layout, temperature, queue, diagnostics."""
+"""What every objective shares: layout, temperature, queue, diagnostics.
+
+A :class:`Layout` decides which rows of a batch are each other's positives and negatives. It
+returns the :class:`Pairs` of a batch, and says whether the batch is one of the plain ones that a
+kernel computes straight from the raw rows. An :class:`Objective` turns a batch into a loss.
+"""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
-from typing import Any, Literal, TypedDict
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -15,13 +21,197 @@ from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
 from flatnce.core.pairs import Form, KeyQueue, Pairs, labelled, multi_view, two_tower, with_queue
 
-Layout = Literal["two_view", "two_tower"]
+Plain: TypeAlias = Literal["views", "both"]
+"""Layouts that a kernel computes from raw rows: two views, or both directions of two towers."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one call of an objective hands to its layout.
+
+    Arguments:
+        views: The embeddings, (b, d) each.
+        labels: One integer per sample.
+        ids: One integer per sample; samples that share one are not negatives of each other.
+        false_negatives: Mask over samples.
+        negatives: Hard negatives.
+        normalize: Divide rows by their norm.
+        gather: Contrast with the keys of every process.
+        form: How several positives of an anchor become rows.
+        queue: Past keys.
+        in_batch: With a queue, count the other keys of the batch as negatives too.
+    """
+
+    views: tuple[Tensor, ...]
+    labels: Tensor | None = None
+    ids: Tensor | None = None
+    false_negatives: Tensor | None = None
+    negatives: Tensor | None = None
+    normalize: bool = True
+    gather: bool = False
+    form: Form | None = None
+    queue: KeyQueue | None = None
+    in_batch: bool = True
+
+    @property
+    def has_two_views_only(self) -> bool:
+        """Whether the batch is two views, perhaps with ids, and nothing else."""
+        others = (self.labels, self.false_negatives, self.negatives, self.queue)
+        return len(self.views) == 2 and not self.gather and all(one is None for one in others)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords that every function of :mod:`flatnce.core.pairs` takes."""
+        return {
+            "false_negatives": self.false_negatives,
+            "negatives": self.negatives,
+            "normalize": self.normalize,
+            "gather": self.gather,
+        }
+
+
+class Layout(ABC):
+    """Gives the pairs of a batch; pass an instance as ``layout`` of an objective.
+
+    Define :meth:`pairs`; every kernel then computes the numbers of these pairs. Define
+    :meth:`plain` as well only where the pairs are exactly those of a plain layout. A subclass that
+    replaces ``pairs`` alone does not inherit ``plain``: its pairs are always used.
+
+    Examples:
+        >>> from flatnce import DCL
+        >>> class LeftTower(Layout):
+        ...     def pairs(self, batch):
+        ...         left, right = batch.views
+        ...         return two_tower(left, right, directions="left", **batch.options)
+        >>> loss_fn = DCL(0.5, layout=LeftTower())
+        >>> round(float(loss_fn(torch.eye(4), torch.eye(4))), 4)
+        -0.9014
+    """
+
+    name: str
+    """What an objective shows when printed; by default the class's name."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Drop an inherited fast path that does not belong to the new pairs."""
+        super().__init_subclass__(**keywords)
+        cls.name = vars(cls).get("name", cls.__name__)
+        if "pairs" in vars(cls) and "plain" not in vars(cls):
+            cls.plain = Layout.plain  # type: ignore[method-assign]
+
+    @abstractmethod
+    def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
+        """The pairs of a batch; several are concatenated row by row."""
+
+    def plain(self, batch: Batch) -> Plain | None:
+        """The plain layout whose pairs these are, or None."""
+        return None
+
+
+class TwoView(Layout):
+    """Views of each sample (SimCLR): also with labels, more views, or a queue of past keys."""
+
+    name = "two_view"
+
+    def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
+        """All rows are anchors; with a queue only the first view's."""
+        if batch.labels is not None:
+            return _labelled(batch)
+        _check_views(batch, most=None if batch.queue is None else 2)
+        if batch.queue is not None:
+            options = {**batch.options, "in_batch": batch.in_batch}
+            return with_queue(
+                batch.views[0], batch.views[1], batch.queue, ids=batch.ids, **options
+            )
+        return multi_view(batch.views, form=batch.form or "each", ids=batch.ids, **batch.options)
+
+    def plain(self, batch: Batch) -> Plain | None:
+        """Two views and nothing else."""
+        return "views" if batch.has_two_views_only else None
+
+
+class TwoTower(Layout):
+    """Two encoders (CLIP): left anchors against right keys, and the other way round."""
+
+    name = "two_tower"
+
+    def pairs(self, batch: Batch) -> tuple[Pairs, ...]:
+        """One layout for each direction."""
+        if batch.labels is not None:
+            raise _labels_refused()
+        _check_views(batch, most=2)
+        return two_tower(batch.views[0], batch.views[1], ids=batch.ids, **batch.options)
+
+    def plain(self, batch: Batch) -> Plain | None:
+        """Two towers and nothing else."""
+        return "both" if batch.has_two_views_only else None
+
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoTower())}
+"""Layouts by name."""
+
+
+def _check_views(batch: Batch, most: int | None) -> None:
+    number = len(batch.views)
+    if number == 1:
+        raise ValueError("z2 is missing; pass the second view, or labels for one view")
+    if most is not None and number > most:
+        raise ValueError(
+            f"{number} views were given; a queue and two towers take two, so use "
+            "layout='two_view' without a queue"
+        )
+
+
+def _labels_refused() -> ValueError:
+    return ValueError(
+        "labels go without ids, without a queue and with layout='two_view'; leave the others out"
+    )
+
+
+def _labelled(batch: Batch) -> Pairs:
+    """The pairs of all views, each row with its sample's label."""
+    views, labels = batch.views, batch.labels
+    if batch.queue is not None or batch.ids is not None:
+        raise _labels_refused()
+    for place, view in enumerate(views[1:], start=2):
+        if view.shape != views[0].shape or view.dtype != views[0].dtype:
+            raise ValueError(
+                f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
+                f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
+            )
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels is a {type(labels).__name__}; pass a torch.Tensor")
+    if labels.shape != views[0].shape[:1]:
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass one "
+            f"integer per sample, shape ({views[0].shape[0]},)"
+        )
+    batch = _repeated_over_views(batch)
+    z, repeated = torch.cat(views), labels.repeat(len(views))
+    return labelled(z, repeated, form=batch.form or "out", **batch.options)
+
+
+def _repeated_over_views(batch: Batch) -> Batch:
+    """The mask over samples and each sample's own negatives, repeated for every view."""
+    v, b = len(batch.views), batch.views[0].shape[0]
+    mask, negatives = batch.false_negatives, batch.negatives
+    if isinstance(mask, Tensor):
+        shape = tuple(mask.shape)
+        if len(shape) != 2 or shape[0] != b or 0 in shape or shape[1] % b:
+            raise ValueError(
+                f"false_negatives has shape {shape}; pass a mask over samples, ({b}, {b}), or "
+                f"({b}, world * {b}) when gathering"
+            )
+        by_rank = mask.reshape(b, -1, 1, b).expand(-1, -1, v, -1)
+        mask = by_rank.reshape(b, -1).repeat(v, 1)
+    if negatives is not None and negatives.ndim == 3:
+        negatives = negatives.repeat(v, 1, 1)
+    return replace(batch, false_negatives=mask, negatives=negatives)
 
 
 class Options(TypedDict, total=False):
     """Keywords that every objective takes; described in :class:`Objective`."""
 
-    layout: Layout
+    layout: str | Layout
     form: Form | None
     queue: KeyQueue | None
     in_batch: bool
@@ -32,12 +222,17 @@ class Options(TypedDict, total=False):
 
 
 class Objective(nn.Module, ABC):
-    """What the family shares: layout, temperature, queue, diagnostics. A leaf names its reader.
+    """A loss of embeddings. A subclass defines :meth:`loss_from`, and more where it needs to.
+
+    - How the rows become positives and negatives: pass a :class:`Layout` of your own.
+    - A term for every score, beside the row statistics: define :meth:`statistic`.
+    - Parameters of its own: register them in ``__init__``; :meth:`statistic` receives them.
 
     Arguments:
         temperature: A number, a tensor, a schedule, an :class:`~flatnce.EssController`, or a
             :class:`~flatnce.LearnedTemperature`.
-        layout: ``two_view`` (2b anchors, SimCLR) or ``two_tower`` (both directions, CLIP).
+        layout: ``two_view`` (2b anchors, SimCLR), ``two_tower`` (both directions, CLIP), or a
+            :class:`Layout`.
         form: How several positives of an anchor become rows; None is ``out`` for labels and
             ``each`` for more than two views.
         queue: Past keys as negatives (MoCo): the first argument of a call is then the query, the
@@ -56,7 +251,7 @@ class Objective(nn.Module, ABC):
         self,
         temperature: Temperature = 0.1,
         *,
-        layout: Layout = "two_view",
+        layout: str | Layout = "two_view",
         form: Form | None = None,
         queue: KeyQueue | None = None,
         in_batch: bool = True,
@@ -67,8 +262,13 @@ class Objective(nn.Module, ABC):
     ) -> None:
         """Check the options."""
         super().__init__()
+        layout = LAYOUTS.get(layout, layout) if isinstance(layout, str) else layout
+        if not isinstance(layout, Layout):
+            raise ValueError(
+                f"layout={layout!r} is unknown; choose one of {', '.join(LAYOUTS)}, or pass a "
+                "Layout"
+            )
         for name, value, known in (
-            ("layout", layout, ("two_view", "two_tower")),
             ("temperature_gradient", temperature_gradient, ("infonce", "own")),
             ("kernel", kernel, ("auto", *KERNELS)),
             ("form", form, (None, "each", "out", "in")),
@@ -79,7 +279,7 @@ class Objective(nn.Module, ABC):
                 )
         if not (queue is None or isinstance(queue, KeyQueue)):
             raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
-        if layout == "two_tower" and (queue is not None or form is not None):
+        if isinstance(layout, TwoTower) and (queue is not None or form is not None):
             raise ValueError("layout='two_tower' goes without queue and form; leave those out")
         self.temperature_source = TemperatureSource(temperature)
         self.layout, self.form, self.queue = layout, form, queue
@@ -90,8 +290,43 @@ class Objective(nn.Module, ABC):
         self._last: Snapshot | None = None
 
     @abstractmethod
-    def read(self, contrast: Contrast) -> Float[Tensor, ""]:
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """The loss of a contrast."""
+
+    def statistic(
+        self, scores: Float[Tensor, "n k"], *, positive: bool, **parameters: Tensor
+    ) -> Float[Tensor, "n k"]:
+        r"""One term per score; their sum over each row is in ``contrast.statistic``.
+
+        Optional. With negatives N(i) and positives P(i), :meth:`loss_from` finds
+
+        .. math:: \sum_{j \in N(i)} f(s_{ij}, \mathrm{False}) + \sum_{j \in P(i)} f(s_{ij}, \mathrm{True})
+
+        The terms are computed by plain torch operations, in blocks of rows that the backward pass
+        recomputes where the scores are many, so they may depend on the scores and the parameters
+        in any differentiable way. Excluded scores do not count.
+
+        Arguments:
+            scores: Scores of some anchors and keys, divided by the temperature.
+            positive: Whether they are the positives' scores.
+            **parameters: The objective's own parameters by name. Over several processes each
+                gets the mean of all gradients, so that the processes stay equal.
+
+        Examples:
+            >>> from torch.nn.functional import softplus
+            >>> class Pairwise(Objective):  # the pairwise sigmoid loss, with a learned bias
+            ...     def __init__(self, temperature=0.1, **options):
+            ...         super().__init__(temperature, **options)
+            ...         self.bias = nn.Parameter(torch.tensor(-10.0))
+            ...     def statistic(self, scores, *, positive, bias):
+            ...         return softplus(-scores - bias if positive else scores + bias)
+            ...     def loss_from(self, contrast):
+            ...         return contrast.reduce(contrast.statistic)
+            >>> loss_fn = Pairwise(layout="two_tower")
+            >>> round(float(loss_fn(torch.eye(4), torch.eye(4)).detach()), 4)
+            0.6933
+        """
+        raise NotImplementedError
 
     def forward(
         self,
@@ -117,22 +352,33 @@ class Objective(nn.Module, ABC):
             false_negatives: (b, b) mask of samples to leave out, see :mod:`flatnce.core.pairs`.
             negatives: Hard negatives, (h, d) shared or (b, h, d) each sample's own.
         """
-        views = (z1, *(() if z2 is None else (z2,)), *more)
-        masks = {"false_negatives": false_negatives, "negatives": negatives}
+        views = (z1, *more) if z2 is None else (z1, z2, *more)
+        batch = Batch(
+            views,
+            labels,
+            ids,
+            false_negatives,
+            negatives,
+            self.normalize,
+            self.gather,
+            self.form,
+            self.queue,
+            self.in_batch,
+        )
         self.temperature_source.follow(z1.device)
         temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
-        contrast, samples = self._contrast(views, labels, ids, masks, used, safe)
-        loss = self.read(contrast)
+        contrast, samples = self._contrast(batch, used, safe)
+        loss = self.loss_from(contrast)
         if contrast.slope is not None and isinstance(temperature, Tensor):
             beta = temperature.reciprocal().to(loss)
             slope = contrast.reduce(contrast.slope)
             # Detached, so every process can give its temperature everybody's gradient; gathered
             # or not, or the temperatures of several processes would drift apart. Collective.
             loss = loss + (beta - beta.detach()) * distributed.mean(slope)
-        self._finish(contrast, loss, samples, views, ids)
+        self._finish(contrast, loss, samples, batch)
         return loss
 
     @property
@@ -161,88 +407,44 @@ class Objective(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Options that differ from the usual, for print."""
-        shown = {"layout": self.layout, "form": self.form, "gather": self.gather}
+        shown = {"layout": self.layout.name, "form": self.form, "gather": self.gather}
         usual = {"layout": "two_view", "form": None, "gather": False}
         return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])
 
     def _contrast(
-        self,
-        views: tuple[Tensor, ...],
-        labels: Tensor | None,
-        ids: Tensor | None,
-        masks: dict[str, Tensor | None],
-        temperature: float | Tensor,
-        slope: bool,
+        self, batch: Batch, temperature: float | Tensor, slope: bool
     ) -> tuple[Contrast, Tensor]:
-        """The batch's contrast, and the first view's rows; plain layouts from raw rows."""
+        """The contrast of a batch, and the first view's rows; plain layouts from raw rows."""
         options: dict[str, Any] = {"kernel": self.kernel, "slope": slope}
-        unusual = (labels, self.queue, *masks.values())
-        plain = all(part is None for part in unusual) and not self.gather and self.power == 1
-        if plain and len(views) == 2:
-            layout = "both" if self.layout == "two_tower" else "views"
-            options |= {"layout": layout, "ids": ids, "normalize": self.normalize}
-            found = contrast_of_batches(*views, temperature, **options)
+        own = type(self).statistic is not Objective.statistic
+        plain = None if own or self.power != 1 else self.layout.plain(batch)
+        if plain is not None:
+            found = contrast_of_batches(
+                batch.views[0],
+                batch.views[1],
+                temperature,
+                layout=plain,
+                ids=batch.ids,
+                normalize=batch.normalize,
+                **options,
+            )
             if found is not None:
                 return found
-        pairs = self._pairs(views, labels, ids, **masks)
+        pairs = self.layout.pairs(batch)
         first = pairs[0] if isinstance(pairs, tuple) else pairs
-        contrast = contrast_of(
-            pairs, temperature, power=self.power, kernel=self.kernel, slope=slope
-        )
-        return contrast, first.anchors[: views[0].shape[0]]
-
-    def _pairs(
-        self,
-        views: tuple[Tensor, ...],
-        labels: Tensor | None,
-        ids: Tensor | None,
-        **masks: Tensor | None,
-    ) -> Pairs | tuple[Pairs, ...]:
-        """The layout this objective was built for."""
-        shared: dict[str, Any] = {**masks, "normalize": self.normalize, "gather": self.gather}
-        if labels is not None:
-            if self.queue is not None or ids is not None or self.layout == "two_tower":
-                raise ValueError(
-                    "labels go without ids, without a queue and with layout='two_view'; leave the "
-                    "others out"
-                )
-            for place, view in enumerate(views[1:], start=2):
-                if view.shape != views[0].shape or view.dtype != views[0].dtype:
-                    raise ValueError(
-                        f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
-                        f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
-                    )
-            if not isinstance(labels, Tensor):
-                raise ValueError(f"labels is a {type(labels).__name__}; pass a torch.Tensor")
-            if labels.shape != views[0].shape[:1]:
-                raise ValueError(
-                    f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass one "
-                    f"integer a sample, shape ({views[0].shape[0]},)"
-                )
-            shared |= _over_views(len(views), views[0].shape[0], **masks)
-            z, repeated = torch.cat(views), labels.repeat(len(views))
-            return labelled(z, repeated, form=self.form or "out", **shared)
-        if len(views) == 1:
-            raise ValueError("z2 is missing; pass the second view, or labels for one view")
-        if len(views) > 2 and (self.queue is not None or self.layout == "two_tower"):
-            raise ValueError(
-                f"{len(views)} views were given; a queue and two towers take two, so use "
-                "layout='two_view' without a queue"
-            )
-        if self.queue is not None:
-            shared["in_batch"] = self.in_batch
-            return with_queue(views[0], views[1], self.queue, ids=ids, **shared)
-        if self.layout == "two_tower":
-            return two_tower(*views, ids=ids, **shared)
-        return multi_view(views, form=self.form or "each", ids=ids, **shared)
+        if own:
+            parameters = self.named_parameters(recurse=False)
+            shared = {name: distributed.with_mean_gradient(p) for name, p in parameters}
+            options["statistic"] = partial(self.statistic, **shared)  # type: ignore[arg-type]
+        contrast = contrast_of(pairs, temperature, power=self.power, **options)
+        return contrast, first.anchors[: batch.views[0].shape[0]]
 
     def _finish(
         self,
         contrast: Contrast,
         loss: Tensor,
         samples: Tensor,
-        views: tuple[Tensor, ...],
-        ids: Tensor | None,
+        batch: Batch,
     ) -> None:
         """Advance control and queue, and leave a snapshot."""
         detached = contrast.detach()
@@ -250,26 +452,9 @@ class Objective(nn.Module, ABC):
             found = self.temperature_source.advance(detached)
             detached = replace(detached, faults=faults.combine(detached.faults, found))
             if self.queue is not None:
-                self.queue.enqueue(views[1], ids, normalize=self.normalize, gather=self.gather)
+                options = {"normalize": self.normalize, "gather": self.gather}
+                self.queue.enqueue(batch.views[1], batch.ids, **options)
         name = type(self).__name__
         self._last = Snapshot(
             detached, loss.detach(), samples.detach(), name, unit_rows=self.normalize
         )
-
-
-def _over_views(
-    v: int, b: int, false_negatives: Tensor | None, negatives: Tensor | None
-) -> dict[str, Tensor | None]:
-    """A mask over samples and each sample's own negatives, repeated for every view."""
-    if isinstance(false_negatives, Tensor):
-        shape = tuple(false_negatives.shape)
-        if len(shape) != 2 or shape[0] != b or 0 in shape or shape[1] % b:
-            raise ValueError(
-                f"false_negatives has shape {shape}; pass a mask over samples, ({b}, {b}), or "
-                f"({b}, world * {b}) when gathering"
-            )
-        by_rank = false_negatives.reshape(b, -1, 1, b).expand(-1, -1, v, -1)
-        false_negatives = by_rank.reshape(b, -1).repeat(v, 1)
-    if negatives is not None and negatives.ndim == 3:
-        negatives = negatives.repeat(v, 1, 1)
-    return {"false_negatives": false_negatives, "negatives": negatives}

@@ -33,7 +33,7 @@ class Entry:
 
     Arguments:
         name: As typed: ``flatnce train --objective NAME``.
-        class_name: Its class in ``flatnce.core.objectives.modules``, exported from ``flatnce``.
+        class_name: Its class in ``flatnce.core.objectives.losses``, exported from ``flatnce``.
         label: What charts and tables call it.
         card: What a model card calls it.
         summary: One sentence for the documentation.

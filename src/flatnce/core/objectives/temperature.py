@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce.core import distributed, faults
-from flatnce.core.buffers import held
+from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
-from flatnce.core.contrast.record import report
 from flatnce.core.control import EssController, Schedule, State
 from flatnce.core.diagnostics.ess import effective_sample_size, least_effective_sample_size
+from flatnce.core.faults import raise_or_flag
 
 __all__ = ["Temperature", "TemperatureSource"]
 
@@ -110,7 +110,7 @@ class TemperatureSource(nn.Module):
             return source.reshape(())
         if isinstance(source, int | float):
             return source
-        return source.at(held(self.step))
+        return source.at(copy_buffer(self.step))
 
     def follow(self, device: torch.device) -> None:
         """Bring the state to the batch's device, so that no step copies it to and fro."""
@@ -138,7 +138,7 @@ class TemperatureSource(nn.Module):
                 f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
                 f"is {float(least):.4g})"
             )
-        found = report(shown=target, ess_target=~reachable)
+        found = raise_or_flag(shown=target, ess_target=~reachable)
         state = self.source.update(self._state(), ess)
         self.beta.copy_(state["beta"])
         self.step.copy_(state["step"])
@@ -149,4 +149,4 @@ class TemperatureSource(nn.Module):
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
 
     def _state(self) -> State:
-        return {"beta": held(self.beta), "step": held(self.step)}
+        return {"beta": copy_buffer(self.beta), "step": copy_buffer(self.step)}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.core.control import Cosine, EssController
-from flatnce.core.objectives import LearnedTemperature, Objective, modules
+from flatnce.core.objectives import LearnedTemperature, Objective, losses
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
@@ -148,7 +148,7 @@ def build_objective(
     entry = OBJECTIVES[loss.objective]
     options = {setting.name: getattr(loss, setting.name) for setting in entry.settings}
     temperature = build_temperature(loss, steps)
-    made: type[Objective] = getattr(modules, entry.class_name)
+    made: type[Objective] = getattr(losses, entry.class_name)
     return made(temperature, queue=queue, gather=gather, **options)
 
 

@@ -13,7 +13,7 @@ __all__ = []
 SPAN = tl.constexpr(64)
 """Ranges of group numbers are kept for this many rows at a time."""
 
-NEVER = tl.constexpr(-(2**31))
+EXCLUDED = tl.constexpr(-(2**31))
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def touches(low, high, start, length: tl.constexpr, size, period, ranges, GROUPE
     """Whether a tile of passing rows may hold one that does not count."""
     their_low, their_high = span(start, length, size, period, ranges, GROUPED)
     meet = (their_high >= low) & (their_low <= high)
-    never = (tl.minimum(low, their_low) <= NEVER) & (tl.maximum(high, their_high) >= NEVER)
+    never = (tl.minimum(low, their_low) <= EXCLUDED) & (tl.maximum(high, their_high) >= EXCLUDED)
     return (start + length > size) | never | meet
 
 
@@ -53,9 +53,9 @@ def touches(low, high, start, length: tl.constexpr, size, period, ranges, GROUPE
 def groups_of(index, size, period, groups, GROUPED: tl.constexpr):
     """Group of each row; beyond the end, the group that counts for nobody."""
     if GROUPED:
-        found = tl.load(groups + index, mask=index < size, other=NEVER)
+        found = tl.load(groups + index, mask=index < size, other=EXCLUDED)
     else:
-        found = tl.where(index < size, index % period, NEVER).to(tl.int64)
+        found = tl.where(index < size, index % period, EXCLUDED).to(tl.int64)
     return found
 
 
@@ -87,7 +87,7 @@ def counted(
         other = tl.load(column_self + columns, mask=columns < m, other=0)
         found = equal & (own[:, None] != other[None, :]) & inside
     else:
-        known = (mine != NEVER)[:, None] & (theirs != NEVER)[None, :]
+        known = (mine != EXCLUDED)[:, None] & (theirs != EXCLUDED)[None, :]
         found = (equal == 0) & known & inside
     if LISTED:
         down = rows.to(tl.int64)[:, None] * row_stride

@@ -16,8 +16,9 @@ and DCL agree: the value of FlatNCE is detached, and its Hessian has an extra
 :math:`\nabla\ell \nabla\ell^\top`.
 """
 
+from abc import ABC
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, Unpack
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,8 +27,21 @@ from torch.nn.functional import softplus
 
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
+from flatnce.core.objectives.base import Objective, Options
+from flatnce.core.objectives.temperature import Temperature
 
-__all__ = ["cross_entropy", "dcl", "flatnce", "flatnce_plus", "infonce"]
+__all__ = [
+    "DCL",
+    "FlatNCE",
+    "FlatNCEPlus",
+    "HolderFlatNCE",
+    "InfoNCE",
+    "cross_entropy",
+    "dcl",
+    "flatnce",
+    "flatnce_plus",
+    "infonce",
+]
 
 EXACT = 50.0
 """Where softplus may become its argument: at torch's own 20 float64 would lose half its digits."""
@@ -242,3 +256,108 @@ def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[
         raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
     plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
     return flat - 1 + _infonce_rows(plain).detach()
+
+
+class InfoNCE(Objective):
+    """InfoNCE (NT-Xent, CLIP's loss by layout); see :func:`flatnce.functional.infonce`.
+
+    Examples:
+        >>> import torch
+        >>> loss_fn = InfoNCE(temperature=0.5)
+        >>> round(float(loss_fn(torch.eye(4), torch.eye(4))), 4)
+        0.5944
+    """
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """InfoNCE of a contrast."""
+        return infonce(contrast)
+
+
+class DCL(Objective):
+    """Decoupled contrastive loss; see :func:`flatnce.functional.dcl`."""
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """DCL of a contrast."""
+        return dcl(contrast)
+
+
+class _Flat(Objective, ABC):
+    """An objective whose value is detached, and may be shown in two forms."""
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        value: Value = "infonce",
+        **options: Unpack[Options],
+    ) -> None:
+        """Keep the form of the value."""
+        super().__init__(temperature, **options)
+        if value not in ("infonce", "constant"):
+            raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
+        self.value = value
+
+
+class FlatNCE(_Flat):
+    """FlatNCE: InfoNCE's value, DCL's gradient; see :func:`flatnce.functional.flatnce`.
+
+    Arguments:
+        temperature: As in :class:`Objective`.
+        value: ``infonce``, or ``constant`` for the paper's form, which is 1 for ever.
+        **options: As in :class:`Objective`.
+
+    Examples:
+        >>> import torch
+        >>> loss_fn = FlatNCE(temperature=0.5)
+        >>> round(float(loss_fn(torch.eye(4), torch.eye(4))), 4)
+        0.5944
+    """
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """FlatNCE of a contrast."""
+        return flatnce(contrast, self.value)
+
+
+class FlatNCEPlus(_Flat):
+    """FlatNCE⊕, whose gradient is InfoNCE's; see :func:`flatnce.functional.flatnce_plus`.
+
+    Arguments:
+        temperature: As in :class:`Objective`.
+        value: ``infonce``, or ``constant`` for the paper's form.
+        **options: As in :class:`Objective`.
+    """
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """FlatNCE⊕ of a contrast."""
+        return flatnce_plus(contrast, self.value)
+
+
+class HolderFlatNCE(Objective):
+    """Hölder-FlatNCE: negatives pooled by a power mean; γ = 1 is FlatNCE.
+
+    Arguments:
+        temperature: As in :class:`Objective`.
+        gamma: Any real number or ±inf; see :func:`flatnce.functional.contrast_of`.
+        **options: As in :class:`Objective`.
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        gamma: float = 2.0,
+        **options: Unpack[Options],
+    ) -> None:
+        """Keep the power."""
+        super().__init__(temperature, **options)
+        if gamma != gamma:
+            raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
+        self.power = float(gamma)
+
+    def extra_repr(self) -> str:
+        """The power and the options, for print."""
+        return ", ".join(filter(None, [f"gamma={self.power}", super().extra_repr()]))
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """FlatNCE of a contrast taken at the power."""
+        return flatnce(contrast)

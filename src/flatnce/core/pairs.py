@@ -1,0 +1,616 @@
+"""Who is whose positive, and who is left out: the only place that knows, and that gathers.
+
+Every layout normalises rows (unless told not to), checks its arguments, gathers keys over
+processes on request, and returns :class:`Pairs`: local anchors, all keys, and a
+:class:`~flatnce.core.selection.Selection` in place of an n by m mask.
+
+Options shared by the layouts:
+    ids: One integer per sample. Samples that share an id (duplicates, several captions of one
+        image, a key still in the queue) are never each other's negatives.
+    false_negatives: Boolean (b, b) mask over samples: entry [i, j] leaves sample j out of
+        sample i's negatives. When gathering, (b, world * b): local samples by all samples.
+    negatives: Hard negatives: (h, d) shared by all anchors, or (b, h, d) each sample's own.
+    gather: Contrast local anchors with the keys of every process, differentiably.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from flatnce.core import distributed, faults
+from flatnce.core.buffers import copy_buffer
+from flatnce.core.faults import FAULTS
+from flatnce.core.selection import (
+    EXCLUDED,
+    FIRST,
+    LAST_RESERVED,
+    NEGATIVE_TO_ALL,
+    Form,
+    Pairs,
+    Selection,
+)
+
+__all__ = [
+    "Arguments",
+    "Form",
+    "KeyQueue",
+    "Pairs",
+    "labelled",
+    "multi_view",
+    "two_tower",
+    "two_view",
+    "with_queue",
+]
+
+
+def multi_view(
+    views: "list[Tensor] | tuple[Tensor, ...]",
+    *,
+    form: Form = "each",
+    normalize: bool = True,
+    ids: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> Pairs:
+    """Several views of each sample: every view of every other sample is a negative.
+
+    With v views of b samples there are v·b anchors, ordered view by view, with v − 1 positives
+    and v·(b − 1) negatives each. The forms for v > 2:
+
+    - ``each``: one row per anchor and positive; the other positives are left out.
+    - ``out``: one row per anchor, the positive score is the mean over its positives; InfoNCE then
+      equals supervised contrastive's L_out, with all positives in the denominator.
+    - ``in``: one row per anchor, the positives are pooled by log-sum-exp: L_in up to log(v − 1).
+
+    FlatNCE and DCL leave every positive out of the pool in each form; ``each`` and ``out`` then
+    have the same gradient.
+
+    References:
+        Tian et al., 2020, "Contrastive Multiview Coding", https://arxiv.org/abs/1906.05849;
+        Khosla et al., 2020, "Supervised Contrastive Learning", Eqs. 2 and 3.
+
+    Arguments:
+        views: At least two (b, d) tensors; row i of each is the same sample.
+        form: How several positives become rows.
+        normalize: Divide rows by their norm.
+        ids: See :mod:`flatnce.core.pairs`.
+        false_negatives: See :mod:`flatnce.core.pairs`.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+    """
+    if len(views) < 2:
+        raise ValueError(f"views has {len(views)} entries; a positive needs at least two views")
+    check_form(form, ("each", "out", "in"))
+    names = [f"z{i + 1}" for i in range(len(views))]
+    given = Arguments(normalize, gather)
+    ready = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
+    for name, z in zip(names, ready, strict=True):
+        given.same_batch(name, z, names[0], ready[0])
+    stacked = torch.stack(ready)  # (v, b, d)
+    v, b, d = stacked.shape
+    others = [[a for a in range(v) if a != view] for view in range(v)]
+    # Stacked one by one: indexing with a list would copy it to the device and wait.
+    positives = torch.cat(
+        [torch.stack([ready[a] for a in rest], dim=1) for rest in others]
+    )  # (v b, v-1, d)
+    anchors = stacked.reshape(v * b, d)
+    everyone = given.everyone(names[0], stacked.transpose(0, 1)) if gather else None
+    keys = anchors if everyone is None else everyone.transpose(0, 1).reshape(-1, d)
+    local, total = given.groups(ids, b, anchors.device)
+    given.enough(names[0], total, negatives)
+    mask = given.left_out(false_negatives, b, total.shape[0], anchors.device)
+    shared, own = given.hard_negatives(negatives, ready[0])
+    mask = None if mask is None else mask.repeat(v, v)
+    groups = local.repeat(v)
+    return Pairs(
+        anchors,
+        append_shared(keys, shared),
+        select(groups, total.repeat(v) if gather else groups, shared, mask),
+        positives,
+        own_negatives=None if own is None else own.repeat(v, 1, 1),
+        form=form,
+        gathered=gather,
+        faults=given.faults,
+        operands=given.operands,
+    )
+
+
+def two_view(
+    z1: Tensor,
+    z2: Tensor,
+    *,
+    normalize: bool = True,
+    ids: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> Pairs:
+    """Two views of each sample (SimCLR layout): 2b anchors, 2b − 2 negatives each.
+
+    References:
+        Chen et al., 2020, "A Simple Framework for Contrastive Learning of Visual
+        Representations", Algorithm 1, https://arxiv.org/abs/2002.05709
+
+    Arguments:
+        z1: First views, (b, d).
+        z2: Second views, (b, d); row i is the positive of row i of ``z1``.
+        normalize: Divide rows by their norm.
+        ids: See :mod:`flatnce.core.pairs`.
+        false_negatives: See :mod:`flatnce.core.pairs`.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+
+    Examples:
+        >>> pairs = two_view(torch.randn(4, 8), torch.randn(4, 8))
+        >>> pairs.anchors.shape, (~pairs.negatives.block()).sum(dim=1)[0].item()
+        (torch.Size([8, 8]), 6)
+    """
+    return multi_view(
+        (z1, z2),
+        normalize=normalize,
+        ids=ids,
+        false_negatives=false_negatives,
+        negatives=negatives,
+        gather=gather,
+    )
+
+
+def two_tower(
+    left: Tensor,
+    right: Tensor,
+    *,
+    directions: Literal["both", "left"] = "both",
+    normalize: bool = True,
+    ids: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> tuple[Pairs, ...]:
+    """Two encoders (CLIP layout): left anchors against right keys, and the other way round.
+
+    Hard negatives are keys like the right ones and serve the left anchors alone. An entry [i, j]
+    of ``false_negatives`` parts left i from right j in both directions.
+
+    References:
+        Radford et al., 2021, "Learning Transferable Visual Models From Natural Language
+        Supervision", Fig. 3, https://arxiv.org/abs/2103.00020
+
+    Arguments:
+        left: (b, d), queries, images.
+        right: (b, d), documents, texts; row i is the positive of row i of ``left``.
+        directions: ``both``, or ``left`` for left anchors alone (retrieval).
+        normalize: Divide rows by their norm.
+        ids: See :mod:`flatnce.core.pairs`.
+        false_negatives: See :mod:`flatnce.core.pairs`.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+    """
+    if directions not in ("both", "left"):
+        raise ValueError(f"directions={directions!r} is unknown; choose 'both' or 'left'")
+    given = Arguments(normalize, gather)
+    ready_left, ready_right = given.embeddings("left", left), given.embeddings("right", right)
+    given.same_batch("right", ready_right, "left", ready_left)
+    b = ready_left.shape[0]
+    local, total = given.groups(ids, b, ready_left.device)
+    given.enough("left", total, negatives if directions == "left" else None)
+    mask = given.left_out(false_negatives, b, total.shape[0], ready_left.device)
+    shared, own = given.hard_negatives(negatives, ready_left)
+    forward = Pairs(
+        ready_left,
+        append_shared(given.everyone("right", ready_right), shared),
+        select(local, total, shared, mask),
+        ready_right[:, None],
+        own_negatives=own,
+        gathered=gather,
+        faults=given.faults,
+        operands=given.operands,
+    )
+    if directions == "left":
+        return (forward,)
+    if mask is not None:
+        start = distributed.rank() * b if gather else 0
+        mask = given.everyone("false_negatives", mask)[:, start : start + b].T.contiguous()
+    back = Pairs(
+        ready_right,
+        given.everyone("left", ready_left),
+        Selection(local, total, mask),
+        ready_left[:, None],
+        gathered=gather,
+        faults=given.faults,
+        operands=given.operands,
+    )
+    return forward, back
+
+
+def labelled(
+    z: Tensor,
+    labels: Tensor,
+    *,
+    form: Form = "out",
+    normalize: bool = True,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> Pairs:
+    """Labels (supervised contrastive): a row's positives are all others of its label.
+
+    - ``out`` (default): the positive score is the mean over the positives; InfoNCE is L_out.
+    - ``in``: the positives are pooled by log-sum-exp; InfoNCE is L_in up to log(positives).
+
+    A row whose label occurs once has no positive: it serves as a negative and is left out of the
+    mean. FlatNCE and DCL leave every positive out of the pool.
+
+    References:
+        Khosla et al., 2020, "Supervised Contrastive Learning", Eqs. 2 and 3,
+        https://arxiv.org/abs/2004.11362
+
+    Arguments:
+        z: (n, d); concatenate views, and their labels, for SupCon on augmented images.
+        labels: (n,), any integers.
+        form: How several positives become one row.
+        normalize: Divide rows by their norm.
+        false_negatives: (n, n), or (n, world * n) when gathering.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+    """
+    check_form(form, ("out", "in"))
+    given = Arguments(normalize, gather)
+    ready = given.embeddings("z", z)
+    n = ready.shape[0]
+    local = given.integers("labels", labels, n).to(ready.device)
+    total = given.everyone("labels", local)
+    given.enough("z", total, None)
+    rows, all_rows = given.groups(None, n, ready.device)
+    mask = given.left_out(false_negatives, n, total.shape[0], ready.device)
+    shared, own = given.hard_negatives(negatives, ready)
+    negative = select(local, total, shared, mask)
+    nobody = all_rows.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
+    positive = replace(
+        negative,
+        left_out=None,
+        anchor_self=rows,
+        key_self=torch.cat([all_rows, nobody]) if gather or len(nobody) else rows,
+        same=True,
+    )
+    return Pairs(
+        ready,
+        append_shared(given.everyone("z", ready), shared),
+        negative,
+        positive_keys=positive,
+        own_negatives=own,
+        form=form,
+        gathered=gather,
+        faults=given.faults,
+        operands=given.operands,
+    )
+
+
+class KeyQueue(nn.Module):
+    """The last ``size`` keys, oldest overwritten first; empty slots count for nobody.
+
+    Keys, ids and the write position are buffers, so a state dict saves and restores them. The
+    position is kept modulo the size and cannot overflow. Nothing here reads the device.
+
+    References:
+        He et al., 2020, "Momentum Contrast for Unsupervised Visual Representation Learning",
+        Sec. 3.2, https://arxiv.org/abs/1911.05722
+
+    Arguments:
+        size: How many keys are kept.
+        dim: Width of a key.
+
+    Examples:
+        >>> queue = KeyQueue(size=8, dim=4)
+        >>> queue.enqueue(torch.randn(3, 4))
+        >>> len(queue), int(queue.filled)
+        (8, 3)
+    """
+
+    keys: Float[Tensor, "m d"]
+    ids: Int[Tensor, " m"]
+    position: Int[Tensor, ""]
+    faults: Bool[Tensor, " f"]
+
+    def __init__(self, size: int, dim: int) -> None:
+        """Start empty."""
+        super().__init__()
+        for name, value in (("size", size), ("dim", dim)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        self.register_buffer("keys", torch.zeros(size, dim))
+        self.register_buffer("ids", torch.full((size,), EXCLUDED, dtype=torch.long))
+        self.register_buffer("position", torch.zeros((), dtype=torch.long))
+        # Of keys that could not be checked at once; said when they are next contrasted with.
+        clear = torch.zeros(len(FAULTS), dtype=torch.bool)
+        self.register_buffer("faults", clear, persistent=False)
+
+    def __len__(self) -> int:
+        """Number of slots, filled or not."""
+        return self.keys.shape[0]
+
+    @property
+    def filled(self) -> Int[Tensor, ""]:
+        """How many slots hold a key, as a tensor; reading it is the caller's choice."""
+        return (self.ids != EXCLUDED).sum()
+
+    @torch.no_grad()
+    def enqueue(
+        self,
+        keys: Tensor,
+        ids: Tensor | None = None,
+        *,
+        normalize: bool = True,
+        gather: bool = False,
+    ) -> None:
+        """Write a batch of keys over the oldest ones.
+
+        Arguments:
+            keys: New keys, shape (b, d); stored detached. Of more than ``size``, the last stay.
+            ids: Sample ids, shape (b,): a later anchor with the same id leaves the key out.
+            normalize: Store unit rows.
+            gather: Store the keys of every process, so that all hold the same queue.
+        """
+        given = Arguments(normalize, gather)
+        ready = given.embeddings("keys", keys, like=self.keys).detach().to(self.keys.dtype)
+        if ids is None:
+            numbers = torch.full(
+                (len(keys),), NEGATIVE_TO_ALL, dtype=torch.long, device=keys.device
+            )
+        else:
+            numbers = given.integers("ids", ids, len(keys)).to(keys.device)
+        ready, numbers = given.everyone("keys", ready), given.everyone("ids", numbers)
+        ready, numbers = ready[-len(self) :], numbers[-len(self) :]
+        offsets = torch.arange(len(ready), device=self.keys.device)
+        slots = (self.position % len(self) + offsets) % len(self)
+        self.keys.index_copy_(0, slots, ready)
+        self.ids.index_copy_(0, slots, numbers)
+        if given.faults is not None:
+            self.faults |= given.faults
+        self.position.copy_((self.position % len(self) + len(ready)) % len(self))
+
+    def extra_repr(self) -> str:
+        """Size and width, for print."""
+        return f"size={len(self)}, dim={self.keys.shape[1]}"
+
+
+def with_queue(
+    query: Tensor,
+    key: Tensor,
+    queue: KeyQueue,
+    *,
+    in_batch: bool = False,
+    normalize: bool = True,
+    ids: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> Pairs:
+    """A queue of past keys (MoCo layout): the queue's keys are every query's negatives.
+
+    The queue is read, not written: call :meth:`KeyQueue.enqueue` after the step (the objectives
+    do, when built with a queue). With ``gather`` the queue holds every process's keys.
+
+    Arguments:
+        query: (b, d), from the trained encoder.
+        key: (b, d), from the momentum encoder; row i is the positive of query i.
+        queue: Past keys; must hold at least one unless ``in_batch``.
+        in_batch: Count the batch's other keys (of every process, when gathering) as negatives.
+        normalize: Divide rows by their norm (the queue's were, when they were enqueued).
+        ids: See :mod:`flatnce.core.pairs`; queued keys of the same id are left out.
+        false_negatives: See :mod:`flatnce.core.pairs`; needs ``in_batch``, and speaks of the batch.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+    """
+    given = Arguments(normalize, gather)
+    ready_query = given.embeddings("query", query, like=queue.keys)
+    ready_key = given.embeddings("key", key)
+    given.same_batch("key", ready_key, "query", ready_query)
+    if false_negatives is not None and not in_batch:
+        raise ValueError(
+            "false_negatives speaks of the batch's other keys, which are no negatives here; pass "
+            "in_batch=True, or ids for the queue"
+        )
+    b = ready_query.shape[0]
+    local, total = given.groups(ids, b, ready_query.device)
+    past, past_group = copy_buffer(queue.keys).to(ready_query.dtype), copy_buffer(queue.ids)
+    shared, own = given.hard_negatives(negatives, ready_query)
+    mask = given.left_out(false_negatives, b, total.shape[0], ready_query.device)
+    if in_batch:
+        past = torch.cat([given.everyone("key", ready_key), past])
+        past_group = torch.cat([total, past_group])
+        if mask is not None:
+            mask = torch.cat([mask, mask.new_zeros((b, len(queue)))], dim=1)
+    return Pairs(
+        ready_query,
+        append_shared(past, shared),
+        select(local, past_group, shared, mask),
+        ready_key[:, None],
+        own_negatives=own,
+        gathered=gather,
+        faults=given.faults if given.faults is None else given.faults | copy_buffer(queue.faults),
+        operands=operands_for(query.dtype, normalize) if normalize else torch.float32,
+    )
+
+
+class Arguments:
+    """Checks and prepares the arguments of one layout call; collects value faults."""
+
+    def __init__(self, normalize: bool, gather: bool) -> None:
+        self.normalize, self.gather = normalize, gather
+        self.faults: Bool[Tensor, " f"] | None = None
+        self.operands = torch.float32
+        self._agreed = False
+
+    def embeddings(
+        self, name: str, z: Tensor, like: Tensor | None = None, ndim: int = 2
+    ) -> Tensor:
+        """Floating rows in at least float32, of unit norm if asked, without bad values."""
+        check_embeddings(name, z, ndim)
+        if like is not None and (z.shape[-1] != like.shape[-1] or z.device != like.device):
+            raise ValueError(
+                f"{name} has width {z.shape[-1]} on {z.device} where width {like.shape[-1]} on "
+                f"{like.device} is expected; anchors, keys, negatives and queue must agree"
+            )
+        if like is None:
+            self.operands = operands_for(z.dtype, self.normalize)
+        z = z.to(torch.float64 if z.dtype == torch.float64 else torch.float32)
+        norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+        bad, zero = ~torch.isfinite(norms), (norms == 0) & self.normalize
+        if faults.can_raise_now(z):
+            _raise_at(name, z, bad, "nonfinite")
+            _raise_at(name, z, zero, "zero_vector")
+        else:
+            flagged = faults.flag(nonfinite=bad.any(), zero_vector=zero.any())
+            self.faults = faults.combine(self.faults, flagged)
+        return z / norms.clamp_min(torch.finfo(z.dtype).tiny) if self.normalize else z
+
+    def integers(self, name: str, values: Tensor, b: int) -> Int[Tensor, " b"]:
+        """One integer per sample, none of them reserved."""
+        if not isinstance(values, Tensor):
+            raise ValueError(f"{name} is a {type(values).__name__}; pass a torch.Tensor")
+        if values.shape != (b,) or values.is_floating_point() or values.dtype == torch.bool:
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
+                f"integer per sample, shape ({b},)"
+            )
+        values = values.to(torch.long)
+        reserved = (values >= EXCLUDED) & (values <= LAST_RESERVED)
+        if not faults.can_raise_now(values):
+            self.faults = faults.combine(self.faults, faults.flag(ids=reserved.any()))
+        elif bool(reserved.any()):
+            raise ValueError(f"{name} holds {int(values[reserved][0])}: {faults.FAULTS['ids']}")
+        return values
+
+    def same_batch(self, name: str, z: Tensor, other: str, reference: Tensor) -> None:
+        """Refuse shapes, devices or precisions that differ."""
+        if z.shape != reference.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(z.shape)} and {other} {tuple(reference.shape)}; row i "
+                "of one is the positive of row i of the other, so the shapes must agree"
+            )
+        if z.device != reference.device or z.dtype != reference.dtype:
+            raise ValueError(
+                f"{name} is {z.dtype} on {z.device} and {other} {reference.dtype} on "
+                f"{reference.device}; bring both to one device and precision"
+            )
+
+    def everyone(self, name: str, z: Tensor) -> Tensor:
+        """Rows of every process when gathering, else the rows as they are."""
+        if not self.gather:
+            return z
+        # Comparing shapes reads the device. All but hard negatives have the first one's rows.
+        if name == "negatives" or not self._agreed:
+            distributed.agree(name, z)
+            self._agreed = True
+        return distributed.gather(z)
+
+    def groups(self, ids: Tensor | None, b: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Local and global group of each sample: its id, or its place in the global batch."""
+        if ids is None:
+            world = distributed.world_size() if self.gather else 1
+            # Reserved numbers, so that the batch cannot collide with queued ids.
+            everyone = torch.arange(world * b, device=device) + FIRST
+            start = distributed.rank() * b if self.gather else 0
+            return everyone[start : start + b], everyone
+        local = self.integers("ids", ids, b).to(device)
+        return local, self.everyone("ids", local)
+
+    def enough(self, name: str, total: Tensor, negatives: Tensor | None) -> None:
+        """Refuse a batch that cannot hold a negative."""
+        if total.shape[0] < 2 and negatives is None:
+            raise ValueError(
+                f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
+                "filled KeyQueue, hard negatives (of two towers they serve left anchors alone: "
+                "two_tower(..., directions='left')), or gather=True over several processes"
+            )
+
+    def left_out(
+        self, mask: Tensor | None, b: int, total: int, device: torch.device
+    ) -> Tensor | None:
+        """The false-negative mask over samples, checked."""
+        if mask is None:
+            return None
+        if not isinstance(mask, Tensor):
+            raise ValueError(f"false_negatives is a {type(mask).__name__}; pass a torch.Tensor")
+        if mask.dtype != torch.bool or mask.shape != (b, total):
+            raise ValueError(
+                f"false_negatives has dtype {mask.dtype} and shape {tuple(mask.shape)}; pass a "
+                f"boolean mask of shape ({b}, {total}): local samples by all samples"
+            )
+        return mask.to(device)
+
+    def hard_negatives(
+        self, negatives: Tensor | None, like: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Shared hard negatives (of every process) and each sample's own."""
+        if negatives is None:
+            return like.new_zeros((0, like.shape[1])), None
+        ready = self.embeddings("negatives", negatives, like, ndim=3 if negatives.ndim == 3 else 2)
+        ready = ready.to(like.dtype)
+        if ready.ndim == 2:
+            return self.everyone("negatives", ready), None
+        if ready.shape[0] != like.shape[0]:
+            raise ValueError(
+                f"negatives has shape {tuple(negatives.shape)}; a sample's own negatives need one "
+                f"group a sample: ({like.shape[0]}, negatives, width)"
+            )
+        return like.new_zeros((0, like.shape[1])), ready
+
+
+def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
+    """Refuse what is no batch of floating-point rows."""
+    if not isinstance(z, Tensor):
+        raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
+    if not z.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {z.dtype}; pass floating-point embeddings (labels and ids "
+            "go in by keyword)"
+        )
+    if z.ndim != ndim or 0 in z.shape:
+        expected = "(batch, width)" if ndim == 2 else "(batch, negatives, width)"
+        raise ValueError(f"{name} has shape {tuple(z.shape)}; it must be {expected}, not empty")
+
+
+def operands_for(dtype: torch.dtype, normalize: bool) -> torch.dtype:
+    """What a fused kernel multiplies; unit rows of half precision fit float16 best."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float16 if normalize else dtype
+    return torch.float32
+
+
+def _raise_at(name: str, z: Tensor, bad: Tensor, fault: str) -> None:
+    rows = bad.reshape(-1).nonzero()
+    if len(rows):
+        row = int(rows[0])
+        shown = [round(value, 4) for value in z.reshape(-1, z.shape[-1])[row, :4].tolist()]
+        raise ValueError(f"{name}: row {row} begins {shown}: {faults.FAULTS[fault]}")
+
+
+def select(
+    anchor_group: Int[Tensor, " n"],
+    key_group: Int[Tensor, " m"],
+    shared: Tensor,
+    mask: Tensor | None,
+) -> Selection:
+    """A selection over keys followed by shared hard negatives, which are nobody's relatives."""
+    if not shared.shape[0]:
+        return Selection(anchor_group, key_group, mask)  # the very groups: see the fused kernel
+    strangers = key_group.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
+    if mask is not None:
+        mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
+    return Selection(anchor_group, torch.cat([key_group, strangers]), mask)
+
+
+def append_shared(keys: Tensor, shared: Tensor) -> Tensor:
+    """Keys and shared hard negatives; the very same tensor where there are none."""
+    return torch.cat([keys, shared]) if shared.shape[0] else keys
+
+
+def check_form(form: str, known: tuple[str, ...]) -> None:
+    """Refuse a form of several positives that the layout does not have."""
+    if form not in known:
+        raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(known)}")

@@ -1,0 +1,161 @@
+"""The hooks of an objective: a layout of its own, a statistic of its own, its own parameters."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from flatnce import DCL, FlatNCE, InfoNCE
+from flatnce import functional as F
+from flatnce.core.objectives import Layout, TwoTower, TwoView
+from layouts import IDS, LABELS, mask_of, random
+from processes import Pairwise
+
+KERNELS = ["auto", "dense", "chunked", "fused"]
+
+
+class OwnView(Layout):
+    """Negatives from the anchor's own view alone."""
+
+    def pairs(self, batch):
+        one, two = batch.views
+        both = F.two_tower(one, two, **batch.options)
+        turned = F.two_tower(two, one, **batch.options)
+        pairs = (both[0], turned[0])
+        return tuple(
+            F.Pairs(p.anchors, p.anchors, p.negatives, p.positives, operands=p.operands)
+            for p in pairs
+        )
+
+
+class Renamed(TwoView):
+    """Replaces the pairs of a layout that has a fast path."""
+
+    pairs = OwnView.pairs
+
+
+def rows_of(dtype=torch.float32):
+    return random(6, 4, seed=1).to(dtype), random(6, 4, seed=2).to(dtype)
+
+
+def negatives_of_own_view(z1, z2, temperature):
+    unit = [z / z.norm(dim=1, keepdim=True) for z in (z1, z2)]
+    losses = []
+    for mine, other in (unit, unit[::-1]):
+        scores = (mine @ mine.T / temperature).fill_diagonal_(-torch.inf)
+        losses.append(scores.logsumexp(dim=1) - (mine * other).sum(dim=1) / temperature)
+    return torch.cat(losses).mean()
+
+
+@pytest.mark.parametrize("layout", [OwnView, Renamed])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_layout_of_ones_own_gets_its_own_numbers_with_every_kernel(layout, kernel):
+    z1, z2 = rows_of()
+    found = DCL(0.5, layout=layout(), kernel=kernel)(z1, z2)
+    torch.testing.assert_close(found, negatives_of_own_view(z1, z2, 0.5))
+    assert not torch.isclose(found, DCL(0.5, kernel=kernel)(z1, z2))
+
+
+@pytest.mark.parametrize(("name", "layout"), [("two_view", TwoView), ("two_tower", TwoTower)])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_layout_may_be_given_by_name_or_as_an_object(name, layout, kernel):
+    z1, z2 = rows_of()
+    by_name = FlatNCE(0.5, layout=name, kernel=kernel)(z1, z2)
+    assert torch.equal(by_name, FlatNCE(0.5, layout=layout(), kernel=kernel)(z1, z2))
+
+
+def test_the_layout_is_printed_and_copied():
+    assert "layout='OwnView'" in repr(InfoNCE(layout=OwnView()))
+    assert "layout" not in repr(InfoNCE()) and "two_tower" in repr(InfoNCE(layout="two_tower"))
+    z1, z2 = rows_of()
+    loss_fn = InfoNCE(layout=OwnView())
+    assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), loss_fn(z1, z2))
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(ValueError, match="choose one of two_view, two_tower, or pass a Layout"):
+        FlatNCE(layout="three_tower")
+
+
+# --- A statistic of its own ----------------------------------------------------------------------
+
+
+def by_hand(pairs, scale, bias):
+    """The same from explicit score matrices."""
+    rows = []
+    for one in pairs if isinstance(pairs, tuple) else (pairs,):
+        terms = softplus(scale * one.anchors @ one.keys.T + bias)
+        row = terms.masked_fill(one.negatives.block(), 0.0).sum(dim=1)
+        if one.own_negatives is not None:
+            scores = torch.einsum("nd,nhd->nh", one.anchors, one.own_negatives)
+            row = row + softplus(scale * scores + bias).sum(dim=1)
+        if one.positives is not None:
+            scores = torch.einsum("nd,npd->np", one.anchors, one.positives)
+            rows.append((row[:, None] + softplus(-scale * scores - bias)).reshape(-1))
+        else:
+            positive = softplus(-scale * one.anchors @ one.keys.T - bias)
+            row = row + positive.masked_fill(one.positive_keys.block(), 0.0).sum(dim=1)
+            rows.append(row[~one.positive_keys.block().all(dim=1)])
+    return torch.cat(rows).mean()
+
+
+CALLS = {
+    "two views": ({}, lambda z1, z2: F.two_view(z1, z2), {}),
+    "two towers": ({"layout": "two_tower"}, lambda z1, z2: F.two_tower(z1, z2), {}),
+    "ids": (
+        {},
+        lambda z1, z2: F.two_view(z1, z2, ids=torch.tensor(IDS)),
+        {"ids": torch.tensor(IDS)},
+    ),
+    "mask": (
+        {},
+        lambda z1, z2: F.two_view(z1, z2, false_negatives=mask_of(5)),
+        {"false_negatives": mask_of(5)},
+    ),
+    "own negatives": (
+        {"layout": "two_tower"},
+        lambda z1, z2: F.two_tower(z1, z2, negatives=z1[:, None] + z2),
+        {},
+    ),
+    "labels": (
+        {},
+        lambda z1, z2: F.labelled(torch.cat([z1, z2]), torch.tensor(LABELS[:5] * 2)),
+        {"labels": torch.tensor(LABELS[:5])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("kernel", ["auto", "dense", "chunked"])
+def test_a_statistic_is_summed_over_each_row_with_every_kernel(name, kernel, monkeypatch):
+    monkeypatch.setattr("flatnce.core.contrast.BLOCK", 3)
+    options, build, arguments = CALLS[name]
+    z1, z2 = (random(5, 3, seed=seed).requires_grad_() for seed in (3, 4))
+    if name == "own negatives":
+        arguments = {"negatives": z1[:, None] + z2}
+    loss_fn = Pairwise(kernel=kernel, **options).double()
+    loss = loss_fn(z1, z2, **arguments)
+    scale, bias = (p.detach().clone().requires_grad_() for p in (loss_fn.scale, loss_fn.bias))
+    expected = by_hand(build(z1, z2), scale, bias)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    found = torch.autograd.grad(loss, [z1, z2, loss_fn.scale, loss_fn.bias])
+    wanted = torch.autograd.grad(expected, [z1, z2, scale, bias])
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_statistic_leaves_the_diagnostics_as_they_are():
+    z1, z2 = rows_of(torch.float64)
+    own, usual = Pairwise(0.5).double(), InfoNCE(0.5)
+    own(z1, z2)
+    usual(z1, z2)
+    for name in ("ess", "gain", "mi", "top1", "temperature"):
+        torch.testing.assert_close(getattr(own.last, name), getattr(usual.last, name))
+
+
+def test_a_statistic_that_overflows_is_refused():
+    loss_fn = Pairwise()
+    with torch.no_grad():
+        loss_fn.bias.fill_(torch.inf)
+    with pytest.raises(ValueError, match="nonfinite"):
+        loss_fn(*rows_of())
