@@ -14,7 +14,7 @@ from pictures import pictures
 
 triton = pytest.importorskip("triton", reason="the kernel needs Triton")
 tl = triton.language
-kernel = pytest.importorskip("flatnce.pretrain.data.augmentation.kernel")
+kernel = pytest.importorskip("flatnce.pretrain.data.augmentation.kernels")
 GRAYSCALE_PLACE, SOLARIZE_PLACE = kernel.GRAYSCALE_PLACE, kernel.SOLARIZE_PLACE
 draw_blur, draw_box, draw_jitter = kernel.draw_blur, kernel.draw_box, kernel.draw_jitter
 draw_square, drawn, view_key = kernel.draw_square, kernel.drawn, kernel.view_key

@@ -1,10 +1,12 @@
-"""The encoder's training step for small images, at the speed of the card.
+"""Train ResNets on small images with few kernels: batch norm, addition and ReLU are fused.
 
-A small network on small images spends its time between its convolutions: in the many kernels of
-batch norm, ReLU, addition and casts, each of which starts late or reads memory again. The fused
-pass computes the same functions of the same parameters with few kernels; see ``passes``.
+A small network on small images spends most of its time between its convolutions, in the kernels of
+batch norm, ReLU, addition and casts. The fused pass (``passes``) computes the same functions of
+the same parameters with few kernels. Everything here is measured: change no computation, launch
+order or stream without measuring it again (``benchmarks/kernels``, ``benchmarks/throughput``).
 """
 
+from importlib.util import find_spec
 from operator import is_
 
 import torch
@@ -19,26 +21,25 @@ __all__ = ["fuse_resnet"]
 
 
 class FusedResNet(nn.Module):
-    """An encoder in training mode by fused kernels; anything else is left to the encoder.
+    """An encoder in training mode by fused kernels; in any other case the encoder is called.
 
     Parameters and running statistics are the encoder's own. They are not registered here, so that
-    neither an optimizer nor a checkpoint meets them twice. Computes in autocast's dtype where
-    autocast is on, else in float32.
+    optimizers and checkpoints see them once. Computes in autocast's dtype if autocast is on, else
+    in float32.
 
     Limits:
-        First derivatives only, none for the images, and one backward pass per forward pass.
-        Elsewhere (evaluation, no gradients wanted, norms frozen, one row in a batch, another
-        device than CUDA, hooks or modules that came later and are not known) the encoder itself
-        is called.
+        First derivatives only, none for the images, and one backward pass per forward pass. The
+        encoder itself is called for evaluation, without gradients, with frozen norms, for batches
+        of one row, on other devices than CUDA, and if unknown hooks or modules were added.
 
     Arguments:
-        encoder: What is computed, as it is at each call.
+        encoder: The encoder to compute.
         overlap: Use a second stream for weight gradients.
     """
 
     def __init__(self, encoder: Encoder, overlap: bool = True) -> None:
         super().__init__()
-        # In a tuple: a module's attribute would be registered, and saved a second time.
+        # In a tuple, so that it is not registered as a submodule and saved a second time.
         self._encoder: tuple[Encoder] = (encoder,)
         self._plan = plan_of(encoder)
         self._contents = contents_of(encoder)
@@ -58,7 +59,7 @@ class FusedResNet(nn.Module):
         if plan is None or not _applies(plan, self.encoder, images):
             found: tuple[Tensor, Tensor] = self.encoder(images)
             return found
-        # Triton is imported here at the latest, and only where it is used.
+        # Imports Triton, only where it is used.
         from flatnce.pretrain.fused_resnet.passes import Pass, Settings
         from flatnce.pretrain.fused_resnet.streams import SideTrack
 
@@ -76,7 +77,7 @@ class FusedResNet(nn.Module):
         return outputs[0], outputs[-1]
 
     def _planned(self) -> Plan | None:
-        """The plan of the encoder as it now is; made anew only where something was exchanged."""
+        """The plan of the encoder; made again only if a module or parameter was replaced."""
         contents = contents_of(self.encoder)
         same = len(contents) == len(self._contents)
         if not (same and all(map(is_, contents, self._contents))):
@@ -99,16 +100,16 @@ def _applies(plan: Plan, encoder: Encoder, images: Tensor) -> bool:
         and all(norm.training for norm in norms)
         and len({norm.track_running_stats for norm in norms}) < 2
         and all(p.device == device and p.dtype == torch.float32 for p in plan.parameters())
-        # Hooks of every module there is.
+        # Global hooks.
         and not any(getattr(every_module, f"_global{kind}", None) for kind in HOOKS)
     )
 
 
 def fuse_resnet(encoder: nn.Module, *, overlap: bool = True) -> FusedResNet | None:
-    """A fast training step of an encoder, or None where it is not one of those known.
+    """The fused form of an encoder, or None if the encoder is not supported.
 
-    Known are torchvision's ResNets with either stem and :class:`SmallNet`, with our heads, in
-    float32 parameters and with plain batch norms.
+    Supported are torchvision's ResNets with either stem and :class:`SmallNet`, with heads of
+    :func:`flatnce.pretrain.models.head`, float32 parameters and plain batch norms.
 
     Arguments:
         encoder: An :class:`Encoder`; its parameters are shared.
@@ -125,15 +126,11 @@ def fuse_resnet(encoder: nn.Module, *, overlap: bool = True) -> FusedResNet | No
 
 
 def _has_triton() -> bool:
-    try:
-        import triton
-    except ImportError:
-        return False
-    return True
+    return find_spec("triton") is not None
 
 
 def _interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, which needs no card."""
+    """Whether kernels run in Triton's interpreter, which needs no GPU."""
     from triton import knobs
 
     return bool(knobs.runtime.interpret)

@@ -1,4 +1,4 @@
-"""Triton kernels of training-mode batch norm with what stands around it: addition and ReLU.
+"""Triton kernels of training-mode batch norm with addition and ReLU, forward and backward.
 
 An activation in ``channels_last`` is a matrix of rows (image, height, width) by C channels. A
 program owns a block of channels and a range of rows. Statistics are taken in two deterministic
@@ -7,17 +7,16 @@ channels in the same order. Matrices with few rows are held in registers and nee
 
 ``other`` is what is added before the ReLU: nothing, a tensor (RESIDUAL 1), or another matrix with
 a norm of its own (RESIDUAL 2: the shortcut of a block that changes its shape).
+
+In the backward pass the gradient is one tensor, the sum of two (SECOND: a block's input is used
+twice), or one number per image and channel (POOL: the mean over the image follows). Whether the
+ReLU was open is read from the output y if something was added (FROM_OUTPUT), else computed from x.
 """
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
-
-__all__ = []
-
-# Kernels are compiled from their source by Triton, which needs no annotations but constexpr; the
-# shape checks of the tests would hide that source.
 
 
 @triton.jit
@@ -250,8 +249,8 @@ def normalise_whole(
     tl.store(y + at, _relu(value).to(y.dtype.element_ty), mask=here)
 
 
-# Kernels are compiled from their source by Triton, which needs no annotations but constexpr; the
-# shape checks of the tests would hide that source.
+# Triton compiles kernels from their source, which the shape checks of the tests would hide: hence
+# no_type_check.
 
 
 @triton.jit

@@ -1,4 +1,9 @@
-"""Convolutions and matrices of the fused pass: weights are cast together, gradients too."""
+"""Convolutions and matrices of the fused pass, with weights and gradients cast in groups.
+
+The first convolution has kernels of its own. Convolution libraries want eight channels or more,
+and copy images and output to other layouts for fewer. Every output pixel sees few numbers (27 of a
+3x3 window of three channels), so they are gathered as one row of a matrix product.
+"""
 
 from typing import Any, no_type_check
 
@@ -10,33 +15,28 @@ from torch import Tensor, nn
 from flatnce.pretrain.fused_resnet.plan import Plan
 from flatnce.pretrain.fused_resnet.streams import SideTrack
 
-__all__ = []
-
 AT_ONCE = 2**19
-"""Elements of the first weights, which are cast before anything else; the others meanwhile."""
+"""Elements of the first weights, which are cast at once; the others on the second stream."""
 
 TOGETHER = 2**19
-"""Elements of gradients that are worth one conversion to float32: most are done early."""
+"""Elements of gradients that are converted to float32 together."""
 
 PIECES = 64
-"""Tensors that torch copies in one kernel; the parts of one it gives to one program each."""
+"""Tensors that torch copies in one kernel."""
 
 PIECE = 2**12
 """Elements of the smallest piece."""
 
 MOST = 2**16
-"""Elements that torch gives to one program anyway: pieces would change nothing."""
+"""Elements that torch gives to one program; pieces of this size would change nothing."""
 
 Map = nn.Conv2d | nn.Linear
 
 
 class Casts:
-    """The weights of a plan's maps in the dtype of the pass, made in two operations.
+    """The weights of a plan's maps in the dtype of the pass; float32 needs no copies.
 
-    Arguments:
-        plan: Whose maps.
-        dtype: Of the pass; float32 needs no copies.
-        side: Where the later weights are cast while the first layers compute.
+    The later weights are cast on the second stream while the first layers compute.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype, side: SideTrack) -> None:
@@ -77,14 +77,14 @@ class Casts:
 
 
 class Collected:
-    """Gradients by parameter, in float32; those of the pass's dtype are converted in groups."""
+    """Gradients by parameter, in float32; those of another dtype are converted in groups."""
 
     def __init__(self) -> None:
         self.found: dict[Tensor, Tensor] = {}
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
     def put(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Take a gradient."""
+        """Add a gradient."""
         if gradient.dtype == parameter.dtype:
             self.found[parameter] = gradient
             return
@@ -93,7 +93,7 @@ class Collected:
             self.convert()
 
     def convert(self) -> None:
-        """Convert what waits."""
+        """Convert the waiting gradients."""
         if not self._waiting:
             return
         full = [torch.empty_like(parameter) for parameter, _ in self._waiting]
@@ -150,7 +150,7 @@ def _convolution_backward(
 
 
 def _copy_together(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors of one dtype to tensors of another, with many programs that do little each."""
+    """Copy tensors of one dtype to tensors of another, in pieces for many small programs."""
     free = max(1, PIECES - len(targets))
     size = -(-sum(target.numel() for target in targets) // (free * PIECE)) * PIECE
     if size < MOST:
@@ -280,8 +280,8 @@ def _power(value: int) -> int:
     return max(16, 1 << (value - 1).bit_length())
 
 
-# Kernels are compiled from their source by Triton, which needs no annotations but constexpr; the
-# shape checks of the tests would hide that source.
+# Triton compiles kernels from their source, which the shape checks of the tests would hide: hence
+# no_type_check.
 
 
 @triton.jit

@@ -1,7 +1,7 @@
-"""Batch norm with addition and ReLU in one or two kernels a pass: what launches them.
+"""Launch the kernels of batch norm with addition and ReLU: one or two per pass.
 
 A :class:`Branch` is a matrix with its norm. :func:`measured` prepares one, :func:`normalised`
-makes the output of one or two of them, :func:`differentiated` is its backward pass.
+computes the output of one or two branches, :func:`differentiated` is the backward pass.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from flatnce.pretrain.fused_resnet import kernels
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
 WHOLE = 8192
-"""Most elements of a tile that one program holds in registers: then one kernel does it all."""
+"""Most elements of a tile that one program holds in registers, so that one kernel is enough."""
 
 NARROW = 8
 """Fewest channels of such a tile; more rows than WHOLE / NARROW take two kernels."""
@@ -31,14 +31,7 @@ PARTS = 128
 
 @dataclass(frozen=True)
 class Sizes:
-    """How two kernels share a matrix.
-
-    Arguments:
-        few: Elements of a tile where one or two matrices are read.
-        many: Elements of a tile where more are.
-        measurers: Programs that measure or sum, about.
-        writers: Programs that write, about.
-    """
+    """Elements of a tile that reads one or two matrices, or more, and approximate programs."""
 
     few: int
     many: int
@@ -47,25 +40,21 @@ class Sizes:
 
 
 SMALL = Sizes(few=8192, many=4096, measurers=132, writers=264)
-"""One round of loads is most of the time: few programs. Measured best on an H200."""
+"""For small matrices few programs are best, measured on an H200."""
 
 LARGE = Sizes(few=8192, many=4096, measurers=264, writers=396)
-"""Memory is busy as long as several programs share each multiprocessor."""
+"""For large matrices several programs share each multiprocessor."""
 
 SMALL_LIMIT = 2**23
-"""Elements from which a matrix is large."""
+"""Elements from which a matrix counts as large."""
 
 
 @dataclass(eq=False)
 class Branch:
-    """A matrix before its norm, with what the norm needs.
+    """A matrix x before its norm: (n, c) or (n, c, h, w), with the channels last in memory.
 
-    Arguments:
-        x: Of shape (n, c) or (n, c, h, w), in memory with the channels last.
-        norm: Its norm.
-        partial: Measurements of ranges of rows; None where one kernel does it all.
-        part_rows: Rows of a range.
-        saved: Mean and inverse standard deviation, once normalised: (2, c).
+    ``partial`` has the measurements of ranges of ``part_rows`` rows; None if one kernel is
+    enough. ``saved`` is (2, c): mean and inverse standard deviation, after normalisation.
     """
 
     x: Tensor
@@ -80,12 +69,9 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Of everything that went into :func:`normalised`.
+    """Gradients per branch: of its matrix, and of weight and bias of its norm (2, c).
 
-    Arguments:
-        to_x: Of each branch's matrix.
-        to_norm: Of each branch's norm: weight and bias, (2, c).
-        behind: Behind the ReLU, where asked for: the gradient of what was added.
+    ``behind`` is the gradient behind the ReLU, which is that of what was added.
     """
 
     to_x: list[Tensor]
@@ -151,7 +137,7 @@ def differentiated(
     pooled: bool = False,
     behind: bool = False,
 ) -> Gradients:
-    """The gradients of what went into :func:`normalised`."""
+    """The gradients of the inputs of :func:`normalised`."""
     x = branch.x
     rows, c = _shape(x)
     branches = [branch] if other is None else [branch, other]
@@ -175,7 +161,7 @@ def differentiated(
             DUAL=other is not None, num_warps=_warps(tile * block), **modes,
         )  # fmt: skip
         return Gradients(to_x, to_norm, kept)
-    # Several tensors that make the gradient are better read once, and the gradient written.
+    # If the gradient is made of several tensors, read them once and write it.
     write = behind or pooled or second is not None or y is not None
     kept = torch.empty_like(x) if write else None
     block, tile, warps = _tile(rows, c)
@@ -226,7 +212,7 @@ def _tile(rows: int, c: int, few: bool = False) -> tuple[int, int, int]:
     """Channels and rows of a tile, and warps for it."""
     sizes = _sizes(rows, c)
     elements = sizes.few if few else sizes.many
-    # Rather more programs than one large tile each, where that leaves multiprocessors idle.
+    # Smaller tiles where large ones would leave multiprocessors idle.
     while elements > 4096 and rows * c < elements * sizes.measurers // 2:
         elements //= 2
     block = min(BLOCK, _power(c))
@@ -250,7 +236,7 @@ def _ranges(
 
 
 def _warps(elements: int) -> int:
-    """Threads for a tile: sixteen elements each, within 4 and 16 warps."""
+    """Warps of a tile: sixteen elements per thread, between 4 and 16 warps."""
     return min(16, max(4, elements // 512))
 
 

@@ -1,8 +1,8 @@
-"""A whole encoder as one node of autograd: forward pass, tape, and backward pass by hand.
+"""A whole encoder as one autograd function: forward pass, tape, and a hand-written backward pass.
 
-By hand, because the pieces can then meet: a block's two gradients are added where they are first
-read, the gradient of the mean over the image is never spread out, the shortcut's norm is computed
-with the norm it is added to, and weight gradients wait for nobody.
+The hand-written backward pass fuses across layers: the two gradients of a block are added where
+they are first read, the gradient of the mean over the image is never expanded, the norm of the
+shortcut is computed with the norm it is added to, and weight gradients run on a second stream.
 """
 
 from dataclasses import dataclass, field
@@ -18,19 +18,12 @@ from flatnce.pretrain.fused_resnet.plan import Block, Plan, Unit
 from flatnce.pretrain.fused_resnet.streams import SideTrack
 
 Gradient = tuple[Tensor, ...]
-"""One or two tensors, of which it is the sum."""
+"""The sum of one or two tensors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """How a pass computes.
-
-    Arguments:
-        plan: What.
-        dtype: Of maps and activations.
-        side: For what nothing waits for.
-        update: Running statistics.
-    """
+    """A plan, the dtype of activations, the second stream, and whether to update statistics."""
 
     plan: Plan
     dtype: torch.dtype
@@ -40,7 +33,7 @@ class Settings:
 
 @dataclass(eq=False)
 class UnitRecord:
-    """What a unit leaves for its backward pass: its input, and its branch or its output."""
+    """What the backward pass of a unit needs: its input, and its branch or its output."""
 
     unit: Unit
     inputs: Tensor
@@ -50,7 +43,7 @@ class UnitRecord:
 
 @dataclass(eq=False)
 class BlockRecord:
-    """What a block leaves."""
+    """What the backward pass of a block needs."""
 
     units: list[UnitRecord]
     shortcut: UnitRecord | None
@@ -58,7 +51,7 @@ class BlockRecord:
 
 @dataclass(eq=False)
 class PoolRecord:
-    """What a pool leaves."""
+    """What the backward pass of a pool needs."""
 
     pool: nn.MaxPool2d
     inputs: Tensor
@@ -67,7 +60,7 @@ class PoolRecord:
 
 @dataclass(eq=False)
 class Tape:
-    """What the forward pass leaves, in its order."""
+    """The records of the forward pass, in its order."""
 
     casts: Casts
     trunk: list[UnitRecord | BlockRecord | PoolRecord] = field(default_factory=list)
@@ -75,7 +68,7 @@ class Tape:
 
 
 class Pass(torch.autograd.Function):
-    """Settings, images and the plan's parameters to features and, with a head, embeddings."""
+    """Settings, images and parameters to features and, with a head, embeddings."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -109,7 +102,7 @@ class Pass(torch.autograd.Function):
 def _forward(settings: Settings, images: Tensor) -> tuple[Tape, tuple[Tensor, ...]]:
     settings.side.start()
     tape = Tape(Casts(settings.plan, settings.dtype, settings.side))
-    # The second where a view only looks as if its channels were last.
+    # Twice: some views have the strides of channels_last but not its memory.
     a = images.to(settings.dtype, memory_format=torch.channels_last)
     a = a.contiguous(memory_format=torch.channels_last)
     for part in settings.plan.trunk:
@@ -121,7 +114,7 @@ def _forward(settings: Settings, images: Tensor) -> tuple[Tape, tuple[Tensor, ..
             record, a = _unit(part, a, tape.casts, settings)
         tape.trunk.append(record)
     a = a.mean((2, 3))
-    # An output must not be on the tape that its own node holds: neither would ever be freed.
+    # An output on the tape of its own node would be a reference cycle.
     features, a = a, a.detach()
     for unit in settings.plan.head:
         unit_record, a = _unit(unit, a, tape.casts, settings)
@@ -146,7 +139,7 @@ def _block(block: Block, a: Tensor, casts: Casts, settings: Settings) -> tuple[A
     if block.shortcut is not None:
         norm = block.shortcut.norm
         assert norm is not None
-        # A late cast must be waited for by the chain, which the fork then follows.
+        # The main stream must wait for a late cast before the second stream forks from it.
         casts.of(block.shortcut.map.weight)
         with settings.side.beside(inputs):
             added = measured(mapped(block.shortcut.map, inputs, casts), norm, branches=2)
@@ -173,14 +166,14 @@ def _pooled(pool: nn.MaxPool2d, a: Tensor) -> tuple[Any, Tensor]:
 
 
 class _Back:
-    """The backward pass: the chain of input gradients, with weight gradients beside it."""
+    """The backward pass: input gradients, with weight gradients on the second stream."""
 
     def __init__(self, settings: Settings, casts: Casts) -> None:
         self.side, self.casts = settings.side, casts
         self.collected = Collected()
 
     def map(self, record: UnitRecord, gradient: Tensor, wanted: bool = True) -> Tensor | None:
-        """The gradient of a map's input, if it is wanted; that of its weight goes beside."""
+        """The gradient of a map's input, if wanted; that of its weight on the second stream."""
         module, inputs = record.unit.map, record.inputs
         with self.side.beside(gradient, inputs):
             found = to_weight(module, gradient, inputs, self.casts)
@@ -268,7 +261,7 @@ def _backward(settings: Settings, tape: Tape, gradients: tuple[Tensor | None, ..
             arriving = back.unit(record, arriving, pooled, wanted=bool(tape.trunk))
         pooled = False
         if len(tape.trunk) < 2:
-            # All but the last gradient while that is computed, which nothing else can hide.
+            # Convert all but the last gradient while that one is computed.
             with settings.side.beside():
                 back.collected.convert()
     settings.side.join()

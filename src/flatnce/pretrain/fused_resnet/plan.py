@@ -1,4 +1,4 @@
-"""What an encoder computes, as units and blocks that the fused pass knows, or None."""
+"""The plan of an encoder: the units and blocks that the fused pass computes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from flatnce.pretrain.models.backbones import SmallNet
 from flatnce.pretrain.models.encoder import Encoder
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Where a module keeps what else is to happen when it is called."""
+"""The attributes in which a module keeps its hooks."""
 
 SETTINGS = (
     "padding",
@@ -23,18 +23,12 @@ SETTINGS = (
     "return_indices",
     "output_size",
 )
-"""What :func:`plan_of` asks of a module, and the pass does not ask again."""
+"""Attributes of modules that :func:`plan_of` checks and the pass does not check again."""
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A linear map, then perhaps batch norm, then perhaps a ReLU; a norm has a ReLU or is added.
-
-    Arguments:
-        map: Convolution or matrix.
-        norm: After it.
-        relu: At the end.
-    """
+    """A convolution or matrix, then an optional batch norm, then an optional ReLU."""
 
     map: nn.Conv2d | nn.Linear
     norm: nn.BatchNorm1d | nn.BatchNorm2d | None
@@ -43,12 +37,7 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Units in a row, with the block's input added before the last ReLU.
-
-    Arguments:
-        units: In their order.
-        shortcut: What the input passes on its way; None adds it as it is.
-    """
+    """Units in sequence; the input, through the shortcut, is added before the last ReLU."""
 
     units: tuple[Unit, ...]
     shortcut: Unit | None
@@ -56,12 +45,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """An encoder's trunk, the mean over the image, and its head.
-
-    Arguments:
-        trunk: Units, pools and blocks in their order.
-        head: Units in their order.
-    """
+    """An encoder: its trunk, then the mean over the image, then its head."""
 
     trunk: tuple[Unit | Block | nn.MaxPool2d, ...]
     head: tuple[Unit, ...]
@@ -93,11 +77,11 @@ class Plan:
 
 
 class _Unknown(Exception):
-    """Something that the fused pass does not compute."""
+    """The encoder contains something that the fused pass does not compute."""
 
 
 def plan_of(encoder: nn.Module) -> Plan | None:
-    """The encoder's plan, or None if it holds anything that is not known exactly."""
+    """The plan of an encoder, or None if it contains anything unknown."""
     try:
         _require(type(encoder) is Encoder)
         assert isinstance(encoder, Encoder)
@@ -114,7 +98,7 @@ def plan_of(encoder: nn.Module) -> Plan | None:
 
 
 def contents_of(encoder: nn.Module) -> list[object]:
-    """What a plan rests on: as long as these are the same objects, the plan holds."""
+    """The objects that a plan depends on; it is valid as long as they are the same objects."""
     found: list[object] = []
     for module in encoder.modules():
         own = vars(module)
@@ -173,7 +157,7 @@ def _head(head: nn.Module) -> Iterator[Unit]:
 
 
 def _row(parts: nn.Sequential) -> Iterator[Unit]:
-    """Units out of maps, norms and ReLUs in a row."""
+    """Units from a sequence of maps, norms and ReLUs."""
     left = list(parts)
     while left:
         map = left.pop(0)
@@ -201,7 +185,7 @@ def _unit(map: object, norm: object, relu: object) -> Unit:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether something else wants to happen when the module is called."""
+    """Whether the module has hooks or a forward of its own."""
     own = vars(module)
     return "forward" in own or any(map(own.get, HOOKS))
 

@@ -1,4 +1,4 @@
-"""Work beside the chain: what nothing waits for soon goes to a second CUDA stream."""
+"""A second CUDA stream for work that nothing waits for soon."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,24 +8,23 @@ from typing import Any
 import torch
 
 MOST = 16
-"""Pieces of work that may be under way beside the chain before it waits for half of them.
+"""Pieces of work on the second stream before the main stream waits for half of them.
 
-Each wait is a dependency that the chain pays for; what is under way holds memory.
+Each wait costs the main stream time; each piece of work holds memory.
 """
 
 
 class SideTrack:
-    """A second stream that forks from the current one and joins it again; nothing on the CPU.
+    """A second stream that forks from the main (current) stream and joins it again.
 
-    Events alone order the two, so both may be recorded in a CUDA graph. Everything begun beside
-    the chain starts after what the chain was given before.
+    Only events order the two, so both can be captured in a CUDA graph. Work on the second stream
+    starts after everything that the main stream was given before. On a CPU there is one stream.
 
-    Limits:
-        The allocator gives memory of the chain's stream back to the chain without asking the other
-        stream. What is read beside it is therefore kept here until the chain has waited.
+    The allocator reuses memory of the main stream without regard to the second one. Tensors that
+    the second stream reads are therefore kept here until the main stream has waited.
 
     Arguments:
-        device: Where the work runs.
+        device: The device.
         enabled: Use the second stream if the device has one.
     """
 
@@ -36,13 +35,13 @@ class SideTrack:
         self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Make the device the current one: Triton launches on that, whatever it is given."""
+        """Make the device the current one, on which Triton launches."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def start(self) -> None:
-        """Begin a pass: wait for what one that failed left, and let go of what it reads.
+        """Begin a pass: wait for work that a failed pass left, and release its tensors.
 
-        A recording can wait for nothing that began before it, and takes memory of its own.
+        A graph capture cannot wait for earlier work, and has its own memory.
         """
         if self._under_way and self.stream is not None:
             if not torch.cuda.is_current_stream_capturing():
@@ -51,7 +50,7 @@ class SideTrack:
 
     @contextmanager
     def beside(self, *read: Any) -> Iterator[None]:
-        """Do what stands inside on the second stream."""
+        """Run the body on the second stream; it reads the tensors ``read``."""
         if self.stream is None:
             yield
             return
@@ -65,12 +64,12 @@ class SideTrack:
             self._wait_for(MOST // 2)
 
     def join(self) -> None:
-        """Let the chain wait for everything beside it."""
+        """Let the main stream wait for everything on the second one."""
         if self._under_way:
             self._wait_for(len(self._under_way))
 
     def _wait_for(self, count: int) -> None:
-        """Let the chain wait for the first pieces: for the last of them, as streams keep order."""
+        """Let the main stream wait for the first pieces, of which the last ends last."""
         assert self.stream is not None
         done, _ = self._under_way[count - 1]
         torch.cuda.current_stream(self.device).wait_event(done)

@@ -1,10 +1,20 @@
-"""What is trained: backbones, projection heads, the encoder of both, and its momentum copy."""
+"""Backbones, projection heads, the encoder that joins both, and its momentum copy."""
 
-from flatnce.pretrain.models.backbones import RESNETS, SMALL_IMAGE, STEMS, SmallNet, backbone
+from flatnce.pretrain.models.backbones import (
+    BACKBONES,
+    RESNETS,
+    SMALL_IMAGE,
+    STEMS,
+    Backbone,
+    SmallNet,
+    backbone,
+)
 from flatnce.pretrain.models.batch_norm import GatheredBatchNorm, sync_batch_norm
 from flatnce.pretrain.models.encoder import Encoder, MomentumEncoder, head
 
 __all__ = [
+    "BACKBONES",
+    "Backbone",
     "RESNETS",
     "SMALL_IMAGE",
     "STEMS",

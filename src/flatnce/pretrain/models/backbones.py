@@ -1,26 +1,24 @@
-"""Backbones: images to features. ResNets with either stem, a tiny convnet, anything of timm's.
+"""Backbones, which map images to features: ResNets with either stem, a small net, timm's models.
 
-A backbone is a plain module without its classifier whose attribute ``width`` says how wide its
-features are. The ResNets are torchvision's and keep its parameter names, so that exported weights
-load elsewhere.
+A backbone is a module without its classifier whose attribute ``width`` is the width of its
+features. The ResNets are torchvision's and keep its parameter names, so that exported weights load
+elsewhere. To add a backbone, write its entry in ``BACKBONES`` and the function that builds it.
 """
 
 import difflib
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-__all__ = ["SmallNet"]
-
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-"""Built from torchvision, with either stem; every other name but ``small`` is timm's."""
+from flatnce.extras import needed
 
 STEMS = ("auto", "small", "standard")
 
 SMALL_IMAGE = 64
-"""Up to this many pixels a side, ``stem="auto"`` takes the small-image stem."""
+"""Up to this many pixels per side, ``stem="auto"`` takes the small-image stem."""
 
 
 def backbone(
@@ -31,16 +29,14 @@ def backbone(
     channels: int = 3,
     pretrained: bool = False,
 ) -> nn.Module:
-    """Images (b, c, h, w) to features (b, width), without a classifier; see ``.width``.
+    """A network from images (b, c, h, w) to features (b, width), without a classifier.
 
     The standard stem of a ResNet (7x7, stride 2, then a max-pool) shrinks an image four times
     before the first block and leaves 8x8 of a 32x32 image. The small-image stem is a 3x3
     convolution of stride 1 without the pool. ``auto`` takes the small one for images of at most
-    64 pixels a side, and needs ``size`` to know. Backbones of timm keep the stem they have: at 32
-    pixels prefer one of ``RESNETS``. Every backbone may be brought to ``channels_last``.
-
-    Relations:
-        Those of timm whose input size is fixed (vision transformers) are built for ``size``.
+    64 pixels per side, and needs ``size``. Backbones of timm keep their stem: at 32 pixels prefer
+    one of ``RESNETS``. Those of timm whose input size is fixed (vision transformers) are built
+    for ``size``.
 
     References:
         He et al., 2016, "Deep Residual Learning for Image Recognition",
@@ -48,10 +44,10 @@ def backbone(
         Appendix B.9, https://arxiv.org/abs/2002.05709
 
     Arguments:
-        name: One of ``RESNETS``, ``small`` (:class:`SmallNet`), or a name that timm knows.
+        name: A name of ``BACKBONES``, or a name that timm knows.
         stem: ``small``, ``standard``, or ``auto``: by ``size``.
-        size: Pixels a side of the images it will see.
-        channels: Colours of an image: 3, or 1 for grey.
+        size: Pixels per side of the images.
+        channels: Channels of an image: 3, or 1 for grey.
         pretrained: Start from the library's published weights (downloaded once). A stem that
             these weights do not fit, by kind or by channels, starts fresh.
 
@@ -61,31 +57,36 @@ def backbone(
         >>> net(torch.zeros(2, 1, 8, 8)).shape, net.width
         (torch.Size([2, 128]), 128)
     """
-    _check(stem, size, channels)
-    if name == "small":
-        if pretrained or stem == "standard":
-            raise ValueError(
-                f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
-                f"pretrained={pretrained} were asked for; leave both out, or take resnet18"
-            )
-        return SmallNet(channels)
-    if name in RESNETS:
-        return _resnet(name, _chosen_stem(name, stem, size), channels, pretrained)
-    return _timm_backbone(name, stem, size, channels, pretrained)
+    if stem not in STEMS:
+        raise ValueError(f"stem={stem!r} is unknown; take one of {', '.join(STEMS)}")
+    for label, value in (("size", size), ("channels", channels)):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not (whole or (label == "size" and value is None)):
+            raise ValueError(f"{label}={value!r} must be a whole number of at least 1")
+    entry = BACKBONES.get(name)
+    if entry is None:
+        return _timm_backbone(name, stem, size, channels, pretrained)
+    if entry.stems:
+        stem = _chosen_stem(name, stem, size)
+    elif stem == "standard" or (pretrained and not entry.published):
+        raise ValueError(
+            f"backbone {name!r} has one stem and no published weights, but stem={stem!r} and "
+            f"pretrained={pretrained} were given; leave both out, or take resnet18"
+        )
+    return entry.build(stem, channels, pretrained)
 
 
 class SmallNet(nn.Module):
     """Three 3x3 convolutions with batch norm, 32-64-128 wide, and the mean over the image.
 
-    93 thousand parameters: it learns 8x8 digits on a CPU in seconds, and takes any image size.
+    It has 93 thousand parameters, learns 8x8 digits on a CPU in seconds, and takes any image size.
 
     Arguments:
-        channels: Colours of an image.
+        channels: Channels of an image.
         width: Width of the features; the layers before have a quarter and a half of it.
     """
 
     def __init__(self, channels: int = 3, width: int = 128) -> None:
-        """Build the layers."""
         super().__init__()
         self.width = width
         widths = (channels, width // 4, width // 2, width)
@@ -100,20 +101,10 @@ class SmallNet(nn.Module):
         return self.layers(images).mean(dim=(2, 3))
 
 
-def _check(stem: str, size: int | None, channels: int) -> None:
-    if stem not in STEMS:
-        raise ValueError(f"stem={stem!r} is unknown; take one of {', '.join(STEMS)}")
-    for label, value in (("size", size), ("channels", channels)):
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not (whole or (label == "size" and value is None)):
-            raise ValueError(f"{label}={value!r} must be a whole number of at least 1")
-
-
 def _chosen_stem(name: str, stem: str, size: int | None) -> str:
     if stem != "auto":
         return stem
     if size is None:
-        # The wrong stem costs far more than an error does: never guess.
         raise ValueError(
             f"stem='auto' chooses the stem of {name} by the image size, which is not given; pass "
             f"size= (up to {SMALL_IMAGE} pixels: small), or stem='small' or stem='standard'"
@@ -122,7 +113,7 @@ def _chosen_stem(name: str, stem: str, size: int | None) -> str:
 
 
 def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
-    models = _library("torchvision.models")
+    models = needed("torchvision.models", f"the backbone {name}")
     try:
         network = models.get_model(name, weights="DEFAULT" if pretrained else None)
     except OSError as error:
@@ -138,7 +129,7 @@ def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
 
 
 def _first_convolution(channels: int, size: int, stride: int) -> nn.Conv2d:
-    """The convolution of a ResNet's stem, drawn as the others are (He et al., 2015, fan-out)."""
+    """The first convolution of a ResNet, initialised like the others (He et al., fan-out)."""
     convolution = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return convolution
@@ -147,7 +138,7 @@ def _first_convolution(channels: int, size: int, stride: int) -> nn.Conv2d:
 def _timm_backbone(
     name: str, stem: str, size: int | None, channels: int, pretrained: bool
 ) -> nn.Module:
-    timm = _library("timm", asked_for=name)
+    timm = needed("timm", f"the backbone {name!r}")
     if not timm.is_model(name):
         raise ValueError(_unknown(name, timm.list_models()))
     if stem == "small":
@@ -168,28 +159,15 @@ def _timm_backbone(
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         asked = f"size={size}, channels={channels}, pretrained={pretrained}"
         raise ValueError(f"timm cannot build {name} with {asked}: {error}") from error
-    # Some keep a hidden layer of the classifier; then that is what comes out.
+    # Some keep a hidden layer of the classifier, which is then the output.
     network.width = int(getattr(network, "head_hidden_size", None) or network.num_features)
     return network
 
 
-def _library(module: str, asked_for: str | None = None) -> ModuleType:
-    """Import what only training needs, when it is needed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        whose = "ResNets" if asked_for is None else f"{asked_for!r} and other backbones"
-        raise ImportError(
-            f"{whose} come from {package}, which is not installed: pip install 'flatnce[train]'",
-            name=package,
-        ) from error
-
-
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, [*dict.fromkeys((*RESNETS, "small", *known))], n=3)
+    near = difflib.get_close_matches(name, [*dict.fromkeys((*BACKBONES, *known))], n=3)
     meant = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() lists timm's"
-    return f"name={name!r} is none of {', '.join(RESNETS)}, small or timm's backbones; {meant}"
+    return f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {meant}"
 
 
 def _no_weights(name: str, error: OSError) -> str:
@@ -197,3 +175,51 @@ def _no_weights(name: str, error: OSError) -> str:
         f"the published weights of {name} could not be fetched ({error}); connect once, or pass "
         "pretrained=False"
     )
+
+
+def _small_net(stem: str, channels: int, pretrained: bool) -> nn.Module:
+    return SmallNet(channels)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The entry of a backbone.
+
+    Arguments:
+        name: The name that users type.
+        title: A line about it.
+        width: Width of its features.
+        build: Builds it from stem, channels and pretrained.
+        stems: The stems to choose from; empty if it has one of its own.
+        published: Whether there are published weights.
+    """
+
+    name: str
+    title: str
+    width: int
+    build: Callable[[str, int, bool], nn.Module]
+    stems: tuple[str, ...] = ()
+    published: bool = False
+
+
+def _resnet_entry(depth: int, width: int) -> Backbone:
+    name = f"resnet{depth}"
+    title = f"ResNet-{depth} of torchvision"
+    return Backbone(name, title, width, partial(_resnet, name), STEMS[1:], published=True)
+
+
+BACKBONES = {
+    entry.name: entry
+    for entry in (
+        _resnet_entry(18, 512),
+        _resnet_entry(34, 512),
+        _resnet_entry(50, 2048),
+        _resnet_entry(101, 2048),
+        _resnet_entry(152, 2048),
+        Backbone("small", "three convolutions, for small images on a CPU", 128, _small_net),
+    )
+}
+"""Every backbone by its name; other names are timm's."""
+
+RESNETS = tuple(name for name, entry in BACKBONES.items() if entry.stems)
+"""The backbones with a choice of stem."""

@@ -1,4 +1,4 @@
-"""Batch norm over the batch of all processes: torch's on accelerators, ours on the CPU."""
+"""Batch norm over the batch of all processes: torch's on accelerators, another on the CPU."""
 
 from importlib import import_module
 
@@ -15,9 +15,9 @@ _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class GatheredBatchNorm(_BatchNorm):
     """Batch norm whose statistics are those of every process's rows, on any device.
 
-    torch's SyncBatchNorm refuses the CPU, where a run on several processes would otherwise
-    compute another function than on one. Parameters and buffers have batch norm's names, so state
-    dicts fit both ways. Alone, or in evaluation mode, it is plain batch norm.
+    torch's SyncBatchNorm does not run on the CPU. Parameters and buffers have the names of batch
+    norm, so state dicts fit both ways. With one process, or in evaluation mode, it is plain batch
+    norm.
     """
 
     def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
@@ -63,7 +63,7 @@ class GatheredBatchNorm(_BatchNorm):
 
 
 class GatheredBatchNormAct(GatheredBatchNorm):
-    """The same with timm's dropping and activation after it, which it keeps in its norms."""
+    """A gathered batch norm with the dropout and activation that timm keeps in its norms."""
 
     drop: nn.Module
     act: nn.Module
@@ -75,11 +75,11 @@ class GatheredBatchNormAct(GatheredBatchNorm):
 
 
 def sync_batch_norm(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """The module with every batch norm made to see the batch of all processes; changed in place.
+    """Make every batch norm of a module use the batch of all processes, in place.
 
     Arguments:
         module: Any module; norms of timm keep their activations.
-        device: Where it will compute: torch's SyncBatchNorm elsewhere than on the CPU.
+        device: The device; torch's SyncBatchNorm is used on all but the CPU.
     """
     for part in module.modules():
         if isinstance(part, _BatchNorm) and not (type(part) in _PLAIN or _has_activation(part)):
@@ -110,7 +110,7 @@ def _all_gathered(module: nn.Module) -> nn.Module:
 
 
 def _gathered(norm: _BatchNorm) -> GatheredBatchNorm:
-    """The same norm with the same tensors, gathering."""
+    """A gathered batch norm with the same tensors."""
     kind = GatheredBatchNormAct if _has_activation(norm) else GatheredBatchNorm
     twin = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
     for name in ("drop", "act") if kind is GatheredBatchNormAct else ():

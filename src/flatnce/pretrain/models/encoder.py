@@ -1,4 +1,4 @@
-"""An encoder: a backbone and a projection head, which return features and embeddings."""
+"""The encoder (backbone and projection head), the head, and the momentum encoder of MoCo."""
 
 import copy
 from itertools import pairwise
@@ -11,11 +11,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.core.control import Schedule
 
-__all__ = ["Encoder"]
-
 
 class Encoder(nn.Module):
-    """Images to (features h, embeddings z): z is trained on, h is what is kept.
+    """Maps images to (features h, embeddings z); the loss takes z, h is kept after training.
 
     Arguments:
         backbone: Images to features, with an attribute ``width``; see :func:`backbone`.
@@ -31,7 +29,6 @@ class Encoder(nn.Module):
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
-        """Check that both say how wide they are, and that they fit."""
         super().__init__()
         self.width = _width("backbone", backbone)
         self.embedding_width = _width("head", head)
@@ -62,8 +59,8 @@ def _width(role: str, module: nn.Module) -> int:
     width = getattr(module, "width", None)
     if not isinstance(width, int):
         raise ValueError(
-            f"{role}={type(module).__name__} does not say how wide its output is; build it with "
-            f"flatnce.pretrain.models.{role}, or set {role}.width"
+            f"{role}={type(module).__name__} has no attribute width, the width of its output; build "
+            f"it with flatnce.pretrain.models.{role}, or set {role}.width"
         )
     return width
 
@@ -71,11 +68,11 @@ def _width(role: str, module: nn.Module) -> int:
 def head(
     width: int, *, layers: int = 2, hidden: int | None = None, out: int = 128, norm: bool = True
 ) -> nn.Sequential:
-    """A perceptron from features (b, width) to embeddings (b, out); see its ``.width``.
+    """A multilayer perceptron from features (b, width) to embeddings (b, out).
 
-    ``layers`` linear maps with a ReLU between them; batch norm, where asked for, stands before
-    each ReLU and replaces that layer's bias. The last map has a bias and no norm. No layers make
-    the identity, whose embeddings are the features: ``hidden`` and ``out`` then count for nothing.
+    ``layers`` linear maps with a ReLU between them. Batch norm, if ``norm``, comes before each
+    ReLU and replaces the bias of that layer. The last map has a bias and no norm. Zero layers are
+    the identity: embeddings are the features, and ``hidden`` and ``out`` are not used.
 
     References:
         Chen et al., 2020, SimCLR, Sec. 4.2 (two layers, 128 out),
@@ -85,7 +82,7 @@ def head(
     Arguments:
         width: Width of the features.
         layers: Number of linear maps.
-        hidden: Width between them; as wide as the features unless given.
+        hidden: Width of the hidden layers; by default the width of the features.
         out: Width of an embedding.
         norm: Batch norm after every map but the last.
 
@@ -123,25 +120,23 @@ class MomentumEncoder(nn.Module):
 
     .. math:: \theta' \leftarrow m\,\theta' + (1 - m)\,\theta
 
-    Parameters and running statistics are averaged alike, counts are copied, all in a few
-    multi-tensor operations that never read the device. The copy has no gradients.
+    Parameters and running statistics are averaged, counts are copied, all in a few multi-tensor
+    operations that never read the device. The copy has no gradients.
 
-    In training mode its batch norms normalise by the statistics of the batch, as MoCo's do; in
-    evaluation mode by the running ones. In neither do its own passes change these: only
-    :meth:`update` does, so they are the moving average of the encoder's and of nothing else. Like
-    every module it follows the ``train()`` and ``eval()`` of what it is part of. Keys are not
-    shuffled between devices (MoCo, Sec. 3.3): with batch statistics convert the batch norms to
-    SyncBatchNorm, or keep the copy in evaluation mode.
+    In training mode its batch norms use the statistics of the batch, as MoCo's do; in evaluation
+    mode the running ones. Its forward passes never change the running statistics; only
+    :meth:`update` does. Keys are not shuffled between devices (MoCo, Sec. 3.3): with batch
+    statistics convert the batch norms to SyncBatchNorm, or keep the copy in evaluation mode.
 
-    The copy is part of the state dict, and so is the number of updates, which a schedule counts
-    from: a resumed run goes on exactly. The encoder itself is referred to, not owned.
+    The copy and the number of updates, which a schedule uses, are part of the state dict. The
+    followed encoder is not.
 
     References:
         He et al., 2020, MoCo, Eq. 2, https://arxiv.org/abs/1911.05722; a momentum that rises to 1
         along a cosine as in Grill et al., 2020, BYOL, Sec. 3.2, https://arxiv.org/abs/2006.07733
 
     Arguments:
-        encoder: What is followed; it must keep its layers.
+        encoder: The encoder to follow; it must keep its layers.
         momentum: A number in [0, 1], or a schedule of the number of updates, for example
             ``Cosine(0.99, 1.0, steps)`` of :mod:`flatnce.core.control`.
 
@@ -159,7 +154,6 @@ class MomentumEncoder(nn.Module):
     updates: Int[Tensor, ""]
 
     def __init__(self, encoder: nn.Module, momentum: float | Schedule = 0.99) -> None:
-        """Copy the encoder as it is."""
         super().__init__()
         if not isinstance(momentum, Schedule) and not 0 <= momentum <= 1:
             raise ValueError(
@@ -171,25 +165,25 @@ class MomentumEncoder(nn.Module):
         self.encoder.zero_grad()  # the copy may have come with gradients
         for part in self.encoder.modules():
             if isinstance(part, _NormBase):
-                part.momentum = 0.0  # batch statistics may normalise, but not be remembered
+                part.momentum = 0.0  # batch statistics normalise but are not recorded
         tensors = [*encoder.parameters(), *encoder.buffers()]
         place = tensors[0].device if tensors else None
         self.register_buffer("updates", torch.zeros((), dtype=torch.long, device=place))
-        # In a tuple: a module's attribute would be registered, and saved a second time.
+        # In a tuple, so that it is not registered as a submodule and saved a second time.
         self._followed = (encoder,)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Any:
-        """What the copy says, without a gradient."""
+        """The output of the copy, without a gradient."""
         return self.encoder(x)
 
     @torch.no_grad()
     def update(self, step: int | Tensor | None = None) -> None:
-        """Follow the encoder by one step; call it after the optimizer's.
+        """Follow the encoder by one step; call it after the optimizer's step.
 
         Arguments:
-            step: Where a schedule stands. Counted here unless given; inside a CUDA graph leave it
-                out or pass a tensor, as a number would be frozen.
+            step: The step of a schedule; counted here unless given. Inside a CUDA graph leave it
+                out or pass a tensor.
         """
         mine, theirs = _tensors(self.encoder), _tensors(self._followed[0])
         if [t.shape for t in mine] != [t.shape for t in theirs]:
@@ -225,5 +219,5 @@ class MomentumEncoder(nn.Module):
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters and buffers, in the module's order."""
+    """Parameters and buffers."""
     return [*module.parameters(), *module.buffers()]

@@ -123,7 +123,7 @@ def _render(
     channels_last: bool,
 ) -> Tensor:
     """Launch the kernel. The arguments of an operator must be flat."""
-    from flatnce.pretrain.data.augmentation.kernel import views_kernel
+    from flatnce.pretrain.data.augmentation.kernels import views_kernel
 
     amounts = (amount, grayscale, blur, sigma, solarize, cutout, noise, mean, std)
     settings = Settings(size, seed, crop, flip, jitter, *amounts)
