@@ -214,9 +214,9 @@ def test_bad_arguments_are_named(name, options, message):
 )
 def test_a_missing_library_says_what_to_install(monkeypatch, name, library):
     def without(module: str):
-        raise ImportError(f"No module named {module!r}")
+        raise ModuleNotFoundError(name=module)
 
-    monkeypatch.setattr("flatnce.pretrain.models.backbones.import_module", without)
+    monkeypatch.setattr("flatnce.extras.import_module", without)
     with pytest.raises(ImportError, match=rf"{library}.*pip install 'flatnce\[train\]'"):
         backbone(name, stem="standard")
 

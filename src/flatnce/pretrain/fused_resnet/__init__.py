@@ -119,14 +119,10 @@ def fuse_resnet(encoder: nn.Module, *, overlap: bool = True) -> FusedResNet | No
         >>> fuse_resnet(nn.Linear(2, 2)) is None
         True
     """
-    if plan_of(encoder) is None or not _has_triton():
+    if plan_of(encoder) is None or find_spec("triton") is None:
         return None
     assert isinstance(encoder, Encoder)
     return FusedResNet(encoder, overlap)
-
-
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _interpreted() -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass, replac
 from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.data.catalog import CATALOG, is_path
+from flatnce.pretrain.data.catalog import CATALOG, Entry, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
 __all__ = ["LossConfig", "PRESETS", "TrainConfig", "preset"]
@@ -353,23 +353,8 @@ _SECTION_OF: dict[str, str] = {
 }
 
 
-_DIGITS = TrainConfig().override(
-    data="digits",
-    backbone="small",
-    epochs=5,
-    batch_size=64,
-    # A mirrored or recoloured digit is another digit, or none.
-    # Weak: digits are alike already where they are small.
-    crop_least=0.85,
-    flip=0.0,
-    jitter=0.0,
-    grayscale=0.0,
-    noise=0.15,
-    rate=0.4,
-    weight_decay=1e-4,
-    pool=1_000,
-)
-_CIFAR = TrainConfig().override(
+# For sets of small images, which are held in memory; catalog.toml says what each set changes.
+_SMALL_IMAGES = TrainConfig().override(
     data="cifar10",
     backbone="resnet18",
     epochs=100,
@@ -408,28 +393,23 @@ _FOLDER = TrainConfig().override(
     warmup_epochs=1.0,
 )
 
+
+def _preset_of(entry: Entry) -> tuple[str, TrainConfig]:
+    settings = dict(entry.preset)
+    return settings.pop("about"), _SMALL_IMAGES.override(data=entry.name, **settings)
+
+
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
-    "digits": ("8x8 digits, a small net, five epochs: seconds on a CPU", _DIGITS),
-    "cifar10": ("ResNet-18, batch 256, 100 epochs", _CIFAR),
-    "cifar100": ("as cifar10", _CIFAR.override(data="cifar100")),
-    "fashion-mnist": (
-        "as cifar10, without colour",
-        _CIFAR.override(data="fashion-mnist", jitter=0.0, grayscale=0.0),
-    ),
-    "stl10": (
-        "as cifar10, on the unlabelled images of 96 pixels",
-        _CIFAR.override(data="stl10", split="unlabeled", stem="standard"),
-    ),
-    "tiny-imagenet": ("as cifar10, 64 pixels", _CIFAR.override(data="tiny-imagenet")),
+    **{name: _preset_of(entry) for name, entry in CATALOG.items() if entry.preset},
     "folder": ("ResNet-18, batch 32, 128 pixels: for a folder of images, ./photos", _FOLDER),
     "imagenet": ("ResNet-50, LARS, batch 512, 224 pixels: the paper's", _IMAGENET),
     "small-batch": (
         "cifar10 at batch 32 with the temperature held by ESS",
-        _CIFAR.override(batch_size=32, ess=0.3, temperature=0.2, scaling="sqrt"),
+        _SMALL_IMAGES.override(batch_size=32, ess=0.3, temperature=0.2, scaling="sqrt"),
     ),
     "moco": (
         "cifar10 with a momentum encoder and a queue of 4,096 keys",
-        _CIFAR.override(queue=4096, momentum_encoder=0.99),
+        _SMALL_IMAGES.override(queue=4096, momentum_encoder=0.99),
     ),
 }
 """What each preset is for, and its config."""

@@ -15,14 +15,14 @@ ARRIVALS = ["one", "two", "pooled"]
 
 
 @pytest.fixture(params=["one kernel", "two kernels"])
-def norm(request, monkeypatch):
+def fused_norm(request, monkeypatch):
     """The module, with sizes such that few rows make several tiles and ranges."""
-    from flatnce.pretrain.fused_resnet import norm
+    from flatnce.pretrain.fused_resnet import norm as fused_norm
 
     if request.param == "two kernels":
-        monkeypatch.setattr(norm, "WHOLE", 0)
-        monkeypatch.setattr(norm, "SMALL", norm.Sizes(512, 256, 6, 4))
-    return norm
+        monkeypatch.setattr(fused_norm, "WHOLE", 0)
+        monkeypatch.setattr(fused_norm, "SMALL", fused_norm.Sizes(512, 256, 6, 4))
+    return fused_norm
 
 
 def defined(x, gamma, beta, eps):
@@ -55,7 +55,7 @@ def new_norm(c):
 @pytest.mark.parametrize(
     ("shape", "dtype"), [*[(shape, torch.float32) for shape in SHAPES], (SHAPES[0], torch.float16)]
 )
-def test_outputs_and_gradients_are_those_of_the_definition(norm, shape, way, arrival, dtype):
+def test_outputs_and_gradients_are_those_of_the_definition(fused_norm, shape, way, arrival, dtype):
     close = (
         {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
     )
@@ -70,10 +70,10 @@ def test_outputs_and_gradients_are_those_of_the_definition(norm, shape, way, arr
         defined(high[i], exact[i], exact[branches + i], norms[i].eps) for i in range(branches)
     ]
     total = sum(parts) + (added_high if way == "added" else 0)
-    measured = [norm.measured(low[i], norms[i], branches) for i in range(branches)]
+    measured = [fused_norm.measured(low[i], norms[i], branches) for i in range(branches)]
     extra = {"alone": None, "added": added, "both normalised": measured[-1]}[way]
     with torch.no_grad():
-        y = norm.normalised(measured[0], extra)
+        y = fused_norm.normalised(measured[0], extra)
     # The mask of the output as it was rounded, which half precision may close.
     truth = total * (y > 0)
     torch.testing.assert_close(y.double(), total.relu(), **close)
@@ -86,7 +86,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(norm, shape, way, arr
         truth.backward(spread.expand_as(truth))
     else:
         truth.backward(sum(high for _, high in arriving))
-    found = norm.differentiated(
+    found = fused_norm.differentiated(
         tuple(low for low, _ in arriving),
         measured[0],
         measured[1] if branches == 2 else None,
@@ -103,37 +103,39 @@ def test_outputs_and_gradients_are_those_of_the_definition(norm, shape, way, arr
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_running_statistics_are_those_of_torch(norm, shape):
+def test_running_statistics_are_those_of_torch(fused_norm, shape):
     ours = new_norm(shape[1])
     theirs = nn.BatchNorm2d(shape[1], momentum=0.3, eps=1e-4).to(DEVICE)
     theirs.load_state_dict(ours.state_dict())
     for _ in range(2):
         x = drawn(shape, torch.float32)[0]
-        norm.normalised(norm.measured(x, ours))
+        fused_norm.normalised(fused_norm.measured(x, ours))
         theirs(x)
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
-def test_nothing_is_remembered_when_not_asked(norm):
+def test_nothing_is_remembered_when_not_asked(fused_norm):
     norm = new_norm(7)
     before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
-    norm.normalised(norm.measured(drawn((4, 7, 2, 2), torch.float32)[0], norm), update=False)
+    fused_norm.normalised(
+        fused_norm.measured(drawn((4, 7, 2, 2), torch.float32)[0], norm), update=False
+    )
     assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())
 
 
-def test_a_large_mean_does_not_spoil_the_variance(norm):
+def test_a_large_mean_does_not_spoil_the_variance(fused_norm):
     x = drawn((40, 3, 4, 4), torch.float32)[0] + 3000.0
     norm = nn.BatchNorm2d(3, momentum=1.0).to(DEVICE)
-    norm.normalised(norm.measured(x, norm))
+    fused_norm.normalised(fused_norm.measured(x, norm))
     exact = x.double().var(dim=(0, 2, 3))
     torch.testing.assert_close(norm.running_var.double(), exact, rtol=5e-5, atol=0.0)
 
 
-def test_an_outlier_in_the_first_row_is_no_bad_origin(norm):
+def test_an_outlier_in_the_first_row_is_no_bad_origin(fused_norm):
     x = drawn((40, 3, 4, 4), torch.float32)[0]
     x[0, :, 0, 0] = 30.0
     norm = nn.BatchNorm2d(3, momentum=1.0).to(DEVICE)
-    norm.normalised(norm.measured(x, norm))
+    fused_norm.normalised(fused_norm.measured(x, norm))
     exact = x.double().var(dim=(0, 2, 3))
     torch.testing.assert_close(norm.running_var.double(), exact, rtol=5e-5, atol=0.0)
 
@@ -141,7 +143,7 @@ def test_an_outlier_in_the_first_row_is_no_bad_origin(norm):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("place", ["x", "added"])
-def test_what_is_not_finite_goes_where_it_goes_in_torch(norm, value, place):
+def test_what_is_not_finite_goes_where_it_goes_in_torch(fused_norm, value, place):
     norm, shape = new_norm(7), (6, 7, 3, 2)
     low = {name: drawn(shape, torch.float32)[0] for name in ("x", "added", "arriving")}
     low[place][4, 2, 1, 1] = value
@@ -150,9 +152,9 @@ def test_what_is_not_finite_goes_where_it_goes_in_torch(norm, value, place):
     theirs.load_state_dict(norm.state_dict())
     expected = (theirs(leaves[0]) + leaves[1]).relu()
     expected.backward(low["arriving"])
-    branch = norm.measured(low["x"], norm)
-    y = norm.normalised(branch, low["added"])
-    found = norm.differentiated((low["arriving"],), branch, None, y, behind=True)
+    branch = fused_norm.measured(low["x"], norm)
+    y = fused_norm.normalised(branch, low["added"])
+    found = fused_norm.differentiated((low["arriving"],), branch, None, y, behind=True)
     pairs = [(y, expected), (found.to_x[0], leaves[0].grad), (found.behind, leaves[1].grad)]
     pairs += [(norm.running_mean, theirs.running_mean), (norm.running_var, theirs.running_var)]
     for mine, truth in pairs:
@@ -162,13 +164,13 @@ def test_what_is_not_finite_goes_where_it_goes_in_torch(norm, value, place):
         torch.testing.assert_close(mine, truth.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-def test_a_norm_alone_lets_the_gradient_of_nan_pass(norm):
+def test_a_norm_alone_lets_the_gradient_of_nan_pass(fused_norm):
     norm, shape = new_norm(7), (6, 7, 3, 2)
     x, arriving = (drawn(shape, torch.float32)[0] for _ in range(2))
     x[4, 2, 1, 1] = torch.nan
-    branch = norm.measured(x, norm)
-    norm.normalised(branch)
-    found = norm.differentiated((arriving,), branch)
+    branch = fused_norm.measured(x, norm)
+    fused_norm.normalised(branch)
+    found = fused_norm.differentiated((arriving,), branch)
     torch.testing.assert_close(found.to_norm[0][1, 2], arriving[:, 2].sum())
     assert found.to_x[0].isnan().flatten(2).all(2).all(0).nonzero().tolist() == [[2]]
 
@@ -176,9 +178,9 @@ def test_a_norm_alone_lets_the_gradient_of_nan_pass(norm):
 @pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 5000, 524288])
 @pytest.mark.parametrize("blocks", [1, 2, 16, 300])
 def test_ranges_cover_every_row_once(rows, blocks):
-    from flatnce.pretrain.fused_resnet import norm
+    from flatnce.pretrain.fused_resnet import norm as fused_norm
 
-    chunk, parts = norm._ranges(rows, 128, blocks, 264, norm.PARTS)
+    chunk, parts = fused_norm._ranges(rows, 128, blocks, 264, fused_norm.PARTS)
     assert chunk % 128 == 0
     assert (parts - 1) * chunk < rows <= parts * chunk
-    assert parts <= norm.PARTS
+    assert parts <= fused_norm.PARTS
