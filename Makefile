@@ -22,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses
 define DOCS
 rm -rf docs/_build
 OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -T -W --keep-going $(DOCS_ARGS) -j $(WORKERS) -d docs/_build/doctrees -b html docs docs/_build/html
-$(BIN)/python tests/check_docs.py docs/_build/html
+$(BIN)/python tests/check_docs.py docs/_build/html $(DOCS_CHECK)
 endef
 
 .DEFAULT_GOAL := help
@@ -35,15 +35,18 @@ help:  ## print this list
 demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in about a minute: a table and a page (ARGS="--help")
 	$(BIN)/flatnce demo $(ARGS)
 
-test test-all: DOCS_ARGS := -t without-source
+# Executing the tutorials takes two minutes: test-all and docs do.
+test: DOCS_ARGS := -t without-source -D nb_execution_mode=off
+test: DOCS_CHECK := --tutorials-not-executed
+test-all: DOCS_ARGS := -t without-source
 test: $(VENV)/.installed-dev  ## unit tests, doctests, the core's tests against the bare wheel, and the documentation
 	$(PYTEST) $(ARGS)
 	$(BIN)/python tests/check_wheel.py
 	$(DOCS)
 
-test-all: $(VENV)/.installed-dev  ## also the slow tests, and the wheel in a wholly fresh environment
+test-all: $(VENV)/.installed-dev  ## also the slow tests, every core test against the bare wheel, and the tutorials
 	$(PYTEST) -m "" $(ARGS)
-	$(BIN)/python tests/check_wheel.py --fresh
+	$(BIN)/python tests/check_wheel.py --all
 	$(DOCS)
 
 check: $(VENV)/.installed-dev  ## ruff and mypy
