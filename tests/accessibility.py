@@ -93,9 +93,9 @@ PROBLEMS = r"""
     const ratio = contrast(colour, behind(element));
     if (ratio < (large ? 3 : 4.5)) complain(`text of contrast ${ratio.toFixed(2)}`, element);
   }
-  for (const mark of all(".line, .marker")) {
+  for (const mark of all(".line, .marker, [id*='-mark-'] > path, [id*='-mark-'] use")) {
     const style = getComputedStyle(mark);
-    const ratio = contrast(mark.matches(".line") ? style.stroke : style.fill, behind(mark));
+    const ratio = contrast(style.fill === "none" ? style.stroke : style.fill, behind(mark));
     if (ratio < 3) complain(`mark of contrast ${ratio.toFixed(2)}`, mark);
   }
   return [...new Set(found)].slice(0, 20);

@@ -1,8 +1,10 @@
 """Training runs written by hand, for what reads run directories."""
 
 import math
+from dataclasses import replace
 
 from flatnce.pretrain.runs.log import RunLog, add_evaluation
+from flatnce.report.page import Page, render_page
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 STEPS = 400
@@ -65,3 +67,9 @@ def write_pairs(folder, differences, spread=0.01):
         runs.append(write_run(folder / f"infonce-{seed}", "infonce", seed, base))
         runs.append(write_run(folder / f"flatnce-{seed}", "flatnce", seed, base + difference))
     return runs
+
+
+def html_without_charts(page: Page) -> str:
+    """The page as HTML, without the charts, which take most of the time."""
+    sections = [replace(section, figures=()) for section in page.sections]
+    return render_page(replace(page, sections=sections))

@@ -1,4 +1,4 @@
-"""The page of an estimate of mutual information, and its dot chart."""
+"""The page of an estimate of mutual information."""
 
 import re
 from dataclasses import replace
@@ -9,7 +9,6 @@ import pytest
 
 from estimates import StandIn
 from flatnce.mi.page.page import mi_page
-from flatnce.report.charts import Axis, Dot, Upright, dot_chart
 
 ENVIRONMENT = {
     "command": ["flatnce", "mi", "my data.csv", "--x", "emb_*"],
@@ -131,21 +130,3 @@ def test_the_ceiling_is_explained(tmp_path, saturated, text):
 )
 def test_the_p_value_is_explained(tmp_path, p, text):
     assert text in words_of(page_of(tmp_path, replace(StandIn(), p_value=p)))
-
-
-def test_dots_lie_in_order_and_intervals_around_them():
-    dots = [Dot("one", 1.0, 0.5, 0), Dot("two", 2.0, None, 1)]
-    svg = dot_chart(
-        "c", "t", "d", dots, Axis("nats", low=0.0), ["no", "yes"], [Upright("top", 3.0)]
-    )
-    tree = ElementTree.fromstring(svg)
-    (disc,) = [e for e in tree if e.tag == "circle" and float(e.get("cy")) > 40]
-    (square,) = [e for e in tree if e.tag == "rect" and float(e.get("y")) > 40]
-    assert float(disc.get("cx")) < float(square.get("x"))
-    assert float(disc.get("cy")) < float(square.get("y"))
-    assert len([e for e in tree if e.get("class") == "interval"]) == 1
-
-
-def test_a_dot_chart_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="no rows"):
-        dot_chart("c", "t", "d", [], Axis("nats"), ["no"])

@@ -8,6 +8,7 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.report.charts import (
     Axis,
     Bars,
+    Chart,
     Cloud,
     Fit,
     Line,
@@ -17,7 +18,7 @@ from flatnce.report.charts import (
     scatter_chart,
 )
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import OBJECTIVES, VARIABLES, in_unit, opened
+from flatnce.report.text import OBJECTIVES, VARIABLES, capitalised, in_unit
 
 __all__ = ["reproduce_page", "table_of"]
 
@@ -52,9 +53,9 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row["variables"]))
     measures = list(dict.fromkeys(name for row in rows for name in row["measures"]))
     printed = {name for row in rows for name, cell in row["measures"].items() if "paper" in cell}
-    header = [opened(VARIABLES.get(name, name.replace("_", " "))) for name in names]
+    header = [capitalised(VARIABLES.get(name, name.replace("_", " "))) for name in names]
     for name in measures:
-        shown = opened(name)
+        shown = capitalised(name)
         header += [shown, f"{shown}, the paper’s"] if name in printed else [shown]
     lines = []
     for row in rows:
@@ -72,8 +73,13 @@ def _page(results: Plain) -> Page:
     seeds = results["seeds"]
     prose = []
     if _trained(results):
-        prose.append(Paragraph(opened(f"{results['scale_shows']}."), f"Scale {results['scale']}"))
-    prose += [Paragraph(opened(text), opened(topic)) for topic, text in results["words"].items()]
+        prose.append(
+            Paragraph(capitalised(f"{results['scale_shows']}."), f"Scale {results['scale']}")
+        )
+    prose += [
+        Paragraph(capitalised(text), capitalised(topic))
+        for topic, text in results["words"].items()
+    ]
     failed = [run for run in results["runs"] if run["failure"]]
     prose += [Paragraph(f"{run['name']}: {run['failure']}", "Diverged") for run in failed]
     caption = f"± is the standard deviation over {len(seeds)} seeds"
@@ -121,7 +127,7 @@ def _facts(results: Plain) -> dict[str, str]:
     }
 
 
-def _lines(picture: Plain) -> tuple[str, Table]:
+def _lines(picture: Plain) -> tuple[Chart, Table]:
     lines = [Line(**line) for line in picture["lines"]]
     x, y = Axis(**picture["x"]), Axis(**picture["y"])
     said = " ".join(_from_to(line, y) for line in lines)
@@ -153,7 +159,7 @@ def _with_spread(line: Line, i: int, y: Axis) -> tuple[str, str]:
     return _short(line.y[i], y), _short(around, y)
 
 
-def _scatter(picture: Plain) -> tuple[str, Table]:
+def _scatter(picture: Plain) -> tuple[Chart, Table]:
     clouds = [Cloud(**cloud) for cloud in picture["clouds"]]
     x, y = Axis(**picture["x"]), Axis(**picture["y"])
     fit = Fit(**picture["fit"]) if picture["fit"] is not None else None
@@ -175,7 +181,7 @@ def _scatter(picture: Plain) -> tuple[str, Table]:
     return svg, Table(picture["title"], ["Points", x.label, y.label], rows)
 
 
-def _bars(picture: Plain) -> tuple[str, Table]:
+def _bars(picture: Plain) -> tuple[Chart, Table]:
     bars, categories = [Bars(**group) for group in picture["bars"]], picture["categories"]
     y, marks = Axis(**picture["y"]), picture["marks"]
     svg = bar_chart(

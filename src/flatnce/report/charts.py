@@ -1,25 +1,75 @@
-"""From values to places: what an axis shows, its ticks, and where a value lies."""
+"""Charts drawn by matplotlib: as SVG for a page, or as PDF, SVG or PNG for a paper.
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+On a page the colours are CSS variables, so that a chart follows the light or the dark theme.
+Series also differ in dash and marker, so that nothing depends on colour alone.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
-__all__ = [
-    "Axis",
-    "Line",
-    "Reference",
-    "line_chart",
-    "Bars",
-    "bar_chart",
-    "Dot",
-    "Upright",
-    "dot_chart",
-    "Cloud",
-    "Fit",
-    "scatter_chart",
-]
+from flatnce.extras import needed
+
+__all__ = ["Axis", "Bars", "Chart", "Cloud", "Dot", "FORMATS", "Fit", "Line", "Reference", "Upright", "bar_chart", "dot_chart", "line_chart", "scatter_chart", "write_figures"]
+
+FORMATS = ("pdf", "svg", "png")
+
+# The palette of Okabe and Ito; colours that are faint on white are darker.
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#b8578e", "#a06f00", "#4d4d4d")
+INK, SOFT, RULE = "#1c1e21", "#5a6068", "#d9dce0"
+VARIABLES = {
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)},
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    RULE: "var(--rule)",
+}
+DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (3, 1.5)))
+MARKERS = ("o", "s", "^", "D")
+# More markers than this hide the line.
+MOST_MARKERS = 15
+# Above this many letters, the names of categories are written at an angle.
+LONGEST_ROW = 40
+
+# In inches and points. A page scales the drawing to its column.
+PAGE_SIZE, PAGE_FONT = (6.6, 4.4), 13.5
+PAPER_SIZE, PAPER_FONT, DOTS_PER_INCH = (3.4, 2.5), 8.0, 300
+STYLE = {
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.autolimit_mode": "round_numbers",
+    "axes.xmargin": 0,
+    "axes.ymargin": 0,
+    "xtick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.color": SOFT,
+    "ytick.labelcolor": INK,
+    "grid.color": RULE,
+    "legend.frameon": False,
+    "legend.fontsize": "small",
+    "legend.handlelength": 1.8,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
+# Without a date, so that the same chart gives the same file.
+NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+
+# matplotlib's settings and fonts are global; a page may be served by several threads.
+_DRAWING = Lock()
+
+Entries = list[tuple[str, Any]]
+"""Labels of a legend with what they name."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +78,10 @@ class Axis:
 
     Arguments:
         label: With its unit.
-        ticks: Where to put ticks; chosen if None.
-        logarithmic: Equal factors take equal room.
-        low: Where the axis begins; what lies below is cut off. From the data if None.
-        factor: What numbers are multiplied by where they are written: 100 for per cent.
+        ticks: Positions of the ticks; chosen automatically by default.
+        logarithmic: Use a logarithmic scale.
+        low: Lower end of the axis; values below it are cut off. From the data by default.
+        factor: Multiplies the values where they are written: 100 for per cent.
     """
 
     label: str
@@ -40,84 +90,31 @@ class Axis:
     low: float | None = None
     factor: float = 1.0
 
-    def written(self, value: float) -> str:
-        """A number of this axis as its ticks write it."""
-        # Rounding undoes the dust of multiplying.
-        shown = round(value * self.factor, 10)
-        return f"{shown:,.0f}" if shown == round(shown) else f"{shown:g}"
+    def scaled(self, values: Sequence[float | None]) -> list[float]:
+        """Values times the factor; NaN, which is not drawn, for None."""
+        return [float("nan") if value is None else self.factor * value for value in values]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """From a value to a place in the drawing."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
-
-    def __call__(self, value: float) -> float:
-        """The place of a value."""
-        low, high = (self._warp(v) for v in (self.low, self.high))
-        share = (self._warp(value) - low) / (high - low)
-        return self.start + share * (self.end - self.start)
-
-    def _warp(self, value: float) -> float:
-        return math.log(value) if self.logarithmic else value
-
-
-def scale_of(
-    values: Sequence[float], axis: Axis, start: float, end: float
-) -> tuple[Scale, list[float]]:
-    """A scale that holds the values, and its ticks."""
-    low, high = min(values), max(values)
-    if axis.low is not None:
-        low, high = axis.low, max(high, axis.low)
-    chosen = _powers_of_ten if axis.logarithmic else nice_ticks
-    ticks = list(axis.ticks) if axis.ticks is not None else chosen(low, high)
-    low, high = min(low, *ticks), max(high, *ticks)
-    if low == high and axis.logarithmic:
-        low, high = low / 2, high * 2
-    elif low == high:
-        around = abs(high) / 20 or 0.5
-        low, high = low - around, high + around
-    return Scale(low, high, start, end, axis.logarithmic), ticks
-
-
-def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that cover a range: steps of 1, 2 or 5 times a power of ten.
+class Line:
+    """One curve.
 
     Arguments:
-        low: Least value to cover.
-        high: Largest value to cover.
-        about: Roughly how many steps.
-
-    Examples:
-        >>> nice_ticks(0.0, 7.6)
-        [0.0, 2.0, 4.0, 6.0, 8.0]
+        label: Its name in the legend.
+        x: Positions, ascending.
+        y: Values; None where there is none.
+        spread: Half the height of the band around the line, for example the standard deviation
+            over seeds.
+        series: Selects colour, dash and marker.
+        filled: Fill the area under the line and draw no markers, as for a histogram.
     """
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    # Rounding undoes the dust of multiplying: 0.30000000000000004.
-    return [round(float(i * step), 10) for i in range(first, last + 1)]
 
-
-def _powers_of_ten(low: float, high: float) -> list[float]:
-    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-    return [10.0**power for power in range(first, last + 1)]
-
-
-WIDTH, HEIGHT = 480.0, 330.0
-LEAST_LEFT, LEAST_RIGHT, MOST_RIGHT, TOP, BOTTOM = 64.0, 92.0, 170.0, 14.0, 48.0
-LABEL_HEIGHT, LETTER, WIDE_LETTER = 17.0, 7.2, 8.4
-FONT = 14.0
-# How many series the page has colours for.
-SERIES = 6
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    spread: Sequence[float | None] | None = None
+    series: int = 0
+    filled: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,240 +126,16 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Two scales, and where the drawing between them begins and ends."""
-
-    across: Scale
-    up: Scale
-    left: float
-    right: float
-
-    def references(self, references: Iterable[Reference]) -> list[str]:
-        """Dotted lines from side to side."""
-        return [
-            _line("reference", self.left, self.right, self.up(reference.y), self.up(reference.y))
-            for reference in references
-        ]
-
-    def labels(
-        self, ends: Iterable[tuple[float, str, int]], references: Iterable[Reference] = ()
-    ) -> list[str]:
-        """Names beside the ends of their lines, moved apart where they would overlap."""
-        wanted = [(self.up(y), label, series) for y, label, series in ends]
-        wanted += [(self.up(reference.y), reference.label, -1) for reference in references]
-        # What lies equally high stays in the order given.
-        wanted.sort(key=lambda one: one[0])
-        places: list[float] = []
-        for place, _, _ in wanted:
-            places.append(max(place, places[-1] + LABEL_HEIGHT) if places else place)
-        # What was pushed below the floor is pushed back up, the last one first.
-        floor = HEIGHT - BOTTOM + 2.0
-        for index in reversed(range(len(places))):
-            places[index] = min(places[index], floor)
-            floor = places[index] - LABEL_HEIGHT
-        left, parts = self.right + 8, []
-        for place, (_, label, series) in zip(places, wanted, strict=True):
-            if series >= 0:
-                parts.append(marker(series, left + 3, place))
-            parts.append(text(left + (11 if series >= 0 else 0), place + 4.5, label, "start"))
-        return parts
-
-
-def open_frame(
-    xs: Sequence[float],
-    ys: Sequence[float],
-    x: Axis,
-    y: Axis,
-    labels: Iterable[str] = (),
-    x_names: Sequence[str] | None = None,
-) -> tuple[Frame, list[str]]:
-    """Scales that hold the data, and the axes drawn."""
-    room = max([LEAST_RIGHT, *(LETTER * len(label) + 26 for label in labels)])
-    right = WIDTH - min(room, MOST_RIGHT)
-    up, y_ticks = scale_of(ys, y, HEIGHT - BOTTOM, TOP)
-    left = max([LEAST_LEFT, *(WIDE_LETTER * len(y.written(tick)) + 32 for tick in y_ticks)])
-    across, x_ticks = scale_of(xs, x, left, right)
-    frame = Frame(across, up, left, right)
-    names = x_names if x_names is not None else [x.written(tick) for tick in x_ticks]
-    return frame, _axes(frame, x, y, list(zip(x_ticks, names, strict=True)), y_ticks)
-
-
-def drawing(name: str, title: str, description: str, parts: Iterable[str]) -> str:
-    """The SVG element around a chart's parts."""
-    return "\n".join(
-        [
-            f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
-            f'aria-labelledby="{name}-title {name}-desc">',
-            f'<title id="{name}-title">{escape(title)}</title>',
-            f'<desc id="{name}-desc">{escape(description)}</desc>',
-            *parts,
-            "</svg>",
-        ]
-    )
-
-
-def marker(series: int, x: float, y: float) -> str:
-    """A disc, square, triangle or diamond, by series."""
-    kind = f'class="marker series-{series % SERIES}"'
-    if series % 4 == 0:
-        return f'<circle {kind} cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>'
-    if series % 4 == 1:
-        return f'<rect {kind} x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
-    corners = [(0, -4), (3.8, 3), (-3.8, 3)]
-    if series % 4 == 3:
-        corners = [(0, -4), (4, 0), (0, 4), (-4, 0)]
-    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon {kind} points="{points}"/>'
-
-
-def text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
-    """Words in the drawing."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(words)}</text>'
-
-
-def _axes(
-    frame: Frame, x: Axis, y: Axis, x_ticks: list[tuple[float, str]], y_ticks: list[float]
-) -> list[str]:
-    floor, parts = HEIGHT - BOTTOM, []
-    for tick in y_ticks:
-        place = frame.up(tick)
-        parts.append(_line("grid", frame.left, frame.right, place, place))
-        parts.append(text(frame.left - 8, place + 4.5, y.written(tick), "end"))
-    places = [frame.across(tick) for tick, _ in x_ticks]
-    baselines, font = _tick_names(places, [name for _, name in x_ticks])
-    for number, (place, (_, name)) in enumerate(zip(places, x_ticks, strict=True)):
-        baseline = floor + baselines[number % len(baselines)]
-        parts.append(_line("axis", place, place, floor, floor + 5))
-        parts.append(text(place, baseline, name, "middle", font))
-    parts.append(_line("axis", frame.left, frame.right, floor, floor))
-    parts.append(text((frame.left + frame.right) / 2, HEIGHT - 5, x.label, "middle"))
-    middle = (TOP + floor) / 2
-    turned = f'transform="rotate(-90 14 {middle:.1f})"'
-    parts.append(text(14.0, middle, y.label, "middle", turned))
-    return parts
-
-
-def _tick_names(places: list[float], names: list[str]) -> tuple[tuple[float, ...], str]:
-    """Where names under the ticks stand, and how large: in two rows where one has no room."""
-    spacing = min((b - a for a, b in pairwise(places)), default=WIDTH)
-    longest = LETTER * max(len(name) for name in names)
-    if longest <= spacing - 4:
-        return (20.0,), ""
-    size = min(FONT - 2, FONT * (2 * spacing - 4) / longest)
-    return (17.0, 29.0), f'font-size="{size:.1f}"'
-
-
-def _line(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
-
-
-DASHES = ("", "7 4", "2 4", "9 4 2 4", "12 4", "4 2")
-# Markers closer than this hide the line.
-MOST_MARKERS = 30
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve.
-
-    Arguments:
-        label: Said beside its end.
-        x: Positions, ascending.
-        y: Values; None where there is none.
-        spread: Half the height of the band around the line, for example the standard deviation
-            over seeds.
-        series: Which colour, dash and marker; lines of one kind share it across charts.
-        filled: Fill the area under it and mark no points, as of a histogram.
-    """
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float | None]
-    spread: Sequence[float | None] | None = None
-    series: int = 0
-    filled: bool = False
-
-
-def line_chart(
-    name: str,
-    title: str,
-    description: str,
-    lines: Sequence[Line],
-    x: Axis,
-    y: Axis,
-    references: Sequence[Reference] = (),
-) -> str:
-    """An SVG element that a screen reader announces by its title and description."""
-    drawn = [(line, points) for line in lines if (points := _points(line))]
-    xs = [x for _, points in drawn for x, _, _ in points]
-    if not xs:
-        raise ValueError(f"lines of chart {name!r} hold no points; leave the chart out")
-    ends = [y + sign * s for _, points in drawn for _, y, s in points for sign in (-1, 1)]
-    said = [*(line.label for line, _ in drawn), *(r.label for r in references)]
-    frame, axes = open_frame(xs, [*ends, *(r.y for r in references)], x, y, said)
-    named = [(_height(line, points), line.label, line.series) for line, points in drawn]
-    parts = [
-        *axes,
-        *frame.references(references),
-        f'<clipPath id="{name}-frame"><rect x="0" y="0" width="{WIDTH:g}" '
-        f'height="{HEIGHT - BOTTOM + (0 if y.low is not None else 4):g}"/></clipPath>',
-        f'<g clip-path="url(#{name}-frame)">',
-        *(part for line, points in drawn for part in _curve(line, points, frame)),
-        "</g>",
-        *frame.labels(named, references),
-    ]
-    return drawing(name, title, description, parts)
-
-
-def _points(line: Line) -> list[tuple[float, float, float]]:
-    spreads = line.spread if line.spread is not None else [0.0] * len(line.x)
-    together = zip(line.x, line.y, spreads, strict=True)
-    return [(x, y, s or 0.0) for x, y, s in together if y is not None]
-
-
-def _height(line: Line, points: list[tuple[float, float, float]]) -> float:
-    """Where the name of a line stands: at its end, of an area at its top."""
-    return max(y for _, y, _ in points) if line.filled else points[-1][1]
-
-
-def _curve(line: Line, points: list[tuple[float, float, float]], frame: Frame) -> list[str]:
-    across, up = frame.across, frame.up
-    kind, parts = f"series-{line.series % SERIES}", []
-    if line.spread is not None:
-        over = [f"{across(x):.1f},{up(y + s):.1f}" for x, y, s in points]
-        under = [f"{across(x):.1f},{up(y - s):.1f}" for x, y, s in reversed(points)]
-        parts.append(f'<polygon class="band {kind}" points="{" ".join([*over, *under])}"/>')
-    path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _ in points)
-    if line.filled:
-        first, last, floor = across(points[0][0]), across(points[-1][0]), HEIGHT - BOTTOM
-        corners = f"{first:.1f},{floor:.1f} {path} {last:.1f},{floor:.1f}"
-        parts.append(f'<polygon class="band {kind}" points="{corners}"/>')
-    dash = DASHES[line.series % len(DASHES)]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    parts.append(f'<polyline class="line {kind}"{dashed} points="{path}"/>')
-    if line.filled:
-        return parts
-    every = -(-len(points) // MOST_MARKERS)
-    # Counted from the end, so that the last point always has one.
-    parts += [marker(line.series, across(x), up(y)) for x, y, _ in points[::-every]]
-    return parts
-
-
-# Of a category's room, what its bars take together.
-FILLED = 0.72
-
-
-@dataclass(frozen=True)
 class Bars:
-    """One bar a category.
+    """One bar per category.
 
     Arguments:
-        label: Said in the legend at the right.
-        values: One a category; None leaves a gap.
-        low: Where each interval begins; None for none.
-        high: Where it ends.
+        label: Its name in the legend.
+        values: One per category; None leaves a gap.
+        low: Lower end of each interval.
+        high: Upper end of each interval.
         marks: A number to compare each bar with, drawn as a short line across it.
-        series: Which colour.
+        series: Selects the colour.
     """
 
     label: str
@@ -373,97 +146,9 @@ class Bars:
     series: int = 0
 
 
-def bar_chart(
-    name: str,
-    title: str,
-    description: str,
-    categories: Sequence[str],
-    bars: Sequence[Bars],
-    x: str,
-    y: Axis,
-    marks: str = "",
-) -> str:
-    """An SVG element that a screen reader announces by its title and description."""
-    found = [value for group in bars for row in _rows(group) for value in row if value is not None]
-    if not found or not categories:
-        raise ValueError(f"bars of chart {name!r} hold no values; leave the chart out")
-    low = y.low if y.low is not None else min(0.0, *found)
-    axis = replace(y, low=low)
-    places = [float(i) for i in range(len(categories))]
-    labels = [*(group.label for group in bars), *([marks] if marks else [])]
-    across = Axis(x, places)
-    frame, parts = open_frame(
-        [-0.5, len(categories) - 0.5], found, across, axis, labels, x_names=categories
-    )
-    width = FILLED / len(bars)
-    for number, group in enumerate(bars):
-        offset = (number - (len(bars) - 1) / 2) * width
-        parts += _bars_of(group, [place + offset for place in places], width, low, frame)
-    top = frame.up.high
-    parts += frame.labels((top, group.label, group.series) for group in bars)
-    if marks:
-        parts += _legend_of_marks(marks, len(bars), frame)
-    return drawing(name, title, description, parts)
-
-
-def _rows(group: Bars) -> list[Sequence[float | None]]:
-    given = (group.values, group.low, group.high, group.marks)
-    return [row for row in given if row is not None]
-
-
-def _bars_of(
-    group: Bars, places: Sequence[float], width: float, low: float, frame: Frame
-) -> list[str]:
-    parts, nothing = [], [None] * len(places)
-    rows = (group.values, group.low or nothing, group.high or nothing, group.marks or nothing)
-    half = 0.46 * width
-    for place, value, least, most, mark in zip(places, *rows, strict=True):
-        left, right = frame.across(place - half), frame.across(place + half)
-        middle = frame.across(place)
-        if value is not None:
-            floor, roof = sorted((frame.up(low), frame.up(value)), reverse=True)
-            parts.append(
-                f'<rect class="bar series-{group.series}" x="{left:.1f}" y="{roof:.1f}" '
-                f'width="{right - left:.1f}" height="{floor - roof:.1f}"/>'
-            )
-        if least is not None and most is not None:
-            cap = min(4.0, (right - left) / 3)
-            foot, head = frame.up(least), frame.up(most)
-            parts.append(
-                f'<path class="interval" d="M{middle:.1f} {foot:.1f}V{head:.1f}'
-                f"M{middle - cap:.1f} {foot:.1f}h{2 * cap:.1f}"
-                f'M{middle - cap:.1f} {head:.1f}h{2 * cap:.1f}"/>'
-            )
-        if mark is not None:
-            parts.append(_mark(left - 1, right + 1, frame.up(mark)))
-    return parts
-
-
-def _mark(left: float, right: float, y: float) -> str:
-    return f'<line class="mark" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-
-
-def _legend_of_marks(label: str, above: int, frame: Frame) -> list[str]:
-    y = frame.up(frame.up.high) + 17.0 * above
-    left = frame.right + 8
-    return [_mark(left - 3, left + 8, y), text(left + 11, y + 4.5, label, "start")]
-
-
-LETTER, RIGHT, LEGEND = 7.2, 22.0, 20.0
-WIDEST_NAMES = 190.0
-TALLEST_ROW = 36.0
-
-
 @dataclass(frozen=True)
 class Dot:
-    """One row.
-
-    Arguments:
-        name: Said at the left.
-        value: Where the dot lies.
-        spread: Half the length of its interval; None for none.
-        series: Which colour and marker; what it means stands in the legend.
-    """
+    """One row of a dot chart: a value and half the length of its interval."""
 
     name: str
     value: float
@@ -479,90 +164,9 @@ class Upright:
     x: float
 
 
-def dot_chart(
-    name: str,
-    title: str,
-    description: str,
-    dots: Sequence[Dot],
-    x: Axis,
-    kinds: Sequence[str],
-    uprights: Sequence[Upright] = (),
-) -> str:
-    """An SVG element that a screen reader announces by its title and description."""
-    if not dots:
-        raise ValueError(f"dots of chart {name!r} hold no rows; leave the chart out")
-    ends = [d.value + sign * (d.spread or 0.0) for d in dots for sign in (-1, 1)]
-    left = min(WIDEST_NAMES, 16.0 + LETTER * max(len(dot.name) for dot in dots))
-    across, ticks = scale_of([*ends, *(line.x for line in uprights)], x, left, WIDTH - RIGHT)
-    top, floor = TOP + LEGEND + (LEGEND if uprights else 0.0), HEIGHT - BOTTOM
-    height = min(TALLEST_ROW, (floor - top) / len(dots))
-    parts = [*_axis(across, ticks, x, left, top, floor), *_uprights(uprights, across, top, floor)]
-    for row, dot in enumerate(dots):
-        parts += _row(dot, across, left, top + (row + 0.5) * height)
-    parts += _legend(kinds, sorted({dot.series for dot in dots}), left)
-    return drawing(name, title, description, parts)
-
-
-def _axis(
-    across: Scale, ticks: Sequence[float], x: Axis, left: float, top: float, floor: float
-) -> list[str]:
-    parts = []
-    spacing = min((across(b) - across(a) for a, b in pairwise(ticks)), default=WIDTH)
-    every = 2 if spacing < LETTER * max(len(x.written(tick)) for tick in ticks) + 6 else 1
-    for number, tick in enumerate(ticks):
-        place = across(tick)
-        parts.append(_stroke("grid", place, place, top, floor))
-        if number % every == 0:
-            parts.append(text(place, floor + 20, x.written(tick), "middle"))
-    parts.append(_stroke("axis", left, WIDTH - RIGHT, floor, floor))
-    parts.append(text((left + WIDTH - RIGHT) / 2, HEIGHT - 5, x.label, "middle"))
-    return parts
-
-
-def _uprights(uprights: Sequence[Upright], across: Scale, top: float, floor: float) -> list[str]:
-    parts = []
-    for line in uprights:
-        place = across(line.x)
-        parts.append(_stroke("reference", place, place, top - 4, floor))
-        right = place + LETTER * len(line.label) / 2 > WIDTH
-        parts.append(text(place, top - 8, line.label, "end" if right else "middle"))
-    return parts
-
-
-def _row(dot: Dot, across: Scale, left: float, y: float) -> list[str]:
-    parts = [text(left - 10, y + 4.5, dot.name, "end")]
-    if dot.spread is not None:
-        low, high = across(dot.value - dot.spread), across(dot.value + dot.spread)
-        parts.append(
-            f'<path class="interval" d="M{low:.1f} {y:.1f}H{high:.1f}'
-            f'M{low:.1f} {y - 4:.1f}v8M{high:.1f} {y - 4:.1f}v8"/>'
-        )
-    return [*parts, marker(dot.series, across(dot.value), y)]
-
-
-def _legend(kinds: Sequence[str], used: Sequence[int], left: float) -> list[str]:
-    parts, place = [], 8.0
-    for series in used:
-        parts.append(marker(series, place + 3, TOP))
-        parts.append(text(place + 12, TOP + 4.5, kinds[series], "start"))
-        place += 12 + LETTER * len(kinds[series]) + 18
-    return parts
-
-
-def _stroke(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
-
-
 @dataclass(frozen=True)
 class Cloud:
-    """Points of one kind.
-
-    Arguments:
-        label: Said in the legend at the right.
-        x: Positions.
-        y: Values.
-        series: Which colour and marker.
-    """
+    """Points of one kind; the series selects colour and marker."""
 
     label: str
     x: Sequence[float]
@@ -572,17 +176,198 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Fit:
-    """A straight line through all points: y = slope · x + intercept.
-
-    Arguments:
-        slope: Of the line.
-        intercept: Its value at x = 0.
-        note: Said in the chart, for example the correlation and its p-value.
-    """
+    """A straight line y = slope · x + intercept, and a note about it."""
 
     slope: float
     intercept: float
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart that can be drawn on a page or for a paper.
+
+    Arguments:
+        name: Unique on its page; letters, digits and hyphens.
+        title: A few words.
+        description: What the chart shows, for a screen reader.
+        x: Horizontal axis.
+        y: Vertical axis.
+        data: The lines and references, bars, dots or clouds.
+        draw: Draws the data on matplotlib's axes and returns the entries of the legend.
+    """
+
+    name: str
+    title: str
+    description: str
+    x: Axis
+    y: Axis
+    data: Sequence[Any]
+    draw: Callable[[Any], Entries]
+
+    def svg(self) -> str:
+        """The SVG element of a page; a screen reader announces its title and description."""
+        buffer = io.StringIO()
+        with _DRAWING, _style(PAGE_FONT, self.name):
+            figure = self._figure(PAGE_SIZE)
+            figure.savefig(buffer, format="svg", transparent=True)
+        drawn = buffer.getvalue()
+        body = drawn[drawn.index('<g id="figure_1">') :].replace("xlink:href", "href")
+        # Identifiers must be unique on a page.
+        body = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{self.name}-", body)
+        # The page chooses the font.
+        body = re.sub(r"font-family: [^;\"]*; ", "", body)
+        for colour, variable in VARIABLES.items():
+            body = body.replace(colour, variable)
+        width, height = (72 * side for side in PAGE_SIZE)
+        head = (
+            f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img" '
+            f'aria-labelledby="{self.name}-title {self.name}-desc">\n'
+            f'<title id="{self.name}-title">{escape(self.title)}</title>\n'
+            f'<desc id="{self.name}-desc">{escape(self.description)}</desc>\n'
+        )
+        return head + body
+
+    def write(self, directory: Path, formats: Sequence[str]) -> list[Path]:
+        """Write the chart for a paper, once per format."""
+        paths = [directory / f"{self.name.removeprefix('chart-')}.{kind}" for kind in formats]
+        with _DRAWING, _style(PAPER_FONT, self.name):
+            figure = self._figure(PAPER_SIZE)
+            for path, kind in zip(paths, formats, strict=True):
+                options = {"dpi": DOTS_PER_INCH, "metadata": NO_DATE[kind]}
+                figure.savefig(path, bbox_inches="tight", **options)
+        return paths
+
+    def _figure(self, size: tuple[float, float]) -> Any:
+        # Not pyplot, which would keep the figure and might ask for a display.
+        library = needed("matplotlib.figure", "a chart", "report")
+        figure = library.Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        sides = (("x", self.x), ("y", self.y))
+        for side, axis in sides:
+            _label(axes, side, axis)
+        entries = self.draw(axes)
+        for side, axis in sides:
+            _limit(axes, side, axis)
+        if entries:
+            labels, artists = zip(*entries, strict=True)
+            figure.legend(artists, labels, loc="outside right center")
+        return figure
+
+
+def write_figures(
+    charts: Sequence[Chart], directory: str | Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write every chart once per format, named after the chart, and return the files."""
+    unknown = [one for one in formats if one not in FORMATS]
+    if unknown or not formats:
+        raise ValueError(f"formats={list(formats)} must be some of {', '.join(FORMATS)}")
+    place = Path(directory)
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"figures={str(directory)!r} is a file; name a folder")
+    needed("matplotlib", "figures for papers", "report")
+    place.mkdir(parents=True, exist_ok=True)
+    return [path for chart in charts for path in chart.write(place, formats)]
+
+
+def line_chart(
+    name: str,
+    title: str,
+    description: str,
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    references: Sequence[Reference] = (),
+) -> Chart:
+    """A chart of curves with horizontal references."""
+    drawn = [line for line in lines if any(value is not None for value in line.y)]
+    if not drawn:
+        raise ValueError(f"lines of chart {name!r} hold no points; leave the chart out")
+
+    def draw(axes: Any) -> Entries:
+        entries = [(line.label, _draw_line(axes, n, line, x, y)) for n, line in enumerate(drawn)]
+        look = {"color": INK, "linewidth": 1.2, "linestyle": ":"}
+        for number, reference in enumerate(references):
+            level = y.factor * reference.y
+            drawn_line = axes.axhline(level, gid=f"reference-{number}", **look)
+            entries.append((reference.label, drawn_line))
+        return entries
+
+    return Chart(name, title, description, x, y, [*drawn, *references], draw)
+
+
+def bar_chart(
+    name: str,
+    title: str,
+    description: str,
+    categories: Sequence[str],
+    bars: Sequence[Bars],
+    x: str,
+    y: Axis,
+    marks: str = "",
+) -> Chart:
+    """A group of bars per category, with intervals and marks; ``marks`` names the marks."""
+    if not categories or not any(value is not None for group in bars for value in group.values):
+        raise ValueError(f"bars of chart {name!r} hold no values; leave the chart out")
+    width = 0.72 / len(bars)
+
+    def draw(axes: Any) -> Entries:
+        entries, mark_entry = [], []
+        for number, group in enumerate(bars):
+            offset = (number - (len(bars) - 1) / 2) * width
+            places = [place + offset for place in range(len(categories))]
+            entries.append((group.label, _draw_bars(axes, number, group, places, width, y)))
+            if marks and group.marks is not None:
+                known = [(p, m) for p, m in zip(places, group.marks, strict=True) if m is not None]
+                heights = y.scaled([mark for _, mark in known])
+                ends = ([place + side * width / 2 for place, _ in known] for side in (-1, 1))
+                look = {"color": INK, "linewidth": 2, "linestyle": (0, (2, 1)), "zorder": 4}
+                drawn = axes.hlines(heights, *ends, gid=f"marks-{number}", **look)
+                mark_entry = [(marks, drawn)]
+        turned = {"rotation": 25, "ha": "right"} if sum(map(len, categories)) > LONGEST_ROW else {}
+        axes.set_xticks(range(len(categories)), categories, **turned)
+        axes.set_xlim(-0.5, len(categories) - 0.5)
+        axes.grid(visible=False, axis="x")
+        return entries + mark_entry
+
+    return Chart(name, title, description, Axis(x), y, bars, draw)
+
+
+def dot_chart(
+    name: str,
+    title: str,
+    description: str,
+    dots: Sequence[Dot],
+    x: Axis,
+    kinds: Sequence[str],
+    uprights: Sequence[Upright] = (),
+) -> Chart:
+    """One row per dot, with its interval; ``kinds`` names the series."""
+    if not dots:
+        raise ValueError(f"dots of chart {name!r} hold no rows; leave the chart out")
+
+    def draw(axes: Any) -> Entries:
+        entries: dict[str, Any] = {}
+        for row, dot in enumerate(dots):
+            colour, marker = _look(dot.series)
+            spread = [dot.spread] if dot.spread is not None else [None]
+            axes.errorbar(
+                [x.factor * dot.value], [row], xerr=x.scaled(spread), ecolor=INK, capsize=3, fmt=""
+            )
+            look = {"color": colour, "marker": marker, "linestyle": "", "markersize": 6}
+            (drawn,) = axes.plot([x.factor * dot.value], [row], gid=f"mark-{row}", **look)
+            entries.setdefault(kinds[dot.series], drawn)
+        for line in uprights:
+            axes.axvline(x.factor * line.x, color=INK, linewidth=1.2, linestyle=":")
+            place = (x.factor * line.x, 1.0), ("data", "axes fraction"), (0, 3), "offset points"
+            at = dict(zip(("xy", "xycoords", "xytext", "textcoords"), place, strict=True))
+            axes.annotate(line.label, **at, ha="center", fontsize="small")
+        axes.set_yticks(range(len(dots)), [dot.name for dot in dots])
+        axes.set_ylim(len(dots) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        return list(entries.items())
+
+    return Chart(name, title, description, x, Axis(""), dots, draw)
 
 
 def scatter_chart(
@@ -593,24 +378,100 @@ def scatter_chart(
     x: Axis,
     y: Axis,
     fit: Fit | None = None,
-) -> str:
-    """An SVG element that a screen reader announces by its title and description."""
+) -> Chart:
+    """Points of several kinds, and a straight line through all of them."""
     xs = [value for cloud in clouds for value in cloud.x]
-    ys = [value for cloud in clouds for value in cloud.y]
     if not xs:
         raise ValueError(f"clouds of chart {name!r} hold no points; leave the chart out")
-    frame, parts = open_frame(xs, ys, x, y, [cloud.label for cloud in clouds])
-    for cloud in clouds:
-        pairs = zip(cloud.x, cloud.y, strict=True)
-        places = ((frame.across(a), frame.up(b)) for a, b in pairs)
-        parts.append(f'<g class="points" data-series="{cloud.series}">')
-        parts += [marker(cloud.series, *place) for place in places]
-        parts.append("</g>")
-    if fit is not None:
-        ends = [(a, fit.slope * a + fit.intercept) for a in (min(xs), max(xs))]
-        path = " ".join(f"{frame.across(a):.1f},{frame.up(b):.1f}" for a, b in ends)
-        parts.append(f'<polyline class="fit" points="{path}"/>')
-        parts.append(text(frame.left + 8, TOP + 12, fit.note, "start", 'class="note"'))
-    top = max(frame.up.low, frame.up.high)
-    parts += frame.labels((top, cloud.label, cloud.series) for cloud in clouds)
-    return drawing(name, title, description, parts)
+
+    def draw(axes: Any) -> Entries:
+        entries = []
+        for number, cloud in enumerate(clouds):
+            colour, marker = _look(cloud.series)
+            look = {"color": colour, "marker": marker, "alpha": 0.75, "linewidths": 0, "s": 24}
+            places = x.scaled(cloud.x), y.scaled(cloud.y)
+            entries.append(
+                (cloud.label, axes.scatter(*places, clip_on=False, gid=f"mark-{number}", **look))
+            )
+        if fit is not None:
+            ends = [min(xs), max(xs)]
+            heights = [fit.slope * end + fit.intercept for end in ends]
+            axes.plot(x.scaled(ends), y.scaled(heights), color=INK, gid="fit", zorder=0.9)
+            axes.set_title(fit.note, loc="left", fontsize="medium")
+        return entries
+
+    return Chart(name, title, description, x, y, clouds, draw)
+
+
+def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:
+    known = [i for i, value in enumerate(line.y) if value is not None]
+    xs, ys = (axis.scaled([v[i] for i in known]) for axis, v in ((x, line.x), (y, line.y)))
+    colour, marker = _look(line.series)
+    look: dict[str, Any] = {"color": colour, "linestyle": DASHES[line.series % len(DASHES)]}
+    band = {"color": colour, "alpha": 0.18, "linewidth": 0}
+    if line.filled:
+        axes.fill_between(xs, ys, **band)
+    else:
+        every = -(-len(xs) // MOST_MARKERS)
+        # Counted from the end, so that the last point has a marker.
+        look |= {"marker": marker, "markevery": ((len(xs) - 1) % every, every)}
+    if line.spread is not None:
+        spreads = [y.factor * (line.spread[i] or 0.0) for i in known]
+        under, over = (
+            [v + sign * s for v, s in zip(ys, spreads, strict=True)] for sign in (-1, 1)
+        )
+        axes.fill_between(xs, under, over, gid=f"band-{number}", **band)
+    return axes.plot(xs, ys, gid=f"mark-{number}", **look)[0]
+
+
+def _draw_bars(
+    axes: Any, number: int, group: Bars, places: Sequence[float], width: float, y: Axis
+) -> Any:
+    floor = y.factor * (y.low or 0.0)
+    heights = [value - floor for value in y.scaled(group.values)]
+    colour, _ = _look(group.series)
+    drawn = axes.bar(places, heights, 0.92 * width, bottom=floor, color=colour, alpha=0.8)
+    for category, bar in enumerate(drawn):
+        bar.set_gid(f"mark-{number}-{category}")
+    if group.low is not None and group.high is not None:
+        bounds = zip(places, y.scaled(group.low), y.scaled(group.high), strict=True)
+        for place, low, high in bounds:
+            middle, half = (low + high) / 2, (high - low) / 2
+            axes.errorbar([place], [middle], yerr=[half], ecolor=INK, capsize=3, fmt="")
+    return drawn
+
+
+def _label(axes: Any, side: str, axis: Axis) -> None:
+    """Label, scale and number format, before the data are drawn."""
+    getattr(axes, f"set_{side}label")(axis.label)
+    mine = getattr(axes, f"{side}axis")
+    if axis.logarithmic:
+        getattr(axes, f"set_{side}scale")("log")
+        mine.set_minor_locator(needed("matplotlib.ticker", "a chart", "report").NullLocator())
+    mine.set_major_formatter(lambda value, _: _written(float(value)))
+
+
+def _limit(axes: Any, side: str, axis: Axis) -> None:
+    """Ticks and lower end, after the data are drawn."""
+    if axis.ticks is not None:
+        getattr(axes, f"{side}axis").set_ticks(axis.scaled(axis.ticks))
+    if axis.low is not None:
+        lower = {"x": "left", "y": "bottom"}[side]
+        getattr(axes, f"set_{side}lim")(**{lower: axis.factor * axis.low})
+
+
+def _written(value: float) -> str:
+    shown = round(value, 10)
+    return f"{shown:,.0f}" if shown == round(shown) else f"{shown:g}"
+
+
+def _look(series: int) -> tuple[str, str]:
+    return COLOURS[series % len(COLOURS)], MARKERS[series % len(MARKERS)]
+
+
+def _style(font: float, salt: str) -> Any:
+    """The settings of a drawing, whatever the user's matplotlibrc says."""
+    library = needed("matplotlib.style", "a chart", "report")
+    sizes = {"font.size": font, "lines.linewidth": font / 7}
+    changes = {**STYLE, **sizes, "svg.hashsalt": salt}
+    return library.context(changes, after_reset=True)

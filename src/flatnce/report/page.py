@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flatnce.report.charts import SERIES
+from flatnce.report.charts import Chart
 
 __all__ = [
     "Gallery",
@@ -109,13 +109,13 @@ class Figure:
 
     Arguments:
         title: A few words.
-        svg: From :func:`flatnce.report.charts.line_chart`, or another kind of chart.
+        chart: From :mod:`flatnce.report.charts`.
         caption: One or two sentences, for everyone.
         table: The numbers drawn.
     """
 
     title: str
-    svg: str
+    chart: Chart
     caption: str
     table: Table
 
@@ -176,7 +176,6 @@ def render_page(page: Page, live: str = "") -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.from_string(_template("page.html")).render(
         page=page,
-        series=SERIES,
         live=live,
         script=Markup(script),
         digest=Markup(digest),

@@ -1,4 +1,4 @@
-"""What people call what a run writes in short."""
+"""Names, numbers, sizes and times as text."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from flatnce.core.objectives import registry
 
-__all__ = ["OBJECTIVES", "VARIABLES", "opened", "UNITS", "in_unit", "plus_minus"]
+__all__ = ["OBJECTIVES", "UNITS", "VARIABLES", "byte_text", "capitalised", "duration_text", "in_unit", "plus_minus"]
 
 OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
 
@@ -18,20 +18,17 @@ VARIABLES = {
         for setting in entry.settings
     },
 }
-"""Settings whose own name would not be understood."""
+"""Labels of settings whose own name is not clear."""
 
 
-def opened(text: str) -> str:
-    """The text with its first letter large, as at the beginning of a sentence.
-
-    Arguments:
-        text: Any.
+def capitalised(text: str) -> str:
+    """The text with a capital first letter, as at the beginning of a sentence.
 
     Examples:
-        >>> opened("neither is ahead"), opened("kNN"), opened("p-value"), opened("ρ = 0.65")
-        ('Neither is ahead', 'kNN', 'p-value', 'ρ = 0.65')
+        >>> [capitalised(text) for text in ("neither is ahead", "kNN", "p-value", "ρ = 0.65")]
+        ['Neither is ahead', 'kNN', 'p-value', 'ρ = 0.65']
     """
-    # A symbol, or a name with a capital after its first letter, is written so on purpose.
+    # Symbols, and names with a capital after the first letter, stay as they are.
     return text[0].upper() + text[1:] if re.match("[a-z]{2}", text) else text
 
 
@@ -47,15 +44,11 @@ UNITS = {
     "rounded": (1.0, ",.2f", ""),
     "": (1.0, ",.4f", ""),
 }
-"""How a unit is shown: what the number is multiplied by, its format, what follows it."""
+"""How a unit is written: factor of the number, its format, and the suffix."""
 
 
 def plus_minus(spread: Mapping[str, Any], signed: bool = False) -> str:
     """Mean and standard deviation, to two places.
-
-    Arguments:
-        spread: With ``mean`` and ``sd``.
-        signed: Write a plus, too.
 
     Examples:
         >>> plus_minus({"mean": -0.031, "sd": 0.05})
@@ -65,11 +58,7 @@ def plus_minus(spread: Mapping[str, Any], signed: bool = False) -> str:
 
 
 def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
-    """Mean and standard deviation in a unit; the mean alone of one value, a dash of none.
-
-    Arguments:
-        spread: With ``mean`` and ``sd``, either of which may be None.
-        unit: A key of :data:`UNITS`; a ``share`` is shown in per cent.
+    """Mean and standard deviation in a unit of :data:`UNITS`; a dash if there is no mean.
 
     Examples:
         >>> in_unit({"mean": 0.7512, "sd": 0.004}, "share"), in_unit({"mean": None, "sd": None})
@@ -79,6 +68,30 @@ def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
         return "–"
     factor, style, said = UNITS[unit]
     return _joined(spread, factor, style, style) + said
+
+
+def byte_text(count: int) -> str:
+    """A number of bytes in MiB or GiB.
+
+    Examples:
+        >>> byte_text(3 * 2**20), byte_text(3 * 2**29)
+        ('3.0 MiB', '1.50 GiB')
+    """
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+
+
+def duration_text(seconds: int | float) -> str:
+    """A time in its two largest units.
+
+    Examples:
+        >>> duration_text(42), duration_text(121), duration_text(7260)
+        ('42 s', '2 min 1 s', '2 h 1 min')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _joined(spread: Mapping[str, Any], factor: float, style: str, around: str) -> str:

@@ -110,6 +110,8 @@ def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
         [*command, "--no-portrait", "--json"],
         stdout=subprocess.PIPE,
         text=True,
+        # A shell that starts the tests in the background ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         said = [json.loads(process.stdout.readline()) for _ in range(2)]
@@ -134,6 +136,6 @@ def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
             seen.append(answer.read().decode())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flatnce.pretrain.commands.report.portray", slow)
+    monkeypatch.setattr("flatnce.pretrain.commands.report.inspect_encoder", slow)
     assert main(["report", "first", "--watch"]) == 130
     assert "Training run first" in seen[0] and "interrupted" in capsys.readouterr().err

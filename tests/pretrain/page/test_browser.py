@@ -13,7 +13,7 @@ from accessibility import PROBLEMS
 from chromium import Chromium
 from export_subjects import write_run
 from flatnce.pretrain.page.compare import compare_page
-from flatnce.pretrain.page.inspection import portray
+from flatnce.pretrain.page.inspection import inspect_encoder
 from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.page.serve import serve
 from flatnce.pretrain.runs.log import RunLog
@@ -23,7 +23,7 @@ DRAWN = """[...document.querySelectorAll("svg")].map((chart) => ({
   name: chart.getAttribute("aria-labelledby").split("-title")[0],
   width: chart.getBoundingClientRect().width,
   height: chart.getBoundingClientRect().height,
-  marks: chart.querySelectorAll(".line, .marker, .bar").length,
+  marks: chart.querySelectorAll("[id*='-mark-']").length,
 }))"""
 
 
@@ -35,7 +35,7 @@ def run(tmp_path_factory):
     log = RunLog.reopen(place, kind="train", step=30)
     for line in made_runs.lines_of():
         log.log(line)
-    portray(place, device="cpu")
+    inspect_encoder(place, device="cpu")
     return place
 
 

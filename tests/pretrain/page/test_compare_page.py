@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flatnce.pretrain.page.compare import compare_page, differences_of, overlaid, pictures_of_runs
+from flatnce.pretrain.page.compare import (
+    charts_of_runs,
+    compare_page,
+    differences_of,
+    page_of_runs,
+)
 from flatnce.pretrain.page.groups import Paired, flat, group_runs, paired, seeds_needed
 from flatnce.pretrain.runs.log import RunLog, read_run
-from made_runs import config_of, write_pairs, write_run
+from made_runs import config_of, html_without_charts, write_pairs, write_run
 
 
-def page(runs, tmp_path, **asked) -> str:
-    return compare_page(runs, tmp_path / "comparison.html", **asked).read_text(encoding="utf-8")
+def page(runs, **asked) -> str:
+    return html_without_charts(page_of_runs(runs, **asked))
 
 
 def difference(runs, measure="linear on digits", **asked) -> dict:
@@ -93,7 +98,7 @@ def test_what_else_differs_is_paired_and_said(tmp_path):
     found = difference(runs, by=["objective"])
     assert found["pairs"] == 4 and found["mean"] == pytest.approx(0.1, abs=1e-3)
     assert found["settled"]
-    assert "Inside the groups, batch size differs too" in page(runs, tmp_path, by=["objective"])
+    assert "Inside the groups, batch size differs too" in page(runs, by=["objective"])
 
 
 def test_long_names_of_groups_get_a_letter_in_charts(tmp_path):
@@ -104,9 +109,9 @@ def test_long_names_of_groups_get_a_letter_in_charts(tmp_path):
     ]
     groups, _, _ = group_runs([read_run(run) for run in runs])
     assert groups[0].name == "A: InfoNCE, batch size 32"
-    lines = overlaid(groups)[0].lines
-    assert [line.label for line in lines] == ["A", "B", "C", "D"]
-    spelt = pictures_of_runs(runs)[0].lines  # for papers, where no list stands beside it
+    figures = [figure for section in page_of_runs(runs).sections for figure in section.figures]
+    assert [line.label for line in figures[0].chart.data[:4]] == ["A", "B", "C", "D"]
+    spelt = charts_of_runs(runs)[0].data[:4]  # for papers, which have no list beside the chart
     assert [line.label for line in spelt] == [group.name for group in groups]
 
 
@@ -117,7 +122,7 @@ def test_a_page_of_long_names_says_each_once_and_then_what_differs(tmp_path):
         for size in (32, 64)
         for seed in (0, 1)
     ]
-    html = page(runs, tmp_path)
+    html = page(runs)
     assert "<h1>Comparison of 4 groups by objective, batch size</h1>" in html
     lead = html[html.index('id="lead"') : html.index("</header>")]
     assert (
@@ -131,7 +136,7 @@ def test_a_page_of_long_names_says_each_once_and_then_what_differs(tmp_path):
 
 
 def test_few_short_names_stay_in_the_title(tmp_path):
-    html = page(write_pairs(tmp_path, [0.1, 0.2]), tmp_path)
+    html = page(write_pairs(tmp_path, [0.1, 0.2]))
     assert "<h1>Comparison: InfoNCE against FlatNCE</h1>" in html
     assert "FlatNCE minus InfoNCE is" in html
 
@@ -142,21 +147,21 @@ def test_a_title_names_no_more_settings_than_it_has_room_for(tmp_path):
         config["loss"] |= {"temperature": 0.1 + number, "gamma": number}
         config["model"] |= {"head_out": number}
         RunLog(tmp_path / name, kind="train", config=config)
-    html = page([tmp_path / "a", tmp_path / "b"], tmp_path)
+    html = page([tmp_path / "a", tmp_path / "b"])
     title = html[html.index("<h1>") : html.index("</h1>")]
     assert title.startswith("<h1>Comparison of 2 groups by ") and title.endswith(" and 2 more")
 
 
 def test_what_no_run_says_of_its_origin_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("flatnce.environment._commit", lambda: None)
-    html = page(write_pairs(tmp_path, [0.1]), tmp_path)
+    html = page(write_pairs(tmp_path, [0.1]))
     assert "<dt>flatnce</dt>" in html and "<dt>Commit</dt>" not in html
     assert "unknown" not in html
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
     runs = [write_run(tmp_path / f"r{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
-    html = page(runs, tmp_path)
+    html = page(runs)
     assert "3 runs in 1 groups" in html and "nothing to compare it with" in html
     assert f"{80:.2f} ± {10:.2f} % (3)" in html  # the linear probe, pooled
 
@@ -227,31 +232,32 @@ def test_differences_are_those_of_the_runs(tmp_path):
     ],
 )
 def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):
-    assert said in page(write_pairs(tmp_path, given), tmp_path)
+    assert said in page(write_pairs(tmp_path, given))
 
 
 def test_seeds_that_no_two_groups_share_are_said(tmp_path):
     runs = [write_run(tmp_path / "a", "infonce", 0), write_run(tmp_path / "b", "flatnce", 1)]
-    assert "No seed is in two groups" in page(runs, tmp_path)
+    assert "No seed is in two groups" in page(runs)
 
 
 def test_an_unfinished_run_is_drawn_but_not_counted(tmp_path):
     runs = write_pairs(tmp_path, [0.02, 0.03])
     runs.append(write_run(tmp_path / "going", "flatnce", 2, finished=False))
     assert difference(runs)["pairs"] == 2
-    html = page(runs, tmp_path)
+    html = page(runs)
     assert "unfinished, not in the tables" in html and "FlatNCE (3 seeds)" in html
 
 
 def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):
     runs = [write_run(tmp_path / o, o, finished=False) for o in ("infonce", "flatnce")]
-    html = page(runs, tmp_path)
-    assert "No run has finished" in html and "<svg" in html and "Seeds pooled" not in html
+    html = page(runs)
+    assert "No run has finished" in html and "Seeds pooled" not in html
+    assert charts_of_runs(runs)
 
 
 def test_curves_are_means_with_their_spread(tmp_path):
-    charts = {chart.name: chart for chart in pictures_of_runs(write_pairs(tmp_path, [0.1, 0.3]))}
-    infonce, flatnce = charts["knn"].lines
+    charts = {chart.name: chart for chart in charts_of_runs(write_pairs(tmp_path, [0.1, 0.3]))}
+    infonce, flatnce = charts["chart-knn"].data
     # Seed 1 lies 0.01 above seed 0, and FlatNCE 0.1 and 0.3 above InfoNCE.
     assert infonce.y[-1] == pytest.approx(0.9 + 0.005)
     assert flatnce.y[-1] == pytest.approx(0.9 + 0.205)
@@ -259,19 +265,15 @@ def test_curves_are_means_with_their_spread(tmp_path):
 
 
 def test_what_was_set_alike_is_not_drawn(tmp_path):
-    names = [chart.name for chart in pictures_of_runs(write_pairs(tmp_path, [0.1]))]
-    assert "loss" in names and "temperature" not in names
+    names = [chart.name for chart in charts_of_runs(write_pairs(tmp_path, [0.1]))]
+    assert "chart-loss" in names and "chart-temperature" not in names
 
 
-def test_a_file_of_someone_else_is_not_replaced(tmp_path):
-    runs = write_pairs(tmp_path, [0.1])
-    (tmp_path / "comparison.html").write_text("<p>mine</p>")
+def test_our_own_page_is_replaced_and_a_file_of_someone_else_is_not(tmp_path):
+    runs, out = write_pairs(tmp_path, [0.1]), tmp_path / "comparison.html"
+    first = compare_page(runs, out).read_text(encoding="utf-8")
+    assert compare_page(runs, out).read_text(encoding="utf-8") == first and "<svg" in first
+    out.write_text("<p>mine</p>")
     with pytest.raises(ValueError, match="never replaced"):
-        page(runs, tmp_path)
-    assert (tmp_path / "comparison.html").read_text() == "<p>mine</p>"
-
-
-def test_our_own_page_is_replaced(tmp_path):
-    runs = write_pairs(tmp_path, [0.1])
-    first = page(runs, tmp_path)
-    assert page(runs, tmp_path) == first
+        compare_page(runs, out)
+    assert out.read_text() == "<p>mine</p>"

@@ -4,7 +4,7 @@ import pytest
 
 from flatnce.pretrain.commands.evaluate import _row
 from flatnce.pretrain.exporting.card import evaluation_row
-from flatnce.pretrain.page.run import _score
+from flatnce.pretrain.page.run import evaluation_row as page_row
 from flatnce.pretrain.runs.log import score_cells
 
 SEVERAL = {
@@ -52,8 +52,8 @@ def test_the_score_where_no_column_names_it(result, said):
 @pytest.mark.parametrize("result", [USUAL, SEVERAL, INFORMATION])
 def test_terminal_page_and_card_name_the_same_result(result):
     cells = score_cells(result)
-    assert _row(result)[0] == _score(result)[0] == evaluation_row(result)[0] == cells.name
-    assert _score(result)[3] == cells.said and evaluation_row(result)[3] == cells.score
+    assert _row(result)[0] == page_row(result)[0] == evaluation_row(result)[0] == cells.name
+    assert page_row(result)[3] == cells.said and evaluation_row(result)[3] == cells.score
     assert _row(result)[2] == cells.said.replace("95.12 %", "95.1").replace("60.00 %", "60.0")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from flatnce.mi.estimator.result import unit_factor
 from flatnce.mi.page.figures import readouts_figure, training_figure
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import opened
+from flatnce.report.text import capitalised
 
 __all__ = ["mi_page"]
 
@@ -60,7 +60,7 @@ def _meaning(estimate: Any, unit: str) -> list[Paragraph]:
             f"x and y share at least {least:g} {unit}: in 95 of 100 samples like this one, such a "
             "limit lies below the truth"
         )
-    said = [Paragraph(f"{opened(lower)}.", "Lower limit")]
+    said = [Paragraph(f"{capitalised(lower)}.", "Lower limit")]
     about = f"{nats:.3g} ± {estimate.standard_error * factor:.2g} {unit}, {_how(estimate, bound)}."
     said.append(Paragraph(about, "Estimate"))
     if estimate.ceiling is not None and math.isfinite(estimate.ceiling):

@@ -17,7 +17,7 @@ from rich.text import Text
 from flatnce.paper.reproduce.catalogue import CATALOGUE, check_settings, entry
 from flatnce.paper.reproduce_page import reproduce_page, table_of
 from flatnce.pretrain.runs.log import read_run
-from flatnce.report.text import opened
+from flatnce.report.text import capitalised
 
 RUNS = "runs/reproduce"
 # Room for the whole table where the output is not a terminal.
@@ -138,9 +138,9 @@ def _show(results: Mapping[str, Any]) -> None:
     console.print()
     console.print(table)
     for topic, text in results["words"].items():
-        console.print(f"\n[bold]{opened(topic)}.[/bold] {opened(text)}")
+        console.print(f"\n[bold]{capitalised(topic)}.[/bold] {capitalised(text)}")
     if results["runs"] or results["trains_itself"]:
-        shows = opened(results["scale_shows"])
+        shows = capitalised(results["scale_shows"])
         console.print(f"\n[bold]Scale {results['scale']}.[/bold] {shows}.")
 
 

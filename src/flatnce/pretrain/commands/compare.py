@@ -10,14 +10,14 @@ import tyro
 
 from flatnce.pretrain.commands.page_server import PageOptions, say, served
 from flatnce.pretrain.page.compare import (
+    charts_of_runs,
     compare_page,
     differences_of,
     page_of_runs,
-    pictures_of_runs,
 )
 from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
+from flatnce.report.charts import write_figures
 from flatnce.report.page import check_place
-from flatnce.report.paper import write_figures
 
 OUT = Path("comparison.html")
 
@@ -65,7 +65,7 @@ def compare(
         page = compare_page(directories, out, by=by, against=against)
         drawn: Sequence[Path] = ()
         if options.figures is not None:
-            charts = pictures_of_runs(directories, by=by, against=against)
+            charts = charts_of_runs(directories, by=by, against=against)
             drawn = write_figures(charts, options.figures, options.formats)
         found = differences_of(directories, by=by, against=against) if options.json else []
         say(page, drawn, as_json=options.json, differences=found)

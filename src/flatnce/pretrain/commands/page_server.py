@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Thread
 
 from flatnce.pretrain.page.serve import loopback_of, serve
+from flatnce.report.charts import FORMATS
 from flatnce.report.page import Page
-from flatnce.report.paper import FORMATS
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from flatnce.paper.demo_page import demo_page
 from flatnce.paper.reproduce_page import reproduce_page
 from flatnce.pretrain.commands.compare import compare, named_runs
 from flatnce.pretrain.commands.page_server import PageOptions, say, served
-from flatnce.pretrain.page.inspection import PortraitOptions, is_current, portray
-from flatnce.pretrain.page.run import page_of_run, pictures_of_run, run_page
+from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
+from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
 from flatnce.pretrain.runs.log import read_run
+from flatnce.report.charts import write_figures
 from flatnce.report.page import check_place
-from flatnce.report.paper import write_figures
 
 OTHER_PAGES: dict[str, Callable[[Path], Path]] = {
     "demo": demo_page,
@@ -40,8 +40,8 @@ class ReportOptions:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
     portrait: bool = True
-    looked: Annotated[PortraitOptions, tyro.conf.arg(name="")] = field(
-        default_factory=PortraitOptions
+    looked: Annotated[InspectionOptions, tyro.conf.arg(name="")] = field(
+        default_factory=InspectionOptions
     )
     step: int | None = None
     device: str = "auto"
@@ -73,7 +73,7 @@ def _one(directory: Path, options: ReportOptions) -> int:
         page = run_page(directory, out)
         drawn: Sequence[Path] = ()
         if asked.figures is not None:
-            drawn = write_figures(pictures_of_run(directory), asked.figures, asked.formats)
+            drawn = write_figures(charts_of_run(directory), asked.figures, asked.formats)
         say(page, drawn, as_json=asked.json, left_out=left_out)
     return 0
 
@@ -90,13 +90,15 @@ def _other(directory: Path, kind: str, asked: PageOptions) -> int:
 
 
 def _portrait(directory: Path, options: ReportOptions) -> str:
-    """Look at the encoder; why not, where it cannot be done and was not asked for by step."""
+    """Inspect the encoder; the reason if that is not possible and no step was named."""
     if is_current(directory, options.looked, options.step):
         return ""
     quiet = options.page.json or not sys.stderr.isatty()
     tell = None if quiet else lambda line: print(line, file=sys.stderr)
     try:
-        portray(directory, options.looked, step=options.step, device=options.device, report=tell)
+        inspect_encoder(
+            directory, options.looked, step=options.step, device=options.device, report=tell
+        )
     except OSError as error:
         if options.step is not None:
             raise

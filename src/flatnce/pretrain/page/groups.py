@@ -1,16 +1,14 @@
-"""The settings of a run by their own names, and those in which runs differ."""
+"""Runs in groups: settings that differ, measures, and differences paired by seed."""
 
 import difflib
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
 from flatnce.pretrain.runs.log import Run, score_cells
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
-
-__all__ = []
 
 NOT_COMPARED = (
     *("root", "workers", "device", "tensorboard", "keep"),
@@ -18,28 +16,32 @@ NOT_COMPARED = (
 )
 """Settings that change what is kept, where or how often, and not what is learned."""
 
+MOST_GROUPS = 12
+"""The number of groups that colour and marker together can distinguish."""
+LONGEST_LABEL = 19
+"""Longer names do not fit beside a chart."""
+
+LEVEL, POWER = 0.95, 0.8
+FEW = 3
+"""Below this many pairs an interval says little."""
+MOST_SEEDS = 1000
+
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every leaf by its own name; they are unique over the sections.
-
-    Arguments:
-        config: As ``config.json`` holds it.
+    """Every setting of a ``config.json`` by its own name; names are unique over the sections.
 
     Examples:
         >>> flat({"run": {"seed": 0}, "loss": {"objective": "dcl"}})
         {'seed': 0, 'objective': 'dcl'}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in config.items():
-        found |= flat(value) if isinstance(value, Mapping) else {name: value}
-    return found
+        settings |= flat(value) if isinstance(value, Mapping) else {name: value}
+    return settings
 
 
 def varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the settings that are not the same everywhere, the seed among them.
-
-    Arguments:
-        settings: Of each run, flat.
+    """Names of the settings that differ between runs, including the seed.
 
     Examples:
         >>> varied([{"seed": 0, "epochs": 4}, {"seed": 1, "epochs": 4}])
@@ -53,21 +55,144 @@ def varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def said(name: str, value: Any) -> str:
+def setting_text(name: str, value: Any) -> str:
     """A setting in words.
 
-    Arguments:
-        name: Of the setting.
-        value: Its value.
-
     Examples:
-        >>> said("objective", "flatnce"), said("batch_size", 32), said("ess", None)
-        ('FlatNCE', 'batch size 32', 'no ESS target')
+        >>> setting_text("objective", "flatnce"), setting_text("ess", None)
+        ('FlatNCE', 'no ESS target')
     """
     if name == "objective":
         return OBJECTIVES.get(value, str(value))
-    called = VARIABLES.get(name, name.replace("_", " "))
-    return f"no {called}" if value is None else f"{called} {value}"
+    label = VARIABLES.get(name, name.replace("_", " "))
+    return f"no {label}" if value is None else f"{label} {value}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run in its group.
+
+    Arguments:
+        run: The run.
+        seed: Its seed.
+        key: Shared with its partners in other groups: the seed, and every other setting that
+            does not define the groups.
+    """
+
+    run: Run
+    seed: Any
+    key: Hashable
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that agree in the compared settings.
+
+    Arguments:
+        name: The settings in words.
+        members: Its runs.
+        series: Selects colour and marker.
+        label: The name in a chart: the group's name, or a letter if names are long.
+        short: If names are long, how it differs from the first group; else the name.
+    """
+
+    name: str
+    members: Sequence[Member]
+    series: int
+    label: str
+    short: str
+
+    @property
+    def done(self) -> list[Member]:
+        """The finished runs."""
+        return [member for member in self.members if finished(member.run)]
+
+
+def finished(run: Run) -> bool:
+    """Whether a run is finished; the results of an unfinished run may hold evaluations only."""
+    return run.results is not None and "step" in run.results
+
+
+def group_runs(
+    runs: Sequence[Run], by: Sequence[str] = (), against: str | None = None
+) -> tuple[list[Group], list[str], list[str]]:
+    """The groups, the settings that define them, and those that differ inside them."""
+    _check(runs)
+    settings = [flat(run.config) for run in runs]
+    differing = varied(settings)
+    names = list(by) or [name for name in differing if name != "seed"]
+    for name in names:
+        _check_setting(name, settings[0])
+    others = [name for name in differing if name not in (*names, "seed")]
+    members: dict[tuple[str, ...], list[Member]] = {}
+    for run, mine in zip(runs, settings, strict=True):
+        key = (mine.get("seed"), *(repr(mine.get(name)) for name in others))
+        group = members.setdefault(tuple(repr(mine.get(name)) for name in names), [])
+        same = [member.run.directory for member in group if member.key == key]
+        if same:
+            raise ValueError(
+                f"{same[0]} and {run.directory} have the same settings and seed; leave one out"
+            )
+        group.append(Member(run, mine.get("seed"), key))
+    if len(members) > MOST_GROUPS:
+        raise ValueError(
+            f"by={' '.join(names)} makes {len(members)} groups, and a chart can tell "
+            f"{MOST_GROUPS} apart; name fewer runs, or group by fewer settings"
+        )
+    first = _first(members, against)
+    ordered = [group for _, group in sorted(members.items(), key=lambda one: one[0] != first)]
+    return _named(names, ordered), names, others
+
+
+def _check(runs: Sequence[Run]) -> None:
+    if len(runs) < 2:
+        raise ValueError(f"there is {len(runs)} run; name at least two to compare")
+    for run in runs:
+        if run.kind != "train":
+            raise ValueError(
+                f"{str(run.directory)!r} is a run of kind {run.kind!r}; only runs of "
+                "`flatnce train` can be compared"
+            )
+
+
+def _check_setting(name: str, settings: dict[str, Any]) -> None:
+    if name == "seed":
+        raise ValueError("by='seed': seeds are pooled; group by another setting")
+    if name not in settings:
+        close = difflib.get_close_matches(name, settings, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "config.json of a run lists them"
+        raise ValueError(f"by={name!r} is not a setting of these runs; {hint}")
+
+
+def _first(members: dict[tuple[str, ...], list[Member]], against: str | None) -> tuple[str, ...]:
+    """The group that the others are compared with."""
+    values = {key: key[0].strip("'\"") for key in members if key}
+    wanted = "infonce" if against is None else against
+    found = next((key for key, value in values.items() if value == wanted), None)
+    if found is None and against is not None:
+        there = ", ".join(dict.fromkeys(values.values()))
+        raise ValueError(f"against={against!r} is not a compared value; there are {there}")
+    return next(iter(members)) if found is None else found
+
+
+def _named(names: Sequence[str], ordered: Sequence[list[Member]]) -> list[Group]:
+    """Groups with their names; long names get a letter, which charts use."""
+    texts = []
+    for members in ordered:
+        mine = flat(members[0].run.config)
+        texts.append([setting_text(name, mine.get(name)) for name in names] or ["all runs"])
+    whole = [", ".join(words) for words in texts]
+    if max(map(len, whole)) <= LONGEST_LABEL:
+        return [Group(name, ordered[i], i, name, name) for i, name in enumerate(whole)]
+    groups = []
+    for number, (name, words) in enumerate(zip(whole, texts, strict=True)):
+        letter = chr(ord("A") + number)
+        own = [mine for mine, theirs in zip(words, texts[0], strict=True) if mine != theirs]
+        # The difference is shorter than the name only if some settings agree.
+        shared = 0 < len(own) < len(words)
+        short = f"{letter}: as A but {', '.join(own)}" if shared else f"{letter}: {name}"
+        groups.append(Group(f"{letter}: {name}", ordered[number], number, letter, short))
+    return groups
 
 
 @dataclass(frozen=True)
@@ -75,32 +200,37 @@ class Measure:
     """One number of a run.
 
     Arguments:
-        label: For people.
+        label: Its name.
         unit: A key of :data:`flatnce.report.text.UNITS`.
-        read: From a run to the number; None where it has none.
+        read: Reads the number from a run; None if the run does not have it.
     """
 
     label: str
     unit: str
     read: Callable[[Run], float | None]
 
-    def written(self, value: float | None, signed: bool = False) -> str:
-        """A number, or a difference of numbers where signed, in the unit."""
-        if value is None:
+    def values(self, group: Group) -> dict[Hashable, float]:
+        """The numbers of the finished runs of a group."""
+        read = {member.key: self.read(member.run) for member in group.done}
+        return {key: value for key, value in read.items() if value is not None}
+
+    def difference(self, value: float | None) -> str:
+        """A difference in the unit, with its sign."""
+        return "–" if value is None else self._signed(value) + self._suffix
+
+    def interval(self, low: float | None, high: float | None) -> str:
+        """An interval of differences, with the unit once."""
+        if low is None or high is None:
             return "–"
-        return self._number(value, signed) + self._unit(signed)
+        return f"{self._signed(low)} to {self._signed(high)}{self._suffix}"
 
-    def interval(self, low: float, high: float) -> str:
-        """An interval of differences, its unit said once."""
-        first, last = (self._number(end, signed=True) for end in (low, high))
-        return f"{first} to {last}{self._unit(signed=True)}"
-
-    def _number(self, value: float, signed: bool) -> str:
+    def _signed(self, value: float) -> str:
         factor, style, _ = UNITS[self.unit]
-        return format(factor * value, f"+{style}" if signed else style).replace("-", "−")
+        return format(factor * value, f"+{style}").replace("-", "−")
 
-    def _unit(self, signed: bool) -> str:
-        return " points" if signed and self.unit == "share" else UNITS[self.unit][2]
+    @property
+    def _suffix(self) -> str:
+        return " points" if self.unit == "share" else UNITS[self.unit][2]
 
 
 LAST = (
@@ -116,9 +246,9 @@ LAST = (
 
 
 def measures_of(runs: Sequence[Run]) -> list[Measure]:
-    """What at least one of the runs has measured: test results first."""
-    tests = dict.fromkeys(_what(one) for run in runs for one in _last_evaluations(run))
-    every = [_tested(*what) for what in tests]
+    """The measures that at least one of the runs has; test results first."""
+    tests = dict.fromkeys(_test_name(one) for run in runs for one in _last_evaluations(run))
+    every = [_tested(*names) for names in tests]
     every += [Measure(label, unit, _logged(kind, key)) for label, unit, kind, key in LAST]
     every += [
         Measure("Images a second", "rounded", _result("images_per_second")),
@@ -128,7 +258,7 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
 
 
 def _last_evaluations(run: Run) -> list[Mapping[str, Any]]:
-    """Evaluations of the run's end, not of checkpoints on the way."""
+    """Evaluations of the last step of a run."""
     results = run.results or {}
     return [
         one
@@ -137,22 +267,21 @@ def _last_evaluations(run: Run) -> list[Mapping[str, Any]]:
     ]
 
 
-def _what(one: Mapping[str, Any]) -> tuple[str, str]:
+def _test_name(one: Mapping[str, Any]) -> tuple[str, str]:
     return score_cells(one).name, str(one.get("data", ""))
 
 
 def _score(one: Mapping[str, Any]) -> float | None:
-    found = one.get("top1", one.get("map"))
-    return float(found) if isinstance(found, int | float) else None
+    score = one.get("top1", one.get("map"))
+    return float(score) if isinstance(score, int | float) else None
 
 
 def _tested(name: str, data: str) -> Measure:
     def read(run: Run) -> float | None:
-        mine = (one for one in _last_evaluations(run) if _what(one) == (name, data))
+        mine = (one for one in _last_evaluations(run) if _test_name(one) == (name, data))
         return next((_score(one) for one in mine), None)
 
-    called = name.replace("knn", "kNN", 1)
-    return Measure(f"{called} on {data}, test images", "share", read)
+    return Measure(f"{name.replace('knn', 'kNN', 1)} on {data}, test images", "share", read)
 
 
 def _logged(kind: str, key: str) -> Callable[[Run], float | None]:
@@ -167,24 +296,18 @@ def _result(key: str) -> Callable[[Run], float | None]:
     return lambda run: (run.results or {}).get(key)
 
 
-LEVEL, POWER = 0.95, 0.8
-FEW = 3
-"""Below this many pairs an interval says little."""
-MOST_SEEDS = 1000
-
-
 @dataclass(frozen=True)
 class Paired:
-    """The difference of two groups, seed by seed.
+    """The difference of two groups, paired by seed.
 
     Arguments:
-        pairs: How many seeds both have.
-        mean: Of the differences, the first minus the second; None of no pair.
-        sd: Their standard deviation; None of fewer than two.
-        low: Where the 95 % t interval of the mean begins.
-        high: Where it ends.
-        needed: Seeds in all at which the question would be settled, if the difference is as
-            large as it looks; None where it is settled, or cannot be told.
+        pairs: Number of seeds that both have.
+        mean: Mean difference, the first minus the second; None without a pair.
+        sd: Standard deviation of the differences; None for fewer than two pairs.
+        low: Lower end of the 95 % t interval of the mean.
+        high: Upper end.
+        needed: Number of seeds at which the question would be settled if the difference is as
+            large as it looks; None if it is settled, or cannot be told.
     """
 
     pairs: int
@@ -196,18 +319,12 @@ class Paired:
 
     @property
     def settled(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
 def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) -> Paired:
-    """The first minus the second, over the keys that both have.
-
-    The interval is Student's, which holds for differences that are roughly normal.
-
-    Arguments:
-        first: A number a seed.
-        second: Likewise.
+    """The first minus the second, over the keys that both have, with Student's interval.
 
     Examples:
         >>> found = paired({0: 3.0, 1: 4.0, 2: 5.5}, {0: 1.0, 1: 2.5, 2: 3.0})
@@ -221,21 +338,13 @@ def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) ->
     mean, sd = fmean(differences), stdev(differences)
     half = _quantile(n) * sd / math.sqrt(n)
     found = Paired(n, mean, sd, mean - half, mean + half)
-    if found.settled:
-        return found
-    return Paired(n, mean, sd, found.low, found.high, seeds_needed(mean, sd, n))
+    return found if found.settled else replace(found, needed=seeds_needed(mean, sd, n))
 
 
 def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
-    """Seeds at which a paired t test finds a difference in four of five cases.
+    """The number of seeds, more than ``beyond``, at which a paired t test has a power of 0.8.
 
-    None where more than 1,000 would be needed, or the mean is zero: that is no difference to
-    look for.
-
-    Arguments:
-        mean: The difference that is looked for.
-        sd: Standard deviation of the differences.
-        beyond: More than this many.
+    None if more than 1,000 would be needed, or if the mean is zero.
 
     Examples:
         >>> seeds_needed(0.5, 1.0), seeds_needed(0.0, 1.0)
@@ -251,7 +360,7 @@ def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
 
 
 def _power(mean: float, sd: float, n: int) -> float:
-    """How often a two-sided t test of n differences finds one of this size."""
+    """The power of a two-sided t test of n differences of this size."""
     from scipy.stats import nct
 
     if n < 2:
@@ -259,156 +368,12 @@ def _power(mean: float, sd: float, n: int) -> float:
     if sd == 0:
         return 1.0
     shift = abs(mean) / sd * math.sqrt(n)
-    # Far out scipy's series may give NaN where the answer is certain.
-    found = float(nct.sf(_quantile(n), n - 1, shift)) if shift < 30 else 1.0
-    return found if math.isfinite(found) else 1.0
+    # For large shifts scipy's series may give NaN where the answer is certain.
+    power = float(nct.sf(_quantile(n), n - 1, shift)) if shift < 30 else 1.0
+    return power if math.isfinite(power) else 1.0
 
 
 def _quantile(n: int) -> float:
     from scipy.stats import t
 
     return float(t.ppf((1 + LEVEL) / 2, n - 1))
-
-
-MOST_GROUPS = 12
-"""As many as colour and marker together can tell apart."""
-LONGEST_LABEL = 19
-"""More letters have no room beside a chart."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A run in its group.
-
-    Arguments:
-        run: As read.
-        seed: Its seed.
-        key: What its partners in other groups share: the seed, and every other setting that is
-            not what the groups are made by.
-    """
-
-    run: Run
-    seed: Any
-    key: Hashable
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that are alike in what is compared.
-
-    Arguments:
-        name: For people.
-        members: Its runs.
-        series: Which colour and marker it has.
-        label: What a chart calls it: the name, or the letter that a long name begins with.
-        short: Where names are long, in what it differs from the first group; else the name.
-    """
-
-    name: str
-    members: Sequence[Member]
-    series: int
-    label: str
-    short: str
-
-    @property
-    def done(self) -> list[Member]:
-        """Those that went to the end."""
-        return [member for member in self.members if finished(member.run)]
-
-
-def finished(run: Run) -> bool:
-    """Whether a run went to its end; results may also hold evaluations of an unfinished one."""
-    return run.results is not None and "step" in run.results
-
-
-def group_runs(
-    runs: Sequence[Run], by: Sequence[str] = (), against: str | None = None
-) -> tuple[list[Group], list[str], list[str]]:
-    """The groups, the settings they are made by, and those that differ inside them."""
-    _check(runs)
-    settings = [flat(run.config) for run in runs]
-    differing = varied(settings)
-    names = list(by) or [name for name in differing if name != "seed"]
-    for name in names:
-        _known(name, settings[0])
-    others = [name for name in differing if name not in (*names, "seed")]
-    members: dict[tuple[str, ...], list[Member]] = {}
-    for run, mine in zip(runs, settings, strict=True):
-        key = (mine.get("seed"), *(repr(mine.get(name)) for name in others))
-        group = members.setdefault(tuple(repr(mine.get(name)) for name in names), [])
-        _only_once(run, key, group)
-        group.append(Member(run, mine.get("seed"), key))
-    if len(members) > MOST_GROUPS:
-        raise ValueError(
-            f"by={' '.join(names)} makes {len(members)} groups, and a chart can tell "
-            f"{MOST_GROUPS} apart; name fewer runs, or group by fewer settings"
-        )
-    first = _first(members, against)
-    ordered = sorted(members.items(), key=lambda item: item[0] != first)
-    called = [_words(names, found[0].run) for _, found in ordered]
-    long = max(len(", ".join(words)) for words in called) > LONGEST_LABEL
-    pairs = zip(called, (found for _, found in ordered), strict=True)
-    groups = [
-        _group(number, words, called[0], found, long)
-        for number, (words, found) in enumerate(pairs)
-    ]
-    return groups, names, others
-
-
-def _check(runs: Sequence[Run]) -> None:
-    if len(runs) < 2:
-        raise ValueError(f"there is {len(runs)} run; name at least two to compare")
-    for run in runs:
-        if run.kind != "train":
-            raise ValueError(
-                f"{str(run.directory)!r} is a run of kind {run.kind!r}; only runs of "
-                "`flatnce train` can be compared"
-            )
-
-
-def _known(name: str, settings: dict[str, Any]) -> None:
-    if name in settings and name != "seed":
-        return
-    if name == "seed":
-        raise ValueError("by='seed': seeds are pooled; group by another setting")
-    close = difflib.get_close_matches(name, settings, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "config.json of a run lists them"
-    raise ValueError(f"by={name!r} is no setting of these runs; {hint}")
-
-
-def _only_once(run: Run, key: Hashable, group: Sequence[Member]) -> None:
-    same = [member.run.directory for member in group if member.key == key]
-    if same:
-        raise ValueError(
-            f"{same[0]} and {run.directory} have the same settings and seed; leave one out"
-        )
-
-
-def _first(members: dict[tuple[str, ...], list[Member]], against: str | None) -> tuple[str, ...]:
-    """The group to compare with."""
-    every = list(members)
-    wanted = "infonce" if against is None else against
-    found = next((key for key in every if key and key[0].strip("'\"") == wanted), None)
-    if found is None and against is not None:
-        there = ", ".join(dict.fromkeys(key[0].strip("'\"") for key in every if key))
-        raise ValueError(f"against={against!r} is no value that is compared; there are {there}")
-    return every[0] if found is None else found
-
-
-def _group(
-    number: int, words: Sequence[str], first: Sequence[str], members: Sequence[Member], long: bool
-) -> Group:
-    name = ", ".join(words)
-    if not long:
-        return Group(name, members, number, name, name)
-    letter = chr(ord("A") + number)
-    own = [mine for mine, theirs in zip(words, first, strict=True) if mine != theirs]
-    # Nothing is shorter where all that is compared differs, and of the first nothing does.
-    shared = 0 < len(own) < len(words)
-    short = f"{letter}: as A but {', '.join(own)}" if shared else f"{letter}: {name}"
-    return Group(f"{letter}: {name}", members, number, letter, short)
-
-
-def _words(names: Sequence[str], run: Run) -> list[str]:
-    mine = flat(run.config)
-    return [said(name, mine.get(name)) for name in names] or ["all runs"]

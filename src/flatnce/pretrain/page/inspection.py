@@ -1,7 +1,8 @@
-"""A run's encoder looked at: similarities of pairs, a 2-D picture, nearest neighbours.
+"""Inspection of a run's encoder: similarities of pairs, a projection to 2-D, nearest neighbours.
 
-Measured once and written as ``portrait.json`` into the run's directory, so that a page needs
-neither the checkpoint nor the images. The images are test images where the set has labels.
+:func:`inspect_encoder` measures once and writes ``portrait.json`` into the run's directory, so
+that a page needs neither the checkpoint nor the images. It uses test images if the set has
+labels. :func:`inspection_sections` is the part of the page.
 """
 
 import base64
@@ -29,24 +30,31 @@ from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
 from flatnce.pretrain.training.estimate import estimate_run
-from flatnce.pretrain.training.images import load_images
+from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import CHECKPOINTS, LoadedEncoder, load_encoder
-from flatnce.report.charts import Axis, Cloud, Line
-from flatnce.report.page import Gallery, Paragraph, Picture, Section, Table
-from flatnce.report.pictured import Curves, Scattered
+from flatnce.report.charts import Axis, Cloud, Line, line_chart, scatter_chart
+from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Table
 
-__all__ = ["PortraitOptions", "is_current", "portray"]
+__all__ = ["InspectionOptions", "inspect_encoder", "is_current"]
 
 PORTRAIT = "portrait.json"
 BINS = 50
-# Beside the seeds of training and of watching, so that no view is one that was seen before.
+# Beside the seeds of training and of watching, so that these views are new.
 UNSEEN_VIEWS = 2**34
+# Side of a picture in pixels; up to the second one it is small enough without loss.
+LARGEST_PICTURE, LARGEST_LOSSLESS = 64, 40
+# The number of classes that colour and marker together can distinguish.
+MOST_KINDS = 12
+LONGEST_LABEL = 18
+KINDS = {"positive": "positives", "negative": "negatives"}
+
+Portrait = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class PortraitOptions:
-    """How much is looked at.
+class InspectionOptions:
+    """How much of the encoder is inspected.
 
     Arguments:
         images: Images drawn from the test set.
@@ -74,79 +82,99 @@ class PortraitOptions:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
-def portray(
+def inspect_encoder(
     directory: str | Path,
-    options: PortraitOptions | None = None,
+    options: InspectionOptions | None = None,
     *,
     step: int | None = None,
     device: str = "auto",
     report: Callable[[str], None] | None = None,
 ) -> Path:
-    """Look at a run's encoder, write ``portrait.json`` into its directory, return its path."""
-    asked, tell = options or PortraitOptions(), report or (lambda line: None)
+    """Inspect a run's encoder, write ``portrait.json`` into its directory, return its path.
+
+    Arguments:
+        directory: The run.
+        options: How much is inspected.
+        step: Which checkpoint; the newest by default.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        report: Called with a line about what is being done.
+    """
+    asked, tell = options or InspectionOptions(), report or (lambda line: None)
     run = load_encoder(directory, step, choose_device(device))
     tell("loading images")
     images, part = _images(run, asked)
     tell(f"looking at {len(images)} images")
-    known = _labels(images)
-    rows = _rows(run, images)
-    found = {
+    labels = _labels(images)
+    rows = _features(run, images)
+    portrait = {
         "format_version": FORMAT_VERSION,
         "step": run.step,
         "data": own_data(run.config),
         "part": part,
         "images": len(images),
         "options": asdict(asked),
-        "classes": list(images.classes) if known is not None else [],
+        "classes": list(images.classes) if labels is not None else [],
         "similarities": _similarities(run, images, asked.seed),
-        "projection": {**project(rows, asked.projection, asked.seed), "labels": known},
-        **_neighbours(images, rows, known, asked),
+        "projection": {**project(rows, asked.projection, asked.seed), "labels": labels},
+        **_neighbours(images, rows, labels, asked),
         "memory": _memory(run, read_run(directory).environment.get("processes", 1)),
     }
     path = Path(directory) / PORTRAIT
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(json.dumps(plain(found), allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(plain(portrait), allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
     return path
 
 
-def is_current(directory: str | Path, options: PortraitOptions, step: int | None = None) -> bool:
-    """Whether the portrait that is there is of this checkpoint and was made with these options."""
+def is_current(directory: str | Path, options: InspectionOptions, step: int | None = None) -> bool:
+    """Whether the portrait is of this checkpoint and was made with these options."""
     place = Path(directory)
     try:
-        found = json.loads((place / PORTRAIT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    if not isinstance(found, dict):
+        portrait = read_portrait(place) or {}
+    except ValueError:
         return False
     kept = checkpoint.steps(place / CHECKPOINTS)
     wanted = kept[-1] if step is None and kept else step
-    return found.get("step") == wanted and found.get("options") == asdict(options)
+    return portrait.get("step") == wanted and portrait.get("options") == asdict(options)
 
 
-def _images(run: LoadedEncoder, asked: PortraitOptions) -> tuple[ImageSet | FolderSet, str]:
-    """Some test images; of a set without labels, some of those it was trained on."""
+def read_portrait(directory: Path) -> dict[str, Any] | None:
+    """What was measured of a run's encoder; None if it was not inspected."""
+    path = directory / PORTRAIT
+    if not path.is_file():
+        return None
+    try:
+        portrait = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it and report again") from error
+    if not isinstance(portrait, dict) or "format_version" not in portrait:
+        raise ValueError(f"{path} is not a portrait of an encoder; remove it and report again")
+    return portrait
+
+
+def _images(run: LoadedEncoder, asked: InspectionOptions) -> tuple[ImageSet | FolderSet, str]:
+    """Some test images; for a set without labels, some training images."""
     config = run.config
     options = Options(root=config.data.root, skip_unreadable=config.data.skip_unreadable)
     source: ImageSet | FolderSet
     try:
         source, part = Bench(subject_of(run), options).load(own_data(config), "test"), "test"
-    except ValueError:  # no labels, and so no part that was held out
+    except ValueError:  # no labels, so no held-out part
         source, part = load_images(config.data), "training"
     return source.subset(permutation(len(source), asked.seed)[: asked.images]), part
 
 
 def _labels(images: ImageSet | FolderSet) -> list[int] | None:
-    """One class number an image; None where there are none, or several an image."""
+    """One class number per image; None without labels, or with several per image."""
     if images.labels.ndim != 1 or int(images.labels.min()) < 0:
         return None
     return [int(label) for label in images.labels]
 
 
-def _rows(run: LoadedEncoder, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
-    """Features of the backbone, as kNN compares them: rows of length 1."""
+def _features(run: LoadedEncoder, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
+    """Normalised features of the backbone."""
     mean, std = run.normalisation
-    found = extract(
+    features = extract(
         run.encoder.backbone,
         images,
         size=run.size,
@@ -155,15 +183,12 @@ def _rows(run: LoadedEncoder, images: ImageSet | FolderSet) -> Float[Tensor, "n 
         channels=run.channels,
         workers=run.config.data.workers,
     )
-    return normalize(found.features, dim=1).cpu()
+    return normalize(features.features, dim=1).cpu()
 
 
 def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
-    """Histograms of the cosines that the loss sees: two views of an image, of two images."""
-    drawn = subject_of(run).views
-    if drawn is None:
-        raise ValueError("the run does not say how its views were drawn")
-    views = replace(drawn, seed=UNSEEN_VIEWS + seed)
+    """Histograms of the cosines between two views of one image, and of different images."""
+    views = replace(views_of(run.config, run.size), seed=UNSEEN_VIEWS + seed)
     workers = run.config.data.workers
     z1, z2 = embed_views(run.encoder, images, views, run.channels, workers)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
@@ -177,7 +202,7 @@ def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -
     edges = torch.linspace(-1, 1, BINS + 1)
     found: dict[str, Any] = {"edges": [round(float(edge), 4) for edge in edges]}
     for name, values in kinds.items():
-        # Rounding may take a cosine just past 1, where a histogram would leave it out.
+        # Rounding may give a cosine just above 1, which a histogram would leave out.
         counts = torch.histc(values.clamp(-1, 1), BINS, -1, 1)
         found[name] = [round(float(c) / len(values), 6) for c in counts]
         found[f"{name}_pairs"] = len(values)
@@ -188,37 +213,37 @@ def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -
 def _neighbours(
     images: ImageSet | FolderSet,
     rows: Float[Tensor, "n d"],
-    known: list[int] | None,
-    asked: PortraitOptions,
+    labels: list[int] | None,
+    asked: InspectionOptions,
 ) -> dict[str, Any]:
-    """Nearest neighbours of a few images; how many of all nearest ones share the label."""
+    """Nearest neighbours of a few images; the share of nearest images with the same label."""
     likeness = rows @ rows.T
     likeness.fill_diagonal_(-torch.inf)
     best = likeness.topk(min(asked.neighbours, len(rows) - 1), dim=1)
 
     def shown(number: int) -> dict[str, Any]:
-        label = None if known is None else images.classes[known[number]]
+        label = None if labels is None else images.classes[labels[number]]
         picture = picture_of(images, number) if asked.pictures else None
         return {"label": label, "picture": picture}
 
     queries = []
-    for number in _queries(known, len(rows), asked.queries):
+    for number in _queries(labels, len(rows), asked.queries):
         near = zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True)
         found = [{**shown(other), "similarity": round(cosine, 4)} for other, cosine in near]
         queries.append({**shown(number), "neighbours": found})
-    if known is None:
+    if labels is None:
         return {"neighbours": queries, "nearest_same": None}
-    labels = torch.tensor(known)
-    same = float((labels[best.indices[:, 0]] == labels).float().mean())
+    classes = torch.tensor(labels)
+    same = float((classes[best.indices[:, 0]] == classes).float().mean())
     return {"neighbours": queries, "nearest_same": same}
 
 
-def _queries(known: list[int] | None, count: int, wanted: int) -> list[int]:
-    """The first image of each of so many classes, in the order drawn; then further ones."""
+def _queries(labels: list[int] | None, count: int, wanted: int) -> list[int]:
+    """The first image of each class, in the order drawn; then further images."""
     order = list(range(count))
-    if known is not None:
-        first = list({label: i for i, label in reversed(list(enumerate(known)))}.values())
-        order = [*sorted(first), *(i for i in order if i not in set(first))]
+    if labels is not None:
+        first = sorted(labels.index(label) for label in set(labels))
+        order = [*first, *(i for i in order if i not in set(first))]
     return order[:wanted]
 
 
@@ -233,17 +258,8 @@ def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
     }
 
 
-LARGEST = 64
-# Up to this side a picture without loss is small enough.
-LOSSLESS = 40
-
-
 def picture_of(images: ImageSet | FolderSet, number: int) -> str:
     """One image of a set as a ``data:`` address, at most 64 pixels wide and high.
-
-    Arguments:
-        images: The set.
-        number: Which image.
 
     Examples:
         >>> import torch
@@ -254,27 +270,22 @@ def picture_of(images: ImageSet | FolderSet, number: int) -> str:
     pixels = images.decode(number) if isinstance(images, FolderSet) else images.images[number]
     image = needed("PIL.Image", "pictures of neighbours")
     shown = image.fromarray(_last(pixels))
-    shown.thumbnail((LARGEST, LARGEST))
-    kind = "PNG" if max(shown.size) <= LOSSLESS else "JPEG"
+    shown.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE))
+    kind = "PNG" if max(shown.size) <= LARGEST_LOSSLESS else "JPEG"
     buffer = io.BytesIO()
     shown.save(buffer, kind, **({"optimize": True} if kind == "PNG" else {"quality": 80}))
     text = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/{kind.lower()};base64,{text}"
 
 
-def _last(pixels: Tensor):
+def _last(pixels: Tensor) -> Any:
     """Channels last for colour, none for grey."""
     moved = pixels.cpu()
     return (moved[0] if moved.shape[0] == 1 else moved.permute(1, 2, 0)).contiguous().numpy()
 
 
 def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]:
-    """Two coordinates a row, with the method and what share of the variance each shows.
-
-    Arguments:
-        rows: Features, (n, width).
-        method: ``pca``, ``umap``, or ``auto`` for UMAP where it is installed.
-        seed: Of UMAP's draws; principal components have none.
+    """Two coordinates per row, the method, and the share of the variance of each coordinate.
 
     Examples:
         >>> import torch
@@ -303,7 +314,7 @@ def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]
 def _principal(rows: Float[Tensor, "n d"]) -> dict[str, Any]:
     centred = rows.double() - rows.double().mean(0)
     _, spans, axes = torch.linalg.svd(centred, full_matrices=False)
-    # The sign of an axis is arbitrary; its largest entry is made positive, so that it is settled.
+    # The sign of an axis is arbitrary: make its largest entry positive.
     largest = axes.abs().argmax(1, keepdim=True)
     axes = axes * axes.gather(1, largest).sign()
     variance = spans.square()
@@ -312,67 +323,46 @@ def _principal(rows: Float[Tensor, "n d"]) -> dict[str, Any]:
 
 
 def _coordinates(placed: Float[Tensor, "n 2"]) -> dict[str, Any]:
-    # Zero is added so that a rounded -0.0 is written as 0.0.
+    # Adding zero turns a rounded -0.0 into 0.0.
     across, up = ([round(float(v), 4) + 0.0 for v in column] for column in placed.T)
     return {"x": across, "y": up}
 
 
-# Colour and shape of a marker together tell this many kinds apart.
-MOST_KINDS = 12
-LONGEST_LABEL = 18
-KINDS = {"positive": "positives", "negative": "negatives"}
-
-Portrait = Mapping[str, Any]
-
-
-def portrait_of(directory: Path) -> dict[str, Any] | None:
-    """What ``flatnce report`` measured of a run's encoder; None where it has not."""
-    path = directory / PORTRAIT
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it and report again") from error
-    if not isinstance(found, dict) or "format_version" not in found:
-        raise ValueError(f"{path} is no portrait of an encoder; remove it and report again")
-    return found
-
-
-def portrait_pictures(portrait: Portrait) -> list[Curves | Scattered]:
-    """Its charts."""
+def inspection_figures(portrait: Portrait) -> list[Figure]:
+    """The histogram of similarities and the projection of the embedding."""
     return [_histogram(portrait), _embedding(portrait)]
 
 
-def portrait_sections(portrait: Portrait | None, name: str) -> list[Section]:
-    """Its part of the page; a hint where there is none."""
+def inspection_sections(portrait: Portrait | None, name: str) -> list[Section]:
+    """The sections about the encoder; a hint if it was not inspected."""
     if portrait is None:
         hint = (
             "Similarities of positives and negatives, a picture of the embedding and nearest "
             f"neighbours are measured by `flatnce report {name}`."
         )
         return [Section("The encoder", [Paragraph(hint)])]
-    charts = [chart.figure() for chart in portrait_pictures(portrait)]
-    sections = [Section("The encoder", [Paragraph(_looked_at(portrait))], figures=charts)]
-    if portrait["neighbours"]:
-        shown = Section("Nearest neighbours", _agreement(portrait), gallery=_gallery(portrait))
-        sections.append(shown)
-    return sections
-
-
-def _looked_at(portrait: Portrait) -> str:
     kept = "" if portrait["part"] == "test" else ", as none with labels are held out"
-    return (
+    about = (
         f"The checkpoint of step {portrait['step']:,}, seen through {portrait['images']:,} "
         f"{portrait['part']} images of {portrait['data']}{kept}."
     )
+    figures = inspection_figures(portrait)
+    sections = [Section("The encoder", [Paragraph(about)], figures=figures)]
+    if portrait["neighbours"]:
+        text = "By cosine of the backbone's features, among the images looked at."
+        same = portrait["nearest_same"]
+        if same is not None:
+            text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
+        gallery = _gallery(portrait)
+        sections.append(Section("Nearest neighbours", [Paragraph(text)], gallery=gallery))
+    return sections
 
 
-def _histogram(portrait: Portrait) -> Curves:
+def _histogram(portrait: Portrait) -> Figure:
     found = portrait["similarities"]
     edges = found["edges"]
     lines = [
-        Line(label, *_steps(edges, found[kind]), None, series, filled=True)
+        Line(label, *_outline(edges, found[kind]), None, series, filled=True)
         for series, (kind, label) in enumerate(KINDS.items())
     ]
     rows = [
@@ -381,26 +371,29 @@ def _histogram(portrait: Portrait) -> Curves:
             edges, edges[1:], found["positive"], found["negative"], strict=False
         )
     ]
-    table = Table("Share of pairs by cosine, %", ["Cosine", *KINDS.values()], rows)
     means = (
         f"Positives have cosine {found['positive_mean']:.2f} on average, negatives "
         f"{found['negative_mean']:.2f}."
     )
-    return Curves(
-        "similarities",
-        "Similarity of positives and negatives",
-        "Cosines of the embeddings that the loss compares: two views of one image, and views of "
-        f"different images. {means} The less they overlap, the easier a positive is found.",
+    title = "Similarity of positives and negatives"
+    chart = line_chart(
+        "chart-similarities",
+        title,
         f"Two histograms of cosines from -1 to 1. {means}",
         lines,
         Axis("cosine"),
         Axis("share of pairs (%)", low=0.0, factor=100.0),
-        table,
     )
+    caption = (
+        "Cosines of the embeddings that the loss compares: two views of one image, and views of "
+        f"different images. {means} The less they overlap, the easier a positive is found."
+    )
+    table = Table("Share of pairs by cosine, %", ["Cosine", *KINDS.values()], rows)
+    return Figure(title, chart, caption, table)
 
 
-def _steps(edges: Sequence[float], shares: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The outline of a histogram, from its first bin that holds something to its last."""
+def _outline(edges: Sequence[float], shares: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The outline of a histogram, from its first to its last bin that is not empty."""
     filled = [number for number, share in enumerate(shares) if share > 0]
     bins = range(filled[0], filled[-1] + 1) if filled else range(len(shares))
     across = [edge for n in bins for edge in (edges[n], edges[n + 1])]
@@ -408,65 +401,61 @@ def _steps(edges: Sequence[float], shares: Sequence[float]) -> tuple[list[float]
     return [across[0], *across, across[-1]], [0.0, *up, 0.0]
 
 
-def _embedding(portrait: Portrait) -> Scattered:
+def _embedding(portrait: Portrait) -> Figure:
     found, classes = portrait["projection"], portrait["classes"]
     names = _kinds(found["labels"], classes) or ["images"] * len(found["x"])
-    shares = found["shares"]
-    axes = [
-        f"{found['method']} {number + 1}"
-        + (f" ({100 * shares[number]:.0f} % of the variance)" if shares else "")
-        for number in range(2)
-    ]
-    order = dict.fromkeys([*classes, *sorted(set(names))])
+    method, shares = found["method"], found["shares"]
+    axes = [f"{method} 1", f"{method} 2"]
+    if shares:
+        axes = [
+            f"{axis} ({100 * share:.0f} % of the variance)"
+            for axis, share in zip(axes, shares, strict=True)
+        ]
     clouds: list[Cloud] = []
-    for name in (one for one in order if one in set(names)):
+    for name in (one for one in dict.fromkeys([*classes, *sorted(set(names))]) if one in names):
         mine = [number for number, other in enumerate(names) if other == name]
         across, up = ([found[axis][n] for n in mine] for axis in ("x", "y"))
         clouds.append(Cloud(_short(name), across, up, len(clouds)))
+    title = "The embedding in two dimensions"
+    kinds = ", ".join(cloud.label for cloud in clouds)
+    chart = scatter_chart(
+        "chart-embedding",
+        title,
+        f"{len(names)} points by {method}, in {len(clouds)} kinds: {kinds}.",
+        clouds,
+        Axis(axes[0]),
+        Axis(axes[1]),
+    )
+    how = "straight down onto their two widest axes" if shares else "so that near stays near"
+    colours = "one colour and shape a class" if classes else "they have no labels"
+    caption = (
+        f"Features of the backbone, of length 1, laid out {how} ({method}); {colours}. "
+        "Labels took no part in it. Much is lost on the way to two dimensions: classes that "
+        "overlap here may be apart."
+    )
     rows = [
         (str(number + 1), name, f"{x:.3f}", f"{y:.3f}")
         for number, (name, x, y) in enumerate(zip(names, found["x"], found["y"], strict=True))
     ]
-    how = "straight down onto their two widest axes" if shares else "so that near stays near"
-    colours = "one colour and shape a class" if classes else "they have no labels"
-    return Scattered(
-        "embedding",
-        "The embedding in two dimensions",
-        f"Features of the backbone, of length 1, laid out {how} ({found['method']}); {colours}. "
-        "Labels took no part in it. Much is lost on the way to two dimensions: classes that "
-        "overlap here may be apart.",
-        f"{len(names)} points by {found['method']}, in {len(clouds)} kinds: "
-        f"{', '.join(cloud.label for cloud in clouds)}.",
-        clouds,
-        Axis(axes[0]),
-        Axis(axes[1]),
-        Table("Where each image lies", ["Image", "Class", *axes], rows),
-    )
+    table = Table("Where each image lies", ["Image", "Class", *axes], rows)
+    return Figure(title, chart, caption, table)
 
 
 def _short(name: str) -> str:
-    """A name that has room beside a chart; the table has it whole."""
+    """A name that fits beside a chart; the table has the whole name."""
     return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1].rstrip()}…"
 
 
 def _kinds(labels: Sequence[int] | None, classes: Sequence[str]) -> list[str]:
-    """What each point is called: its class, or that it is one of many rarer ones."""
+    """The class of each point; rare classes are merged if there are many."""
     if labels is None:
         return []
-    called = [classes[label] for label in labels]
-    counts = Counter(called)
+    names = [classes[label] for label in labels]
+    counts = Counter(names)
     if len(counts) <= MOST_KINDS:
-        return called
+        return names
     kept = {name for name, _ in counts.most_common(MOST_KINDS - 1)}
-    return [name if name in kept else "other classes" for name in called]
-
-
-def _agreement(portrait: Portrait) -> list[Paragraph]:
-    same = portrait["nearest_same"]
-    text = "By cosine of the backbone's features, among the images looked at."
-    if same is not None:
-        text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
-    return [Paragraph(text)]
+    return [name if name in kept else "other classes" for name in names]
 
 
 def _gallery(portrait: Portrait) -> Gallery:

@@ -1,4 +1,4 @@
-"""The encoder looked at: what is measured, and what the page makes of it."""
+"""Inspection of an encoder: what is measured, and what the page shows."""
 
 import base64
 import io
@@ -14,28 +14,28 @@ import made_runs
 from export_subjects import write_run
 from flatnce.pretrain.data import ImageSet
 from flatnce.pretrain.page.inspection import (
-    PortraitOptions,
+    InspectionOptions,
     _kinds,
+    inspect_encoder,
     is_current,
     picture_of,
-    portray,
     project,
 )
-from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import NoCheckpoint
 from flatnce.pretrain.runs.log import RunLog
 from flatnce.report.page import Picture
 from tiny_sets import write_image
 
-FEW = PortraitOptions(images=60, queries=3, neighbours=2)
+FEW = InspectionOptions(images=60, queries=3, neighbours=2)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "first"
     write_run(place)
-    portray(place, FEW, device="cpu")
+    inspect_encoder(place, FEW, device="cpu")
     return place
 
 
@@ -74,13 +74,15 @@ def test_neighbours_are_ordered_and_of_several_classes(portrait):
 
 
 def test_the_same_twice(run, portrait):
-    portray(run, FEW, device="cpu")
+    inspect_encoder(run, FEW, device="cpu")
     assert json.loads((run / "portrait.json").read_text(encoding="utf-8")) == portrait
 
 
 def test_an_untrained_step_is_another_portrait(tmp_path, portrait):
     place = write_run(tmp_path / "first")
-    found = json.loads(portray(place, FEW, step=0, device="cpu").read_text(encoding="utf-8"))
+    found = json.loads(
+        inspect_encoder(place, FEW, step=0, device="cpu").read_text(encoding="utf-8")
+    )
     assert found["step"] == 0
     assert found["similarities"] != portrait["similarities"]
 
@@ -88,14 +90,14 @@ def test_an_untrained_step_is_another_portrait(tmp_path, portrait):
 def test_it_is_current_until_options_or_checkpoint_change(run):
     assert is_current(run, FEW) and is_current(run, FEW, 30)
     assert not is_current(run, FEW, 0)
-    assert not is_current(run, PortraitOptions(images=61))
+    assert not is_current(run, InspectionOptions(images=61))
     assert not is_current(run.parent, FEW)
 
 
 def test_without_pictures_the_page_has_words(tmp_path):
     place = write_run(tmp_path / "first")
-    portray(place, PortraitOptions(images=40, pictures=False), device="cpu")
-    html = run_page(place).read_text(encoding="utf-8")
+    inspect_encoder(place, InspectionOptions(images=40, pictures=False), device="cpu")
+    html = made_runs.html_without_charts(page_of_run(place))
     assert "Nearest neighbours" in html and "<img" not in html
 
 
@@ -110,7 +112,7 @@ def test_the_page_shows_it(run):
 
 
 def test_the_picture_of_another_class_is_marked_in_words(run, portrait):
-    html = run_page(run).read_text(encoding="utf-8")
+    html = made_runs.html_without_charts(page_of_run(run))
     others = sum(
         near["label"] != query["label"]
         for query in portrait["neighbours"]
@@ -120,7 +122,7 @@ def test_the_picture_of_another_class_is_marked_in_words(run, portrait):
 
 
 def test_a_page_without_it_says_how_to_get_it(tmp_path):
-    html = run_page(made_runs.write_run(tmp_path / "plain")).read_text(encoding="utf-8")
+    html = made_runs.html_without_charts(page_of_run(made_runs.write_run(tmp_path / "plain")))
     assert "flatnce report plain" in html and "<img" not in html
 
 
@@ -150,14 +152,14 @@ def test_a_damaged_portrait_is_named(tmp_path):
 def test_a_file_that_is_no_portrait_is_named_and_not_current(written, tmp_path):
     place = made_runs.write_run(tmp_path / "plain")
     (place / "portrait.json").write_text(written)
-    assert not is_current(place, PortraitOptions())
-    with pytest.raises(ValueError, match=r"portrait\.json is no portrait.*remove it"):
+    assert not is_current(place, InspectionOptions())
+    with pytest.raises(ValueError, match=r"portrait\.json is not a portrait.*remove it"):
         run_page(place)
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(NoCheckpoint):
-        portray(write_run(tmp_path / "bare", steps=(), finished=False), device="cpu")
+        inspect_encoder(write_run(tmp_path / "bare", steps=(), finished=False), device="cpu")
 
 
 def test_a_diverged_encoder_is_named_and_writes_nothing(tmp_path):
@@ -169,7 +171,7 @@ def test_a_diverged_encoder_is_named_and_writes_nothing(tmp_path):
     }
     checkpoint.save(place / "checkpoints", 1, broken, found.state)
     with pytest.raises(ValueError, match=r"NaN or infinite values.*earlier checkpoint"):
-        portray(place, FEW, device="cpu")
+        inspect_encoder(place, FEW, device="cpu")
     assert not (place / "portrait.json").exists()
 
 
@@ -178,10 +180,10 @@ def test_images_without_labels_are_looked_at_without_classes(tmp_path):
         write_image(tmp_path / "photos" / f"{number}.png", seed=number)
     asked = {"data": str(tmp_path / "photos"), "workers": 0, "batch_size": 8, "decode_size": 16}
     place = write_run(tmp_path / "first", channels=3, **asked)
-    found = json.loads(portray(place, FEW, device="cpu").read_text(encoding="utf-8"))
+    found = json.loads(inspect_encoder(place, FEW, device="cpu").read_text(encoding="utf-8"))
     assert (found["part"], found["images"], found["classes"]) == ("training", 12, [])
     assert found["nearest_same"] is None and found["neighbours"][0]["label"] is None
-    html = run_page(place).read_text(encoding="utf-8")
+    html = made_runs.html_without_charts(page_of_run(place))
     assert "12 training images of" in html and "as none with labels are held out" in html
     assert html.count("<img ") == 3 * (1 + 2) and "≠" not in html
 
@@ -196,7 +198,7 @@ def test_images_without_labels_are_looked_at_without_classes(tmp_path):
 )
 def test_options_are_checked(wrong, said):
     with pytest.raises(ValueError, match=said):
-        PortraitOptions(**wrong)
+        InspectionOptions(**wrong)
 
 
 # The plane.

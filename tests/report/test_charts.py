@@ -1,0 +1,231 @@
+"""Charts: as SVG elements of a page, and as files for a paper."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from flatnce.report.charts import (
+    Axis,
+    Bars,
+    Cloud,
+    Dot,
+    Fit,
+    Line,
+    Reference,
+    Upright,
+    bar_chart,
+    dot_chart,
+    line_chart,
+    scatter_chart,
+    write_figures,
+)
+
+BEGINS = {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}
+
+
+def lines(**changes):
+    given = {
+        "name": "chart-loss",
+        "title": "T & <T>",
+        "description": "D",
+        "lines": [Line("one", [0.0, 1.0, 2.0], [1.0, 2.0, 1.5], [0.1, 0.2, 0.1])],
+        "x": Axis("x"),
+        "y": Axis("y"),
+    }
+    return line_chart(**given | changes)
+
+
+def both_kinds():
+    """A curve with a gap and a histogram, in per cent, with a reference."""
+    given = [
+        Line("one", [0.0, 1.0, 2.0], [0.1, None, 0.3], [0.01, None, 0.02], 0),
+        Line("two", [0.0, 1.0, 1.0, 2.0], [0.0, 0.2, 0.1, 0.0], None, 7, filled=True),
+    ]
+    axis = Axis("accuracy (%)", low=0.0, factor=100.0)
+    return lines(lines=given, x=Axis("epoch"), y=axis, references=[Reference("log 8", 0.5)])
+
+
+def scatter(**changes):
+    clouds = [
+        Cloud("InfoNCE", [1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 0),
+        Cloud("FlatNCE", [2.0, 4.0], [4.5, 8.0], 1),
+    ]
+    given = {"clouds": clouds, "x": Axis("MI"), "y": Axis("top-1"), "fit": Fit(2.0, 0.0, "ρ = 1")}
+    return scatter_chart("chart-embedding", "T", "D", **given | changes)
+
+
+def bars(**changes):
+    groups = [
+        Bars("InfoNCE", [0.5, None], [0.4, None], [0.6, None], [0.55, 0.7], 0),
+        Bars("FlatNCE", [0.6, 0.8], marks=[0.7, None], series=1),
+    ]
+    given = {"categories": ["cifar10", "flowers"], "bars": groups, "x": "set", "y": Axis("top-1")}
+    return bar_chart("b", "T", "D", **given | changes)
+
+
+def dots(**changes):
+    given = {
+        "dots": [Dot("one", 1.0, 0.5, 0), Dot("two", 2.0, None, 1)],
+        "x": Axis("nats", low=0.0),
+        "kinds": ["no", "yes"],
+        "uprights": [Upright("top", 3.0)],
+    }
+    return dot_chart("c", "t", "d", **given | changes)
+
+
+def tree(chart):
+    return ElementTree.fromstring(chart.svg())
+
+
+def words(chart):
+    return [text.text for text in tree(chart).iter("text")]
+
+
+def part(chart, name, what):
+    """The elements of one kind inside a part of a chart."""
+    return tree(chart).findall(f".//*[@id='{chart.name}-{name}']//{what}")
+
+
+def points(element):
+    numbers = [float(number) for number in re.findall(r"[-\d.]+", element.get("d"))]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+@pytest.mark.parametrize("make", [both_kinds, scatter, bars, dots])
+def test_a_chart_is_well_formed_and_its_ids_are_unique(make):
+    found = [element.get("id") for element in tree(make()).iter() if element.get("id")]
+    assert len(found) == len(set(found)) and all(one.startswith(make().name) for one in found)
+
+
+def test_a_chart_escapes_its_text_and_follows_the_theme():
+    root, svg = tree(lines()), lines().svg()
+    assert root.find("title").text == "T & <T>"
+    assert root.get("aria-labelledby") == "chart-loss-title chart-loss-desc"
+    assert "var(--series-0)" in svg and "var(--ink)" in svg and not re.search("#[0-9a-f]{6};", svg)
+    assert "http" not in svg
+
+
+def test_a_band_goes_there_and_back():
+    (shape,) = part(lines(), "band-0", "path")
+    assert len(set(points(shape))) == 6
+
+
+def test_a_reference_is_drawn_where_it_lies_and_named():
+    chart = lines(references=[Reference("log 8", 2.08)], y=Axis("y", low=0.0))
+    ((_, y), _) = points(part(chart, "reference-0", "path")[0])
+    curve = points(part(chart, "mark-0", "path")[0])
+    scale = (curve[0][1] - curve[1][1]) / (2.0 - 1.0)
+    assert (curve[0][1] - y) / scale == pytest.approx(2.08 - 1.0, abs=1e-3)
+    assert "log 8" in words(chart)
+
+
+def test_missing_values_leave_a_point_out():
+    chart = lines(lines=[Line("one", [0.0, 1.0, 2.0], [1.0, None, 1.5])])
+    assert len(points(part(chart, "mark-0", "path")[0])) == 2
+
+
+@pytest.mark.parametrize("low, high", [(0.0, 7.6), (-3.2, 1.1), (0.001, 0.0043), (0.0, 1e6)])
+def test_ticks_cover_the_range_with_round_steps(low, high):
+    chart = lines(lines=[Line("one", [0.0, 1.0], [low, high])], x=Axis("x", ticks=[0.0]))
+    shown = [word.replace(",", "") for word in words(chart)]
+    ticks = [float(word) for word in shown[1:] if re.fullmatch(r"-?[\d.]+", word)]
+    assert min(ticks) <= low and max(ticks) >= high and 3 <= len(ticks) <= 12
+
+
+def test_a_logarithmic_axis_has_powers_of_ten():
+    given = [Line("a", [0.003, 0.2], [1.0, 2.0])]
+    chart = lines(lines=given, x=Axis("rate", logarithmic=True))
+    assert {"0.001", "0.01", "0.1", "1"} <= set(words(chart))
+
+
+def test_a_scatter_draws_every_point_and_names_its_clouds():
+    found = scatter()
+    assert [len(part(found, f"mark-{n}", "use")) for n in range(2)] == [3, 2]
+    assert {"InfoNCE", "FlatNCE", "ρ = 1"} <= set(words(found))
+
+
+def test_the_fitted_line_goes_through_points_on_it():
+    found = scatter()
+    (x1, y1), (x2, y2) = points(part(found, "fit", "path")[0])
+    first = part(found, "mark-0", "use")[0]
+    assert (float(first.get("x")), float(first.get("y"))) == pytest.approx((x1, y1), abs=0.1)
+    assert x2 > x1 and y2 < y1  # upwards
+
+
+def test_bars_stand_on_zero_and_are_as_high_as_their_values():
+    found = bars()
+    shapes = [part(found, name, "path")[0] for name in ("mark-0-0", "mark-1-0", "mark-1-1")]
+    feet = [max(y for _, y in points(shape)) for shape in shapes]
+    heights = [max(y for _, y in points(s)) - min(y for _, y in points(s)) for s in shapes]
+    assert max(feet) - min(feet) < 0.1
+    assert heights[2] / heights[0] == pytest.approx(1.6, abs=0.01)
+
+
+def test_bars_have_marks_and_names():
+    found = bars(marks="the paper")
+    assert [len(part(found, f"marks-{n}", "path")) for n in range(2)] == [2, 1]
+    assert {"cifar10", "flowers", "InfoNCE", "FlatNCE", "the paper"} <= set(words(found))
+
+
+def test_dots_lie_in_order_and_are_named():
+    found = dots()
+    first, second = (part(found, f"mark-{n}", "use")[0] for n in range(2))
+    assert float(first.get("x")) < float(second.get("x"))
+    assert float(first.get("y")) < float(second.get("y"))
+    assert {"one", "two", "no", "yes", "top"} <= set(words(found))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: lines(lines=[]),
+        lambda: scatter(clouds=[]),
+        lambda: bars(bars=[]),
+        lambda: dots(dots=[]),
+    ],
+)
+def test_a_chart_of_nothing_is_refused(draw):
+    with pytest.raises(ValueError, match="leave the chart out"):
+        draw()
+
+
+def test_every_chart_is_written_in_every_format(tmp_path):
+    files = write_figures([both_kinds(), scatter()], tmp_path / "new" / "figures")
+    assert [file.name for file in files] == [
+        f"{name}.{ending}" for name in ("loss", "embedding") for ending in BEGINS
+    ]
+    for file in files:
+        assert file.read_bytes().startswith(BEGINS[file.suffix[1:]])
+
+
+def test_words_stay_words_and_numbers_are_in_the_axis_unit(tmp_path):
+    (file,) = write_figures([both_kinds()], tmp_path, ["svg"])
+    text = file.read_text(encoding="utf-8")
+    assert all(word in text for word in ("accuracy (%)", "epoch", "one", "two", "log 8", ">30<"))
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", "_background_", "5 $ and 6 $"])
+def test_names_of_classes_are_shown_as_they_are(name):
+    clouds = [Cloud(name, [0.0], [1.0], 0), Cloud("other", [1.0], [0.0], 1)]
+    assert name in words(scatter(clouds=clouds))
+
+
+def test_the_same_figure_twice_is_the_same_file(tmp_path):
+    both = [write_figures([both_kinds()], tmp_path / name, ["svg", "pdf"]) for name in "ab"]
+    for first, second in zip(*both, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("formats", [["gif"], ["pdf", "jpg"], []])
+def test_a_format_that_is_not_there_is_refused(tmp_path, formats):
+    with pytest.raises(ValueError, match="pdf, svg, png"):
+        write_figures([lines()], tmp_path / "new", formats)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_the_way_is_kept(tmp_path):
+    (tmp_path / "mine").write_text("keep")
+    with pytest.raises(ValueError, match="is a file"):
+        write_figures([lines()], tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "keep"
