@@ -1,6 +1,7 @@
 """Tiny files in the official layouts of the data sets, for the tests to read back."""
 
 import gzip
+import hashlib
 import io
 import pickle
 import struct
@@ -19,6 +20,12 @@ from flatnce.pretrain.data.catalog import Layout
 CIFAR10_NAMES = [f"kind {number}" for number in range(10)]
 CIFAR100_NAMES = [f"fine {number}" for number in range(100)]
 STL10_NAMES = [f"thing {number}" for number in range(10)]
+VOC_IMAGES = {  # objects as (class, difficult), in the order they are listed
+    "train": [("dog", 1), ("person", 0), ("person", 1)],
+    "val": [("sofa", 0), ("dog", 0), ("dog", 1)],
+    "test": [("cat", 1), ("cat", 1), ("train", 0)],
+}
+CALTECH_COUNTS = {"ant": 35, "bass": 32}
 TINY_CODES = ("n02", "n01", "n03")  # not sorted, as in the official file
 
 
@@ -29,6 +36,22 @@ def shrink(monkeypatch, name: str, **splits: int) -> None:
         replace(layout, files=dict.fromkeys(layout.files, "")) for layout in entry.layouts
     )
     monkeypatch.setitem(CATALOG, name, replace(entry, splits=splits, layouts=layouts))
+
+
+def install_tiny(monkeypatch, name: str, root: Path):
+    """Write the tiny files of a set, let the catalogue expect them, return what was written."""
+    write, splits = TINY[name]
+    shrink(monkeypatch, name, **splits)
+    written = write(root)
+    if name == "flowers102":  # torchvision knows the checksums of the official lists
+        lists = {"label": "imagelabels.mat", "setid": "setid.mat"}
+        folder = root / "flowers-102"
+        known = {
+            part: (file, hashlib.md5((folder / file).read_bytes()).hexdigest())
+            for part, file in lists.items()
+        }
+        monkeypatch.setattr("torchvision.datasets.Flowers102._file_dict", known)
+    return written
 
 
 def relay(monkeypatch, name: str, change: Callable[[Layout], Layout]) -> None:
@@ -149,9 +172,9 @@ def write_flowers(root: Path) -> None:
     scipy.io.savemat(folder / "setid.mat", parts)
 
 
-def write_caltech(root: Path, counts: dict[str, int]) -> None:
+def write_caltech(root: Path, **counts: int) -> None:
     folder = root / "caltech101" / "101_ObjectCategories"
-    for name, count in {**counts, "BACKGROUND_Google": 2}.items():
+    for name, count in {**(counts or CALTECH_COUNTS), "BACKGROUND_Google": 2}.items():
         (folder / name).mkdir(parents=True)
         for number in range(1, count + 1):
             (folder / name / f"image_{number:04d}.jpg").write_bytes(b"not decoded here")
@@ -170,13 +193,13 @@ def write_sun(root: Path) -> None:
         (folder / f"{part}_01.txt").write_text("\r\n".join(lines) + "\r\n")
 
 
-def write_voc(root: Path, images: dict[str, list[tuple[str, int]]]) -> None:
-    """One image a part; objects as (class, difficult), in the order they are listed."""
+def write_voc(root: Path) -> None:
+    """One image per split, with the objects of VOC_IMAGES."""
     folder = root / "VOCdevkit" / "VOC2007"
     lists = folder / "ImageSets" / "Main"
     lists.mkdir(parents=True)
     (folder / "Annotations").mkdir()
-    for number, (part, objects) in enumerate(images.items()):
+    for number, (part, objects) in enumerate(VOC_IMAGES.items()):
         listed = "".join(
             f"<object><name>{name}</name><difficult>{hard}</difficult>"
             "<part><name>head</name></part></object>"
@@ -187,6 +210,24 @@ def write_voc(root: Path, images: dict[str, list[tuple[str, int]]]) -> None:
         )
         write_image(folder / "JPEGImages" / f"{number:06d}.jpg", seed=number)
         (lists / f"{part}.txt").write_text(f"{number:06d}\n")
+    (lists / "trainval.txt").write_text("000000\n000001\n")
+
+
+VOC_SPLITS = {"train": 1, "validation": 1, "trainval": 2, "test": 1}
+TINY: dict[str, tuple[Callable, dict[str, int]]] = {
+    "digits": (lambda root: None, dict(CATALOG["digits"].splits)),
+    "cifar10": (write_cifar10, {"train": 15, "test": 3}),
+    "cifar100": (write_cifar100, {"train": 4, "test": 4}),
+    "stl10": (write_stl10, {"train": 2, "test": 2, "unlabeled": 2}),
+    "fashion-mnist": (write_fashion, {"train": 5, "test": 5}),
+    "tiny-imagenet": (write_tiny_imagenet, {"train": 6, "test": 3}),
+    "flowers102": (write_flowers, {"train": 2, "validation": 2, "trainval": 4, "test": 2}),
+    "caltech101": (write_caltech, {"train": 60, "test": 7}),
+    "voc2007": (write_voc, VOC_SPLITS),
+    "voc2007-top1": (write_voc, VOC_SPLITS),
+    "sun397": (write_sun, {"train": 3, "test": 3}),
+}
+"""The writer of the tiny files of every data set, and how many images it writes per split."""
 
 
 class _Python2(pickle._Pickler):

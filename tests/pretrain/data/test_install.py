@@ -258,7 +258,7 @@ def test_several_downloads_make_one_set(server, root, tmp_path, monkeypatch):
 
 
 def test_an_archive_in_an_archive_is_unpacked(server, root, tmp_path, monkeypatch):
-    write_caltech(tmp_path / "made", {"ant": 31})
+    write_caltech(tmp_path / "made", ant=31)
     shrink(monkeypatch, "caltech101", train=30, test=1)
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w:gz") as archive:
@@ -375,9 +375,7 @@ def test_a_part_of_the_archives_is_not_enough(root, tmp_path):
 
 
 def test_voc_is_adopted_for_both_its_readings(root, tmp_path, monkeypatch):
-    write_voc(tmp_path / "made", {part: [("dog", 0)] for part in ("train", "val", "test")})
-    lists = tmp_path / "made/VOCdevkit/VOC2007/ImageSets/Main"
-    (lists / "trainval.txt").write_text("000000\n000001\n")
+    write_voc(tmp_path / "made")
     for name in ("voc2007", "voc2007-top1"):
         shrink(monkeypatch, name, train=1, validation=1, trainval=2, test=1)
     assert adopt("voc2007", tmp_path / "made", root).how == "adopted"

@@ -1,50 +1,58 @@
-"""Tiny files of every official layout, read back; and what is said of files that are not whole."""
+"""Tiny files of every official layout, read back; and the errors about damaged files."""
 
 import os
 import pickle
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets
 
-from flatnce.pretrain.data import CATALOG, DamagedData, MissingData, load, readers
-from flatnce.pretrain.data.readers import read_pickle
+from flatnce.pretrain.data import CATALOG, DamagedData, ImageSet, MissingData, load, readers
 from tiny_sets import (
     CIFAR10_NAMES,
     CIFAR100_NAMES,
     STL10_NAMES,
+    install_tiny,
     shrink,
+    write_caltech,
     write_cifar10,
     write_cifar100,
     write_fashion,
     write_stl10,
 )
 
+CLASSES = {
+    "cifar10": tuple(CIFAR10_NAMES),
+    "cifar100": tuple(CIFAR100_NAMES),
+    "stl10": tuple(STL10_NAMES),
+    "fashion-mnist": readers.FASHION_CLASSES,
+}
+
 
 @pytest.fixture
-def cifar10(tmp_path, monkeypatch):
-    shrink(monkeypatch, "cifar10", train=15, test=3)
-    return tmp_path, *write_cifar10(tmp_path)
+def installed(tmp_path, monkeypatch):
+    """Installs the tiny files of a set and returns the root."""
+
+    def install(name):
+        install_tiny(monkeypatch, name, tmp_path)
+        return tmp_path
+
+    return install
 
 
-@pytest.fixture
-def cifar100(tmp_path, monkeypatch):
-    shrink(monkeypatch, "cifar100", train=4, test=4)
-    return tmp_path, *write_cifar100(tmp_path)
+# ---- sets in memory
 
 
-def assert_holds(found, images, labels):
-    np.testing.assert_array_equal(found.images.numpy(), images)
+@pytest.mark.parametrize("name", CLASSES)
+def test_images_labels_and_classes_are_those_of_the_files(name, tmp_path, monkeypatch):
+    images, labels = install_tiny(monkeypatch, name, tmp_path)
+    found = load(name, root=tmp_path)
+    np.testing.assert_array_equal(found.images.numpy(), images.reshape(found.images.shape))
     np.testing.assert_array_equal(found.labels.numpy(), labels)
-
-
-def test_cifar10_is_read_from_the_binary_layout(cifar10):
-    root, images, labels = cifar10
-    found = load("cifar10", root=root)
-    assert_holds(found, images, labels)
-    assert found.classes == tuple(CIFAR10_NAMES)
-    assert (found.name, found.split) == ("cifar10", "train")
+    assert found.classes == CLASSES[name]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -52,42 +60,23 @@ def test_cifar10_is_read_from_the_binary_layout(cifar10):
 def test_both_cifar_layouts_give_equal_sets(number, split, tmp_path):
     write_cifar10(tmp_path)
     write_cifar100(tmp_path)
-    binary, python = [layout.folder for layout in CATALOG[f"cifar{number}"].layouts]
-    read = getattr(readers, f"cifar{number}")
-    one, other = (read(tmp_path / folder, split) for folder in (binary, python))
+    folders = [tmp_path / layout.folder for layout in CATALOG[f"cifar{number}"].layouts]
+    one, other = (getattr(readers, f"cifar{number}")(folder, split) for folder in folders)
     assert torch.equal(one.images, other.images)
     assert torch.equal(one.labels, other.labels)
     assert one.classes == other.classes
 
 
-def test_cifar100_has_the_fine_labels(cifar100):
-    root, images, labels = cifar100
-    found = load("cifar100", root=root)
-    assert_holds(found, images, labels)
-    assert found.classes == tuple(CIFAR100_NAMES)
+def test_unlabelled_images_of_stl10_have_the_label_minus_one(installed):
+    assert load("stl10", "unlabeled", installed("stl10")).labels.tolist() == [-1, -1]
 
 
-def test_stl10_is_turned_upright_and_counts_from_zero(tmp_path, monkeypatch):
-    shrink(monkeypatch, "stl10", train=2, test=2, unlabeled=2)
-    images, labels = write_stl10(tmp_path)
-    found = load("stl10", root=tmp_path)
-    assert_holds(found, images, labels)
-    assert found.classes == tuple(STL10_NAMES)
-
-
-def test_stl10_without_labels_says_so_by_minus_one(tmp_path, monkeypatch):
-    shrink(monkeypatch, "stl10", train=2, test=2, unlabeled=2)
-    write_stl10(tmp_path)
-    assert load("stl10", "unlabeled", tmp_path).labels.tolist() == [-1, -1]
-
-
-@pytest.mark.parametrize("packed", [True, False], ids=["gzip", "unpacked"])
-def test_fashion_mnist_is_read(packed, tmp_path, monkeypatch):
+def test_unpacked_fashion_mnist_is_read(tmp_path, monkeypatch):
     shrink(monkeypatch, "fashion-mnist", train=5, test=5)
-    images, labels = write_fashion(tmp_path, packed=packed)
+    images, labels = write_fashion(tmp_path, packed=False)
     found = load("fashion-mnist", root=tmp_path)
-    assert_holds(found, images[:, None], labels)
-    assert found.classes[9] == "Ankle boot"
+    np.testing.assert_array_equal(found.images.numpy(), images[:, None])
+    np.testing.assert_array_equal(found.labels.numpy(), labels)
 
 
 def test_digits_need_no_file_and_are_split_by_class(tmp_path):
@@ -97,18 +86,17 @@ def test_digits_need_no_file_and_are_split_by_class(tmp_path):
     share = test.counts() / (train.counts() + test.counts())
     assert torch.allclose(share, torch.tensor(0.2), atol=0.005)
     assert not list(tmp_path.iterdir())
-
-
-def test_digits_are_normalised_by_their_own_statistics():
-    mean, std = load("digits").statistics()
+    mean, std = train.statistics()
     assert CATALOG["digits"].mean == pytest.approx(mean.tolist(), abs=5e-5)
     assert CATALOG["digits"].std == pytest.approx(std.tolist(), abs=5e-5)
 
 
-def test_a_missing_file_is_named(cifar10):
-    root, *_ = cifar10
-    file = root / "cifar-10-batches-bin" / "data_batch_3.bin"
-    file.unlink()
+# ---- damaged files
+
+
+def test_a_missing_file_is_named(installed):
+    root = installed("cifar10")
+    (root / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
     for python in (root / "cifar-10-batches-py").iterdir():
         python.unlink()
     with pytest.raises(MissingData, match=r"lacks data_batch_3.bin.*flatnce data cifar10"):
@@ -120,61 +108,75 @@ def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
         load("stl10", root=tmp_path)
 
 
-@pytest.mark.parametrize("cut", [1, 3073], ids=["within a record", "between records"])
-def test_a_truncated_binary_file_is_refused(cifar10, cut):
-    root, *_ = cifar10
-    file = root / "cifar-10-batches-bin" / "data_batch_5.bin"
-    os.truncate(file, file.stat().st_size - cut)
-    with pytest.raises(DamagedData, match="cut short"):
-        load("cifar10", root=root)
+CIFAR_BINARY, CIFAR_PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+FASHION, STL = "FashionMNIST/raw", "stl10_binary"
 
 
-def test_a_truncated_pickle_is_refused(cifar10):
-    root, *_ = cifar10
-    file = root / "cifar-10-batches-py" / "test_batch"
-    os.truncate(file, file.stat().st_size // 2)
-    with pytest.raises(DamagedData, match="test_batch is not a complete data file"):
-        readers.cifar10(file.parent, "test")
+def cut(count):
+    return lambda content: content[:-count]
 
 
-@pytest.mark.parametrize("cut", [4, 200], ids=["in the checksum", "in the images"])
-def test_a_truncated_gzip_is_refused(tmp_path, cut):
-    write_fashion(tmp_path)
-    file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz"
-    os.truncate(file, file.stat().st_size - cut)
-    with pytest.raises(DamagedData, match=r"train-images-idx3-ubyte.gz is cut short or damaged"):
-        readers.fashion_mnist(file.parent, "train")
+@pytest.mark.parametrize(
+    "write, file, damage, message",
+    [
+        (write_cifar10, f"{CIFAR_BINARY}/test_batch.bin", cut(1), "cut short"),
+        (
+            write_cifar10,
+            f"{CIFAR_BINARY}/test_batch.bin",
+            lambda content: bytes([200]) + content[1:],
+            "labels from . to 200 and 10 class names",
+        ),
+        (
+            write_cifar10,
+            f"{CIFAR_PYTHON}/test_batch",
+            lambda content: content[: len(content) // 2],
+            "test_batch is not a complete data file",
+        ),
+        (
+            write_fashion,
+            f"{FASHION}/t10k-images-idx3-ubyte.gz",
+            cut(4),
+            r"t10k-images-idx3-ubyte.gz is cut short or damaged",
+        ),
+        (
+            write_fashion,
+            f"{FASHION}/t10k-images-idx3-ubyte.gz",
+            cut(200),
+            r"t10k-images-idx3-ubyte.gz is cut short or damaged",
+        ),
+        (
+            lambda root: write_fashion(root, packed=False),
+            f"{FASHION}/t10k-images-idx3-ubyte",
+            cut(1),
+            "cut short: 3,919 bytes where its header says 3,920",
+        ),
+        (
+            lambda root: write_fashion(root, packed=False),
+            f"{FASHION}/t10k-labels-idx1-ubyte",
+            lambda _: b"<html>not found</html>",
+            "not an idx file",
+        ),
+        (write_stl10, f"{STL}/test_y.bin", lambda _: b"\x01", "2 images and 1 labels"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, write, file, damage, message):
+    write(tmp_path)
+    path = tmp_path / file
+    path.write_bytes(damage(path.read_bytes()))
+    reader = {"c": readers.cifar10, "F": readers.fashion_mnist, "s": readers.stl10}[file[0]]
+    with pytest.raises(DamagedData, match=message):
+        reader(path.parent, "test")
 
 
-def test_a_truncated_idx_file_is_refused(tmp_path):
-    write_fashion(tmp_path, packed=False)
-    file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
-    os.truncate(file, file.stat().st_size - 1)
-    with pytest.raises(DamagedData, match=r"cut short: 3,919 bytes where its header says 3,920"):
-        readers.fashion_mnist(file.parent, "train")
+@pytest.mark.parametrize("name, file", [("cifar10", "cifar-10-batches-bin/data_batch_5.bin")])
+def test_fewer_images_than_official_are_refused(installed, name, file):
+    root = installed(name)
+    os.truncate(root / file, (root / file).stat().st_size - 3073)
+    with pytest.raises(DamagedData, match="has 14 train images where cifar10 has 15: it is cut"):
+        load(name, root=root)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path):
-    write_fashion(tmp_path, packed=False)
-    folder = tmp_path / "FashionMNIST" / "raw"
-    (folder / "train-labels-idx1-ubyte").write_bytes(b"<html>not found</html>")
-    with pytest.raises(DamagedData, match="not an idx file"):
-        readers.fashion_mnist(folder, "train")
-
-
-def test_a_label_beyond_the_classes_is_refused(cifar10):
-    root, *_ = cifar10
-    file = root / "cifar-10-batches-bin" / "test_batch.bin"
-    file.write_bytes(bytes([200]) + file.read_bytes()[1:])
-    with pytest.raises(DamagedData, match=r"labels from . to 200 and 10 class names"):
-        load("cifar10", "test", root)
-
-
-def test_images_and_labels_must_be_as_many(tmp_path):
-    write_stl10(tmp_path)
-    (tmp_path / "stl10_binary" / "train_y.bin").write_bytes(b"\x01")
-    with pytest.raises(DamagedData, match="2 images and 1 labels"):
-        readers.stl10(tmp_path / "stl10_binary", "train")
+# ---- pickles
 
 
 class Runs:
@@ -202,7 +204,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, call, argument, pro
     file = tmp_path / "data_batch_1"
     file.write_bytes(pickle.dumps({"data": Runs(call, argument)}, protocol=protocol))
     with pytest.raises(DamagedData, match=r"data_batch_1 .*it asks for .*nothing in it was run"):
-        read_pickle(file)
+        readers.read_pickle(file)
     assert not mark.exists()
 
 
@@ -212,7 +214,7 @@ def test_a_pickle_may_not_choose_its_codec(tmp_path):
     file = tmp_path / "data_batch_1"
     file.write_bytes(pickle.dumps({"data": Runs(_codecs.encode, "text", "punycode")}, protocol=2))
     with pytest.raises(DamagedData, match="punycode"):
-        read_pickle(file)
+        readers.read_pickle(file)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -220,28 +222,22 @@ def test_a_pickle_rewritten_by_python_3_is_read(tmp_path, protocol):
     file = tmp_path / "data_batch_1"
     content = {"data": np.arange(6, dtype=np.uint8), "labels": [1, 2], b"bytes": b"\xff\x00"}
     file.write_bytes(pickle.dumps(content, protocol=protocol))
-    found = read_pickle(file)
+    found = readers.read_pickle(file)
     np.testing.assert_array_equal(found["data"], content["data"])
     assert found["labels"] == [1, 2] and found["bytes"] == b"\xff\x00"
-
-
-def test_a_pickle_of_something_else_is_refused(tmp_path):
-    file = tmp_path / "data_batch_1"
-    file.write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(DamagedData, match="holds a list"):
-        read_pickle(file)
 
 
 @pytest.mark.parametrize(
     "content",
     [
+        [1, 2],
         {"labels": [0]},
         {"data": np.zeros((1, 10), np.uint8), "labels": [0]},
         {"data": np.zeros((1, 3072), np.float32), "labels": [0]},
         {"data": np.zeros((1, 3072), np.uint8), "labels": ["cat"]},
         {"data": np.zeros((1, 3072), np.uint8)},
     ],
-    ids=["no data", "short rows", "floats", "words", "no labels"],
+    ids=["a list", "no data", "short rows", "floats", "words", "no labels"],
 )
 def test_a_pickle_with_the_wrong_content_is_refused(tmp_path, content):
     write_cifar10(tmp_path)
@@ -249,3 +245,147 @@ def test_a_pickle_with_the_wrong_content_is_refused(tmp_path, content):
     (folder / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DamagedData, match="test_batch"):
         readers.cifar10(folder, "test")
+
+
+# ---- Tiny-ImageNet
+
+
+def test_tiny_imagenet_is_read_into_memory_with_its_words(installed):
+    root = installed("tiny-imagenet")
+    found = load("tiny-imagenet", root=root)
+    assert isinstance(found, ImageSet) and found.shape == (3, 64, 64)
+    assert found.classes == ("word of n01", "word of n02", "word of n03")
+    assert found.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert load("tiny-imagenet", "test", root).labels.tolist() == [1, 0, 2]
+
+
+def test_damage_of_tiny_imagenet_is_named(installed):
+    root = installed("tiny-imagenet")
+    folder = root / "tiny-imagenet-200"
+    (folder / "val" / "images" / "val_1.JPEG").unlink()
+    with pytest.raises(MissingData, match=r"val_1.JPEG is missing"):
+        load("tiny-imagenet", "test", root)
+    (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\t0\n")
+    with pytest.raises(DamagedData, match="line 1 names no known class"):
+        load("tiny-imagenet", "test", root)
+    (folder / "train" / "n02" / "images" / "n02_0.JPEG").unlink()
+    with pytest.raises(DamagedData, match="has 5 train images where tiny-imagenet has 6"):
+        load("tiny-imagenet", root=root)
+    (folder / "train" / "n02" / "images" / "n02_1.JPEG").unlink()
+    with pytest.raises(DamagedData, match=r"n02 holds no image"):
+        load("tiny-imagenet", root=root)
+
+
+# ---- photographs, compared with torchvision
+
+
+@pytest.mark.parametrize(
+    "split, images, labels",
+    [
+        ("train", [6, 2], [4, 0]),
+        ("validation", [1, 4], [4, 1]),
+        ("trainval", [6, 2, 1, 4], [4, 0, 4, 1]),
+        ("test", [3, 5], [101, 1]),
+    ],
+)
+def test_flowers_have_their_official_splits(installed, split, images, labels):
+    found = load("flowers102", split, installed("flowers102"))
+    assert [Path(path).name for path in found.paths] == [f"image_{i:05d}.jpg" for i in images]
+    assert found.labels.tolist() == labels
+    assert found.classes[0] == "pink primrose" and len(found.classes) == 102
+    assert found.decode(0).shape == (3, 224, 224)
+
+
+def test_caltech_trains_on_thirty_images_per_class_drawn_without_replacement(installed):
+    root = installed("caltech101")
+    train, test = load("caltech101", root=root), load("caltech101", "test", root)
+    assert train.counts().tolist() == [30, 30] and len(set(train.paths)) == 60
+    assert not set(train.paths) & set(test.paths)
+    assert train.classes == ("ant", "bass")  # without the background
+    assert [int(path[-8:-4]) for path in test.paths] == [5, 19, 21, 24, 35, 2, 10]
+    assert test.labels.tolist() == [0] * 5 + [1] * 2
+
+
+def test_caltech_with_too_few_images_is_refused(tmp_path):
+    write_caltech(tmp_path, ant=35, bass=30)
+    with pytest.raises(DamagedData, match="bass has 30 images, 31 or more"):
+        load("caltech101", root=tmp_path)
+
+
+@pytest.mark.parametrize("split, number", [("train", 1), ("test", 2)])
+def test_sun_has_its_first_official_partition(installed, split, number):
+    found = load("sun397", split, installed("sun397"))
+    assert [Path(path).name for path in found.paths] == [f"sun_{i}{number}.jpg" for i in range(3)]
+    assert found.labels.tolist() == [0, 1, 2]
+    assert found.classes == ("abbey", "bar", "barn/outdoor")
+
+
+@pytest.mark.parametrize(
+    "split, expected, first",
+    [
+        ("train", {"dog": -1.0, "person": 1.0}, "dog"),
+        ("validation", {"sofa": 1.0, "dog": 1.0}, "sofa"),
+        ("test", {"cat": -1.0, "train": 1.0}, "cat"),
+    ],
+)
+def test_voc_ignores_a_class_of_difficult_objects_only_or_takes_the_first_object(
+    installed, split, expected, first
+):
+    root = installed("voc2007")
+    found = load("voc2007", split, root)
+    assert found.labels.shape == (1, 20) and found.labels.dtype == torch.float32
+    row = zip(readers.VOC_CLASSES, found.labels[0].tolist(), strict=True)
+    assert {name: value for name, value in row if value} == expected
+    label = readers.voc2007_top1(root / "VOCdevkit/VOC2007", split).labels.item()
+    assert readers.VOC_CLASSES[label] == first
+    part = "val" if split == "validation" else split
+    theirs = datasets.VOCDetection(root, year="2007", image_set=part)
+    assert list(found.paths) == theirs.images
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("<annotation><object>", "not a VOC annotation"),
+        ("<annotation/>", "lists no object"),
+        ("<annotation><object><name>yeti</name></object></annotation>", "not a VOC annotation"),
+    ],
+)
+def test_a_damaged_annotation_is_named(installed, text, message):
+    root = installed("voc2007")
+    (root / "VOCdevkit/VOC2007/Annotations/000002.xml").write_text(text)
+    with pytest.raises(DamagedData, match=rf"000002.xml.*{message}"):
+        load("voc2007", "test", root)
+
+
+@pytest.mark.parametrize(
+    "name, split, file, message",
+    [
+        ("flowers102", "train", "flowers-102/jpg/image_00002.jpg", "image_00002.jpg"),
+        ("sun397", "train", "SUN397/b/bar/sun_11.jpg", "sun_11.jpg and 0 more"),
+        ("voc2007", "test", "VOCdevkit/VOC2007/JPEGImages/000002.jpg", "000002.jpg is missing"),
+    ],
+)
+def test_a_missing_photograph_is_named(installed, name, split, file, message):
+    root = installed(name)
+    (root / file).unlink()
+    with pytest.raises(MissingData, match=message):
+        load(name, split, root)
+
+
+def test_flowers_whose_lists_were_changed_are_refused(installed):
+    root = installed("flowers102")
+    (root / "flowers-102" / "setid.mat").write_bytes(b"changed")
+    with pytest.raises(DamagedData, match="Flowers102 are not complete"):
+        load("flowers102", root=root)
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    from flatnce import extras
+
+    def absent(module):
+        raise ModuleNotFoundError(name=module)
+
+    monkeypatch.setattr(extras, "import_module", absent)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'flatnce\[train\]'"):
+        load("digits")

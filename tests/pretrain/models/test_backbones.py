@@ -1,12 +1,13 @@
 """Backbones: known sizes, both stems, timm's names, and what is said when one cannot be built."""
 
 import urllib.error
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.models import RESNETS, Encoder, SmallNet, backbone, head
+from flatnce.pretrain.models import BACKBONES, RESNETS, Encoder, SmallNet, backbone, head
 
 pytest.importorskip("torchvision", reason="the train extra is not installed")
 timm = pytest.importorskip("timm", reason="the train extra is not installed")
@@ -42,6 +43,15 @@ def test_a_resnet_has_the_published_size_and_width(name, stem):
     assert sum(parameter.numel() for parameter in network.parameters()) == count
     assert network.width == width
     assert network(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, width)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
+    entry = BACKBONES[name]
+    assert on_meta(name, size=32).width == entry.width, "backbones.py: the width is another"
+    row = f"| `{name}` | {entry.title} | {entry.width} |"
+    docs = Path(__file__).parents[3] / "docs" / "reference" / "training.md"
+    assert row in docs.read_text(), f"docs/reference/training.md lacks {row}"
 
 
 @pytest.mark.parametrize("name", RESNETS[:3])  # the others differ in depth alone
