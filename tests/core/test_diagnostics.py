@@ -19,7 +19,8 @@ from flatnce import functional as F
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import rank_of_gram
-from flatnce.core.diagnostics.saturation import SATURATED_ROW
+from flatnce.core.diagnostics.monitor import FORMER_MEANS, _row_fields, _Step
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW
 from flatnce.core.diagnostics.verdict import (
     COLLAPSED_RANK,
     COLLAPSED_UNIFORMITY,
@@ -318,7 +319,8 @@ FROM_CONTRAST = {
     "step",
     "steps",
 }
-FROM_SNAPSHOT = FROM_CONTRAST | {"alignment", "uniformity", "effective_rank"}
+OF_A_LOSS = FROM_CONTRAST | {"alignment", "objective_loss"}
+FROM_SNAPSHOT = OF_A_LOSS | {"uniformity", "effective_rank"}
 
 
 def batches(steps: int, size: int = 8, width: int = 5) -> list[tuple[Tensor, Tensor]]:
@@ -342,7 +344,8 @@ def watched(monitor: Monitor, steps: int = 4, **options) -> list[Snapshot]:
 
 
 STEP_VALUES: dict[str, Callable[[Snapshot], Tensor]] = {
-    "loss": lambda last: last.loss,
+    "loss": lambda last: last.mi_ceiling - last.mi,
+    "objective_loss": lambda last: last.loss,
     "mi": lambda last: last.mi,
     "mi_ceiling": lambda last: last.mi_ceiling,
     "ess": lambda last: last.ess,
@@ -408,7 +411,7 @@ def test_the_dict_of_a_followed_loss_has_these_keys():
 def test_the_dict_without_geometry_has_these_keys():
     monitor = Monitor(rows=0)
     watched(monitor)
-    assert set(monitor.compute()) == FROM_CONTRAST | {"alignment"}
+    assert set(monitor.compute()) == OF_A_LOSS
 
 
 def test_a_contrast_can_be_followed_too():
@@ -536,6 +539,63 @@ def test_a_saved_monitor_loads_inside_a_larger_module():
     assert second["watch"].compute() == first["watch"].compute()
 
 
+def saved_by_the_version_before(monitor: Monitor) -> dict:
+    """A state with totals in a fixed order and without names, as it was saved then."""
+    state = monitor.state_dict()
+    extra = dict(state["_extra_state"])
+    totals = dict(zip(extra.pop("means"), state["totals"], strict=True))
+    former = torch.stack([totals[name] for name in FORMER_MEANS])
+    return {**state, "totals": former, "_extra_state": extra}
+
+
+def test_a_state_of_the_version_before_is_loaded():
+    saved, restored = Monitor(), Monitor()
+    watched(saved)
+    restored.load_state_dict(saved_by_the_version_before(saved))
+    expected = saved.compute()
+    del expected["objective_loss"]  # it was not kept then
+    assert restored.compute() == expected
+    watched(restored)
+    watched(saved)
+    assert restored.compute()["objective_loss"] == saved.compute()["objective_loss"]
+
+
+def test_a_state_may_lack_a_diagnostic_or_have_an_unknown_one():
+    saved, restored = Monitor(), Monitor()
+    watched(saved)
+    state = saved.state_dict()
+    names = ["unheard-of" if name == "gain" else name for name in state["_extra_state"]["means"]]
+    extra = {**state["_extra_state"], "means": names}
+    restored.load_state_dict({**state, "_extra_state": extra})
+    expected = saved.compute()
+    del expected["gain"]
+    assert restored.compute() == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"form": "out"}, {"normalize": False}])
+def test_steps_that_are_computed_together_have_the_numbers_of_steps_alone(options):
+    alone, together = Monitor(), Monitor()
+    shown = watched(alone, steps=5, **options)
+    steps = []
+    for last in shown:
+        fields = _row_fields(last.contrast)
+        values = tuple(fields.values())
+        beta = last.contrast.beta
+        names = tuple(fields)
+        steps.append(_Step(names, last.unit_rows, values, beta, last.loss, last.embeddings).copy())
+    assert all(steps[0].is_like(step) for step in steps)
+    together._take(steps)
+    together.steps += len(steps)
+    assert together.compute() == pytest.approx({**alone.compute(), "step": 5}, rel=1e-12)
+
+
+def test_every_diagnostic_of_a_record_is_in_the_registry_and_described():
+    monitor = Monitor()
+    watched(monitor)
+    assert set(monitor.compute()) - {"step", "steps"} <= set(DIAGNOSTICS)
+    assert all(entry.label and entry.chart and entry.description for entry in DIAGNOSTICS.values())
+
+
 # --- Faults found on the device ------------------------------------------------------------------
 
 
@@ -614,7 +674,7 @@ def test_a_deferred_fault_raises_when_the_monitor_is_read(faulty, deferred):
         monitor.compute()
 
 
-@pytest.mark.parametrize("name", [name for name in STEP_VALUES if name != "loss"])
+@pytest.mark.parametrize("name", [name for name in STEP_VALUES if name != "objective_loss"])
 def test_a_deferred_fault_raises_when_the_last_batch_is_read(name, deferred):
     last = call(FlatNCE(), spoiled(math.nan), random(4, 3))
     with pytest.raises(ValueError, match=r"^nonfinite: .* NaN"):

@@ -2,8 +2,7 @@
 
 from flatnce.core.diagnostics.ess import effective_sample_size, temperature_for_ess
 from flatnce.core.diagnostics.geometry import alignment, effective_rank, uniformity
-from flatnce.core.diagnostics.gradients import GradientMeter
-from flatnce.core.diagnostics.monitor import Interval, Monitor
+from flatnce.core.diagnostics.monitor import GradientMeter, Interval, Monitor, Snapshot
 from flatnce.core.diagnostics.pool import best_scale, pool_information
 from flatnce.core.diagnostics.saturation import (
     gradient_gain,
@@ -12,7 +11,6 @@ from flatnce.core.diagnostics.saturation import (
     retrieval_top1,
     saturated_share,
 )
-from flatnce.core.diagnostics.snapshot import Snapshot
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 
 __all__ = [

@@ -1,19 +1,24 @@
-"""A monitor any loop can feed: accumulates on the device, reads on request, one flat dict."""
+"""What a loss leaves behind, and a monitor that any training loop can feed.
+
+The monitor accumulates on the device, reads on request, and returns one flat dictionary whose keys
+are the names of :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`.
+"""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.ess import effective_sample_size
-from flatnce.core.diagnostics.geometry import SMALL_GRAM, mean_potential, rank_of_gram
-from flatnce.core.diagnostics.gradients import GradientMeter
+from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
 from flatnce.core.diagnostics.saturation import (
     gradient_gain,
     mutual_information,
@@ -21,12 +26,17 @@ from flatnce.core.diagnostics.saturation import (
     retrieval_top1,
     saturated_share,
 )
-from flatnce.core.diagnostics.snapshot import Snapshot
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 
 __all__ = ["Interval"]
 
-_MEANS = (
+OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not None)
+"""Diagnostics that are the mean over rows of a function of the row statistics."""
+
+MEANS = (*(entry.name for entry in OF_ROWS), "objective_loss", "uniformity")
+"""Diagnostics whose mean over steps is kept, in the order of ``Monitor.totals``."""
+
+FORMER_MEANS = (
     "loss",
     "mi",
     "mi_ceiling",
@@ -40,6 +50,165 @@ _MEANS = (
     "temperature",
     "uniformity",
 )
+"""The order of ``totals`` in states that were saved without names."""
+
+WAITING_STEPS = 16
+"""Steps that a GPU collects before it computes their diagnostics together."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The last batch of a loss: ``loss_fn.last``.
+
+    Every number is a zero-dimensional tensor on the device. Reading one first raises what was
+    found wrong with the batch, which (only on an accelerator) waits for it; feed a
+    :class:`~flatnce.Monitor` instead of reading in a hot loop.
+
+    Arguments:
+        contrast: Row statistics, detached.
+        loss: The value the loss returned, detached.
+        embeddings: One row a sample, detached, for the geometry.
+        objective: Name of the objective.
+        unit_rows: Whether scores are cosines over the temperature.
+    """
+
+    contrast: Contrast
+    loss: Float[Tensor, ""]
+    embeddings: Float[Tensor, "b d"] | None = field(default=None, repr=False)
+    objective: str = ""
+    unit_rows: bool = True
+
+    @property
+    def ess(self) -> Float[Tensor, ""]:
+        """Mean effective sample size of the negatives' weights, without the positive."""
+        return effective_sample_size(self._checked())
+
+    @property
+    def ess_with_positive(self) -> Float[Tensor, ""]:
+        """Mean effective sample size with the positive in the pool (InfoNCE's weights)."""
+        return effective_sample_size(self._checked(), with_positive=True)
+
+    @property
+    def gain(self) -> Float[Tensor, ""]:
+        """Mean gradient gain: what InfoNCE would multiply the gradient by."""
+        return gradient_gain(self._checked())
+
+    @property
+    def mi(self) -> Float[Tensor, ""]:
+        """K-sample mutual information, in nats."""
+        return mutual_information(self._checked())
+
+    @property
+    def mi_ceiling(self) -> Float[Tensor, ""]:
+        """The most ``mi`` could be: log K."""
+        return mutual_information_ceiling(self._checked())
+
+    @property
+    def saturated(self) -> Float[Tensor, ""]:
+        """Share of saturated rows."""
+        return saturated_share(self._checked())
+
+    @property
+    def top1(self) -> Float[Tensor, ""]:
+        """Share of rows whose positive beats every negative."""
+        return retrieval_top1(self._checked())
+
+    @property
+    def temperature(self) -> Float[Tensor, ""]:
+        """The temperature that was used."""
+        return self._checked().beta.reciprocal()
+
+    def __repr__(self) -> str:
+        """Sizes, and numbers where reading them is free; it never waits for a device."""
+        said = [f"objective={self.objective!r}"] if self.objective else []
+        said.append(f"rows={self.contrast.positive.shape[0]}")
+        if self.embeddings is not None:
+            said.append(f"embeddings={tuple(self.embeddings.shape)}")
+        # Tensors of another type stand for numbers that are not there, as while exporting.
+        if not faults.can_raise_now(self.loss) or type(self.loss) is not Tensor:
+            return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
+        numbers = {
+            "negatives": self.contrast.count.float().mean(),
+            "loss": self.loss,
+            "gain": gradient_gain(self.contrast),
+            "ess": effective_sample_size(self.contrast),
+            "temperature": self.contrast.beta.reciprocal(),
+        }
+        said += [f"{name}={float(value):.4g}" for name, value in numbers.items()]
+        if found := faults.flagged(self.contrast.faults):
+            said.append(f"faults={'+'.join(found)}")
+        return f"Snapshot({', '.join(said)})"
+
+    def _checked(self) -> Contrast:
+        flags = self.contrast.faults
+        if not faults.must_not_read(self.contrast.beta):
+            faults.raise_flagged(flags)
+        return self.contrast
+
+
+class GradientMeter:
+    r"""Norm and signal-to-noise of a gradient over the steps since the last reset.
+
+    With gradients :math:`g_t` of T steps, mean :math:`\bar g` and noise
+    :math:`v = \frac{1}{T-1} \sum_t \|g_t - \bar g\|^2`, the signal-to-noise ratio is
+
+    .. math:: \sqrt{\max(\|\bar g\|^2 - v / T,\, 0) \,/\, v}
+
+    (the noise's own share of :math:`\|\bar g\|^2` removed). It costs one copy of the gradients.
+    """
+
+    def __init__(self) -> None:
+        """Start without any step."""
+        self._sums: list[Tensor] = []
+        self._steps = 0
+        self._norms: Tensor | None = None
+        self._squares: Tensor | None = None
+
+    @torch.no_grad()
+    def update(self, parameters: Iterable[Tensor]) -> None:
+        """Take one step's gradients, after ``backward`` and before they are cleared.
+
+        Arguments:
+            parameters: Those whose ``grad`` to read; the same ones every step.
+        """
+        parameters = list(parameters)
+        if all(p.grad is None for p in parameters):
+            raise ValueError("no parameter has a gradient; call this after loss.backward()")
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        gradients = [g.float() if g.dtype != torch.float64 else g for g in gradients]
+        if not self._sums:
+            self._sums = [torch.zeros_like(g) for g in gradients]
+        if [g.shape for g in gradients] != [s.shape for s in self._sums]:
+            raise ValueError("parameters changed since the last reset; pass the same ones")
+        torch._foreach_add_(self._sums, gradients)
+        square = _squared_norm(gradients)
+        self._norms = square.sqrt() + (0.0 if self._norms is None else self._norms)
+        self._squares = square + (0.0 if self._squares is None else self._squares)
+        self._steps += 1
+
+    def compute(self) -> dict[str, Float[Tensor, ""]]:
+        """Mean norm, and signal-to-noise from two steps on; tensors, not yet read."""
+        if self._norms is None or self._squares is None:
+            return {}
+        steps = self._steps
+        found = {"gradient_norm": self._norms / steps}
+        if steps > 1:
+            mean_square = _squared_norm(self._sums) / steps**2
+            noise = ((self._squares - steps * mean_square) / (steps - 1)).clamp_min(0)
+            signal = (mean_square - noise / steps).clamp_min(0)
+            # Equal gradients have no noise; rounding leaves about this much.
+            least = torch.finfo(noise.dtype).eps * mean_square
+            found["gradient_snr"] = (signal / noise.clamp_min(least)).sqrt()
+        return found
+
+    def reset(self) -> None:
+        """Forget every step."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _squared_norm(tensors: list[Tensor]) -> Float[Tensor, ""]:
+    norms = torch._foreach_norm(tensors)
+    return torch.stack([norm.double() for norm in norms]).square().sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +255,11 @@ class Monitor(nn.Module):
     a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
     Over several processes ``compute`` and ``close`` are collective: call them on all.
 
-    Keys of the dict: ``loss`` (InfoNCE's value, whatever the objective), ``mi`` and ``mi_ceiling``
-    (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1``, ``negatives`` (their
-    number a row); ``temperature`` where it is known; ``alignment``, ``uniformity`` and
-    ``effective_rank`` when fed ``loss_fn.last`` of normalised rows; ``gradient_norm`` and
-    ``gradient_snr`` when gradients were given; ``step`` and ``steps`` (how many were averaged).
+    The keys of the dictionary are those of
+    :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`: ``temperature`` where it is known,
+    ``objective_loss``, ``uniformity`` and ``effective_rank`` when fed ``loss_fn.last``,
+    ``alignment`` when its rows are normalised, ``gradient_norm`` and ``gradient_snr`` when
+    gradients were given; and ``step`` and ``steps`` (how many were averaged).
 
     Arguments:
         rows: Samples a step for uniformity and effective rank; 0 switches the geometry off.
@@ -116,17 +285,21 @@ class Monitor(nn.Module):
         if rows < 0 or rows == 1:
             raise ValueError(f"rows={rows} must be 0 (no geometry) or at least 2")
         self.rows = rows
-        self.register_buffer("totals", torch.zeros(len(_MEANS), dtype=torch.float64))
+        self.register_buffer("totals", torch.zeros(len(MEANS), dtype=torch.float64))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         self.register_buffer("faults", torch.zeros(len(faults.FAULTS), dtype=torch.bool))
         self.register_buffer("gram", torch.zeros((0, 0), dtype=torch.float64))
         self.gradients = GradientMeter()
+        self._waiting: list[_Step] = []
         self.history: list[dict[str, float | int]] = []
         self.objective = ""
 
     @torch.no_grad()
     def update(self, last: Snapshot | Contrast) -> None:
         """Take one step.
+
+        On a GPU, outside a compiled or captured step, a few steps are collected before their
+        diagnostics are computed, all at once.
 
         Arguments:
             last: ``loss_fn.last``, or a contrast (then without geometry).
@@ -136,29 +309,22 @@ class Monitor(nn.Module):
         contrast = last.contrast if isinstance(last, Snapshot) else last
         if self.totals.device != contrast.positive.device:
             self.to(contrast.positive.device)
-        information, ceiling = mutual_information(contrast), mutual_information_ceiling(contrast)
-        distance = potential = torch.full_like(information, torch.nan)
+        rows = _row_fields(contrast)
+        loss = samples = None
         if isinstance(last, Snapshot):
-            self.objective = last.objective
-            if last.unit_rows:
-                distance = _mean_distance(contrast)
+            self.objective, loss = last.objective, last.loss
             if self.rows and last.embeddings is not None and last.embeddings.shape[0] > 1:
-                potential = self._look_at(last.embeddings[: self.rows])
-        values = (
-            ceiling - information,
-            information,
-            ceiling,
-            effective_sample_size(contrast),
-            effective_sample_size(contrast, with_positive=True),
-            gradient_gain(contrast),
-            saturated_share(contrast),
-            retrieval_top1(contrast),
-            contrast.count.mean(),
-            distance,
-            contrast.beta.reciprocal(),
-            potential,
-        )
-        self.totals += torch.stack([value.detach().double() for value in values])
+                samples = last.embeddings[: self.rows]
+        unit_rows = isinstance(last, Snapshot) and last.unit_rows
+        step = _Step(tuple(rows), unit_rows, tuple(rows.values()), contrast.beta, loss, samples)
+        if not contrast.positive.is_cuda or faults.must_not_read(contrast.positive):
+            self._take([step])
+        else:
+            if self._waiting and not self._waiting[0].is_like(step):
+                self._take_waiting()
+            self._waiting.append(step.copy())
+            if len(self._waiting) == WAITING_STEPS:
+                self._take_waiting()
         self.steps += 1
         if contrast.faults is not None:
             self.faults |= contrast.faults
@@ -192,10 +358,11 @@ class Monitor(nn.Module):
         taken.wait()
         faults.raise_flagged(taken.flags)
         sums = taken.sums.tolist()
-        totals, (steps, own, *of_gradients) = sums[: len(_MEANS)], sums[len(_MEANS) :]
+        totals, (steps, own, *of_gradients) = sums[: len(MEANS)], sums[len(MEANS) :]
         if steps == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
-        found = {name: total / steps for name, total in zip(_MEANS, totals, strict=True)}
+        means = {name: total / steps for name, total in zip(MEANS, totals, strict=True)}
+        found = {name: means[name] for name in DIAGNOSTICS if name in means}
         if math.isfinite(found["uniformity"]):
             found["uniformity"] = math.log(found["uniformity"])
             found["effective_rank"] = taken.rank()
@@ -221,6 +388,7 @@ class Monitor(nn.Module):
         """
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
+        self._take_waiting()
         device = self.totals.device
         flags = distributed.mean(self.faults.to(torch.float32)) > 0
         both = distributed.mean(torch.cat([self.totals, self.steps[None]]))
@@ -242,41 +410,128 @@ class Monitor(nn.Module):
 
     def reset(self) -> None:
         """Begin a new interval; the history stays."""
+        self._waiting.clear()
         for buffer in (self.totals, self.steps, self.faults, self.gram):
             buffer.zero_()
         self.gradients.reset()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Plain data beside the buffers, for a state dict."""
-        return {"history": self.history, "objective": self.objective}
+        return {"history": self.history, "objective": self.objective, "means": list(MEANS)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`get_extra_state` gave."""
         self.history, self.objective = list(state["history"]), state["objective"]
 
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        self._take_waiting()
+        super()._save_to_state_dict(*arguments)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Take the saved width of the embeddings, which a fresh monitor does not know yet."""
-        saved = state_dict.get(f"{prefix}gram")
-        if saved is not None:
-            self.gram = self.gram.new_zeros(saved.shape)
+        """Assign the saved totals by name, and take the saved width of the embeddings."""
+        self._waiting.clear()
+        gram, totals = state_dict.get(f"{prefix}gram"), state_dict.get(f"{prefix}totals")
+        if gram is not None:
+            self.gram = self.gram.new_zeros(gram.shape)
+        if totals is not None:
+            extra = state_dict.get(f"{prefix}_extra_state", {})
+            saved = dict(zip(extra.get("means", FORMER_MEANS), totals, strict=True))
+            # Of a diagnostic that was not saved, the mean of this interval is not known.
+            unknown = totals.new_full((), torch.nan if state_dict[f"{prefix}steps"] else 0.0)
+            by_name = torch.stack([saved.get(name, unknown) for name in MEANS])
+            state_dict = {**state_dict, f"{prefix}totals": by_name}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def _take_waiting(self) -> None:
+        if self._waiting:
+            self._take(self._waiting)
+            self._waiting = []
+
+    @torch.no_grad()
+    def _take(self, steps: "list[_Step]") -> None:
+        """Add the diagnostics of steps that have the same shapes."""
+        first = steps[0]
+
+        def together(values: Sequence[Tensor]) -> Tensor:
+            return torch.stack(tuple(values)) if len(steps) > 1 else values[0]
+
+        columns = [together(column) for column in zip(*(step.rows for step in steps), strict=True)]
+        statistics = dict(zip(first.names, columns, strict=True))
+        beta = together([step.beta for step in steps])
+        rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
+        unknown = torch.full_like(beta, torch.nan)
+        values = [
+            entry.function(rows).expand_as(rows.positive)
+            if first.unit_rows or not entry.needs_unit_rows
+            else unknown[..., None].expand_as(rows.positive)
+            for entry in OF_ROWS
+            if entry.function is not None
+        ]
+        of_rows = torch.stack(values, dim=-2)
+        of_rows = of_rows if weight is None else of_rows * weight[..., None, :]
+        losses = [step.loss for step in steps if step.loss is not None]
+        samples = [step.samples for step in steps if step.samples is not None]
+        loss = together(losses) if losses else unknown
+        potential = self._look_at(together(samples)) if samples else unknown
+        others = torch.stack([loss.double(), potential.double()], dim=-1)
+        means = torch.cat([of_rows.mean(-1).double(), others], dim=-1)
+        for step_means in means.view(-1, len(MEANS)):
+            self.totals += step_means
+
     def _look_at(self, samples: Tensor) -> Tensor:
-        width = samples.shape[1]
+        """Add the second moments of samples; return the mean potential of each step."""
+        n, width = samples.shape[-2:]
         if self.gram.shape[0] != width:
             self.gram = self.gram.new_zeros((width, width))
-        rows = normalize(samples.double(), dim=1)
-        self.gram += rows.T @ rows
-        return mean_potential(rows)
+        rows = normalize(samples.double(), dim=-1)
+        for step in rows.view(-1, n, width):
+            self.gram.addmm_(step.T, step)
+        # Of unit rows exp(-2 |x - y|²) is exp(4 <x, y> - 4), and a row's own is 1.
+        potentials = (rows @ rows.mT).mul_(4).sub_(4).exp_().sum(dim=(-2, -1))
+        return (potentials - n) / (n * (n - 1))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the diagnostics of one step are computed from."""
+
+    names: tuple[str, ...]
+    unit_rows: bool
+    rows: tuple[Tensor, ...]
+    beta: Tensor
+    loss: Tensor | None
+    samples: Tensor | None
+
+    def is_like(self, other: "_Step") -> bool:
+        """Whether two steps can be computed together."""
+        return self._signature() == other._signature()
+
+    def copy(self) -> "_Step":
+        """The same in memory of its own, which the next step does not write."""
+        samples = None if self.samples is None else self.samples.clone()
+        loss = None if self.loss is None else self.loss.clone()
+        rows = torch.stack(self.rows).unbind()
+        return _Step(self.names, self.unit_rows, rows, self.beta.clone(), loss, samples)
+
+    def _signature(self) -> tuple[object, ...]:
+        tensors = (self.rows[0], self.loss, self.samples)
+        kinds = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
+        return (self.names, self.unit_rows, *kinds)
+
+
+def _row_fields(contrast: Contrast) -> dict[str, Tensor]:
+    """Every statistic that has one number per row, by name."""
+    found: dict[str, Tensor] = {}
+    for field_ in fields(Contrast):
+        value = getattr(contrast, field_.name)
+        if field_.name == "positives" and value is not None:
+            parts = {f.name: getattr(value, f.name) for f in fields(value)}
+            found |= {f"positives.{k}": v.detach() for k, v in parts.items() if v is not None}
+        elif value is not None and field_.name not in ("beta", "faults", "positives"):
+            found[field_.name] = value.detach()
+    return found
 
 
 def _sent(tensor: Tensor) -> Tensor:
     """A copy to be read; from a GPU it arrives on the host later."""
     return tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor.clone()
-
-
-def _mean_distance(contrast: Contrast) -> Tensor:
-    """Mean squared distance of positives, 2 − 2 cos for unit rows."""
-    pool = contrast.positives
-    mean_positive = contrast.positive if pool is None or pool.mean is None else pool.mean
-    return 2 - 2 * contrast.reduce(mean_positive) / contrast.beta

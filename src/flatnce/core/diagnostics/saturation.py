@@ -6,11 +6,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from flatnce.core.contrast import Contrast
+from flatnce.core.diagnostics.registry import SATURATED_ROW
 
 __all__ = ["mutual_information"]
-
-SATURATED_ROW = 0.01
-"""A row is saturated when InfoNCE would shrink its gradient to less than this share."""
 
 
 def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
