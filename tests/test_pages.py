@@ -1,16 +1,27 @@
-"""Whatever is shown is run: every Python block of the README and the docs, page by page."""
+"""Whatever is shown is run: the Python blocks of every page, and every block of the README."""
 
 import re
-from pathlib import Path
+import shlex
+import tomllib
 
 import pytest
 
+from flatnce.cli import main
 from forked import run_forked
+from paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#]+)")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHOWN = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for kind, text in SHOWN.findall(README)
+    if kind == "sh"
+    for line in text.splitlines()
+    if line.strip()
+]
 
 
 @pytest.mark.parametrize(
@@ -30,5 +41,41 @@ def test_links_on_the_page_lead_somewhere(page):
     assert not broken
 
 
+def test_the_readme_shows_what_its_code_prints():
+    blocks = SHOWN.findall(README)
+    shown = [text for kind, text in blocks if kind == "text"]
+    printed = run_forked("\n".join(BLOCK.findall(README)))
+    wanted = ".*".join(map(re.escape, "".join(shown).split("...")))
+    assert re.fullmatch(wanted, printed, re.DOTALL), printed
+
+
+def test_the_readme_installs_extras_that_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for command in COMMANDS:
+        if command.startswith("pip install"):
+            named = re.findall(r"\[(.*?)\]", command)
+            extras = {extra for group in named for extra in group.split(",")}
+            assert extras <= set(project["optional-dependencies"])
+
+
+def test_the_readme_names_targets_that_make_knows():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)`", README)) <= set(targets)
+
+
+def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    commands = [command for command in COMMANDS if command.startswith("flatnce ")]
+    assert commands
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0, (command, capfd.readouterr())
+
+
+def test_the_readme_has_no_other_blocks():
+    assert {kind for kind, _ in SHOWN.findall(README)} <= {"sh", "python", "text"}
+    others = [c for c in COMMANDS if not c.startswith(("flatnce ", "pip install "))]
+    assert not others
+
+
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+    assert len(README.splitlines()) < 120
