@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.nn.parallel import DistributedDataParallel
 
-from flatnce import EssController, FlatNCE, InfoNCE, KeyQueue, LearnedTemperature, Monitor
+from flatnce import (
+    DHEL,
+    EssController,
+    FlatNCE,
+    InfoNCE,
+    KeyQueue,
+    LearnedTemperature,
+    Monitor,
+    SigLIP,
+)
 from flatnce import functional as F
 from flatnce.core import faults
 from flatnce.core.objectives import Objective
@@ -186,6 +195,9 @@ OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
     "queue and batch": lambda: FlatNCE(queue=queue(), in_batch=True, gather=True),
     "controlled": lambda: FlatNCE(temperature=EssController(0.4, rate=0.2), gather=True),
     "controlled apart": lambda: InfoNCE(temperature=EssController(0.4, rate=0.2)),
+    "dhel": lambda: DHEL(0.3, gather=True),
+    "siglip": lambda: SigLIP(0.3, bias=-2.0, gather=True).double(),
+    "siglip, two views": lambda: SigLIP(0.3, layout="two_view", gather=True).double(),
     "learned": lambda: FlatNCE(
         temperature=LearnedTemperature(0.2).double(), layout="two_tower", gather=True
     ),

@@ -734,11 +734,45 @@ def holder_two(positive: float, negatives: Sequence[float]) -> float:
     return holder_gap(positive, negatives, 2.0)
 
 
+def dhel(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float:
+    """DHEL (Koromilas et al., 2024, Section 4), the mean over the anchors of both views.
+
+    For anchor i of a view: -s(z1_i, z2_i) + log sum_{j != i} exp s(z_i, z_j), all z of that view.
+    """
+    views = [vectors_of(z1, True), vectors_of(z2, True)]
+    values = []
+    for view in views:
+        for i in range(len(view)):
+            positive = inner(views[0][i], views[1][i]) / temperature
+            others = [inner(view[i], view[j]) / temperature for j in range(len(view)) if j != i]
+            values.append(log_sum_exp(others) - positive)
+    return mean(values)
+
+
+def siglip(z1: np.ndarray, z2: np.ndarray, temperature: float, bias: float = -10.0) -> float:
+    """SigLIP (Zhai et al., 2023, Algorithm 1): -(1/b) sum_ij log sigmoid(z_ij (t s_ij + bias)).
+
+    z_ij is 1 on the diagonal and -1 elsewhere, and t is one over the temperature.
+    """
+    left, right = vectors_of(z1, True), vectors_of(z2, True)
+    total = 0.0
+    for i in range(len(left)):
+        for j in range(len(right)):
+            label = 1.0 if i == j else -1.0
+            logit = label * (inner(left[i], right[j]) / temperature + bias)
+            total += (
+                math.log1p(math.exp(-logit)) if logit > 0 else math.log1p(math.exp(logit)) - logit
+            )
+    return total / len(left)
+
+
 DEFINITIONS = {
     "FlatNCE": Definition(over_two_views(infonce), over_two_views(dcl)),
     "InfoNCE": Definition(over_two_views(infonce), over_two_views(infonce)),
     "DCL": Definition(over_two_views(dcl), over_two_views(dcl)),
     "FlatNCEPlus": Definition(over_two_views(infonce), over_two_views(infonce)),
     "HolderFlatNCE": Definition(over_two_views(infonce), over_two_views(holder_two)),
+    "DHEL": Definition(dhel, dhel),
+    "SigLIP": Definition(siglip, siglip),
 }
 """Every objective by the name of its class, with its defaults."""

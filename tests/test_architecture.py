@@ -42,6 +42,8 @@ PUBLIC = [
     "DCL",
     "FlatNCEPlus",
     "HolderFlatNCE",
+    "DHEL",
+    "SigLIP",
     "Monitor",
     "EssController",
     "KeyQueue",

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from flatnce.core.diagnostics import Monitor as Monitor
     from flatnce.core.objectives import LearnedTemperature as LearnedTemperature
     from flatnce.core.objectives.losses import DCL as DCL
+    from flatnce.core.objectives.losses import DHEL as DHEL
     from flatnce.core.objectives.losses import FlatNCE as FlatNCE
     from flatnce.core.objectives.losses import FlatNCEPlus as FlatNCEPlus
     from flatnce.core.objectives.losses import HolderFlatNCE as HolderFlatNCE
     from flatnce.core.objectives.losses import InfoNCE as InfoNCE
+    from flatnce.core.objectives.losses import SigLIP as SigLIP
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
 

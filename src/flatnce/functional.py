@@ -22,7 +22,15 @@ from flatnce.core.diagnostics import (
 from flatnce.core.objectives import losses as objective_functions
 from flatnce.core.objectives.losses import cross_entropy
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.core.pairs import Pairs, labelled, multi_view, two_tower, two_view, with_queue
+from flatnce.core.pairs import (
+    Pairs,
+    labelled,
+    multi_view,
+    own_view,
+    two_tower,
+    two_view,
+    with_queue,
+)
 
 if TYPE_CHECKING:
     from flatnce.core.objectives.losses import dcl as dcl
@@ -45,6 +53,7 @@ __all__ = [
     "multi_view",
     "mutual_information",
     "mutual_information_ceiling",
+    "own_view",
     "retrieval_top1",
     "saturated_share",
     "solve_for_ess",

@@ -40,6 +40,7 @@ __all__ = [
     "Pairs",
     "labelled",
     "multi_view",
+    "own_view",
     "two_tower",
     "two_view",
     "with_queue",
@@ -224,6 +225,53 @@ def two_tower(
         operands=given.operands,
     )
     return forward, back
+
+
+def own_view(
+    z1: Tensor,
+    z2: Tensor,
+    *,
+    normalize: bool = True,
+    ids: Tensor | None = None,
+    false_negatives: Tensor | None = None,
+    negatives: Tensor | None = None,
+    gather: bool = False,
+) -> tuple[Pairs, ...]:
+    """Two views whose negatives come from the anchor's own view: 2b anchors, b − 1 each.
+
+    References:
+        Koromilas et al., 2024, "Bridging Mini-Batch and Asymptotic Analysis in Contrastive
+        Learning: From InfoNCE to Kernel-Based Losses", https://arxiv.org/abs/2405.18045
+
+    Arguments:
+        z1: First views, (b, d).
+        z2: Second views, (b, d); row i is the positive of row i of ``z1``.
+        normalize: Divide rows by their norm.
+        ids: See :mod:`flatnce.core.pairs`.
+        false_negatives: See :mod:`flatnce.core.pairs`.
+        negatives: See :mod:`flatnce.core.pairs`.
+        gather: See :mod:`flatnce.core.pairs`.
+    """
+    given = Arguments(normalize, gather)
+    first, second = given.embeddings("z1", z1), given.embeddings("z2", z2)
+    given.same_batch("z2", second, "z1", first)
+    local, total = given.groups(ids, first.shape[0], first.device)
+    given.enough("z1", total, negatives)
+    mask = given.left_out(false_negatives, first.shape[0], total.shape[0], first.device)
+    shared, own = given.hard_negatives(negatives, first)
+    return tuple(
+        Pairs(
+            anchors,
+            append_shared(given.everyone(name, anchors), shared),
+            select(local, total, shared, mask),
+            positives[:, None],
+            own_negatives=own,
+            gathered=gather,
+            faults=given.faults,
+            operands=given.operands,
+        )
+        for name, anchors, positives in (("z1", first, second), ("z2", second, first))
+    )
 
 
 def labelled(

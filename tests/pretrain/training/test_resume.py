@@ -37,6 +37,7 @@ CASES = {
         "optimizer": "adamw",
         "rate": 1e-3,
     },
+    "siglip": {"objective": "siglip", "epochs": 1},
     "learned temperature, lars, cached": {
         "learn_temperature": True,
         "optimizer": "lars",
@@ -60,7 +61,7 @@ else:
 
 
 def config_of(case: str) -> TrainConfig:
-    return preset("digits").override(**SHORT, **CASES[case])
+    return preset("digits").override(**{**SHORT, **CASES[case]})
 
 
 def last_weights(directory):

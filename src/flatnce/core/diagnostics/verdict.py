@@ -1,8 +1,8 @@
 """The rules that judge a run: what is wrong, since when, and what to do about it.
 
 :data:`RULES` is a list that is evaluated in order on the last record of a run.
-:func:`verdict_on` reports the first rule that holds. :func:`verdicts_on` reports all of them; it is
-what ``flatnce doctor`` reads. "since" is the first record of the unbroken stretch in which the same
+:func:`verdict_on` reports the first rule that holds; :func:`verdicts_on`, which ``flatnce doctor``
+calls, reports all of them. "since" is the first record of the unbroken stretch in which the same
 rule holds.
 
 ==============  ==================================================================================

@@ -19,7 +19,16 @@ from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.diagnostics import Snapshot
 from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
-from flatnce.core.pairs import Form, KeyQueue, Pairs, labelled, multi_view, two_tower, with_queue
+from flatnce.core.pairs import (
+    Form,
+    KeyQueue,
+    Pairs,
+    labelled,
+    multi_view,
+    own_view,
+    two_tower,
+    with_queue,
+)
 
 Plain: TypeAlias = Literal["views", "both"]
 """Layouts that a kernel computes from raw rows: two views, or both directions of two towers."""
@@ -146,7 +155,20 @@ class TwoTower(Layout):
         return "both" if batch.has_two_views_only else None
 
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoTower())}
+class OwnView(Layout):
+    """Two views or towers; an anchor's negatives are the other samples of its own (DHEL)."""
+
+    name = "own_view"
+
+    def pairs(self, batch: Batch) -> tuple[Pairs, ...]:
+        """The anchors of each view, against their own view."""
+        if batch.labels is not None:
+            raise _labels_refused()
+        _check_views(batch, most=2)
+        return own_view(batch.views[0], batch.views[1], ids=batch.ids, **batch.options)
+
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoTower(), OwnView())}
 """Layouts by name."""
 
 
@@ -231,8 +253,8 @@ class Objective(nn.Module, ABC):
     Arguments:
         temperature: A number, a tensor, a schedule, an :class:`~flatnce.EssController`, or a
             :class:`~flatnce.LearnedTemperature`.
-        layout: ``two_view`` (2b anchors, SimCLR), ``two_tower`` (both directions, CLIP), or a
-            :class:`Layout`.
+        layout: ``two_view`` (2b anchors, SimCLR), ``two_tower`` (both directions, CLIP),
+            ``own_view`` (negatives of the anchor's own view, DHEL), or a :class:`Layout`.
         form: How several positives of an anchor become rows; None is ``out`` for labels and
             ``each`` for more than two views.
         queue: Past keys as negatives (MoCo): the first argument of a call is then the query, the
@@ -279,8 +301,10 @@ class Objective(nn.Module, ABC):
                 )
         if not (queue is None or isinstance(queue, KeyQueue)):
             raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
-        if isinstance(layout, TwoTower) and (queue is not None or form is not None):
-            raise ValueError("layout='two_tower' goes without queue and form; leave those out")
+        if isinstance(layout, TwoTower | OwnView) and (queue is not None or form is not None):
+            raise ValueError(
+                f"layout={layout.name!r} goes without queue and form; leave those out"
+            )
         self.temperature_source = TemperatureSource(temperature)
         self.layout, self.form, self.queue = layout, form, queue
         self.in_batch, self.gather = in_batch, gather

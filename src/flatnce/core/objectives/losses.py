@@ -11,31 +11,36 @@ DCL           ℓ                              ∇ℓ: FlatNCE's gradient is DCL
 FlatNCE⊕      softplus(ℓ), or 1              σ(ℓ)·∇ℓ: InfoNCE's
 ============  =============================  ===========================================
 
-Hölder-FlatNCE is FlatNCE of a contrast taken at a Hölder power. Only first derivatives of FlatNCE
-and DCL agree: the value of FlatNCE is detached, and its Hessian has an extra
-:math:`\nabla\ell \nabla\ell^\top`.
+Hölder-FlatNCE is FlatNCE of a contrast taken at a Hölder power. DHEL is DCL with the negatives of
+the anchor's own view. SigLIP is a sum over pairs and reads a statistic of its own.
+
+Only first derivatives of FlatNCE and DCL agree: the value of FlatNCE is detached, and its Hessian
+has an extra :math:`\nabla\ell \nabla\ell^\top`.
 """
 
 from abc import ABC
 from dataclasses import replace
+from numbers import Real
 from typing import Literal, TypeAlias, Unpack
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from flatnce.core import faults
+from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
-from flatnce.core.objectives.base import Objective, Options
-from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.objectives.base import Batch, Layout, Objective, Options, OwnView
+from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 
 __all__ = [
     "DCL",
+    "DHEL",
     "FlatNCE",
     "FlatNCEPlus",
     "HolderFlatNCE",
     "InfoNCE",
+    "SigLIP",
     "cross_entropy",
     "dcl",
     "flatnce",
@@ -361,3 +366,131 @@ class HolderFlatNCE(Objective):
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE of a contrast taken at the power."""
         return flatnce(contrast)
+
+
+class DHEL(Objective):
+    r"""Decoupled hyperspherical energy loss: DCL with the negatives of the anchor's own view.
+
+    .. math:: \frac{1}{2b} \sum_{v} \sum_i \Big[ \mathrm{lse}_{j \ne i}
+        (\beta \langle z^v_i, z^v_j \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
+
+    Alignment and uniformity do not share a denominator: the positive is in no pool, and no
+    negative comes from the other view. Its gradient stays when the positive wins. (The authors'
+    program, with ``include_augs``, adds the log-sum-exp of both views to *one* positive score.)
+
+    References:
+        Koromilas et al., 2024, "Bridging Mini-Batch and Asymptotic Analysis in Contrastive
+        Learning: From InfoNCE to Kernel-Based Losses", Section 4,
+        https://arxiv.org/abs/2405.18045
+
+    Arguments:
+        temperature: As in :class:`Objective`.
+        layout: ``own_view`` only, for two views or two towers.
+        **options: As in :class:`Objective`, without ``form`` and ``queue``.
+
+    Examples:
+        >>> loss_fn = DHEL(temperature=0.5)
+        >>> round(float(loss_fn(torch.eye(4), torch.eye(4))), 4)
+        -0.9014
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        layout: str | Layout = "own_view",
+        **options: Unpack[Options],
+    ) -> None:
+        """Refuse layouts with negatives of the other view."""
+        if layout != "own_view" and not isinstance(layout, OwnView):
+            raise ValueError(
+                f"layout={layout!r}: DHEL takes its negatives from the anchor's own view; leave "
+                "layout out, or use DCL"
+            )
+        super().__init__(temperature, layout=layout, **options)
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """DCL of a contrast."""
+        return dcl(contrast)
+
+
+class SigLIP(Objective):
+    r"""Pairwise sigmoid loss: every pair is classified on its own, without a softmax.
+
+    With labels :math:`z_{ij} = 1` for positives and −1 for negatives, over a batch of b pairs:
+
+    .. math:: -\frac{1}{b} \sum_{ij} \log \sigma(z_{ij} (t \langle x_i, y_j \rangle + c))
+
+    The scale t = exp(t') and the bias c are parameters of the module: give them to the optimizer.
+    Over several processes both get the mean of all gradients. With ``layout="two_view"`` the sum
+    runs over all pairs of the 2b rows, divided by 2b.
+
+    Limits: a pair's gradient shrinks once it is classified well. Gain, ESS and mutual information
+    in ``last`` are those of the scores at scale t, without the bias.
+
+    References:
+        Zhai et al., 2023, "Sigmoid Loss for Language Image Pre-Training", Algorithm 1 (the sign
+        of the bias is the algorithm's, not that of the formula in Section 3.2),
+        https://arxiv.org/abs/2303.15343
+
+    Arguments:
+        temperature: One over the scale at the start: a number. The scale is always learned.
+        bias: At the start.
+        layout: ``two_tower`` (the paper's), ``two_view``, or a :class:`Layout`.
+        **options: As in :class:`Objective`, without ``temperature_gradient``.
+
+    Examples:
+        >>> loss_fn = SigLIP()
+        >>> round(float(loss_fn(torch.eye(4), torch.eye(4)).detach()), 4)
+        0.6933
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature = 0.1,
+        *,
+        bias: float = -10.0,
+        layout: str | Layout = "two_tower",
+        **options: Unpack[Options],
+    ) -> None:
+        """Start scale and bias."""
+        if not isinstance(temperature, Real):
+            raise ValueError(
+                f"temperature is a {type(temperature).__name__}; SigLIP learns its own scale, so "
+                "pass the number to start from, one over the scale"
+            )
+        start = float(temperature)
+        if not 0 < start < float("inf"):
+            raise ValueError(f"temperature={temperature} must be a positive finite number")
+        if "temperature_gradient" in options:
+            raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
+        learned = LearnedTemperature(start, lowest=min(start, 1e-4), highest=max(start, 1e4))
+        super().__init__(learned, layout=layout, temperature_gradient="own", **options)
+        self.bias = nn.Parameter(torch.tensor(float(bias)))
+
+    @Objective.temperature.setter
+    def temperature(self, temperature: Temperature) -> None:
+        """Refuse another temperature."""
+        raise ValueError(
+            "temperature: SigLIP learns its own scale, which cannot be replaced by a controller, "
+            "a schedule or another number; build a new SigLIP"
+        )
+
+    def statistic(
+        self, scores: Float[Tensor, "n k"], *, positive: bool, bias: Float[Tensor, ""]
+    ) -> Float[Tensor, "n k"]:
+        """Minus the log-sigmoid of each labelled score."""
+        logits = scores + bias
+        return softplus(-logits if positive else logits, threshold=EXACT)
+
+    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
+        """The mean over the rows of the sum of their terms."""
+        assert contrast.statistic is not None
+        return contrast.reduce(contrast.statistic)
+
+    def _contrast(
+        self, batch: Batch, temperature: float | Tensor, slope: bool
+    ) -> tuple[Contrast, Tensor]:
+        """As for every objective; processes share the gradient of the scale."""
+        assert isinstance(temperature, Tensor)
+        return super()._contrast(batch, distributed.with_mean_gradient(temperature), slope)

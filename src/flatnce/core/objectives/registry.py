@@ -39,6 +39,7 @@ class Entry:
         summary: One sentence for the documentation.
         gradient_lives: Whether its gradient stays when the positive wins.
         settings: Its own settings.
+        learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
         function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
         other_names: Losses of other libraries with the same gradient.
     """
@@ -50,6 +51,7 @@ class Entry:
     summary: str
     gradient_lives: bool
     settings: tuple[Setting, ...] = ()
+    learns_scale: bool = False
     function: str = ""
     other_names: tuple[str, ...] = ()
 
@@ -109,6 +111,24 @@ OBJECTIVES: dict[str, Entry] = {
             summary="FlatNCE with the negatives pooled by a power mean; γ = 1 is FlatNCE.",
             gradient_lives=True,
             settings=(Setting("gamma", 2.0, "Power of Hölder-FlatNCE.", "γ"),),
+        ),
+        Entry(
+            name="dhel",
+            class_name="DHEL",
+            label="DHEL",
+            card="DHEL (decoupled hyperspherical energy loss)",
+            summary="DCL with the negatives of the anchor's own view only.",
+            gradient_lives=True,
+        ),
+        Entry(
+            name="siglip",
+            class_name="SigLIP",
+            label="SigLIP",
+            card="SigLIP (pairwise sigmoid loss)",
+            summary="Every pair classified by a sigmoid, with a learned scale and bias.",
+            gradient_lives=False,
+            learns_scale=True,
+            other_names=("SigLipLoss", "SigmoidLoss"),
         ),
     )
 }

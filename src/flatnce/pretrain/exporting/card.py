@@ -111,6 +111,9 @@ def _epochs(source: Source) -> str:
 
 def _temperature(settings: Mapping[str, Any]) -> str:
     start = settings.get("temperature")
+    entry = OBJECTIVES.get(str(settings.get("objective")))
+    if start is not None and entry is not None and entry.learns_scale:
+        return f"a learned scale, from {1 / start:g}"
     if settings.get("ess") is not None:
         end = settings.get("ess_end")
         target = f"{settings['ess']:g}" + ("" if end is None else f" to {end:g} along a cosine")

@@ -147,6 +147,11 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
             "ess": self.ess is not None,
         }
         chosen = [name for name, on in rules.items() if on]
+        if chosen and OBJECTIVES[self.objective].learns_scale:
+            raise ValueError(
+                f"{chosen[0]}={getattr(self, chosen[0])}: {self.objective} learns a scale of its "
+                f"own, which starts at one over temperature; leave {chosen[0]} out"
+            )
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)} both move the temperature; give one of them")
         for name in ("ess", "ess_end"):

@@ -1,0 +1,303 @@
+"""The registry of objectives is complete, and every objective in it keeps the family's promises.
+
+For each step of adding an objective that was left out, a test here fails and names the file.
+"""
+
+import inspect
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import flatnce
+import reference
+from flatnce import Monitor
+from flatnce import functional as F
+from flatnce.core.objectives import Objective, losses
+from flatnce.core.objectives.registry import OBJECTIVES, Setting, entry_of, gradient_lives
+from flatnce.pretrain.training.config import LossConfig
+
+ROOT = Path(flatnce.__file__).parents[2]
+LOSSES = "src/flatnce/core/objectives/losses.py"
+REGISTRY = "src/flatnce/core/objectives/registry.py"
+PAGE = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
+
+every_entry = pytest.mark.parametrize("entry", list(OBJECTIVES.values()), ids=list(OBJECTIVES))
+
+
+# --- Complete ------------------------------------------------------------------------------------
+
+
+@every_entry
+def test_an_entry_has_a_class(entry):
+    made = getattr(losses, entry.class_name, None)
+    assert made is not None, f"write the class {entry.class_name} into {LOSSES}"
+    assert issubclass(made, Objective)
+    assert getattr(flatnce, entry.class_name) is made
+
+
+def test_every_class_has_an_entry():
+    classes = {
+        name
+        for name, value in vars(losses).items()
+        if inspect.isclass(value) and issubclass(value, Objective) and value is not Objective
+        if not name.startswith("_") and not inspect.isabstract(value)
+    }
+    missing = classes - {entry.class_name for entry in OBJECTIVES.values()}
+    assert not missing, f"add entries for these classes to {REGISTRY}"
+
+
+@every_entry
+def test_an_entry_has_its_function(entry):
+    if entry.function:
+        assert hasattr(losses, entry.function), f"write {entry.function} into {LOSSES}"
+        assert getattr(F, entry.function) is getattr(losses, entry.function)
+
+
+@every_entry
+def test_an_entry_has_a_slow_definition(entry):
+    assert entry.class_name in reference.DEFINITIONS, (
+        f"define {entry.class_name} by loops in tests/reference.py and add it to DEFINITIONS"
+    )
+
+
+@every_entry
+def test_an_entry_is_on_the_page(entry):
+    row = re.compile(rf"^\| `{entry.class_name}\b", re.MULTILINE)
+    assert len(row.findall(PAGE)) == 2, "add a row with value and gradient to docs/objectives.md"
+    assert entry.summary in PAGE, "run docs/reference/generate.py"
+
+
+@every_entry
+def test_an_entry_says_what_there_is_to_say(entry):
+    assert re.fullmatch(r"[a-z][a-z-]*", entry.name), f"name={entry.name!r} in {REGISTRY}"
+    assert entry.label and entry.card and entry.summary.endswith("."), f"see {REGISTRY}"
+
+
+def test_names_are_unique():
+    names = [
+        name.casefold()
+        for entry in OBJECTIVES.values()
+        for name in {entry.name, entry.class_name.casefold(), *entry.other_names}
+    ]
+    assert len(names) == len(set(names))
+
+
+@every_entry
+def test_own_settings_are_keywords_of_the_class_with_the_same_default(entry):
+    keywords = inspect.signature(getattr(losses, entry.class_name)).parameters
+    for setting in entry.settings:
+        assert isinstance(setting, Setting)
+        assert setting.name in keywords, f"{entry.class_name} in {LOSSES} lacks {setting.name}"
+        assert keywords[setting.name].default == setting.default
+        assert getattr(LossConfig(), setting.name) == setting.default
+
+
+@pytest.mark.parametrize(
+    "name, found",
+    [("flatnce", "flatnce"), ("FLATNCE", "flatnce"), ("HolderFlatNCE", "holder"), ("", None)],
+)
+def test_an_objective_is_found_by_any_of_its_names(name, found):
+    entry = entry_of(name)
+    assert (entry and entry.name) == found
+    assert gradient_lives(name) is (found is not None)
+
+
+# --- The battery ---------------------------------------------------------------------------------
+
+
+def views(b=5, d=3, seed=0):
+    random = np.random.default_rng(seed)
+    z = random.standard_normal((b, d))
+    return z, z + 0.7 * random.standard_normal((b, d))
+
+
+def made(entry, **options):
+    """The objective in float64, parameters included."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return getattr(flatnce, entry.class_name)(0.4, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@every_entry
+def test_the_value_is_the_definitions(entry):
+    z1, z2 = views()
+    loss = made(entry)(torch.tensor(z1), torch.tensor(z2))
+    expected = reference.DEFINITIONS[entry.class_name].value(z1, z2, 0.4)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-12)
+
+
+@every_entry
+def test_the_gradient_is_the_definitions(entry):
+    z1, z2 = views(4)
+    leaves = [torch.tensor(z, requires_grad=True) for z in (z1, z2)]
+    made(entry)(*leaves).backward()
+    slow = reference.DEFINITIONS[entry.class_name].gradient_of
+    for place, leaf in enumerate(leaves):
+        for index in np.ndindex(*z1.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = [z1.copy(), z2.copy()]
+                moved[place][index] += step
+                ends.append(slow(*moved, 0.4))
+            assert float(leaf.grad[index]) == pytest.approx(
+                (ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8
+            )
+
+
+@every_entry
+@pytest.mark.parametrize("kernel", ["dense", "chunked"])
+def test_every_kernel_has_the_same_numbers(entry, kernel):
+    results = []
+    for name in ("auto", kernel):
+        leaves = [torch.tensor(z, requires_grad=True) for z in views(6)]
+        loss = made(entry, kernel=name)(*leaves)
+        loss.backward()
+        results.append([loss.detach(), *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-12)
+
+
+@every_entry
+def test_ids_keep_copies_from_being_negatives(entry):
+    z1, z2 = (torch.tensor(z) for z in views(4))
+    doubled = [torch.cat([z, z[:1]]) for z in (z1, z2)]
+    loss_fn = made(entry)
+    loss_fn(*doubled, ids=torch.tensor([0, 1, 2, 3, 0]))
+    with_ids = loss_fn.last.contrast.count
+    loss_fn(*doubled)
+    assert with_ids.sum() < loss_fn.last.contrast.count.sum()
+
+
+@every_entry
+def test_the_diagnostics_and_the_verdict_work(entry):
+    loss_fn, monitor = made(entry), Monitor()
+    for seed in range(2):
+        loss_fn(*(torch.tensor(z) for z in views(16, 8, seed)))
+        monitor.update(loss_fn.last)
+    numbers = monitor.compute(step=2)
+    assert all(math.isfinite(numbers[key]) for key in ("loss", "mi", "gain", "ess", "temperature"))
+    assert numbers["temperature"] == pytest.approx(0.4)
+    assert monitor.objective == entry.class_name
+    assert monitor.verdict().evidence
+
+
+@every_entry
+def test_the_state_dict_restores_the_module(entry):
+    torch.manual_seed(0)
+    first, second = made(entry), made(entry)
+    z = [torch.tensor(one) for one in views()]
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(*z), second(*z))
+
+
+@every_entry
+def test_half_precision_rows_give_a_finite_loss(entry):
+    z1, z2 = (torch.tensor(z, dtype=torch.bfloat16, requires_grad=True) for z in views(8))
+    loss = getattr(flatnce, entry.class_name)(0.4)(z1, z2)
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(z1.grad).all()
+    assert loss.dtype == torch.float32
+
+
+@every_entry
+def test_a_config_builds_it_with_its_settings(entry):
+    from flatnce.pretrain.training.learner import build_objective
+
+    settings = {setting.name: setting.default + 1.0 for setting in entry.settings}
+    objective = build_objective(LossConfig(objective=entry.name, **settings), steps=10)
+    assert type(objective).__name__ == entry.class_name
+
+
+# --- DHEL and SigLIP -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+def test_dhel_refuses_negatives_of_the_other_view(layout):
+    with pytest.raises(ValueError, match=rf"layout='{layout}': DHEL .* use DCL"):
+        flatnce.DHEL(layout=layout)
+
+
+def test_own_view_is_a_layout_of_every_objective():
+    z = [torch.tensor(one) for one in views()]
+    own, dhel = flatnce.DCL(0.4, layout="own_view"), flatnce.DHEL(0.4)
+    assert torch.equal(own(*z), dhel(*z))
+    assert dhel.last.contrast.count.tolist() == [4.0] * 10
+
+
+@pytest.mark.parametrize(
+    "temperature",
+    [flatnce.EssController(0.3), flatnce.LearnedTemperature(), torch.tensor(0.1)],
+    ids=["EssController", "LearnedTemperature", "Tensor"],
+)
+def test_siglip_refuses_every_other_rule_of_a_temperature(temperature):
+    named = type(temperature).__name__
+    with pytest.raises(ValueError, match=f"temperature is a {named}; SigLIP learns its own scale"):
+        flatnce.SigLIP(temperature)
+    with pytest.raises(ValueError, match="SigLIP learns its own scale"):
+        flatnce.SigLIP().temperature = temperature
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_siglip_refuses_a_temperature_that_is_not_positive(temperature):
+    with pytest.raises(ValueError, match="must be a positive finite number"):
+        flatnce.SigLIP(temperature)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ess": 0.3}, {"learn_temperature": True}, {"temperature_end": 0.5}], ids=str
+)
+def test_a_config_refuses_them_too(change):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name}=.* siglip learns a scale .* leave {name} out"):
+        LossConfig(objective="siglip", **change)
+
+
+def test_siglip_starts_at_the_papers_scale_and_bias_and_learns_both():
+    loss_fn = flatnce.SigLIP()
+    assert {name for name, _ in loss_fn.named_parameters()} == {
+        "bias",
+        "temperature_source.source.log_beta",
+    }
+    assert 1 / float(loss_fn.temperature.detach()) == pytest.approx(10.0)
+    assert loss_fn.bias.item() == -10.0
+    z = [torch.tensor(one) for one in views()]
+    loss_fn(*z).backward()
+    assert all(parameter.grad.abs() > 0 for parameter in loss_fn.parameters())
+
+
+@pytest.mark.parametrize("parameter", ["scale", "bias"])
+def test_siglips_own_gradients_are_the_definitions(parameter):
+    z1, z2 = views()
+    loss_fn = made(OBJECTIVES["siglip"], bias=-2.0)
+    loss_fn(torch.tensor(z1), torch.tensor(z2)).backward()
+    ends = []
+    for step in (1e-5, -1e-5):
+        if parameter == "bias":
+            ends.append(reference.siglip(z1, z2, 0.4, -2.0 + step))
+        else:  # the logarithm of the scale
+            ends.append(reference.siglip(z1, z2, 0.4 * math.exp(-step), -2.0))
+    learned = loss_fn.bias if parameter == "bias" else loss_fn.temperature_source.source.log_beta
+    assert float(learned.grad) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-7)
+
+
+def test_siglip_of_two_views_counts_all_pairs_of_the_rows():
+    z1, z2 = views(4)
+    loss = made(OBJECTIVES["siglip"], bias=-2.0, layout="two_view")(
+        torch.tensor(z1), torch.tensor(z2)
+    )
+    expected = reference.mean(
+        [
+            math.log1p(math.exp(-row.positive + 2.0))
+            + sum(math.log1p(math.exp(score - 2.0)) for score in row.negatives)
+            for row in reference.two_view_rows(z1, z2, 1 / 0.4)
+        ]
+    )
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-12)
