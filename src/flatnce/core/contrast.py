@@ -109,11 +109,16 @@ class Contrast:
         return Contrast(**detached, positives=None if pool is None else pool.map(Tensor.detach))
 
 
+FIELDS = tuple(f.name for f in fields(Contrast))
+POOL_FIELDS = tuple(f.name for f in fields(RowStatistics))
+"""Names of the statistics, and of those of several positives; compilers cannot ask for them."""
+
+
 def concatenate(parts: Sequence[Contrast]) -> Contrast:
     """Rows of several contrasts as one; they share beta."""
     if len(parts) == 1:
         return parts[0]
-    return Contrast(**{f.name: _joined(parts, f.name) for f in fields(Contrast)})
+    return Contrast(**{name: _joined(parts, name) for name in FIELDS})
 
 
 def _joined(parts: Sequence[Contrast], name: str) -> Any:
@@ -133,7 +138,7 @@ def _joined(parts: Sequence[Contrast], name: str) -> Any:
         return None
     if name != "positives":
         return torch.cat(values)
-    columns = {f.name: [getattr(v, f.name) for v in values] for f in fields(RowStatistics)}
+    columns = {name: [getattr(v, name) for v in values] for name in POOL_FIELDS}
     present = {k: v for k, v in columns.items() if all(one is not None for one in v)}
     return RowStatistics(**{k: torch.cat(v) for k, v in present.items()})
 

@@ -2,8 +2,8 @@
 
 Reading a value on the host stalls a GPU and breaks a compiled graph. So on the CPU, in eager
 mode, a bad value raises where it is found, with its place and value. Everywhere else it sets one
-bit of a small boolean tensor that travels with :class:`~flatnce.core.contrast.Contrast`; the next read
-of a Monitor or of ``loss_fn.last`` raises the same error without the place.
+bit of a small boolean tensor that travels with :class:`~flatnce.core.contrast.Contrast`; the next
+read of a Monitor or of ``loss_fn.last`` raises the same error without the place.
 """
 
 import torch

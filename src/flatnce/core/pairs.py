@@ -449,7 +449,7 @@ def with_queue(
         in_batch: Count the batch's other keys (of every process, when gathering) as negatives.
         normalize: Divide rows by their norm (the queue's were, when they were enqueued).
         ids: See :mod:`flatnce.core.pairs`; queued keys of the same id are left out.
-        false_negatives: See :mod:`flatnce.core.pairs`; needs ``in_batch``, and speaks of the batch.
+        false_negatives: See :mod:`flatnce.core.pairs`; needs ``in_batch``.
         negatives: See :mod:`flatnce.core.pairs`.
         gather: See :mod:`flatnce.core.pairs`.
     """

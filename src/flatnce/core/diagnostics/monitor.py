@@ -6,7 +6,7 @@ are the names of :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
-from flatnce.core.contrast import Contrast
+from flatnce.core.contrast import FIELDS, POOL_FIELDS, Contrast
 from flatnce.core.diagnostics.ess import effective_sample_size
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
@@ -35,6 +35,9 @@ OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not
 
 MEANS = (*(entry.name for entry in OF_ROWS), "objective_loss", "uniformity")
 """Diagnostics whose mean over steps is kept, in the order of ``Monitor.totals``."""
+
+ROW_FIELDS = tuple(name for name in FIELDS if name not in ("beta", "positives", "faults"))
+"""Names of the statistics that have one number per row."""
 
 FORMER_MEANS = (
     "loss",
@@ -405,7 +408,7 @@ class Monitor(nn.Module):
         return Interval(*sent, gram, tuple(meter), done)
 
     def verdict(self) -> Verdict:
-        """Plain words about the history of :meth:`compute`; see :mod:`flatnce.core.diagnostics`."""
+        """A verdict in words on the history of :meth:`compute`."""
         return verdict_on(self.history, self.objective)
 
     def reset(self) -> None:
@@ -521,15 +524,11 @@ class _Step:
 
 def _row_fields(contrast: Contrast) -> dict[str, Tensor]:
     """Every statistic that has one number per row, by name."""
-    found: dict[str, Tensor] = {}
-    for field_ in fields(Contrast):
-        value = getattr(contrast, field_.name)
-        if field_.name == "positives" and value is not None:
-            parts = {f.name: getattr(value, f.name) for f in fields(value)}
-            found |= {f"positives.{k}": v.detach() for k, v in parts.items() if v is not None}
-        elif value is not None and field_.name not in ("beta", "faults", "positives"):
-            found[field_.name] = value.detach()
-    return found
+    found = {name: getattr(contrast, name) for name in ROW_FIELDS}
+    if contrast.positives is not None:
+        pool = {f"positives.{name}": getattr(contrast.positives, name) for name in POOL_FIELDS}
+        found |= pool
+    return {name: value.detach() for name, value in found.items() if value is not None}
 
 
 def _sent(tensor: Tensor) -> Tensor:

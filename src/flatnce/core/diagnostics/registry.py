@@ -7,7 +7,6 @@ function receives the row statistics and returns one number per row, whose mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +21,9 @@ SATURATED_ROW = 0.01
 class Rows:
     """Row statistics of one or more steps, with what several diagnostics share.
 
-    Each statistic has one number per row along its last axis; the others are steps.
+    Beside the statistics: ``gain``, what InfoNCE multiplies the gradient of each row by; ``loss``,
+    InfoNCE with the positives in the numerator; ``ceiling``, log K or log((m + P) / P).
+    Each has one number per row along its last axis; the others are steps.
 
     Arguments:
         statistics: Fields of a :class:`~flatnce.functional.Contrast` by name; those of its
@@ -35,37 +36,19 @@ class Rows:
         self.positive, self.negative = statistics["positive"], statistics["negative"]
         self.negative2, self.hardest = statistics["negative2"], statistics["hardest"]
         self.negatives = statistics["count"]
+        self.positives = statistics.get("positives.count", 1.0)
+        # The negatives' plain log-sum-exp minus the positives'.
+        margin = statistics.get("plain", self.negative) - self.of_positives("lse")
+        self.gain = margin.sigmoid()
+        self.loss = softplus(margin, threshold=50.0)  # torch's 20 is coarse for float64
+        each = self.negatives
+        if isinstance(self.positives, Tensor):
+            each = each / self.positives.clamp_min(1.0)
+        self.ceiling = torch.log1p(each)
 
     def of_positives(self, name: str) -> Tensor:
         """A statistic of the positives of each row; of a single positive its score."""
         return self.statistics.get(f"positives.{name}", self.positive)
-
-    @property
-    def positives(self) -> Tensor | float:
-        """The number of positives of each row."""
-        return self.statistics.get("positives.count", 1.0)
-
-    @cached_property
-    def margin(self) -> Tensor:
-        """The negatives' plain log-sum-exp minus the positives'."""
-        return self.statistics.get("plain", self.negative) - self.of_positives("lse")
-
-    @cached_property
-    def gain(self) -> Tensor:
-        """What InfoNCE multiplies the gradient of each row by."""
-        return self.margin.sigmoid()
-
-    @cached_property
-    def loss(self) -> Tensor:
-        """InfoNCE with the positives in the numerator."""
-        return softplus(self.margin, threshold=50.0)  # torch's 20 is coarse for float64
-
-    @cached_property
-    def ceiling(self) -> Tensor:
-        """log K, or log((m + P) / P) with P positives."""
-        if isinstance(self.positives, float):
-            return torch.log1p(self.negatives)
-        return torch.log1p(self.negatives / self.positives.clamp_min(1.0))
 
     def ess(self) -> Tensor:
         """Effective sample size of the negatives' weights."""

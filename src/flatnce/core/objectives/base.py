@@ -324,7 +324,9 @@ class Objective(nn.Module, ABC):
 
         Optional. With negatives N(i) and positives P(i), :meth:`loss_from` finds
 
-        .. math:: \sum_{j \in N(i)} f(s_{ij}, \mathrm{False}) + \sum_{j \in P(i)} f(s_{ij}, \mathrm{True})
+        .. math::
+            \sum_{j \in N(i)} f(s_{ij}, \mathrm{False})
+            + \sum_{j \in P(i)} f(s_{ij}, \mathrm{True})
 
         The terms are computed by plain torch operations, in blocks of rows that the backward pass
         recomputes where the scores are many, so they may depend on the scores and the parameters
