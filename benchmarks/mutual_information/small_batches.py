@@ -15,8 +15,8 @@ import statistics
 from pieces import options_of, run_pieces
 
 from flatnce import mi
-from flatnce.mi.estimator.plan import Plan
-from flatnce.mi.estimator.work import finish, prepare, train
+from flatnce.mi.estimator.job import prepare, train
+from flatnce.mi.estimator.options import EstimationOptions
 
 NATS, BATCHES, SEEDS = (2, 4, 6, 8, 10), (8, 16, 32, 64, 128, 256), (0, 1, 2)
 SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
@@ -24,12 +24,12 @@ KINDS = (("flatnce", "cosine"), ("infonce", "cosine"), ("infonce", "dot"))
 
 
 def one(batch, method, critic, n):
-    works = []
+    jobs = []
     for nats in NATS:
         for seed in SEEDS:
             x, y = mi.tasks.staircase(nats).sample(n, seed)
             for scale in SCALES if critic == "cosine" else (1.0,):
-                plan = Plan(
+                options = EstimationOptions(
                     method=method,
                     critic=critic,
                     batch_size=batch,
@@ -38,11 +38,11 @@ def one(batch, method, critic, n):
                     baselines=False,
                     permutations=19,
                 )
-                works.append((nats, seed, scale, prepare(x, y, plan)))
-    train([work for *_, work in works])
+                jobs.append((nats, seed, scale, prepare(x, y, options)))
+    train([job for *_, job in jobs])
     rows = []
-    for nats, seed, scale, work in works:
-        fitted, found = work.rounds[0].fitted, finish(work)
+    for nats, seed, scale, job in jobs:
+        fitted, found = job.folds[0].critic, job.finish()
         rows.append(
             {
                 "batch": batch,

@@ -35,8 +35,7 @@ def whole(task, n, **choices):
 
 def readout(n, columns):
     """All pairs of n rows with a trained shape of critic, everything that an estimate reads."""
-    from flatnce.mi.estimator.readouts import read
-    from flatnce.mi.estimator.sums import Part, sums_of
+    from flatnce.mi.estimator.readouts import EvaluationPart, group_sums, readouts_of
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -45,7 +44,7 @@ def readout(n, columns):
     before = _peak()
     began = time.perf_counter()
     group = torch.arange(n, device=device) % 20
-    read([sums_of(Part(critic, 1.0, x, y, pool, group))])
+    readouts_of([group_sums(EvaluationPart(critic, 1.0, x, y, pool, group))])
     return {"seconds": time.perf_counter() - began, "peak_over_start_mib": _peak() - before}
 
 

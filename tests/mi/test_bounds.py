@@ -6,29 +6,30 @@ import math
 import pytest
 import torch
 
-from flatnce.mi.blocks import ScoreBlocks, each_row, pool_log_sum, recentre, row_statistics
 from flatnce.mi.bounds import (
     barber_agakov,
     cross_fitted_dual,
     cross_fitted_flo,
     donsker_varadhan,
     flatnce,
-    flo,
-    infonce,
-    nwj,
-    optimal_dual,
-    tuba,
-)
-from flatnce.mi.bounds_entrywise import holder_statistics, interpolated, jensen_shannon, smile
-from flatnce.mi.bounds_losses import (
     flatnce_loss,
+    flo,
     flo_alternating_losses,
     holder_flatnce_loss,
+    holder_statistics,
+    infonce,
+    interpolated,
+    jensen_shannon,
     jensen_shannon_loss,
     mine_loss,
+    nwj,
+    optimal_dual,
+    smile,
     smile_loss,
+    tuba,
 )
-from flatnce.mi.bounds_registry import BOUNDS, bound_named
+from flatnce.mi.registry import BOUNDS, bound_named
+from flatnce.mi.scores import ScoreBlocks, pool_log_sum, recentre, reduce_rows, row_statistics
 
 N, WIDER = 5, 8
 
@@ -410,8 +411,8 @@ def test_what_reads_rows_takes_statistics(name):
         (lambda s: infonce(s[0]), r"\(rows, columns\)"),
         (lambda s: infonce(s.long()), "floating-point"),
         (lambda s: infonce(s / 0), "NaN"),
-        (lambda s: flo(s, s[0][:3]), "one number a row"),
-        (lambda s: recentre(s, s[0][:3]), "one number a row"),
+        (lambda s: flo(s, s[0][:3]), "one number per row"),
+        (lambda s: recentre(s, s[0][:3]), "one number per row"),
         (lambda s: cross_fitted_dual(s, s[:3]), "pool has 3 rows"),
         (lambda s: interpolated(s, s[0], 1.5), "alpha=1.5"),
         (lambda s: interpolated(s[:2, :2], s[0][:2], 0.5), "at least 3"),
@@ -439,15 +440,15 @@ def test_no_block_is_larger_than_asked_for():
 
     rows = row_statistics(ScoreBlocks(3000, 3000, block, entries=100_000))
     assert float(infonce(rows)) == pytest.approx(0.0, abs=1e-5)
-    each_row(ScoreBlocks(3000, 3000, block, entries=100_000), lambda b, own, start: b.T[:1])
+    reduce_rows(ScoreBlocks(3000, 3000, block, entries=100_000), lambda b, own, start: b.T[:1])
     assert max(sizes) <= 100_000
 
 
 READ_A_LARGE_MATRIX = """
 import resource, torch
-from flatnce.mi.blocks import ScoreBlocks, row_statistics
+from flatnce.mi.scores import ScoreBlocks, row_statistics
 from flatnce.mi.bounds import infonce
-from flatnce.mi.bounds_entrywise import smile
+from flatnce.mi.bounds import smile
 
 n = 6000
 x = torch.randn(n, 8, dtype=torch.float64)

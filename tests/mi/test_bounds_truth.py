@@ -15,10 +15,12 @@ from flatnce.mi.bounds import (
     donsker_varadhan,
     flo,
     infonce,
+    interpolated,
+    jensen_shannon,
     nwj,
+    smile,
     tuba,
 )
-from flatnce.mi.bounds_entrywise import interpolated, jensen_shannon, smile
 from known_gaussians import Gaussians, over_samples
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import digamma
 
-from flatnce.mi import classical_neighbours
-from flatnce.mi.classical import ksg, tied_share
-from flatnce.mi.classical_linear import (
+from flatnce.mi.classical import (
     canonical_correlations,
     cca,
+    count_neighbours,
     gaussian_bias,
     gaussian_copula,
+    ksg,
     normal_scores,
+    tied_share,
 )
-from flatnce.mi.classical_neighbours import count_neighbours
 
 # --- The definitions: loops over points ---------------------------------------------
 
@@ -80,13 +80,13 @@ def test_ksg_equals_its_definition(algorithm, k, dimensions):
 
 @pytest.mark.parametrize("kind", ["ball", "box", "mixed"])
 @pytest.mark.parametrize("dimensions", [1, 4])
-def test_tree_and_all_distances_count_alike(kind, dimensions, monkeypatch):
-    monkeypatch.setattr(classical_neighbours, "DISTANCES_AT_ONCE", 700)  # several blocks
+def test_tree_and_all_distances_count_alike(kind, dimensions):
     x, y = gaussians(200, 0.7, dimensions)
     # Ties only where they are meant to be: of equally near neighbours either may be taken.
     x = np.round(x) if kind == "mixed" else x
     y = np.round(y) if kind == "mixed" and dimensions == 1 else y
-    by_tree, by_all = (count_neighbours(x, y, 3, kind, tree=tree) for tree in (True, False))
+    by_tree = count_neighbours(x, y, 3, kind, tree=True)
+    by_all = count_neighbours(x, y, 3, kind, tree=False, at_once=700)  # several blocks
     for name in ("left", "right", "order"):
         assert (getattr(by_tree, name) == getattr(by_all, name)).all()
 

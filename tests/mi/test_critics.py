@@ -14,8 +14,7 @@ from flatnce.mi import (
     critic_for,
     perceptron,
 )
-from flatnce.mi.bounds import flo, infonce, tuba
-from flatnce.mi.bounds_losses import flatnce_loss
+from flatnce.mi.bounds import flatnce_loss, flo, infonce, tuba
 
 KINDS = ("dot", "cosine", "bilinear", "joint")
 every_kind = pytest.mark.parametrize("kind", KINDS)

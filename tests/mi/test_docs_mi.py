@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flatnce import mi
-from flatnce.mi.estimator.plan import CRITICS
-from flatnce.mi.estimator.transforms import TRANSFORMS
+from flatnce.mi.estimator.cleaning import TRANSFORMS
+from flatnce.mi.estimator.options import CRITICS
 
 ROOT = Path(__file__).parents[2]
 METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")

@@ -9,18 +9,18 @@ import math
 import pytest
 import torch
 
-from flatnce.mi.blocks import row_statistics
 from flatnce.mi.bounds import (
     cross_fitted_flo,
     donsker_varadhan,
     flatnce,
+    flatnce_loss,
     flo,
     infonce,
     optimal_dual,
     tuba,
 )
-from flatnce.mi.bounds_losses import flatnce_loss
-from flatnce.mi.bounds_registry import BOUNDS
+from flatnce.mi.registry import BOUNDS
+from flatnce.mi.scores import row_statistics
 from known_gaussians import Gaussians, over_samples
 
 N = 6

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flatnce.mi.estimator.cleaning import clean, numbers_of
-from flatnce.mi.estimator.copies import _mixed, repeated_rows
+from flatnce.mi.estimator.cleaning import _hashes, clean, duplicate_rows, numbers_of
 
 
 def table(rows=60, columns=2, seed=0):
@@ -50,7 +49,7 @@ def test_whole_tables_are_left_as_they_are_and_nothing_is_said():
     x, y = table(), table(seed=1)
     found = clean(x, y)
     np.testing.assert_array_equal(found.x, x)
-    assert found.report.notes == () and found.copies is None and found.shared == ()
+    assert found.report.notes == () and found.duplicates is None and found.shared == ()
     assert found.tied == 0
 
 
@@ -212,33 +211,33 @@ def test_numbers_of_names_what_it_was_given():
 # --- Repeated rows -------------------------------------------------------------------------------
 
 
-def test_repeated_rows_of_continuous_data_are_found_and_said():
+def test_duplicate_rows_of_continuous_data_are_found_and_said():
     x, y = table(80), table(80, seed=1)
     for late, early in ((70, 3), (71, 3), (75, 9)):
         x[late], y[late] = x[early], y[early]
     found = clean(x, y)
     wanted = np.arange(80)
     wanted[[70, 71, 75]] = [3, 3, 9]
-    assert found.copies.tolist() == wanted.tolist()
+    assert found.duplicates.tolist() == wanted.tolist()
     assert any(note.startswith("3 rows repeat an earlier row") for note in found.report.notes)
 
 
 def test_rows_equal_in_x_only_are_no_copies():
     x, y = table(80), table(80, seed=1)
     x[70] = x[3]
-    assert clean(x, y).copies is None
+    assert clean(x, y).duplicates is None
 
 
 def test_categories_repeat_by_chance_and_are_left_alone():
     random = np.random.default_rng(0)
     x, y = random.integers(0, 4, (200, 2)), random.integers(0, 3, (200, 1))
-    assert clean(x, y).copies is None
+    assert clean(x, y).duplicates is None
 
 
 def test_one_continuous_column_is_enough_to_tell_a_copy():
     x, y = np.random.default_rng(0).integers(0, 4, (200, 1)).astype(float), table(200, 1)
     x[150], y[150] = x[20], y[20]
-    assert clean(x, y).copies[150] == 20
+    assert clean(x, y).duplicates[150] == 20
 
 
 def rounded(decimals):
@@ -256,10 +255,10 @@ def likert(seed=0):
 )
 @pytest.mark.parametrize("share", [1.0, 0.2], ids=["all twice", "a fifth twice"])
 def test_a_file_that_was_joined_to_itself_is_found_whatever_its_columns(tables, share):
-    assert clean(*tables).copies is None
+    assert clean(*tables).duplicates is None
     more = int(share * 300)
     twice = [np.concatenate([side, side[:more]]) for side in tables]
-    assert (clean(*twice).copies[300:] == np.arange(more)).all()
+    assert (clean(*twice).duplicates[300:] == np.arange(more)).all()
 
 
 CODES = np.random.default_rng(0).integers(0, 500, 2000)
@@ -277,13 +276,13 @@ CODES = np.random.default_rng(0).integers(0, 500, 2000)
     ids=["two values", "twenty categories", "five hundred", "age and decade", "independent"],
 )
 def test_categories_that_determine_each_other_are_no_copies(x, y):
-    assert clean(x.astype(float), y.astype(float)).copies is None
+    assert clean(x.astype(float), y.astype(float)).duplicates is None
 
 
 def test_images_that_repeat_are_copies():
     images = np.random.default_rng(0).normal(size=(80, 1, 4, 4)).astype(np.float32)
     images[70] = images[2]
-    assert repeated_rows(images, images)[70] == 2
+    assert duplicate_rows(images, images)[70] == 2
 
 
 def test_measurements_of_one_thing_are_noticed():
@@ -305,7 +304,7 @@ def test_rows_that_differ_in_the_sign_of_zero_are_copies():
     x[3, 0], x[40] = 0.0, x[3]
     y[40] = y[3]
     x[40, 0] = -0.0
-    assert clean(x, y).copies[40] == 3
+    assert clean(x, y).duplicates[40] == 3
 
 
 def test_rows_that_differ_have_different_hashes_and_equal_ones_the_same():
@@ -316,7 +315,7 @@ def test_rows_that_differ_have_different_hashes_and_equal_ones_the_same():
     distinct = {tuple(row) for row in rows.tolist()}
     found = {}
     for row, value in zip(
-        rows.tolist(), _mixed(rows).sum(axis=1, dtype=np.uint64).tolist(), strict=True
+        rows.tolist(), _hashes(rows).sum(axis=1, dtype=np.uint64).tolist(), strict=True
     ):
         assert found.setdefault(tuple(row), value) == value
     assert len(set(found.values())) == len(distinct)

@@ -14,10 +14,9 @@ from estimator_reference import running_means
 from flatnce.core.diagnostics import best_scale
 from flatnce.mi import SeparableCritic, critic_for, perceptron
 from flatnce.mi.bounds import infonce
-from flatnce.mi.critics_gaussian import gaussian_critic
-from flatnce.mi.estimator.fitting import calibrated, fit
-from flatnce.mi.estimator.members import FitSettings, Member
-from flatnce.mi.estimator.methods import METHODS
+from flatnce.mi.estimator.fitting import FitSettings, TrainingCase, calibrated, fit
+from flatnce.mi.gaussian_critic import gaussian_critic
+from flatnce.mi.registry import METHODS
 
 
 def pairs(n, seed, correlation=0.8):
@@ -36,7 +35,7 @@ def critic(kind, seed=0, dual=None):
 
 def member(seed=0, made=None, kind="dot", n=64, dual=None):
     made = critic(kind, seed, dual) if made is None else made
-    return Member(made, *pairs(n, seed), *pairs(48, 1000 + seed), seed)
+    return TrainingCase(made, *pairs(n, seed), *pairs(48, 1000 + seed), seed)
 
 
 def settings(method="infonce", **changes):
@@ -68,7 +67,7 @@ INDIFFERENT = ("infonce", "auto", "mine")
 def in_float64(one):
     """The same member in double precision, where the order of a sum does not show."""
     sides = (one.x, one.y, one.x_validation, one.y_validation)
-    return Member(one.critic.double(), *(side.double() for side in sides), one.seed)
+    return TrainingCase(one.critic.double(), *(side.double() for side in sides), one.seed)
 
 
 @pytest.mark.parametrize("method, kind", CASES, ids=[" ".join(case) for case in CASES])

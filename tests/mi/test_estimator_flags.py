@@ -1,13 +1,15 @@
 """Warnings: each raised by numbers or data that deserve it, and by no others."""
 
 import dataclasses
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from flatnce import mi
 from flatnce.mi.estimator.cleaning import clean
-from flatnce.mi.estimator.flags import Seen, data_flags, flags_of
+from flatnce.mi.estimator.evaluation import Evaluation
+from flatnce.mi.estimator.flags import TrainingOutcome, data_flags, flags_of
 from flatnce.mi.estimator.readouts import Readout
 
 
@@ -20,23 +22,32 @@ def readout(name, nats, error=0.05):
 
 
 def seen(infonce=1.0, flo=1.0, tails=0.05, **changes):
+    """What flags are decided on: an evaluation and the outcome of training."""
+    readouts = {
+        "infonce": readout("infonce", infonce),
+        "flo-cross-fitted": readout("flo-cross-fitted", flo),
+        "tuba": readout("tuba", infonce, tails),
+    }
     usual = {
-        "readouts": {
-            "infonce": readout("infonce", infonce),
-            "flo-cross-fitted": readout("flo-cross-fitted", flo),
-            "tuba": readout("tuba", infonce, tails),
-        },
+        "readouts": readouts,
+        "lower": 0.9,
+        "p_value": 0.001,
+        "permutations": 999,
         "ceiling": 6.2,
+        "ess": 120.0,
+        "rows": (500,),
         "train": 1.2,
         "test": 1.0,
         "scales": [1.0, 0.9],
-        "ess": 120.0,
         "diverged": 0,
-        "test_rows": 500,
         "best_steps": [400, 900],
         "steps": 1000,
-    }
-    return Seen(**(usual | changes))
+    } | changes
+    usual.setdefault("units", sum(usual["rows"]))
+    return [
+        kind(**{field.name: usual[field.name] for field in fields(kind) if field.name in usual})
+        for kind in (Evaluation, TrainingOutcome)
+    ]
 
 
 CLEAN = clean(table(), table(seed=1))
@@ -58,39 +69,39 @@ NUMBERS = {
     "broken": (seen(diverged=1), ("diverged",)),
     "unfinished": (seen(best_steps=[400, 1000]), ("unfinished",)),
     "stopped in time": (seen(best_steps=[950]), ()),
-    "few rows": (seen(test_rows=199), ("small",)),
-    "few rows of several folds": (seen(test_rows=40, read_rows=200), ()),
+    "few rows": (seen(rows=(199,)), ("small",)),
+    "few rows of several folds": (seen(rows=(40,) * 5), ()),
     "few groups": (seen(units=19), ("few_units",)),
     "enough groups": (seen(units=20), ()),
-    "few rows that are alone": (seen(units=15, test_rows=15), ("small",)),
+    "few rows that are alone": (seen(units=15, rows=(15,)), ("small",)),
     "heavy tails": (seen(tails=1.1), ("heavy_tails",)),
     "tails no heavier than the estimate's": (seen(tails=0.9), ()),
-    "several": (seen(train=3.0, ess=2.0, test_rows=50), ("low_ess", "overfit", "small")),
+    "several": (seen(train=3.0, ess=2.0, rows=(50,)), ("low_ess", "overfit", "small")),
 }
 
 
 @pytest.mark.parametrize("given, names", NUMBERS.values(), ids=NUMBERS)
 def test_numbers_raise_what_they_deserve(given, names):
-    found = flags_of(CLEAN, given)
+    found = flags_of(CLEAN, *given)
     assert tuple(flag.name for flag in found) == names
 
 
 EVIDENCE = {
     "saturated": (seen(5.5, 5.5), ("6.20", "log 500", "More rows")),
-    "low_ess": (seen(ess=3.14), ("3.1", "More rows")),
+    "low_ess": (seen(ess=3.14), ("3.1", "Add rows")),
     "disagree": (seen(1.0, 2.0), ("1.00", "2.00")),
     "overfit": (seen(train=2.34), ("2.34", "1.00", "folds=5")),
     "scale": (seen(scales=[0.0123]), ("0.0123", "FlatNCE")),
     "diverged": (seen(diverged=2), ("2 critic(s)", "smaller rate")),
     "unfinished": (seen(best_steps=[1000]), ("1000", "steps=")),
-    "small": (seen(test_rows=42), ("42", "6.20", "folds=5")),
+    "small": (seen(rows=(42,)), ("42", "6.20", "folds=5")),
 }
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_a_warning_says_what_was_seen_and_what_to_do(name):
     given, words = EVIDENCE[name]
-    (flag,) = flags_of(CLEAN, given)
+    (flag,) = flags_of(CLEAN, *given)
     assert flag.name == name and flag.message.endswith(".")
     for word in words:
         assert word in flag.message
@@ -135,7 +146,7 @@ DATA = {
 def test_data_raise_what_they_deserve(made, names):
     cleaned = made()
     assert tuple(flag.name for flag in data_flags(cleaned)) == names
-    assert tuple(flag.name for flag in flags_of(cleaned, seen())) == names
+    assert tuple(flag.name for flag in flags_of(cleaned, *seen())) == names
 
 
 def test_data_are_warned_of_under_classical_methods_too():
@@ -161,7 +172,7 @@ def test_flatnce_with_an_unbounded_critic_is_caught_and_repaired():
     assert found.flagged("scale")
     (message,) = [flag.message for flag in found.flags if flag.name == "scale"]
     assert "FlatNCE" in message
-    (fitted,) = [round.fitted for round in loose._work.rounds]
+    (fitted,) = [fold.critic for fold in loose._fitted_job.folds]
     assert fitted.scale < 0.5
     fresh = mi.tasks.staircase(4, size=4).sample(300, seed=1)
     calibrated = loose.score(*fresh)

@@ -10,15 +10,16 @@ from torch import nn
 
 from estimator_reference import READOUTS, jackknife, log_mean_exp, mean, others, without
 from flatnce.mi import SeparableCritic, bounds, critic_for
-from flatnce.mi.blocks import pool_log_sum, recentre, row_statistics
-from flatnce.mi.bounds_entrywise import smile
+from flatnce.mi.bounds import smile
 from flatnce.mi.estimator.readouts import (
+    EvaluationPart,
+    group_sums,
     jackknife_size,
     learned_dual_readout,
-    read,
+    readouts_of,
     student_quantile,
 )
-from flatnce.mi.estimator.sums import Part, sums_of
+from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
 
 N, POOL, GROUPS = 17, 11, 4
 
@@ -41,7 +42,7 @@ def part(size=1.0, entries=None, scale=0.7, seed=0, n=N, groups=GROUPS):
     x, y = torch.randn(2, n, 3, generator=random, dtype=torch.float64)
     y = (x + y) * size
     pool = size * torch.randn(POOL, 3, generator=random, dtype=torch.float64)
-    return Part(Product(entries), scale, x, y, pool, torch.arange(n) * 7 % groups)
+    return EvaluationPart(Product(entries), scale, x, y, pool, torch.arange(n) * 7 % groups)
 
 
 def matrices(given):
@@ -55,7 +56,7 @@ def matrices(given):
 @pytest.mark.parametrize("entries", [None, 1, 3 * N, N * N - 1])
 def test_every_sum_is_its_definition_in_blocks_too(entries):
     given = part(entries=entries)
-    found, (scores, pool) = sums_of(given), matrices(given)
+    found, (scores, pool) = group_sums(given), matrices(given)
     assert found.positive.dtype == torch.float64 and found.pool == POOL
     assert found.sizes.tolist() == [5, 4, 4, 4]
     for i, row in enumerate(scores):
@@ -78,8 +79,8 @@ def test_leaving_a_group_out_is_starting_from_the_other_rows(left_out):
     given = part()
     kept = given.group != left_out
     rest = dataclasses.replace(given, x=given.x[kept], y=given.y[kept], group=given.group[kept])
-    one, clipped, rows = sums_of(given).statistics(left_out)
-    two, clipped_two, _ = sums_of(rest).statistics()
+    one, clipped, rows = group_sums(given).statistics(left_out)
+    two, clipped_two, _ = group_sums(rest).statistics()
     assert rows.tolist() == kept.tolist()
     for name in ("positive", "negative", "count"):
         torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-12, atol=1e-12)
@@ -93,7 +94,7 @@ def test_a_group_that_holds_almost_all_of_the_sum_can_be_left_out():
     y[0] = 100 * given.x[1]
     given = dataclasses.replace(given, y=y)
     scores, _ = without(*matrices(given), given.group.tolist(), 0)
-    found, _, _ = sums_of(given).statistics(0)
+    found, _, _ = group_sums(given).statistics(0)
     wanted = [math.log(math.fsum(map(math.exp, others(row, i)))) for i, row in enumerate(scores)]
     assert found.negative.tolist() == pytest.approx(wanted, rel=1e-12)
 
@@ -105,7 +106,7 @@ def test_a_group_that_holds_almost_all_of_the_sum_can_be_left_out():
 @pytest.mark.parametrize("size", [0.1, 1.0, 4.0])
 def test_every_read_out_is_its_definition(size, entries):
     given = part(size, entries)
-    found, (scores, pool) = read([sums_of(given)]), matrices(given)
+    found, (scores, pool) = readouts_of([group_sums(given)]), matrices(given)
     assert list(found) == list(READOUTS)
     for name, slow in READOUTS.items():
         assert found[name].name == name
@@ -114,7 +115,7 @@ def test_every_read_out_is_its_definition(size, entries):
 
 def test_read_outs_are_the_bounds_of_the_dense_matrix():
     given = part()
-    found = read([sums_of(given)])
+    found = readouts_of([group_sums(given)])
     scores, pool = (torch.tensor(each, dtype=torch.float64) for each in matrices(given))
     shift = pool_log_sum(pool) - math.log(POOL)
     centred = recentre(row_statistics(scores), shift)
@@ -131,7 +132,7 @@ def test_read_outs_are_the_bounds_of_the_dense_matrix():
 
 
 def test_what_is_called_a_bound_is_one():
-    kinds = {name: each.is_bound for name, each in read([sums_of(part())]).items()}
+    kinds = {name: each.is_bound for name, each in readouts_of([group_sums(part())]).items()}
     assert kinds == {
         "infonce": True,
         "flo-cross-fitted": True,
@@ -150,15 +151,15 @@ def test_an_offset_of_the_rows_changes_no_read_out():
             return super()._block(left, right, dtype) + 3 * left[:, :1] + 40
 
     given = part()
-    one = read([sums_of(given)])
-    two = read([sums_of(dataclasses.replace(given, critic=Lifted()))])
+    one = readouts_of([group_sums(given)])
+    two = readouts_of([group_sums(dataclasses.replace(given, critic=Lifted()))])
     for name in one:
         assert two[name].nats == pytest.approx(one[name].nats, rel=1e-9)
         assert two[name].standard_error == pytest.approx(one[name].standard_error, rel=1e-7)
 
 
 def test_scores_far_beyond_the_exponential_still_give_numbers():
-    found = read([sums_of(part(size=1e4))])
+    found = readouts_of([group_sums(part(size=1e4))])
     for name in ("infonce", "flatnce", "smile", "dv-recentred"):
         assert math.isfinite(found[name].nats), name
 
@@ -176,7 +177,7 @@ def slow_mean(parts, slow, left_out=None):
 
 def test_parts_weigh_by_their_rows_and_the_jackknife_is_the_explicit_loop():
     parts = [part(), part(seed=1, n=12)]
-    found = read([sums_of(given) for given in parts])
+    found = readouts_of([group_sums(given) for given in parts])
     for name, slow in READOUTS.items():
         assert found[name].nats == pytest.approx(slow_mean(parts, slow), rel=1e-10)
         left = [slow_mean(parts, slow, group) for group in range(GROUPS)]
@@ -186,9 +187,9 @@ def test_parts_weigh_by_their_rows_and_the_jackknife_is_the_explicit_loop():
 def test_groups_that_a_part_does_not_hold_are_left_out_of_the_others():
     one, two = part(), part(seed=1, n=12)
     parts = [one, dataclasses.replace(two, group=two.group % 2 + 3)]  # 3 is shared, 4 is not
-    sums = [sums_of(given) for given in parts]
+    sums = [group_sums(given) for given in parts]
     assert jackknife_size(sums) == 5
-    found = read(sums)
+    found = readouts_of(sums)
     for name, slow in READOUTS.items():
         left = [slow_mean(parts, slow, group) for group in range(5)]
         assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
@@ -200,7 +201,7 @@ def test_a_part_of_one_group_goes_with_it(rest):
     group = torch.full((12,), 4)
     group[12 - rest :] = 0
     parts = [one, dataclasses.replace(two, group=group)]
-    found = read([sums_of(given) for given in parts])["infonce"]
+    found = readouts_of([group_sums(given) for given in parts])["infonce"]
     slow = READOUTS["infonce"]
     left = [slow_mean(parts, slow, group) for group in range(4)] + [slow_mean([one], slow)]
     assert found.standard_error == pytest.approx(jackknife(left), rel=1e-7)
@@ -208,7 +209,7 @@ def test_a_part_of_one_group_goes_with_it(rest):
 
 def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
     parts = [part(size) for size in (0.01, 1.0, 3.0)]
-    found = read([sums_of(given) for given in parts])["infonce"]
+    found = readouts_of([group_sums(given) for given in parts])["infonce"]
     values = [slow_mean([given], READOUTS["infonce"]) for given in parts]
     spread = math.sqrt(mean((value - mean(values)) ** 2 for value in values) * 3 / 2 / 3)
     left = [slow_mean(parts, READOUTS["infonce"], group) for group in range(GROUPS)]
@@ -267,13 +268,13 @@ def normal_part(r, n, seed, groups=20):
     draws = torch.randn(2, 2, n, 1, generator=random, dtype=torch.float64)
     x, y = draws[:, 0], r * draws[:, 0] + (1 - r * r) ** 0.5 * draws[:, 1]
     critic = SeparableCritic(Side(r, True), Side(r, False))
-    return Part(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
+    return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
 
 
 @pytest.mark.parametrize("r, samples", [(0.8, 80)])
 def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
     """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
-    found = [read([sums_of(normal_part(r, 120, seed))]) for seed in range(samples)]
+    found = [readouts_of([group_sums(normal_part(r, 120, seed))]) for seed in range(samples)]
     truth = -math.log(1 - r * r) / 2
     for name in ("infonce", "flo-cross-fitted", "dv-recentred"):
         values = np.array([each[name].nats for each in found])

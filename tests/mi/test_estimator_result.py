@@ -127,7 +127,7 @@ def test_the_summary_tells_everything():
     assert "988 of 1000 rows; 494 trained the critic, 247 stopped and calibrated it" in text
     assert "12 of 1000 rows hold missing values." in text
     folded = answer(split={"train": 1, "validation": 1, "test": 3, "folds": 5}).summary()
-    assert "cross-fitted in 5 folds, each row read once" in folded
+    assert "cross-fitted in 5 folds, each row evaluated once" in folded
 
 
 @pytest.mark.parametrize("made", [answer, classical])

@@ -5,7 +5,7 @@ import pytest
 
 from estimator_reference import normal_scores
 from flatnce import mi
-from flatnce.mi.estimator.transforms import fitted_transform
+from flatnce.mi.estimator.cleaning import fitted_transform
 
 
 @pytest.mark.parametrize("levels", [3, 10, 1000])
@@ -53,7 +53,7 @@ def test_none_and_samples_that_are_no_tables_stay_as_they_are():
 def test_maps_are_fitted_on_training_rows_only():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
     made = mi.MutualInformation(steps=2, folds=3, baselines=False, permutations=19).fit(x, y)
-    for round in made._work.rounds:
+    for round in made._fitted_job.folds:
         for table, mapped in zip((x, y), round.transforms, strict=True):
             np.testing.assert_array_equal(
                 mapped.ordered, np.sort(table[round.split.train], axis=0)

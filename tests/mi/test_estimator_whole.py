@@ -141,7 +141,7 @@ def test_blocks_keep_neighbours_together():
     x, y = (side + 0.01 * random.normal(size=side.shape) for side in (x, y))
     apart, kept = (mi.MutualInformation(blocks=size, **LONGER).fit(x, y) for size in (None, 8))
     assert apart.estimate_.nats > 0.5 > 0.2 > kept.estimate_.nats
-    (split,) = [round.split for round in kept._work.rounds]
+    (split,) = [fold.split for fold in kept._fitted_job.folds]
     parts = [set((rows // 8).tolist()) for rows in (split.train, split.validation, split.test)]
     assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
 
@@ -336,7 +336,7 @@ def test_parameters_can_be_read_changed_and_cloned():
     assert again is not one and again.get_params() == one.get_params()
     assert again.set_params(folds=1, seed=4) is again
     assert (again.folds, again.seed, one.folds) == (1, 4, 3)
-    with pytest.raises(ValueError, match=r"foldss is no choice; there are method, critic"):
+    with pytest.raises(ValueError, match=r"foldss is not a parameter; choose from method, critic"):
         one.set_params(foldss=2)
     mine = mi.MutualInformation(critic=mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2)))
     assert isinstance(clone(mine).critic, mi.SeparableCritic)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from estimator_reference import gaussian_log_ratio
-from flatnce.mi.critics_gaussian import LARGEST_CORRELATION, Squares, gaussian_critic
+from flatnce.mi.gaussian_critic import LARGEST_CORRELATION, Squares, gaussian_critic
 
 
 def exact(n, correlations, seed=0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flatnce import mi
-from flatnce.mi.studies.curve import _line
+from flatnce.mi.studies import _line
 
 QUICK = {"steps": 8, "permutations": 99}
 
@@ -189,7 +189,7 @@ def test_the_curve_in_words_and_plain_data(curve):
 
 
 def test_parts_of_a_series_are_stretches_of_it(monkeypatch):
-    from flatnce.mi.studies import curve as module
+    from flatnce.mi import studies as module
 
     class Enough(Exception):
         pass
@@ -211,7 +211,7 @@ def test_parts_of_a_series_are_stretches_of_it(monkeypatch):
 CURVES = {
     "few": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2)), "at least two more"),
     "not whole": (lambda: mi.subsampling_curve(*pairs(), parts=(2, 3, 4)), "give 1 and"),
-    "small": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 7)), "leave 42 rows a part"),
+    "small": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 7)), "leave 42 rows per part"),
     "lengths": (lambda: mi.subsampling_curve(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
     "classical": (
         lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 3), method="cca"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flatnce.mi import tasks
-from flatnce.mi.tasks.mapped import Mapped
+from flatnce.mi.tasks.maps import Mapped
 
 DRAWS = 40_000
 every_task = pytest.mark.parametrize("id", tasks.TASKS)

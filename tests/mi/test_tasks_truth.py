@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from flatnce.mi import tasks
-from flatnce.mi.tasks.laws import Additive, Student
-from flatnce.mi.tasks.mapped import Mapped
-from flatnce.mi.tasks.mixtures import Inliers
+from flatnce.mi.tasks.laws import Additive, Inliers, Student
+from flatnce.mi.tasks.maps import Mapped
 
 DRAWS = 100_000
 STUDENTS = [task.id for task in tasks.suite("bmi") if task.id.startswith("student")]

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from flatnce.mi import BOUNDS, tasks
-from flatnce.mi.bounds import flo, infonce
-from flatnce.mi.bounds_entrywise import jensen_shannon
-from flatnce.mi.critics_joint import critic_for
+from flatnce.mi.bounds import flo, infonce, jensen_shannon
+from flatnce.mi.critics import critic_for
 from flatnce.paper.reproduce import primal_dual_images, table_1
 from flatnce.paper.reproduce.attempts import ATTEMPTS, DUALS, Attempt
 from flatnce.paper.reproduce.known_pairs import Size, Stream, critics_of, one_negative, true_scores

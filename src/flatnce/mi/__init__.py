@@ -1,75 +1,69 @@
-"""Mutual information: estimates one can stand behind, and every part they are made of."""
+"""Mutual information: estimates with lower limits, and the parts they are made of.
 
-from flatnce.mi import tasks
-from flatnce.mi.blocks import ScoreBlocks, recentre, row_statistics
-from flatnce.mi.bounds_registry import BOUNDS, Bound, bound_named
-from flatnce.mi.classical import ksg
-from flatnce.mi.classical_linear import cca, gaussian_copula
-from flatnce.mi.critics import BilinearCritic, SeparableCritic, perceptron
-from flatnce.mi.critics_base import Critic
-from flatnce.mi.critics_joint import JointCritic, critic_for
-from flatnce.mi.critics_scale import BoundedScale
-from flatnce.mi.estimator import (
-    METHODS,
-    Cleaning,
-    Estimate,
-    Flag,
-    Method,
-    MutualInformation,
-    Progress,
-    Readout,
-    estimate,
-    estimate_each,
-)
-from flatnce.mi.representation import embedding_information
-from flatnce.mi.studies import (
-    BenchmarkResult,
-    BenchmarkRow,
-    Comparison,
-    Curve,
-    Pairwise,
-    benchmark,
-    compare,
-    pairwise,
-    subsampling_curve,
-)
+Names are imported on first access.
+"""
 
-__all__ = [
-    "BOUNDS",
-    "BenchmarkResult",
-    "BenchmarkRow",
-    "BilinearCritic",
-    "Bound",
-    "BoundedScale",
-    "Cleaning",
-    "Comparison",
-    "Critic",
-    "Curve",
-    "Estimate",
-    "Flag",
-    "JointCritic",
-    "METHODS",
-    "Method",
-    "MutualInformation",
-    "Pairwise",
-    "Progress",
-    "Readout",
-    "ScoreBlocks",
-    "SeparableCritic",
-    "benchmark",
-    "bound_named",
-    "cca",
-    "compare",
-    "critic_for",
-    "embedding_information",
-    "estimate",
-    "estimate_each",
-    "gaussian_copula",
-    "ksg",
-    "pairwise",
-    "perceptron",
-    "recentre",
-    "row_statistics",
+from typing import TYPE_CHECKING
+
+from flatnce.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from flatnce.mi import tasks as tasks
+    from flatnce.mi.classical import cca as cca
+    from flatnce.mi.classical import gaussian_copula as gaussian_copula
+    from flatnce.mi.classical import ksg as ksg
+    from flatnce.mi.critics import BilinearCritic as BilinearCritic
+    from flatnce.mi.critics import BoundedScale as BoundedScale
+    from flatnce.mi.critics import Critic as Critic
+    from flatnce.mi.critics import JointCritic as JointCritic
+    from flatnce.mi.critics import SeparableCritic as SeparableCritic
+    from flatnce.mi.critics import critic_for as critic_for
+    from flatnce.mi.critics import perceptron as perceptron
+    from flatnce.mi.estimator import Cleaning as Cleaning
+    from flatnce.mi.estimator import Estimate as Estimate
+    from flatnce.mi.estimator import Flag as Flag
+    from flatnce.mi.estimator import MutualInformation as MutualInformation
+    from flatnce.mi.estimator import Progress as Progress
+    from flatnce.mi.estimator import Readout as Readout
+    from flatnce.mi.estimator import estimate as estimate
+    from flatnce.mi.estimator import estimate_each as estimate_each
+    from flatnce.mi.registry import BOUNDS as BOUNDS
+    from flatnce.mi.registry import METHODS as METHODS
+    from flatnce.mi.registry import Bound as Bound
+    from flatnce.mi.registry import Method as Method
+    from flatnce.mi.registry import bound_named as bound_named
+    from flatnce.mi.representation import embedding_information as embedding_information
+    from flatnce.mi.scores import ScoreBlocks as ScoreBlocks
+    from flatnce.mi.scores import recentre as recentre
+    from flatnce.mi.scores import row_statistics as row_statistics
+    from flatnce.mi.stacked import StackedCritics as StackedCritics
+    from flatnce.mi.studies import BenchmarkResult as BenchmarkResult
+    from flatnce.mi.studies import BenchmarkRow as BenchmarkRow
+    from flatnce.mi.studies import Comparison as Comparison
+    from flatnce.mi.studies import Curve as Curve
+    from flatnce.mi.studies import Pairwise as Pairwise
+    from flatnce.mi.studies import benchmark as benchmark
+    from flatnce.mi.studies import compare as compare
+    from flatnce.mi.studies import pairwise as pairwise
+    from flatnce.mi.studies import subsampling_curve as subsampling_curve
+
+_HOMES = {
+    "estimator": "Cleaning Estimate Flag MutualInformation Progress Readout estimate estimate_each",
+    "studies": "BenchmarkResult BenchmarkRow Comparison Curve Pairwise benchmark compare pairwise "
     "subsampling_curve",
-    "tasks",
-]
+    "representation": "embedding_information",
+    "classical": "cca gaussian_copula ksg",
+    "registry": "BOUNDS METHODS Bound Method bound_named",
+    "scores": "ScoreBlocks recentre row_statistics",
+    "critics": "BilinearCritic BoundedScale Critic JointCritic SeparableCritic critic_for "
+    "perceptron",
+    "stacked": "StackedCritics",
+}
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "tasks": "flatnce.mi.tasks",
+        **{name: f"{__name__}.{home}" for home in _HOMES for name in _HOMES[home].split()},
+    },
+)

@@ -1,15 +1,15 @@
-r"""Mutual information read off a critic's scores, in nats.
+r"""Lower bounds on mutual information and training objectives, as functions of scores, in nats.
 
-All are functions of one score matrix, row i's partner in column i, or of its row statistics
-(:func:`~flatnce.mi.blocks.row_statistics`), so that one pass over the scores serves all of them.
-For row i, :math:`g_i` is the partner's score, :math:`Z_i` the mean of :math:`e^{g}` over its m
-negatives, and :math:`\hat u_i = \log Z_i - g_i`. The optimal critic is
-:math:`\log p(y|x)/p(y)`, plus any c(x) where a formula is indifferent to it.
+All functions take one score matrix, with the partner of row i in column i. Most also take its row
+statistics (:func:`~flatnce.mi.row_statistics`), so that one pass over the scores serves all of
+them. For row i, :math:`g_i` is the partner's score, :math:`Z_i` the mean of :math:`e^{g}` over
+its m negatives, and :math:`\hat u_i = \log Z_i - g_i`. The optimal critic is
+:math:`\log p(y|x)/p(y)`, plus any c(x) where a formula is invariant to it.
 
-"Bound" has three strengths here, and :data:`~flatnce.mi.bounds_registry.BOUNDS` says which one
-each has. *expected*: its mean over samples lies below the truth, for every critic and every n.
-*limit*: only its large-sample limit does, and a sample's value is biased up. *none*: neither. All
-of that holds for data on which the critic was neither trained, nor stopped, nor calibrated.
+:data:`~flatnce.mi.BOUNDS` says what each one guarantees. *expected*: its mean over samples lies
+below the truth, for every critic and every n. *limit*: only its large-sample limit does, and the
+value on a sample is biased upward. *none*: neither. All of this holds for data on which the critic
+was neither trained, nor stopped, nor calibrated.
 
 References:
     Poole et al., 2019, "On Variational Bounds of Mutual Information",
@@ -19,6 +19,7 @@ References:
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -27,55 +28,57 @@ from torch.nn.functional import softplus
 
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.saturation import mutual_information
-from flatnce.mi.blocks import Rows, Scores, pool_log_sum, recentre, row_statistics
-
-__all__ = ["barber_agakov", "flo", "infonce"]
+from flatnce.mi.scores import (
+    Rows,
+    Scores,
+    blocks_of,
+    pool_log_sum,
+    recentre,
+    reduce_rows,
+    row_statistics,
+)
 
 
 def log_partition(rows: Rows) -> Float[Tensor, ""]:
-    """Log of the mean of exp(g) over all pairs that are no partners.
-
-    Arguments:
-        rows: Scores or their statistics.
-    """
-    found = row_statistics(rows)
-    return torch.logsumexp(found.negative, dim=0) - found.count.sum().log()
+    """Log of the mean of exp(g) over all pairs that are not partners."""
+    statistics = row_statistics(rows)
+    return torch.logsumexp(statistics.negative, dim=0) - statistics.count.sum().log()
 
 
 def donsker_varadhan(rows: Rows) -> Float[Tensor, ""]:
     r"""Donsker–Varadhan over all pairs: :math:`\mathrm{E}\,g - \log \mathrm{E}_{x,y'} e^{g}`.
 
-    The limit of a bound: the logarithm of a sample's mean is biased, here up. Of one shuffled copy
-    of y it is useless (variance of order e^I / n); all pairs pool n² scores.
+    A bound in the limit only: the logarithm of a sample mean is biased, here upward. With a
+    single shuffled copy of y its variance is of order e^I / n; all pairs pool n² scores.
 
     Relations:
-        At least NWJ, at most the number of FlatNCE (whose logarithm is taken row by row: the
-        paper's appendix calls that Donsker–Varadhan, it is unnormalised Barber–Agakov).
+        At least NWJ, at most FlatNCE's value (which takes the logarithm per row: the paper's
+        appendix calls that Donsker–Varadhan, but it is unnormalised Barber–Agakov).
 
     Arguments:
-        rows: Scores or their statistics; of a critic with an arbitrary c(x), see
-            :func:`~flatnce.mi.blocks.recentre`.
+        rows: Scores or their row statistics. For a critic with an arbitrary c(x), see
+            :func:`~flatnce.mi.recentre`.
 
     Examples:
         >>> donsker_varadhan(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
         tensor(2.)
     """
-    found = row_statistics(rows)
-    return found.positive.mean() - log_partition(found)
+    statistics = row_statistics(rows)
+    return statistics.positive.mean() - log_partition(statistics)
 
 
 def nwj(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""Nguyen–Wainwright–Jordan: :math:`1 + \mathrm{E}\,g - \mathrm{E}_{x,y'} e^{g}`.
 
-    Written for a critic whose optimum is the log density ratio; the form with
-    :math:`e^{g - 1}` is the same for a critic that is larger by 1.
+    Written for a critic whose optimum is the log density ratio. The form with :math:`e^{g - 1}`
+    is the same for a critic that is larger by 1.
 
     Arguments:
-        rows: Scores or their statistics.
-        reduction: ``mean``, ``sum`` or ``none`` (one number a row).
+        rows: Scores or their row statistics.
+        reduction: ``mean``, ``sum`` or ``none`` (one number per row).
     """
-    found = row_statistics(rows)
-    return tuba(found, torch.zeros_like(found.positive), reduction)
+    statistics = row_statistics(rows)
+    return tuba(statistics, torch.zeros_like(statistics.positive), reduction)
 
 
 def tuba(
@@ -89,12 +92,12 @@ def tuba(
         NWJ at a = 1. FLO under the constraint u = −g + log a(x).
 
     Arguments:
-        rows: Scores or their statistics.
-        log_baseline: log a(x_i), one number a row, or one for all.
+        rows: Scores or their row statistics.
+        log_baseline: log a(x_i), one number per row, or one for all rows.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    found = row_statistics(rows)
-    shifted = recentre(found, log_baseline.expand_as(found.positive))
+    statistics = row_statistics(rows)
+    shifted = recentre(statistics, log_baseline.expand_as(statistics.positive))
     values = 1 + shifted.positive - (shifted.negative - shifted.count.log()).exp()
     return shifted.reduce(values, reduction)
 
@@ -102,40 +105,42 @@ def tuba(
 def infonce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""InfoNCE: :math:`\log K - \mathrm{softplus}(\ell)`, with K = m + 1 candidates.
 
-    Never above log K; indifferent to a c(x) added to the critic.
+    Never above log K. Invariant to a c(x) added to the critic.
 
     Arguments:
-        rows: Scores or their statistics.
+        rows: Scores or their row statistics.
         reduction: ``mean``, ``sum`` or ``none``.
     """
     return mutual_information(row_statistics(rows), reduction)
 
 
 def flatnce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
-    r"""The number behind FlatNCE: :math:`-\hat u = g - \log Z(x)`, the partner out of the pool.
+    r"""FlatNCE's value: :math:`-\hat u = g - \log Z(x)`, with the partner left out of the pool.
 
-    Not a bound on a finite sample: biased up, and it grows without limit with the critic's scale
-    (127 negatives, optimal critic: 7.49 where the truth is 6). FlatNCE's own value is the constant
-    1, and :math:`1 - \hat u - 1 = -\hat u`. Read the critic through InfoNCE or cross-fitted FLO.
+    Not a bound on a finite sample: it is biased upward and grows without limit with the critic's
+    scale (127 negatives, optimal critic: 7.49 where the truth is 6). FlatNCE's own value is the
+    constant 1, and :math:`1 - \hat u - 1 = -\hat u`. Read the critic through InfoNCE or
+    cross-fitted FLO.
 
     Arguments:
-        rows: Scores or their statistics; taken at a Hölder power, Hölder-FlatNCE's number.
+        rows: Scores or their row statistics; with statistics at a Hölder power, the value of
+            Hölder-FlatNCE.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    found = row_statistics(rows)
-    return found.reduce(-optimal_dual(found), reduction)
+    statistics = row_statistics(rows)
+    return statistics.reduce(-optimal_dual(statistics), reduction)
 
 
 def optimal_dual(rows: Rows) -> Float[Tensor, " n"]:
-    r"""The u that these very scores would choose: :math:`\hat u = \log Z(x) - g(x, y)`.
+    r"""The u that maximises FLO on these scores: :math:`\hat u = \log Z(x) - g(x, y)`.
 
-    At it FLO is largest, and equal to FlatNCE's number: no bound, as u has seen its negatives.
+    There FLO equals FlatNCE's value. It is not a bound, because u has seen its negatives.
 
     Arguments:
-        rows: Scores or their statistics.
+        rows: Scores or their row statistics.
     """
-    found = row_statistics(rows)
-    return found.gap - found.count.log()
+    statistics = row_statistics(rows)
+    return statistics.gap - statistics.count.log()
 
 
 def flo(
@@ -145,66 +150,74 @@ def flo(
     with_positive: bool = False,
     reduction: str = "mean",
 ) -> Float[Tensor, "..."]:
-    r"""Fenchel–Legendre: :math:`1 - u - e^{-u}\, \mathrm{mean}_j\, e^{g_{ij} - g_{ii}}`.
+    r"""Fenchel–Legendre (FLO): :math:`1 - u - e^{-u}\, \mathrm{mean}_j\, e^{g_{ij} - g_{ii}}`.
 
     A bound for every critic and every u(x, y) that is independent of the negatives. One negative
-    is enough for it to be one (K = 1), which is where its variance is largest.
+    is enough (K = 1), but then the variance is largest.
 
     Relations:
-        u = −g + s(x): TUBA of log a = s. u = −g + log of all pairs' mean: Donsker–Varadhan.
-        u = û: FlatNCE's number. With the partner in the pool and u its own optimum: InfoNCE.
+        u = −g + s(x): TUBA with log a = s. u = −g + log of the mean over all pairs:
+        Donsker–Varadhan. u = û: FlatNCE's value. With the partner in the pool and its optimal u:
+        InfoNCE.
 
     Arguments:
-        rows: Scores or their statistics.
-        dual: u(x_i, y_i), one number a row.
-        with_positive: Put the partner into the pool, which caps the value at log K (for any u).
+        rows: Scores or their row statistics.
+        dual: u(x_i, y_i), one number per row.
+        with_positive: Put the partner into the pool, which caps the value at log K for any u.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    found = row_statistics(rows)
-    if dual.shape != found.positive.shape:
+    statistics = row_statistics(rows)
+    if dual.shape != statistics.positive.shape:
         raise ValueError(
-            f"dual has shape {tuple(dual.shape)}; pass u(x_i, y_i), one number a row, shape "
-            f"{tuple(found.positive.shape)}"
+            f"dual has shape {tuple(dual.shape)}; pass u(x_i, y_i), one number per row, shape "
+            f"{tuple(statistics.positive.shape)}"
         )
-    pooled = found.gap - found.count.log()
+    pooled = statistics.gap - statistics.count.log()
     if with_positive:
-        pooled = softplus(found.gap, threshold=50.0) - torch.log1p(found.count)
-    return found.reduce(1 - dual - (pooled - dual).exp(), reduction)
+        pooled = softplus(statistics.gap, threshold=50.0) - torch.log1p(statistics.count)
+    return statistics.reduce(1 - dual - (pooled - dual).exp(), reduction)
 
 
 def cross_fitted_dual(rows: Rows, pool: Scores) -> Float[Tensor, " n"]:
     r"""U from other data: :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`.
 
-    Keeping the partner in the pool is what tames the variance.
+    Keeping the partner in the pool is what limits the variance.
 
     Arguments:
-        rows: Scores of the pairs, or their statistics.
-        pool: Scores of the same x's with the k y's of a pool that shares nothing with the pairs.
+        rows: Scores of the pairs, or their row statistics.
+        pool: Scores of the same x's with the k y's of a pool that is disjoint from the pairs.
     """
-    found = row_statistics(rows)
+    statistics = row_statistics(rows)
     pooled = pool_log_sum(pool)
-    if pooled.shape != found.positive.shape:
+    if pooled.shape != statistics.positive.shape:
         raise ValueError(
-            f"pool has {len(pooled)} rows for {len(found.positive)} pairs; pass the scores of "
-            "these pairs' x's with other y's"
+            f"pool has {len(pooled)} rows for {len(statistics.positive)} pairs; pass the scores "
+            "of these pairs' x's with other y's"
         )
     size = pool.shape[1] if isinstance(pool, Tensor) else pool.columns
-    return softplus(pooled - found.positive, threshold=50.0) - math.log1p(size)
+    return dual_from_pool(statistics.positive, pooled, size)
+
+
+def dual_from_pool(
+    positive: Float[Tensor, " n"], pooled: Float[Tensor, " n"], size: int
+) -> Float[Tensor, " n"]:
+    """The cross-fitted u from partner scores and log-sums over a pool of ``size`` y's."""
+    return softplus(pooled - positive, threshold=50.0) - math.log1p(size)
 
 
 def cross_fitted_flo(rows: Rows, pool: Scores, reduction: str = "mean") -> Float[Tensor, "..."]:
-    """FLO with u from a pool of other data: the valid number of a FlatNCE critic.
+    """FLO with u from a pool of other data: the valid value of a FlatNCE critic.
 
-    A bound in expectation for *any* critic; never above 1 + log(k + 1) with k y's in the pool, so
-    that it may pass InfoNCE's ceiling by 1.
+    A bound in expectation for *any* critic. Never above 1 + log(k + 1) with k y's in the pool, so
+    it may exceed InfoNCE's ceiling by 1.
 
     Arguments:
-        rows: Scores of the pairs, or their statistics.
-        pool: Scores of the same x's with the y's of a pool that shares nothing with the pairs.
+        rows: Scores of the pairs, or their row statistics.
+        pool: Scores of the same x's with the y's of a pool that is disjoint from the pairs.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    found: Contrast = row_statistics(rows)
-    return flo(found, cross_fitted_dual(found, pool), reduction=reduction)
+    statistics = row_statistics(rows)
+    return flo(statistics, cross_fitted_dual(statistics, pool), reduction=reduction)
 
 
 def barber_agakov(
@@ -215,13 +228,13 @@ def barber_agakov(
 ) -> Float[Tensor, ""]:
     r"""Barber–Agakov: :math:`\mathrm{E} \log q(y|x) + H(Y)`, with a model q of y given x.
 
-    A bound for every normalised q, where the entropy or the log density of Y is known exactly; a
-    fitted density of Y makes it neither a lower nor an upper one.
+    A bound for every normalised q if the entropy or the log density of Y is known exactly. With
+    a fitted density of Y it is neither a lower nor an upper bound.
 
     Arguments:
         log_conditional: log q(y_i | x_i).
-        log_marginal: log p(y_i), the true one.
-        entropy: H(Y) in nats, instead.
+        log_marginal: The true log p(y_i).
+        entropy: H(Y) in nats, instead of ``log_marginal``.
 
     Examples:
         >>> float(barber_agakov(torch.tensor([-1.0, -1.0]), entropy=1.5))
@@ -233,3 +246,270 @@ def barber_agakov(
         return (log_conditional - log_marginal).mean()
     assert entropy is not None
     return log_conditional.mean() + entropy
+
+
+# The functions below need every score, not only row statistics: each makes its own pass.
+
+
+def interpolated(
+    scores: Scores, log_baseline: Float[Tensor, "..."], alpha: float
+) -> Float[Tensor, ""]:
+    r"""Interpolate TUBA and InfoNCE with the baseline :math:`\alpha\,m(x) + (1-\alpha)a(x)`.
+
+    m(x) is the mean of exp(g) over all candidates but one: with the partner for a row's own term,
+    without it for the marginal term. So this is a bound for every α and every n. α trades
+    InfoNCE's bias for TUBA's variance. Never above log((c − 1)/α) with c columns.
+
+    Limits: α = 0 is TUBA. α = 1 is InfoNCE among c − 1 candidates, averaged over which one is
+    left out.
+
+    References:
+        Poole et al., 2019, Sec. 2.3 (nonlinearly interpolated lower bounds),
+        https://arxiv.org/abs/1905.06922
+
+    Arguments:
+        scores: Partner of row i in column i; at least 3 columns.
+        log_baseline: log a(x_i), one number per row, or one for all rows.
+        alpha: Between 0 and 1.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha} lies outside 0 to 1; pass a share of the sample's mean")
+    blocks = blocks_of(scores)
+    if blocks.columns < 3:
+        raise ValueError(f"scores has {blocks.columns} columns; leaving one out needs at least 3")
+    baseline = log_baseline.expand(blocks.rows)
+    log_alpha = math.log(alpha) if alpha > 0 else -math.inf
+    log_rest = math.log1p(-alpha) if alpha < 1 else -math.inf
+
+    def joint_and_marginal(block: Tensor, partner: Tensor, start: int) -> Tensor:
+        fixed = (log_rest + baseline[start : start + len(block)].to(block))[:, None]
+        others = block.shape[1] - 1
+        mixed = torch.logaddexp(
+            log_alpha + _log_sums_without_each(block) - math.log(others), fixed
+        )
+        joint = block.diagonal(start) - mixed.masked_fill(partner, 0.0).sum(dim=1) / others
+        own = mixed.diagonal(start)[:, None]
+        marginal = (block - own).exp().masked_fill(partner, 0.0).sum(dim=1) / others
+        return torch.stack((joint, marginal))
+
+    joint, marginal = reduce_rows(blocks, joint_and_marginal)
+    return 1 + joint.mean() - marginal.mean()
+
+
+def _log_sums_without_each(block: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+    """Log-sum-exp of a row without each of its entries in turn."""
+    total = torch.logsumexp(block, dim=1, keepdim=True)
+    top = torch.zeros_like(block, dtype=torch.bool)
+    top.scatter_(1, block.argmax(dim=1, keepdim=True), True)
+    # Only the top entry can be more than half of the sum: for it, subtraction would cancel.
+    rest = torch.logsumexp(block.masked_fill(top, -torch.inf), dim=1, keepdim=True)
+    share = (block - total).masked_fill(top, -torch.inf).exp()
+    return torch.where(top, rest, total + torch.log1p(-share))
+
+
+def jensen_shannon(scores: Scores) -> Float[Tensor, ""]:
+    r"""A lower bound on the Jensen–Shannon divergence of p(x, y) from p(x)p(y), at most log 2.
+
+    .. math:: \log 2 - \tfrac12 \mathrm{E}\,\mathrm{softplus}(-g)
+        - \tfrac12 \mathrm{E}_{x,y'} \mathrm{softplus}(g)
+
+    Neither mutual information nor a bound on it: a stable objective whose optimal critic is the
+    log density ratio. Read its critic through InfoNCE or NWJ.
+
+    References:
+        Nowozin et al., 2016, "f-GAN"; Hjelm et al., 2019, "Deep InfoMax".
+
+    Arguments:
+        scores: Partner of row i in column i.
+    """
+    return math.log(2) - jensen_shannon_loss(scores) / 2
+
+
+def jensen_shannon_loss(scores: Scores) -> Float[Tensor, ""]:
+    """Logistic loss of classifying partners against other pairs, with both classes of weight 1.
+
+    Equal to 2 log 2 minus twice :func:`jensen_shannon`.
+
+    Arguments:
+        scores: Partner of row i in column i.
+    """
+
+    def both_classes(block: Tensor, partner: Tensor, start: int) -> Tensor:
+        others = softplus(block, threshold=50.0).masked_fill(partner, 0.0).sum(dim=1)
+        return torch.stack(
+            (softplus(-block.diagonal(start), threshold=50.0), others / (block.shape[1] - 1))
+        )
+
+    joint, marginal = reduce_rows(scores, both_classes)
+    return joint.mean() + marginal.mean()
+
+
+def smile(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
+    r"""SMILE: Donsker–Varadhan with scores clipped to ±τ in the partition function only.
+
+    *Not a bound*: clipping lowers the partition function of any critic whose scores exceed τ, and
+    the value rises (true critic, τ = 5: 11.98 where the truth is 10; a critic with an arbitrary
+    c(x): 11.6 where the truth is 1).
+
+    References:
+        Song and Ermon, 2020, "Understanding the Limitations of Variational Mutual Information
+        Estimators", https://arxiv.org/abs/1910.06222
+
+    Arguments:
+        scores: Partner of row i in column i.
+        clip: τ; infinity gives Donsker–Varadhan.
+    """
+    if not clip > 0:
+        raise ValueError(f"clip={clip} must be positive")
+    clipped = blocks_of(scores).map(lambda block: block.clamp(-clip, clip))
+    (positive,) = reduce_rows(scores, lambda block, _, start: block.diagonal(start)[None])
+    return positive.mean() - log_partition(clipped)
+
+
+def holder_statistics(rows: Rows, power: float) -> Contrast:
+    r"""Row statistics whose negatives are pooled by a Hölder mean of power γ.
+
+    FlatNCE of them is Hölder-FlatNCE; InfoNCE of them is still InfoNCE. Limits: γ = 0 is the
+    geometric mean, γ = ±∞ the hardest and the easiest negative.
+
+    References:
+        Chen et al., 2021, FlatNCE, Def. 3.6 and Prop. 3.7, https://arxiv.org/abs/2107.01152
+
+    Arguments:
+        rows: Scores; row statistics only for a power of 1.
+        power: γ, any real number or ±inf.
+    """
+    if power == 1:
+        return row_statistics(rows)
+    if isinstance(rows, Contrast):
+        raise ValueError(f"power={power} needs the scores themselves, not their row statistics")
+    if math.isnan(power):
+        raise ValueError(f"power={power} is not a number; pass a real number or ±inf")
+    plain = row_statistics(rows)
+    log_count = plain.count.log()
+    if power == 0 or math.isinf(power):
+        (pooled,) = reduce_rows(rows, lambda block, own, _: _limit(block, own, power)[None])
+        log_size = log_count if power == 0 else torch.zeros_like(log_count)
+    else:
+        powered = row_statistics(blocks_of(rows).map(lambda block: power * block))
+        pooled = (powered.negative - log_count) / power
+        log_size = 2 * powered.negative - powered.negative2  # effective size under softmax(γ g)
+    negative = log_count + pooled
+    return replace(
+        plain,
+        negative=negative,
+        negative2=2 * negative - log_size,
+        plain=plain.negative.detach(),
+    )
+
+
+def _limit(block: Tensor, partner: Tensor, power: float) -> Tensor:
+    if power == 0:
+        return block.masked_fill(partner, 0.0).sum(dim=1) / (block.shape[1] - 1)
+    if power > 0:
+        return block.masked_fill(partner, -torch.inf).amax(dim=1)
+    return block.masked_fill(partner, torch.inf).amin(dim=1)
+
+
+# Losses that are not simply minus a bound. The *value* of such a loss is minus a number that can
+# be read during training; its *gradient* is that of the objective.
+
+
+def mine_loss(
+    rows: Rows, log_average: Float[Tensor, ""] | None = None, *, rate: float = 0.01
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    r"""MINE: Donsker–Varadhan whose gradient divides by a moving average of the partition.
+
+    .. math:: \nabla = -\mathrm{E} \nabla g + \mathrm{E}_{x,y'}[e^{g} \nabla g] / \bar Z, \qquad
+        \bar Z \leftarrow (1 - r)\,\bar Z + r\,Z
+
+    With the batch's own Z in the denominator (the first step, or rate 1) this is the gradient of
+    Donsker–Varadhan, biased because it is that of the logarithm of a mean. The value is minus
+    Donsker–Varadhan.
+
+    References:
+        Belghazi et al., 2018, "Mutual Information Neural Estimation", Sec. 3.2,
+        https://arxiv.org/abs/1801.04062
+
+    Arguments:
+        rows: Scores or their row statistics.
+        log_average: log Z̄ returned by the last call; None at the start.
+        rate: Weight r of the present batch.
+
+    Returns:
+        The loss, and log Z̄ for the next call.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate={rate} lies outside 0 to 1; pass the weight of the present batch")
+    statistics = row_statistics(rows)
+    now = log_partition(statistics)
+    average = now.detach()
+    if log_average is not None and rate < 1:
+        weights = torch.tensor([1 - rate, rate], dtype=now.dtype, device=now.device).log()
+        average = torch.logaddexp(weights[0] + log_average.to(now), weights[1] + average)
+    objective = (now - average).exp() - statistics.positive.mean()
+    return _with_value(objective, -donsker_varadhan(statistics)), average
+
+
+def flatnce_loss(rows: Rows) -> Float[Tensor, ""]:
+    r"""FlatNCE: the gradient of :math:`\hat u`, the value of minus InfoNCE.
+
+    Its own value rises without limit with the critic's scale: use it with a bounded critic.
+
+    Arguments:
+        rows: Scores or their row statistics.
+    """
+    statistics = row_statistics(rows)
+    return _with_value(statistics.gap.mean(), -infonce(statistics))
+
+
+def holder_flatnce(rows: Rows, power: float, reduction: str = "mean") -> Float[Tensor, "..."]:
+    """Hölder-FlatNCE's value: FlatNCE's, with the negatives pooled by a power mean.
+
+    Arguments:
+        rows: Scores; row statistics only for a power of 1.
+        power: γ, any real number or ±inf; 1 is FlatNCE.
+        reduction: ``mean``, ``sum`` or ``none``.
+    """
+    return flatnce(holder_statistics(rows, power), reduction)
+
+
+def holder_flatnce_loss(rows: Rows, power: float) -> Float[Tensor, ""]:
+    """Hölder-FlatNCE: FlatNCE with the negatives pooled by a power mean; InfoNCE's value.
+
+    Arguments:
+        rows: Scores; row statistics only for a power of 1.
+        power: γ, any real number or ±inf; 1 is FlatNCE.
+    """
+    return flatnce_loss(holder_statistics(rows, power))
+
+
+def smile_loss(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
+    """SMILE as its authors train it: the gradient of Jensen–Shannon, the value of minus SMILE.
+
+    Arguments:
+        scores: Partner of row i in column i.
+        clip: τ of the value.
+    """
+    return _with_value(jensen_shannon_loss(scores), -smile(scores, clip))
+
+
+def flo_alternating_losses(
+    rows: Rows, dual: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Minus FLO twice: once with its gradient in the critic alone, once in u alone.
+
+    Joint training minimises minus :func:`flo` in one step. Alternating training takes a step on
+    one of these losses, then on the other.
+
+    Arguments:
+        rows: Scores or their row statistics.
+        dual: u(x_i, y_i), one number per row.
+    """
+    statistics = row_statistics(rows)
+    return -flo(statistics, dual.detach()), -flo(statistics.detach(), dual)
+
+
+def _with_value(objective: Float[Tensor, ""], value: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """A number with the gradient of the objective and the given value."""
+    return objective - objective.detach() + value.detach()

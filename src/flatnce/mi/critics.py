@@ -1,9 +1,11 @@
-"""Critics: from two tables to a matrix of scores, row x_i against column y_j.
+"""Critics: modules that map two batches to a matrix of scores, row x_i against column y_j.
 
-The towers may be any modules that turn a batch into one vector a sample: perceptrons for tables,
-convolutions for images, anything for text or series.
+The towers may be any modules that map a batch to one vector per sample: perceptrons for tables,
+convolutions for images, anything for text or time series.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -11,11 +13,181 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
-from flatnce.mi.critics_base import Critic
-from flatnce.mi.critics_scale import BoundedScale
+from flatnce.mi.scores import BLOCK_ENTRIES, ScoreBlocks
 
-__all__ = ["BilinearCritic", "SeparableCritic", "perceptron"]
+SAMPLES_AT_ONCE = 8192
+"""Samples that a tower sees at once when scores are read in blocks."""
+
+PAIRS_AT_ONCE = 2**16
+
+
+class Critic(nn.Module, ABC):
+    """Base class: two towers, a rule that scores their features, and optionally u for FLO.
+
+    Subclasses define how features are scored, in ``score`` and ``score_paired``.
+
+    Arguments:
+        left: Tower of x.
+        right: Tower of y.
+        dual: The u-head. It maps the concatenated features of x and y to one number or, with
+            ``constrained``, the features of x alone.
+        constrained: Set u = −g(x, y) + s(x), which the optimal u satisfies, and learn s only.
+    """
+
+    def __init__(
+        self,
+        left: nn.Module,
+        right: nn.Module,
+        *,
+        dual: nn.Module | None = None,
+        constrained: bool = False,
+    ) -> None:
+        super().__init__()
+        if constrained and dual is None:
+            raise ValueError("constrained=True needs dual, a module for s(x)")
+        self.left, self.right, self.dual_head = left, right, dual
+        self.constrained = constrained
+
+    @abstractmethod
+    def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
+        """Score all pairs of the features of n x's and m y's."""
+
+    @abstractmethod
+    def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
+        """Score the features of n x's with those of their partners only."""
+
+    def embed(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the features that are scored."""
+        return self.left(x), self.right(y)
+
+    def forward(self, x: Tensor, y: Tensor) -> Float[Tensor, "n m"]:
+        """Score every x with every y."""
+        return self.score(*self.embed(x, y))
+
+    def paired(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """Score each x with its own y."""
+        _check_partners(x, y)
+        return self.score_paired(*self.embed(x, y))
+
+    def dual(self, x: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """Compute u(x_i, y_i) of each x with its own y."""
+        _check_partners(x, y)
+        return self.dual_of_features(*self.embed(x, y))
+
+    def scores_and_dual(
+        self, x: Tensor, y: Tensor
+    ) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
+        """Compute the score matrix and u of the partners in one pass of the towers."""
+        _check_partners(x, y)
+        left, right = self.embed(x, y)
+        return self.score(left, right), self.dual_of_features(left, right)
+
+    @torch.no_grad()
+    def blocks(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        dtype: torch.dtype | None = torch.float64,
+        entries: int = BLOCK_ENTRIES,
+    ) -> ScoreBlocks:
+        """Return the score matrix in blocks, without gradients: memory grows with n + m.
+
+        Features are computed once, in this call; scores each time a block is read. Dropout and
+        batch normalisation follow the critic's mode: call ``eval()`` first.
+
+        Arguments:
+            x: n samples.
+            y: m samples.
+            dtype: Dtype of the scores, also used to compute them if the critic has no weights
+                after its features; None keeps the dtype of the features.
+            entries: Largest number of scores computed at once.
+        """
+        left = torch.cat([self.left(part) for part in x.split(SAMPLES_AT_ONCE)])
+        right = torch.cat([self.right(part) for part in y.split(SAMPLES_AT_ONCE)])
+
+        @torch.no_grad()
+        def block(start: int, stop: int) -> Tensor:
+            return self._block(left[start:stop], right, dtype or left.dtype)
+
+        return ScoreBlocks(len(left), len(right), block, entries)
+
+    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        """Score some rows; the weights of a subclass's ``score`` determine the precision."""
+        return self.score(left, right).to(dtype)
+
+    def dual_of_features(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
+        """Compute u from the features of partners."""
+        if self.dual_head is None:
+            raise ValueError(
+                "this critic has no u: pass dual=, a module for u(x, y), or use another critic's "
+                "paired(x, y) as u"
+            )
+        if self.constrained:
+            return self.dual_head(left).reshape(-1) - self.score_paired(left, right)
+        return self.dual_head(torch.cat((left, right), dim=1)).reshape(-1)
+
+
+def _check_partners(x: Tensor, y: Tensor) -> None:
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} samples and y {len(y)}; partners come row by row")
+
+
+class BoundedScale(nn.Module):
+    """A positive number that is learned through its logarithm and never leaves its bounds.
+
+    FlatNCE's value rises with the scale, so a scale trained with it climbs to its upper bound:
+    pass ``learn=False`` and calibrate the scale on other data afterwards.
+
+    Arguments:
+        start: Initial scale.
+        lowest: Smallest scale.
+        highest: Largest scale.
+        learn: Whether it is a parameter; else it stays as it is.
+
+    Examples:
+        >>> float(BoundedScale(20.0)().detach())
+        20.0...
+    """
+
+    log_scale: Tensor
+
+    def __init__(
+        self,
+        start: float = 20.0,
+        *,
+        lowest: float = 0.1,
+        highest: float = 100.0,
+        learn: bool = True,
+    ) -> None:
+        super().__init__()
+        if not 0 < lowest <= start <= highest < math.inf:
+            raise ValueError(
+                f"start={start} must lie between lowest={lowest} and highest={highest}, all "
+                "positive and finite"
+            )
+        self.lowest, self.highest = lowest, highest
+        value = torch.tensor(math.log(start))
+        if learn:
+            self.log_scale = nn.Parameter(value)
+        else:
+            self.register_buffer("log_scale", value)
+
+    def forward(self) -> Float[Tensor, ""]:
+        """Return the scale."""
+        if isinstance(self.log_scale, nn.Parameter):
+            with torch.no_grad():  # keeps the parameter itself within its bounds
+                self.log_scale.clamp_(math.log(self.lowest), math.log(self.highest))
+        within = self.log_scale.clamp(math.log(self.lowest), math.log(self.highest))
+        # In stacked critics it is not a parameter that can be written to: then the value is
+        # clamped and the gradient is not, so that the scale can move back.
+        return (self.log_scale + (within - self.log_scale).detach()).exp()
+
+    def extra_repr(self) -> str:
+        """Return the bounds, for ``repr``."""
+        return f"lowest={self.lowest}, highest={self.highest}"
 
 
 def perceptron(
@@ -24,7 +196,7 @@ def perceptron(
     hidden: Sequence[int] = (256, 256),
     activation: type[nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """A multi-layer perceptron; without hidden layers, a linear map.
+    """Build a multi-layer perceptron; without hidden layers, a linear map.
 
     Arguments:
         inputs: Width of a sample.
@@ -46,16 +218,16 @@ def perceptron(
 
 
 class SeparableCritic(Critic):
-    """A product of two towers' features: the scores of n × m pairs for n + m passes.
+    """A product of the features of two towers: scores of n × m pairs from n + m passes.
 
     Arguments:
-        left: X's tower.
-        right: Y's tower, of the same width.
-        similarity: ``dot``, or ``cosine`` times a scale that is kept within bounds. FlatNCE needs
-            the second: an unbounded critic runs away in scale under it.
-        scale: Of the cosine: a start, or a :class:`BoundedScale` with bounds of its own.
+        left: Tower of x.
+        right: Tower of y, of the same output width.
+        similarity: ``dot``, or ``cosine`` times a bounded scale. FlatNCE needs the cosine: the
+            scale of an unbounded critic diverges under it.
+        scale: Scale of the cosine: its start, or a :class:`BoundedScale` with its own bounds.
         dual: The u-head, see :class:`Critic`.
-        constrained: u = −g(x, y) + s(x).
+        constrained: Set u = −g(x, y) + s(x).
 
     Examples:
         >>> critic = SeparableCritic(nn.Identity(), nn.Identity(), similarity="cosine", scale=5.0)
@@ -74,7 +246,6 @@ class SeparableCritic(Critic):
         dual: nn.Module | None = None,
         constrained: bool = False,
     ) -> None:
-        """Check the similarity."""
         super().__init__(left, right, dual=dual, constrained=constrained)
         if similarity not in ("dot", "cosine"):
             raise ValueError(f"similarity={similarity!r} is unknown; choose dot or cosine")
@@ -83,12 +254,7 @@ class SeparableCritic(Critic):
             self.scale = scale if isinstance(scale, BoundedScale) else BoundedScale(scale)
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        """Scores of all pairs of features.
-
-        Arguments:
-            left: Features of n x's.
-            right: Features of m y's.
-        """
+        """Score all pairs of features."""
         if left.shape[1:] != right.shape[1:]:
             raise ValueError(
                 f"the towers give features of shape {tuple(left.shape)} and {tuple(right.shape)}; "
@@ -99,31 +265,25 @@ class SeparableCritic(Critic):
         return self.scale().to(left) * (normalize(left, dim=1) @ normalize(right, dim=1).T)
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        """Scores of partners only.
-
-        Arguments:
-            left: Features of n x's.
-            right: Features of their n partners.
-        """
+        """Score partners only."""
         if self.scale is None:
             return (left * right).sum(dim=1)
         cosines = (normalize(left, dim=1) * normalize(right, dim=1)).sum(dim=1)
         return self.scale().to(left) * cosines
 
-    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype | None) -> Tensor:
-        kind = dtype or left.dtype
-        return self.score(left.to(kind), right.to(kind))
+    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.score(left.to(dtype), right.to(dtype))
 
 
 class BilinearCritic(Critic):
-    """A bilinear form of two towers' features, which may differ in width: f(x)ᵀ W h(y).
+    """A bilinear form f(x)ᵀ W h(y) of the features of two towers, which may differ in width.
 
     Arguments:
-        left: X's tower.
-        right: Y's tower.
-        widths: Of the left and the right features.
+        left: Tower of x.
+        right: Tower of y.
+        widths: Widths of the left and the right features.
         dual: The u-head, see :class:`Critic`.
-        constrained: u = −g(x, y) + s(x).
+        constrained: Set u = −g(x, y) + s(x).
     """
 
     def __init__(
@@ -135,28 +295,149 @@ class BilinearCritic(Critic):
         dual: nn.Module | None = None,
         constrained: bool = False,
     ) -> None:
-        """Draw W so that scores of unit features start of order 1."""
         super().__init__(left, right, dual=dual, constrained=constrained)
+        # Scores of unit features start at order 1.
         self.weight = nn.Parameter(torch.randn(widths) / (widths[0] * widths[1]) ** 0.5)
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        """Scores of all pairs of features.
-
-        Arguments:
-            left: Features of n x's.
-            right: Features of m y's.
-        """
+        """Score all pairs of features."""
         return left @ self.weight.to(left) @ right.T
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        """Scores of partners only.
-
-        Arguments:
-            left: Features of n x's.
-            right: Features of their n partners.
-        """
+        """Score partners only."""
         return ((left @ self.weight.to(left)) * right).sum(dim=1)
 
-    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype | None) -> Tensor:
-        kind = dtype or left.dtype
-        return self.score(left.to(kind), right.to(kind))
+    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.score(left.to(dtype), right.to(dtype))
+
+
+class JointCritic(Critic):
+    """A network applied to the concatenated features of each pair: n × m passes, in chunks.
+
+    If the network starts with a linear layer, that layer is applied to each side once and the
+    results are added. This is equivalent and saves its n × m passes.
+
+    Arguments:
+        network: Maps the concatenated features of x and y, (pairs, width), to one number per
+            pair. Pairs must be independent of each other: no batch normalisation.
+        left: Tower of x; by default the identity.
+        right: Tower of y; by default the identity.
+        pairs_at_once: Pairs that the network sees at once. With gradients, chunks are recomputed
+            in the backward pass instead of being stored.
+        dual: The u-head, see :class:`Critic`.
+        constrained: Set u = −g(x, y) + s(x).
+
+    Examples:
+        >>> critic = JointCritic(perceptron(5, 1, [8]))
+        >>> critic(torch.ones(4, 2), torch.ones(6, 3)).shape
+        torch.Size([4, 6])
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        left: nn.Module | None = None,
+        right: nn.Module | None = None,
+        *,
+        pairs_at_once: int = PAIRS_AT_ONCE,
+        dual: nn.Module | None = None,
+        constrained: bool = False,
+    ) -> None:
+        super().__init__(
+            left or nn.Identity(), right or nn.Identity(), dual=dual, constrained=constrained
+        )
+        if pairs_at_once < 1:
+            raise ValueError(f"pairs_at_once={pairs_at_once} must be at least 1")
+        self.network, self.pairs_at_once = network, pairs_at_once
+
+    def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
+        """Score all pairs of features, a few rows at a time."""
+        left, right = self._first_layer_per_side(left, right)
+        step = max(self.pairs_at_once // len(right), 1)
+        if len(left) <= step:
+            return self._rows(left, right)
+        if not torch.is_grad_enabled():
+            return torch.cat([self._rows(part, right) for part in left.split(step)])
+        return torch.cat(
+            [checkpoint(self._rows, part, right, use_reentrant=False) for part in left.split(step)]
+        )
+
+    def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
+        """Score partners only."""
+        return self.network(torch.cat((left, right), dim=1)).reshape(-1)
+
+    def _first_layer(self) -> nn.Linear | None:
+        """Return the network's first layer if it can be applied to each side separately."""
+        if isinstance(self.network, nn.Sequential) and len(self.network) > 1:
+            first = self.network[0]
+            return first if type(first) is nn.Linear else None
+        return None
+
+    def _first_layer_per_side(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        first = self._first_layer()
+        if first is None:
+            return left, right
+        if first.in_features != left.shape[1] + right.shape[1]:
+            raise ValueError(
+                f"the network takes {first.in_features} inputs, but x and y have "
+                f"{left.shape[1]} and {right.shape[1]} features"
+            )
+        weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
+        return nn.functional.linear(left, weights[0], first.bias), right @ weights[1].T
+
+    def _rows(self, left: Tensor, right: Tensor) -> Tensor:
+        n, m = len(left), len(right)
+        if self._first_layer() is None:
+            both = (
+                left[:, None].expand(n, m, left.shape[1]),
+                right[None].expand(n, m, right.shape[1]),
+            )
+            return self.network(torch.cat(both, dim=2).reshape(n * m, -1)).reshape(n, m)
+        hidden = (left[:, None] + right[None]).reshape(n * m, -1)
+        assert isinstance(self.network, nn.Sequential)
+        for layer in self.network[1:]:
+            hidden = layer(hidden)
+        return hidden.reshape(n, m)
+
+
+def critic_for(
+    kind: str,
+    widths: tuple[int, int],
+    *,
+    hidden: Sequence[int] = (256, 256),
+    features: int = 32,
+    scale: float = 20.0,
+    dual: str | None = None,
+) -> Critic:
+    """Build a critic of perceptrons for two tables.
+
+    Arguments:
+        kind: ``dot`` or ``cosine`` (separable), ``bilinear`` or ``joint``.
+        widths: Columns of x and of y.
+        hidden: Widths of the hidden layers.
+        features: Width of the towers' features; unused by the joint critic.
+        scale: Initial scale of the cosine.
+        dual: Also learn u for FLO: ``free`` u(x, y), or ``constrained`` u = −g(x, y) + s(x).
+
+    Examples:
+        >>> critic_for("cosine", (3, 2), hidden=[16])(torch.ones(4, 3), torch.ones(5, 2)).shape
+        torch.Size([4, 5])
+    """
+    if kind not in ("dot", "cosine", "bilinear", "joint"):
+        raise ValueError(f"critic {kind!r} is unknown; choose dot, cosine, bilinear or joint")
+    if dual not in (None, "free", "constrained"):
+        raise ValueError(f"dual={dual!r} is unknown; choose free, constrained or None")
+    sides = widths if kind == "joint" else (features, features)
+    constrained = dual == "constrained"
+    head = None
+    if dual is not None:
+        head = perceptron(sides[0] if constrained else sum(sides), 1, hidden[-1:])
+    if kind == "joint":
+        network = perceptron(sum(widths), 1, hidden)
+        return JointCritic(network, dual=head, constrained=constrained)
+    left, right = (perceptron(width, features, hidden) for width in widths)
+    if kind == "bilinear":
+        return BilinearCritic(left, right, sides, dual=head, constrained=constrained)
+    return SeparableCritic(
+        left, right, similarity=kind, scale=scale, dual=head, constrained=constrained
+    )

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from flatnce.mi.critics_base import Critic
+from flatnce.mi.critics import Critic
 
 __all__ = ["SideBySide"]
 

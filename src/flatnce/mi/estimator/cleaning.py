@@ -1,4 +1,4 @@
-"""Two tables made fit for estimation, with a report of what was done to them."""
+"""Checking and cleaning two tables, and transforming their columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,26 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flatnce.mi.estimator.copies import repeated_rows
-
-__all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
+from flatnce.extras import needed
 
 FEWEST_ROWS = 50
-"""With fewer, a quarter of them says nothing about a critic."""
+"""With fewer rows, a quarter of them is too small to evaluate a critic."""
+
+FEWEST_DISTINCT = 50
+"""With fewer distinct rows, a table is considered categorical."""
+
+NEAR_REPEATS = 0.01
+"""Pairs that differ in one given column only, per pair of equal rows, if repeats are chance."""
+
+LARGEST = 1e12
+"""Squares of larger values leave the range of float32 after a product or two."""
+
+TRANSFORMS = ("copula", "standard", "none")
 
 Table = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What was done to the data before anything was estimated.
+    """What was done to the data before the estimation.
 
     Arguments:
-        rows_given: Rows before.
-        rows_used: Rows after.
-        columns_dropped_x: Numbers of the columns of x that were left out.
-        columns_dropped_y: The same of y.
+        rows_given: Rows before cleaning.
+        rows_used: Rows after cleaning.
+        columns_dropped_x: Numbers of the columns of x that were dropped.
+        columns_dropped_y: Numbers of the columns of y that were dropped.
         notes: What was done, in sentences.
     """
 
@@ -39,20 +49,20 @@ class Cleaning:
 
 
 @dataclass(frozen=True)
-class Cleaned:
-    """Tables without missing values and idle columns.
+class CleanTables:
+    """Tables without missing values and uninformative columns.
 
     Arguments:
-        x: One table, rows first.
-        y: The other.
-        rows: Which rows of the given tables these are.
-        columns: The columns of x and of y that were kept; None for anything but tables.
-        copies: For each row the first row equal to it in x and y, where rows are repeated that
-            chance would not repeat; else None.
-        tied: Share of values that are not alone in their column, at the worst column.
-        tied_column: Its name.
-        shared: Names of columns that x and y both have, value for value.
-        repeated: Which sides repeat whole rows of theirs more than chance explains.
+        x: The first table, rows first.
+        y: The second table.
+        rows: Numbers of these rows in the given tables.
+        columns: Columns of x and of y that were kept; None for samples that are not tables.
+        duplicates: For each row the first row equal to it in x and y, if rows are repeated more
+            often than by chance; else None.
+        tied: Share of values that occur more than once in their column, in the worst column.
+        tied_column: Name of that column.
+        shared: Names of columns that x and y have in common, value for value.
+        repeated: Sides that repeat whole rows more often than by chance.
         report: What was done.
     """
 
@@ -60,7 +70,7 @@ class Cleaned:
     y: Table
     rows: Indices
     columns: tuple[Indices | None, Indices | None]
-    copies: Indices | None
+    duplicates: Indices | None
     tied: float
     tied_column: str
     shared: tuple[str, ...]
@@ -69,7 +79,7 @@ class Cleaned:
 
 
 def numbers_of(values: Any, name: str) -> Table:
-    """Values as floating-point numbers, rows first; a vector is one column."""
+    """Convert values to floating-point numbers, rows first; a vector becomes one column."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         array = values.double().numpy() if values.is_floating_point() else values.numpy()
@@ -93,30 +103,71 @@ def numbers_of(values: Any, name: str) -> Table:
 
 def _array(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
-        return np.ma.filled(values.astype(np.float64), np.nan)  # what is masked is missing
+        return np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
     try:
         return np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            f"{name} is no array ({str(error).splitlines()[0]}); pass rows of the same length"
+            f"{name} is not an array ({str(error).splitlines()[0]}); pass rows of the same length"
         ) from error
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:
-    """Names of a table's columns, for messages."""
+    """Return the names of a table's columns, for messages."""
     named = getattr(values, "columns", None)
     if named is not None and len(named) == width:
         return [str(column) for column in named]
     return [f"column {number} of {name}" for number in range(width)]
 
 
-def clean(x: Any, y: Any) -> Cleaned:
-    """Check two tables, drop rows with missing values and columns that say nothing."""
+def clean(x: Any, y: Any) -> CleanTables:
+    """Check two tables; drop rows with missing values and columns without information."""
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
-    if given != len(tables[1]):
+    _check_alignment(x, y, *map(len, tables))
+    notes: list[str] = []
+    rows = _complete_rows(tables, notes)
+    tables = [table[rows] for table in tables]
+    kept: list[Indices | None] = []
+    dropped: list[tuple[int, ...]] = []
+    names: list[list[str]] = []
+    for number, (name, source) in enumerate((("x", x), ("y", y))):
+        table = tables[number]
+        if (table == table[:1]).all():
+            raise ValueError(
+                f"all rows of {name} are equal: it holds no information; check the input"
+            )
+        labels = columns_of(source, name, table.shape[1]) if table.ndim == 2 else []
+        columns = _informative_columns(table, labels, name, notes) if labels else None
+        tables[number] = table if columns is None else table[:, columns]
+        kept.append(columns)
+        dropped.append(tuple(sorted(set(range(len(labels))) - set(_listed(columns)))))
+        names.append([labels[column] for column in _listed(columns)])
+    duplicates = duplicate_rows(*tables)
+    if duplicates is not None:
+        notes.append(
+            f"{_repeats(duplicates)} rows repeat an earlier row in every column, more than chance "
+            "explains; copies stay together in one part of the split."
+        )
+    tied, tied_column = _most_tied_column(tables, names)
+    repeated = [name for name, side in zip("xy", tables, strict=True) if _repeats_rows(side)]
+    return CleanTables(
+        *tables,
+        rows=rows,
+        columns=(kept[0], kept[1]),
+        duplicates=duplicates,
+        tied=tied,
+        tied_column=tied_column,
+        shared=_shared_columns(tables, names),
+        repeated=tuple(repeated),
+        report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes)),
+    )
+
+
+def _check_alignment(x: Any, y: Any, x_rows: int, y_rows: int) -> None:
+    if x_rows != y_rows:
         raise ValueError(
-            f"x has {given} rows and y {len(tables[1])}; partners come row by row, so both need "
+            f"x has {x_rows} rows and y {y_rows}; partners come row by row, so both need "
             "the same number"
         )
     indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
@@ -125,66 +176,6 @@ def clean(x: Any, y: Any) -> Cleaned:
             "x and y are tables with different indexes; bring them into one order "
             "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
         )
-    notes: list[str] = []
-    rows = _complete_rows(tables, notes)
-    tables = [table[rows] for table in tables]
-    kept: list[Indices | None] = []
-    names: list[list[str]] = []
-    for number, (name, source) in enumerate((("x", x), ("y", y))):
-        if tables[number].ndim > 2:
-            _refuse_constant(tables[number], name)
-            kept.append(None)
-            names.append([])
-            continue
-        labels = columns_of(source, name, tables[number].shape[1])
-        columns = _telling_columns(tables[number], labels, name, notes)
-        tables[number] = tables[number][:, columns]
-        kept.append(columns)
-        names.append([labels[column] for column in columns])
-    copies = repeated_rows(*tables)
-    if copies is not None:
-        notes.append(
-            f"{_repeats(copies)} rows repeat an earlier row in every column, more than chance "
-            "explains; copies stay together in one part of the split."
-        )
-    dropped = [_dropped(source, columns) for source, columns in zip((x, y), kept, strict=True)]
-    report = Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes))
-    shares = [
-        (_tied(column), name)
-        for table, labels in zip(tables, names, strict=True)
-        for column, name in zip(table.T, labels, strict=False)
-        if table.ndim == 2
-    ]
-    tied, tied_column = max(shares, default=(0.0, ""))
-    return Cleaned(
-        tables[0],
-        tables[1],
-        rows,
-        (kept[0], kept[1]),
-        copies,
-        tied,
-        tied_column,
-        _shared(tables, names),
-        tuple(name for name, side in zip("xy", tables, strict=True) if _repeats(_own(side))),
-        report,
-    )
-
-
-def _own(table: Table) -> Indices | None:
-    # A single column, such as an age, says too little to tell chance from repetition.
-    return None if table.ndim == 2 and table.shape[1] == 1 else repeated_rows(table)
-
-
-def _repeats(copies: Indices | None) -> int:
-    return 0 if copies is None else int((copies != np.arange(len(copies))).sum())
-
-
-def _dropped(source: Any, kept: Indices | None) -> tuple[int, ...]:
-    if kept is None:
-        return ()
-    shape = np.shape(source)
-    width = shape[1] if len(shape) > 1 else 1
-    return tuple(sorted(set(range(width)) - set(kept.tolist())))
 
 
 def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
@@ -209,18 +200,13 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         left = f" after {int(missing.sum())} with missing values" if missing.any() else ""
         raise ValueError(
             f"x and y have {len(rows)} rows{left}; at least {FEWEST_ROWS} are needed to train, "
-            "stop and read a critic on separate rows"
+            "stop and evaluate a critic on separate rows"
         )
     return rows
 
 
-def _refuse_constant(table: Table, name: str) -> None:
-    if (table == table[:1]).all():
-        raise ValueError(f"all rows of {name} are equal: it holds no information; check the input")
-
-
-def _telling_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
-    _refuse_constant(table, name)
+def _informative_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
+    """Return the columns that are neither constant nor a copy of an earlier one."""
     constant = (table == table[:1]).all(axis=0)
     first: dict[bytes, int] = {}
     copies: list[int] = []
@@ -239,16 +225,152 @@ def _telling_columns(table: Table, labels: list[str], name: str, notes: list[str
     return np.array(sorted(first.values()), dtype=np.int64)
 
 
-def _tied(column: Table) -> float:
-    """Share of a column's values that are not alone."""
+def _listed(columns: Indices | None) -> list[int]:
+    return [] if columns is None else columns.tolist()
+
+
+def _most_tied_column(
+    tables: Sequence[Table], names: Sequence[Sequence[str]]
+) -> tuple[float, str]:
+    shares = [
+        (_tied_share(column), name)
+        for table, labels in zip(tables, names, strict=True)
+        if table.ndim == 2
+        for column, name in zip(table.T, labels, strict=True)
+    ]
+    return max(shares, default=(0.0, ""))
+
+
+def _tied_share(column: Table) -> float:
+    """Share of a column's values that occur more than once."""
     ordered = np.sort(column)
     same = ordered[1:] == ordered[:-1]
     return float(1 - (~np.append(same, False) & ~np.append(False, same)).mean())
 
 
-def _shared(tables: Sequence[Table], names: Sequence[list[str]]) -> tuple[str, ...]:
+def _shared_columns(tables: Sequence[Table], names: Sequence[Sequence[str]]) -> tuple[str, ...]:
     if max(table.ndim for table in tables) > 2:
         return ()
     seen = {(column + 0.0).tobytes() for column in tables[0].T}
     pairs = zip(tables[1].T, names[1], strict=True)
     return tuple(name for column, name in pairs if (column + 0.0).tobytes() in seen)
+
+
+def _repeats_rows(table: Table) -> bool:
+    # A single column, such as an age, has too little detail to tell chance from repetition.
+    if table.ndim == 2 and table.shape[1] == 1:
+        return False
+    duplicates = duplicate_rows(table)
+    return duplicates is not None and _repeats(duplicates) > 0
+
+
+def _repeats(duplicates: Indices) -> int:
+    return int((duplicates != np.arange(len(duplicates))).sum())
+
+
+# Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer. Rows
+# of categories repeat by chance, and keeping those together would distort the distribution. Two
+# things indicate chance: at least as many rows agree in all columns but one; or one column with a
+# coarse grid explains the repeats by itself (the others being functions of it).
+
+
+def duplicate_rows(*tables: Table) -> Indices | None:
+    """Return the first row equal to each row; None if chance explains the repeats."""
+    both = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
+    hashes = _hashes(both)
+    whole = hashes.sum(axis=1, dtype=np.uint64)
+    _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
+    if len(first) == len(both) or len(first) < FEWEST_DISTINCT:
+        return None
+    if max(table.ndim for table in tables) == 2 and _by_chance(both, hashes, whole):
+        return None
+    return first[inverse]
+
+
+def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
+    repeats = _equal_pairs(whole)
+    near = []
+    for number, column in enumerate(table.T):
+        # Whenever this column repeats, the whole row does, and its grid is coarse enough for it.
+        explains = _equal_pairs(hashes[:, number]) == repeats
+        if explains and repeats <= 50 * len(table) ** 2 / (2 * _grid_points(column)):
+            return True
+        near.append(_equal_pairs(whole - hashes[:, number]) - repeats)
+    return min(near) >= NEAR_REPEATS * repeats
+
+
+def _hashes(table: Table) -> Hashes:
+    """Hash every value; sums over columns are equal for equal rows, exactly."""
+    bits = np.ascontiguousarray(table.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
+    bits = (bits ^ (bits >> np.uint64(31))) * odd
+    return bits ^ (bits >> np.uint64(29))
+
+
+def _equal_pairs(hashes: Hashes) -> int:
+    count = np.unique(hashes, return_counts=True)[1].astype(np.int64)
+    return int((count * (count - 1) // 2).sum())
+
+
+def _grid_points(column: Table) -> float:
+    """Points of the regular grid that the values lie on; infinite if there is none."""
+    gaps = np.diff(np.unique(column))
+    if len(gaps) == 0:
+        return 1.0
+    steps = gaps / gaps.min()
+    regular = bool((np.abs(steps - np.round(steps)) < 1e-3).all())
+    return float(steps.sum()) + 1 if regular else np.inf
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A map of every column, fitted on some rows and applied to any; it preserves information.
+
+    Arguments:
+        kind: ``copula``, ``standard`` or ``none``.
+        ordered: The sorted columns that it was fitted on, for ranks.
+        centre: Means of the columns.
+        size: Standard deviations of the columns.
+    """
+
+    kind: str
+    ordered: Table | None = None
+    centre: Table | None = None
+    size: Table | None = None
+
+    def __call__(self, table: Table) -> NDArray[np.float32]:
+        """Transform rows, in float32."""
+        if self.kind == "standard":
+            assert self.centre is not None and self.size is not None
+            return _as_float32((table - self.centre) / self.size)
+        if self.kind == "none":
+            return _as_float32(table)
+        assert self.ordered is not None
+        ranks = np.empty(table.shape)
+        for number, column in enumerate(table.T):
+            known = self.ordered[:, number]
+            below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
+            ranks[:, number] = (below + upto) / 2  # ties share their mean rank
+        quantile = (ranks + 0.5) / (len(self.ordered) + 1)
+        scores = needed("scipy.special", "normal scores", "mi").ndtri(quantile)
+        return scores.astype(np.float32)
+
+
+def _as_float32(table: Table) -> NDArray[np.float32]:
+    largest = float(np.abs(table).max())
+    if largest > LARGEST:
+        raise ValueError(
+            f"transform leaves a value of {largest:.2g}, too large for a critic; use "
+            "transform='copula', which takes ranks, or drop outliers"
+        )
+    return table.astype(np.float32)
+
+
+def fitted_transform(kind: str, table: Table) -> Transform:
+    """Fit the transform of one table's columns."""
+    if kind == "none" or table.ndim > 2:
+        return Transform("none")
+    if kind == "copula":
+        return Transform(kind, ordered=np.sort(table, axis=0))
+    size = table.std(axis=0)
+    return Transform(kind, centre=table.mean(axis=0), size=np.where(size > 0, size, 1.0))

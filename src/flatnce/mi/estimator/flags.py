@@ -1,17 +1,16 @@
-"""Warnings in words: what was seen, and what to do about it."""
+"""Warnings: what was observed, and what to do about it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flatnce.mi.estimator.cleaning import Cleaned
-from flatnce.mi.estimator.readouts import Readout
+from flatnce.mi.estimator.cleaning import CleanTables
+from flatnce.mi.estimator.evaluation import Evaluation
 
-__all__ = ["Seen", "number_flags"]
-
+FEW_ROWS = 200
 
 FEW_UNITS = 20
-"""With fewer groups than a jackknife leaves out in turn, standard errors are rough."""
+"""With fewer units than jackknife groups, standard errors are rough."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,8 @@ class Flag:
     """One warning.
 
     Arguments:
-        name: For programs.
-        message: A sentence or two: what, on what evidence, and the remedy.
+        name: Its name, for programs.
+        message: What was observed, and the remedy.
     """
 
     name: str
@@ -28,199 +27,161 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the warnings are decided on.
+class TrainingOutcome:
+    """What the warnings about training are decided on.
 
     Arguments:
-        readouts: Every read-out.
-        ceiling: The most InfoNCE can say here.
-        train: InfoNCE on training rows at the same scale and number of candidates.
+        train: InfoNCE on training rows at the calibrated scale.
         test: InfoNCE on as many test rows.
         scales: Calibrated scale of each critic.
-        ess: Median number of negatives that carry a row's weight.
-        diverged: Critics whose training broke down.
-        test_rows: Rows that are each other's candidates; of several parts, in the smallest.
+        diverged: Number of critics whose training diverged.
         best_steps: When each critic's weights were taken.
-        steps: Most steps there could be.
-        read_rows: Rows that were read in all; None for those of one part.
-        units: Groups, blocks or single rows among them; None where rows stand for themselves.
-        folds: Of cross-fitting.
+        steps: Largest number of steps.
+        folds: Number of folds of cross-fitting.
     """
 
-    readouts: Mapping[str, Readout]
-    ceiling: float
     train: float
     test: float
     scales: Sequence[float]
-    ess: float
     diverged: int
-    test_rows: int
     best_steps: Sequence[int]
     steps: int
-    read_rows: int | None = None
-    units: int | None = None
     folds: int = 1
 
 
-def flags_of(cleaned: Cleaned, seen: Seen) -> tuple[Flag, ...]:
-    """Every warning that applies."""
-    found = [*number_flags(seen), *_of_training(seen), *data_flags(cleaned)]
-    rows = seen.read_rows or seen.test_rows
-    if rows < 200:
-        remedy = "Use cross-fitting (folds=5), or more rows." if seen.folds == 1 else "More help."
-        found.append(
-            Flag(
-                "small",
-                f"Only {rows} rows were read: the ceiling is {seen.ceiling:.2f} nats and standard "
-                f"errors are rough. {remedy}",
-            )
-        )
-    if seen.units is not None and seen.units < min(FEW_UNITS, rows):
-        found.append(
-            Flag(
-                "few_units",
-                f"The {rows} rows that were read are {seen.units} groups or blocks: the standard "
-                "error and the p-value rest on so few. Cross-fitting (folds=5) reads them all.",
-            )
-        )
-    return tuple(found)
+def flags_of(
+    tables: CleanTables, evaluation: Evaluation, outcome: TrainingOutcome
+) -> tuple[Flag, ...]:
+    """Return every warning that applies."""
+    return (
+        *evaluation_flags(evaluation),
+        *_training_flags(evaluation, outcome),
+        *data_flags(tables),
+        *_size_flags(evaluation, outcome.folds),
+    )
 
 
-def number_flags(seen: Seen) -> list[Flag]:
-    """Warnings about the numbers that were read."""
-    found = []
-    value = seen.readouts["infonce"]
-    if value.nats > seen.ceiling - 1:
-        found.append(
-            Flag(
-                "saturated",
-                f"The estimate is within 1 nat of its ceiling, log {seen.test_rows} = "
-                f"{seen.ceiling:.2f}: read it as 'at least that much'. More rows lift the "
-                "ceiling; no method certifies much more than the log of their number.",
-            )
+def evaluation_flags(evaluation: Evaluation) -> Iterator[Flag]:
+    """Yield warnings about the numbers that were read."""
+    infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
+    if infonce.nats > ceiling - 1:
+        yield Flag(
+            "saturated",
+            f"The estimate is within 1 nat of its ceiling, log {min(evaluation.rows)} = "
+            f"{ceiling:.2f}: read it as 'at least that much'. More rows raise the ceiling; no "
+            "method certifies much more than the log of their number.",
         )
-    if seen.ess < 10:
-        found.append(
-            Flag(
-                "low_ess",
-                f"In the median row only {seen.ess:.1f} negatives carry the weight of the sum: "
-                "the estimate leans on few pairs and is likely too low. More rows help.",
-            )
+    if evaluation.ess < 10:
+        yield Flag(
+            "low_ess",
+            f"In the median row only {evaluation.ess:.1f} negatives carry the weight of the sum: "
+            "the estimate depends on few pairs and is likely too low. Add rows.",
         )
-    wild = [
-        one.name
-        for one in seen.readouts.values()
-        if one.is_bound and one.standard_error > max(1.0, 10 * value.standard_error)
+    unstable = [
+        readout.name
+        for readout in evaluation.readouts.values()
+        if readout.is_bound and readout.standard_error > max(1.0, 10 * infonce.standard_error)
     ]
-    if wild:
-        found.append(
-            Flag(
-                "heavy_tails",
-                f"{' and '.join(wild)} {'is' if len(wild) == 1 else 'are'} not usable here: a few "
-                "pairs decide the value, as the standard errors show. InfoNCE, which is quoted, "
-                "is not touched by it.",
-            )
+    if unstable:
+        yield Flag(
+            "heavy_tails",
+            f"{' and '.join(unstable)} {'is' if len(unstable) == 1 else 'are'} not usable here: "
+            "a few pairs decide the value, as the standard errors show. InfoNCE, which is "
+            "reported, is not affected.",
         )
-    flo = seen.readouts["flo-cross-fitted"]
-    error = math.hypot(value.standard_error, flo.standard_error)
-    if abs(value.nats - flo.nats) > 3 * error + 0.02:
-        found.append(
-            Flag(
-                "disagree",
-                f"Two valid bounds differ by more than 3 standard errors (InfoNCE "
-                f"{value.nats:.2f}, cross-fitted FLO {flo.nats:.2f}): near the ceiling FLO may "
-                "say more, on a badly scaled critic less. The larger one need not be the better.",
-            )
+    flo = evaluation.readouts["flo-cross-fitted"]
+    error = math.hypot(infonce.standard_error, flo.standard_error)
+    if abs(infonce.nats - flo.nats) > 3 * error + 0.02:
+        yield Flag(
+            "disagree",
+            f"Two valid bounds differ by more than 3 standard errors (InfoNCE {infonce.nats:.2f}, "
+            f"cross-fitted FLO {flo.nats:.2f}): near the ceiling FLO may be larger, on a badly "
+            "scaled critic smaller. The larger one need not be the better one.",
         )
-    return found
 
 
-def _of_training(seen: Seen) -> list[Flag]:
-    found = []
-    if seen.train - seen.test > 0.5:
-        found.append(
-            Flag(
-                "overfit",
-                f"InfoNCE is {seen.train:.2f} on training rows and {seen.test:.2f} on as many "
-                "test rows: the critic knows its training rows better than the law, so the "
-                "estimate is too low. More rows, cross-fitting (folds=5) or fewer columns help.",
-            )
+def _training_flags(evaluation: Evaluation, outcome: TrainingOutcome) -> Iterator[Flag]:
+    if outcome.train - outcome.test > 0.5:
+        yield Flag(
+            "overfit",
+            f"InfoNCE is {outcome.train:.2f} on training rows and {outcome.test:.2f} on as many "
+            "test rows: the critic overfits, so the estimate is too low. More rows, "
+            "cross-fitting (folds=5) or fewer columns help.",
         )
-    off = [scale for scale in seen.scales if not 0.5 <= scale <= 2]
-    value = seen.readouts["infonce"]
-    # A critic that finds nothing is rightly shrunk to nothing.
-    if off and value.nats > 3 * value.standard_error:
-        found.append(
-            Flag(
-                "scale",
-                f"Scores had to be multiplied by {off[0]:.3g} on validation rows: the critic was "
-                "badly scaled (as FlatNCE's is without bounds). The numbers are read after that "
-                "repair.",
-            )
+    infonce = evaluation.readouts["infonce"]
+    off = [scale for scale in outcome.scales if not 0.5 <= scale <= 2]
+    # A critic that finds nothing is rightly scaled down to nothing.
+    if off and infonce.nats > 3 * infonce.standard_error:
+        yield Flag(
+            "scale",
+            f"Scores were multiplied by {off[0]:.3g}, chosen on validation rows: the critic was "
+            "badly scaled (like a FlatNCE critic without bounds). The numbers are read after "
+            "this correction.",
         )
-    if seen.diverged:
-        found.append(
-            Flag(
-                "diverged",
-                f"Training of {seen.diverged} critic(s) broke down (NaN or infinite scores); the "
-                "weights from before are read. Use a smaller rate or another method.",
-            )
+    if outcome.diverged:
+        yield Flag(
+            "diverged",
+            f"Training of {outcome.diverged} critic(s) diverged (NaN or infinite scores); the "
+            "weights from before are used. Use a smaller rate or another method.",
         )
-    if any(step > 0.98 * seen.steps for step in seen.best_steps):
-        found.append(
-            Flag(
-                "unfinished",
-                f"The validation value still rose at the last step ({seen.steps}): more steps "
-                "(steps=) would give a larger estimate.",
-            )
+    if any(step > 0.98 * outcome.steps for step in outcome.best_steps):
+        yield Flag(
+            "unfinished",
+            f"The validation value was still rising at the last step ({outcome.steps}): more "
+            "steps (steps=) would give a larger estimate.",
         )
-    return found
 
 
-def data_flags(cleaned: Cleaned) -> list[Flag]:
-    """Warnings that come with the data, whatever is estimated from it."""
-    found = []
-    if cleaned.tied > 0.5:
-        found.append(
-            Flag(
-                "ties",
-                f"In {cleaned.tied_column!r} {cleaned.tied:.0%} of the values are not unique "
-                "(categories, rounded numbers, an id?): nearest-neighbour baselines are rough.",
-            )
+def _size_flags(evaluation: Evaluation, folds: int) -> Iterator[Flag]:
+    rows = sum(evaluation.rows)
+    if rows < FEW_ROWS:
+        remedy = "Use cross-fitting (folds=5), or add rows." if folds == 1 else "Add rows."
+        yield Flag(
+            "small",
+            f"Only {rows} rows were evaluated: the ceiling is {evaluation.ceiling:.2f} nats and "
+            f"standard errors are rough. {remedy}",
         )
-    if cleaned.copies is not None:
-        found.append(
-            Flag(
-                "duplicates",
-                "Some rows are copies of others; they were kept in one part of the split, as a "
-                "copy in training would leak the answer. Check how the data were joined.",
-            )
+    if evaluation.units < min(FEW_UNITS, rows):
+        yield Flag(
+            "few_units",
+            f"The {rows} rows that were evaluated form {evaluation.units} groups or blocks: the "
+            "standard error and the p-value depend on these few. Cross-fitting (folds=5) "
+            "evaluates all of them.",
         )
-    share = 1 - cleaned.report.rows_used / cleaned.report.rows_given
+
+
+def data_flags(tables: CleanTables) -> Iterator[Flag]:
+    """Yield warnings about the data, which hold for any method."""
+    if tables.tied > 0.5:
+        yield Flag(
+            "ties",
+            f"In {tables.tied_column!r} {tables.tied:.0%} of the values are not unique "
+            "(categories, rounded numbers, an id?): nearest-neighbour baselines are rough.",
+        )
+    if tables.duplicates is not None:
+        yield Flag(
+            "duplicates",
+            "Some rows are copies of others; they were kept in one part of the split, because a "
+            "copy in training would leak the answer. Check how the data were joined.",
+        )
+    share = 1 - tables.report.rows_used / tables.report.rows_given
     if share > 0.1:
-        found.append(
-            Flag(
-                "dropped",
-                f"{share:.0%} of the rows had missing values and were left out: if they are not "
-                "missing at random, the answer is about the others only.",
-            )
+        yield Flag(
+            "dropped",
+            f"{share:.0%} of the rows had missing values and were left out: if they are not "
+            "missing at random, the estimate holds for the other rows only.",
         )
-    if cleaned.repeated and cleaned.copies is None:
-        found.append(
-            Flag(
-                "repeats",
-                f"Whole rows of {' and of '.join(cleaned.repeated)} repeat, more than chance "
-                "explains, with other partners: several measurements of one thing? If so, say "
-                "which belong together (groups=), or the answer is too high.",
-            )
+    if tables.repeated and tables.duplicates is None:
+        yield Flag(
+            "repeats",
+            f"Whole rows of {' and of '.join(tables.repeated)} repeat, more than chance "
+            "explains, with other partners: several measurements of one object? If so, say "
+            "which rows belong together (groups=), or the estimate is too high.",
         )
-    if cleaned.shared:
-        found.append(
-            Flag(
-                "shared",
-                f"x and y share {len(cleaned.shared)} column(s), value for value "
-                f"({', '.join(cleaned.shared[:3])}): their information is that of a thing about "
-                "itself. Leave the column out of one side.",
-            )
+    if tables.shared:
+        yield Flag(
+            "shared",
+            f"x and y share {len(tables.shared)} column(s), value for value "
+            f"({', '.join(tables.shared[:3])}), which is information of a column about itself. "
+            "Drop the column from one side.",
         )
-    return found

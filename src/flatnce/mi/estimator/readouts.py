@@ -1,30 +1,64 @@
-"""Numbers read off critics on untouched rows: standard errors, and what each promises."""
+"""Numbers read from critics on test rows, with standard errors.
+
+With u(x) from a pool of validation rows, each read-out is a function of a row's partner score and
+of sums of exp(score) over groups of candidates. The sums without one group give the jackknife, so
+one pass over the scores gives every number and every standard error.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast
+from flatnce.extras import needed
 from flatnce.mi import bounds
-from flatnce.mi.blocks import recentre, row_statistics
-from flatnce.mi.estimator.sums import Part, Sums
+from flatnce.mi.critics import Critic
+from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
+
+SMILE_CLIP = 5.0
 
 Values = dict[str, float]
 
 
 @dataclass(frozen=True)
+class EvaluationPart:
+    """Rows that one critic is evaluated on.
+
+    Arguments:
+        critic: Trained on other rows, in evaluation mode.
+        scale: Calibrated factor of its scores.
+        x: Test rows of x.
+        y: Their partners.
+        y_pool: Validation rows of y, to normalise by.
+        group: The jackknife group of each test row, from 0.
+        units: The unit of each test row; by default every row is its own unit.
+    """
+
+    critic: Critic
+    scale: float
+    x: Tensor
+    y: Tensor
+    y_pool: Tensor
+    group: Int[Tensor, " n"]
+    units: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
 class Readout:
-    """One number read off the critics.
+    """One number read from the critics.
 
     Arguments:
         name: Its name.
         nats: The number.
-        standard_error: Of the test rows' sampling, by a jackknife.
+        standard_error: Standard error over test rows, by a jackknife.
         is_bound: Whether its expectation lies below the truth for every critic.
-        note: What to bear in mind.
+        note: What to keep in mind.
     """
 
     name: str
@@ -41,119 +75,189 @@ _KINDS: Mapping[str, tuple[bool, str]] = {
     ),
     "flo-cross-fitted": (
         True,
-        "u from validation rows; may pass InfoNCE's ceiling by 1, varies more",
+        "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
     ),
     "tuba": (
         True,
         "baseline from validation rows; heavy tails, useless where information is high",
     ),
-    "dv-recentred": (False, "a bound only in the limit of many rows; biased up on few"),
-    "flatnce": (False, "minus û, the partner left out of the pool; biased up"),
+    "dv-recentred": (False, "a bound only in the limit of many rows; biased upward on few"),
+    "flatnce": (False, "minus û, the partner left out of the pool; biased upward"),
     "smile": (False, "scores clipped at 5; no guarantee of either sign"),
 }
 
 
-def _values(sums: Sums, without: int | None = None) -> Values:
+@dataclass(frozen=True)
+class GroupSums:
+    """Row sums of exp(score) by group of candidates, without the partners.
+
+    Arguments:
+        positive: Score of the partner.
+        top: The row's largest other score; the sums are relative to it.
+        negatives: Sum of exp(score − top) over each group.
+        squares: Sum of its squares over all groups.
+        clipped: Sum over each group of exp(score − s(x)), clipped to SMILE's limits.
+        shift: s(x): log of the mean of exp(score) over the pool.
+        group: The jackknife group of each row.
+        pool: Rows of the pool.
+    """
+
+    positive: Float[Tensor, " n"]
+    top: Float[Tensor, " n"]
+    negatives: Float[Tensor, "n g"]
+    squares: Float[Tensor, " n"]
+    clipped: Float[Tensor, "n g"]
+    shift: Float[Tensor, " n"]
+    group: Int[Tensor, " n"]
+    pool: int
+
+    @property
+    def sizes(self) -> Int[Tensor, " g"]:
+        """Number of rows in each group."""
+        return torch.bincount(self.group, minlength=self.negatives.shape[1])
+
+    def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor, Tensor]:
+        """Return row statistics, SMILE's clipped log-sums, and the mask of their rows."""
+        kept = torch.ones(self.negatives.shape[1], dtype=torch.bool, device=self.group.device)
+        if without is not None:
+            kept[without : without + 1] = False
+        rows = kept[self.group]
+        count = (self.sizes[kept].sum() - 1).to(self.positive).expand(int(rows.sum()))
+        # Sum again instead of subtracting: the rest may be tiny beside what is subtracted.
+        negative = self.top[rows] + _log(self.negatives[rows][:, kept].sum(dim=1))
+        negative2 = 2 * self.top[rows] + _log(self.squares[rows])
+        clipped = _log(self.clipped[rows][:, kept].sum(dim=1))
+        beta = torch.full_like(self.positive[0], torch.nan)
+        statistics = Contrast(
+            self.positive[rows], negative, negative2, count, self.top[rows], beta, faults=None
+        )
+        return statistics, clipped, rows
+
+
+def _log(sums: Tensor) -> Tensor:
+    return sums.clamp_min(torch.finfo(sums.dtype).tiny).log()
+
+
+@torch.no_grad()
+def group_sums(part: EvaluationPart) -> GroupSums:
+    """Read all pairs of a part's rows, in blocks, in float64."""
+    scores = part.critic.blocks(part.x, part.y).map(lambda block: part.scale * block)
+    pooled = part.critic.blocks(part.x, part.y_pool).map(lambda block: part.scale * block)
+    log_pool = torch.tensor(float(len(part.y_pool)), dtype=torch.float64, device=part.x.device)
+    shift = pool_log_sum(pooled) - torch.log(log_pool)
+    groups = int(part.group.max()) + 1
+    member = torch.nn.functional.one_hot(part.group, groups).to(torch.float64)
+    low, high = math.exp(-SMILE_CLIP), math.exp(SMILE_CLIP)
+    blocks: list[tuple[Tensor, ...]] = []
+    for start, block in scores.each():
+        positive = block.diagonal(start).clone()
+        block.diagonal(start).fill_(-torch.inf)
+        top = block.amax(dim=1)
+        powers = block.sub_(top[:, None]).exp_()
+        squares, sums = torch.linalg.vecdot(powers, powers), powers @ member
+        # exp(score − s) from these powers. Beyond exp(700) everything is clipped anyway, and the
+        # limit avoids 0 times infinity. The partner's 0 is clipped upward, so it is removed.
+        lift = (top - shift[start : start + len(block)]).clamp_max(700.0).exp()
+        lifted = powers.mul_(lift[:, None]).clamp_(low, high)
+        lifted.diagonal(start).zero_()
+        blocks.append((positive, top, sums, squares, lifted @ member))
+    columns = (torch.cat(column) for column in zip(*blocks, strict=True))
+    return GroupSums(*columns, shift=shift, group=part.group, pool=len(part.y_pool))
+
+
+def _values(sums: GroupSums, without: int | None = None) -> Values:
     """Every read-out of a part, on all rows or without one group."""
-    found, clipped, rows = sums.statistics(without)
+    statistics, clipped, rows = sums.statistics(without)
     shift = sums.shift[rows]
-    pooled = shift + math.log(sums.pool)
-    dual = torch.nn.functional.softplus(pooled - found.positive, threshold=50.0) - math.log1p(
-        sums.pool
-    )
-    centred = recentre(found, shift)
-    log_count = math.log(len(found.positive)) + float(found.count[0].log())
+    dual = bounds.dual_from_pool(statistics.positive, shift + math.log(sums.pool), sums.pool)
+    centred = recentre(statistics, shift)
+    log_count = math.log(len(statistics.positive)) + float(statistics.count[0].log())
     partition = float(torch.logsumexp(clipped, dim=0)) - log_count
     return {
-        "infonce": float(bounds.infonce(found)),
-        "flo-cross-fitted": float(bounds.flo(found, dual)),
+        "infonce": float(bounds.infonce(statistics)),
+        "flo-cross-fitted": float(bounds.flo(statistics, dual)),
         "tuba": float(bounds.nwj(centred)),
         "dv-recentred": float(bounds.donsker_varadhan(centred)),
-        "flatnce": float(bounds.flatnce(found)),
+        "flatnce": float(bounds.flatnce(statistics)),
         "smile": float(centred.positive.mean()) - partition,
     }
 
 
-def read(parts: Sequence[Sums]) -> dict[str, Readout]:
-    """Every read-out over all parts, with its delete-a-group jackknife.
+def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
+    """Compute every read-out over all parts, with its delete-a-group jackknife.
 
-    Leaving a group out takes its rows and its candidates away. A bootstrap would put copies of a
+    Leaving a group out removes its rows and its candidates. A bootstrap would put copies of a
     partner among the negatives, which lowers InfoNCE.
     """
     groups = jackknife_size(parts)
-    whole = _mean(parts)
-    left = [_mean(parts, group) for group in range(groups)]
-    folds = _spread(parts)
-    found = {}
+    whole = _mean_values(parts)
+    without = [_mean_values(parts, group) for group in range(groups)]
+    between = _errors_between_parts(parts)
+    readouts = {}
     for name, (is_bound, note) in _KINDS.items():
-        values = torch.tensor([each[name] for each in left], dtype=torch.float64)
-        jackknife = ((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt()
-        error = max(float(jackknife), folds.get(name, 0.0))
-        found[name] = Readout(name, whole[name], error, is_bound, note)
-    return found
+        values = torch.tensor([each[name] for each in without], dtype=torch.float64)
+        error = max(_jackknife_error(values), between.get(name, 0.0))
+        readouts[name] = Readout(name, whole[name], error, is_bound, note)
+    return readouts
 
 
-def jackknife_size(parts: Sequence[Sums]) -> int:
-    """Groups that are left out in turn; a part need not hold rows of each."""
+def jackknife_size(parts: Sequence[GroupSums]) -> int:
+    """Return the number of jackknife groups; a part need not have rows of each."""
     return max(sums.negatives.shape[1] for sums in parts)
 
 
-def _mean(parts: Sequence[Sums], without: int | None = None) -> Values:
+def _jackknife_error(values: Float[Tensor, " g"]) -> float:
+    groups = len(values)
+    return float(((groups - 1) / groups * (values - values.mean()).square().sum()).sqrt())
+
+
+def _mean_values(parts: Sequence[GroupSums], without: int | None = None) -> Values:
     """Every read-out over the parts, weighted by their rows, on all or without one group."""
-    left = [int((sums.group != (-1 if without is None else without)).sum()) for sums in parts]
-    kept = [(sums, count) for sums, count in zip(parts, left, strict=True) if count > 1]
-    rows = [count for _, count in kept]
-    each = [_values(sums, without) for sums, _ in kept]
+    counts = [int((sums.group != (-1 if without is None else without)).sum()) for sums in parts]
+    kept = [(sums, count) for sums, count in zip(parts, counts, strict=True) if count > 1]
+    weighted = [(count, _values(sums, without)) for sums, count in kept]
+    total = sum(count for count, _ in weighted)
     return {
-        name: sum(n * values[name] for n, values in zip(rows, each, strict=True)) / sum(rows)
-        for name in _KINDS
+        name: sum(count * values[name] for count, values in weighted) / total for name in _KINDS
     }
 
 
-def _spread(parts: Sequence[Sums]) -> Values:
-    """The standard error that the parts' own numbers suggest, where there are a few of them."""
+def _errors_between_parts(parts: Sequence[GroupSums]) -> Values:
+    """The standard errors that the spread over the parts suggests, if there are at least 3."""
     if len(parts) < 3:
         return {}
     each = [_values(sums) for sums in parts]
-    return {
-        name: float(
-            torch.tensor([values[name] for values in each], dtype=torch.float64).std()
-            / len(parts) ** 0.5
-        )
+    columns = {
+        name: torch.tensor([values[name] for values in each], dtype=torch.float64)
         for name in _KINDS
     }
+    return {name: float(values.std() / len(parts) ** 0.5) for name, values in columns.items()}
 
 
-def learned_dual_readout(parts: Sequence[Part]) -> Readout:
-    """FLO with the u that was learned beside the critic, on untouched rows and raw scores."""
+def learned_dual_readout(parts: Sequence[EvaluationPart]) -> Readout:
+    """Compute FLO with the u that was learned with the critic, on test rows and raw scores."""
     rows: list[Tensor] = []
     for part in parts:
-        found: Contrast = row_statistics(part.critic.blocks(part.x, part.y))
+        statistics = row_statistics(part.critic.blocks(part.x, part.y))
         with torch.no_grad():
-            dual = part.critic.dual(part.x, part.y).to(found.positive)
-        rows.append(bounds.flo(found, dual, reduction="none"))
+            dual = part.critic.dual(part.x, part.y).to(statistics.positive)
+        rows.append(bounds.flo(statistics, dual, reduction="none"))
     values, group = torch.cat(rows), torch.cat([part.group for part in parts])
-    # A jackknife over rows only: with u fixed, a candidate more or less moves little.
+    # A jackknife over rows only: with u fixed, one candidate more or less hardly matters.
     size = torch.bincount(group).to(values)
-    left = (values.sum() - torch.zeros_like(size).index_add(0, group, values)) / (
+    without = (values.sum() - torch.zeros_like(size).index_add(0, group, values)) / (
         len(values) - size
     )
-    left = left[size > 0]
-    error = float(((len(left) - 1) / len(left) * (left - left.mean()).square().sum()).sqrt())
+    error = _jackknife_error(without[size > 0])
     note = "u learned on training rows; scores as trained, not calibrated"
     return Readout("flo", float(values.mean()), error, True, note)
 
 
 def student_quantile(degrees: int) -> float:
-    """The 95 % quantile of Student's law, for a one-sided limit.
-
-    Arguments:
-        degrees: Degrees of freedom.
+    """Return the 95 % quantile of Student's t distribution.
 
     Examples:
         >>> round(student_quantile(19), 3)
         1.729
     """
-    from flatnce.extras import needed
-
     return float(needed("scipy.special", "the lower limit", "mi").stdtrit(degrees, 0.95))

@@ -1,44 +1,44 @@
-"""The answer: a lower limit, an estimate, a ceiling, a p-value, and what to think of them."""
+"""The result of an estimation: estimate, lower limit, ceiling, p-value and warnings."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flatnce.mi.estimator.cleaning import Cleaning
+from flatnce.mi.estimator.evaluation import Evaluation
 from flatnce.mi.estimator.flags import Flag
 from flatnce.mi.estimator.readouts import Readout
-
-__all__ = ["Estimate", "p_value_in_words", "unit_factor"]
 
 UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
 
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """Mutual information of two tables, as far as the data tell.
+    """Mutual information of two tables, with its lower limit and warnings.
 
-    All numbers are in nats. For a classical method there is no lower limit, p-value or ceiling
-    (NaN), and no read-outs.
+    All numbers are in nats. A classical method has no lower limit, p-value or ceiling (NaN), and
+    no read-outs.
 
     Arguments:
         nats: The estimate: a lower bound in expectation, read on rows that neither trained nor
             stopped nor calibrated the critic.
-        standard_error: Of the test rows' sampling; it does not cover what training leaves out.
+        standard_error: Standard error over test rows; it does not include the variation of
+            training.
         lower: One-sided 95 % limit: I(X;Y) is at least this.
         p_value: Against independence, by permutation.
-        permutations: How many were drawn.
-        ceiling: The most that this many rows can show.
-        saturated: Whether the estimate is within 1 nat of it.
+        permutations: Number of permutations.
+        ceiling: The largest value that this many rows can show.
+        saturated: Whether the estimate is within 1 nat of the ceiling.
         method: How the critic was trained.
         readout: Name of the read-out that ``nats`` is.
-        flags: Warnings in words.
+        flags: Warnings.
         readouts: Every number that was read, by name.
-        baselines: What classical methods say (None where one does not apply).
+        baselines: Estimates of classical methods (None where one does not apply).
         cleaning: What was done to the data.
-        split: Rows that trained, stopped and were read, and the folds.
-        history: The validation value while it trained.
-        settings: Everything that was chosen, for the record.
+        split: Number of rows for training, validation and test, and of folds.
+        history: The validation value during training.
+        settings: All settings, for the record.
         seconds: How long it took.
     """
 
@@ -78,7 +78,7 @@ class Estimate:
         return any(flag.name == name for flag in self.flags)
 
     def sentence(self, unit: str = "nats") -> str:
-        """The answer in one line.
+        """Return the result in one line.
 
         Arguments:
             unit: ``nats`` or ``bits``.
@@ -86,7 +86,7 @@ class Estimate:
         factor = unit_factor(unit)
         if not math.isfinite(self.lower):
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
-        estimate, decimals = _pair(self.nats * factor, self.standard_error * factor)
+        estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
         return (
             f"I(X;Y) ≥ {_floor(self.lower * factor, decimals)} {unit} (95 %), estimate "
             f"{estimate}, ceiling {_number(self.ceiling * factor)}, "
@@ -94,7 +94,7 @@ class Estimate:
         )
 
     def summary(self, unit: str = "nats") -> str:
-        """The answer, the warnings, every read-out, the baselines and what was done to the data.
+        """Return the result, the warnings, all read-outs, the baselines and the cleaning as text.
 
         Arguments:
             unit: ``nats`` or ``bits``.
@@ -103,28 +103,26 @@ class Estimate:
         lines = [self.sentence(unit)]
         lines += [f"! {flag.name}: {flag.message}" for flag in self.flags]
         if self.readouts:
-            lines += [
-                "",
-                f"Read on {self.split['test']} rows that the critic never saw, in {unit}:",
-            ]
-            for readout in self.readouts.values():
-                kind = "lower bound" if readout.is_bound else "no bound"
-                value, _ = _pair(readout.nats * factor, readout.standard_error * factor)
-                lines.append(f"  {readout.name:<17} {value:>18}  {kind:<11}  {readout.note}")
+            rows = self.split["test"]
+            lines += ["", f"Read on {rows} rows that the critic never saw, in {unit}:"]
+        for readout in self.readouts.values():
+            kind = "lower bound" if readout.is_bound else "no bound"
+            value, _ = _with_error(readout.nats * factor, readout.standard_error * factor)
+            lines.append(f"  {readout.name:<17} {value:>18}  {kind:<11}  {readout.note}")
         if self.baselines:
-            together = self.settings.get("groups") or self.settings.get("blocks")
-            how = "no bounds; every row taken as independent" if together else "no bounds"
+            dependent = self.settings.get("groups") or self.settings.get("blocks")
+            how = "no bounds; every row taken as independent" if dependent else "no bounds"
             lines += ["", f"Classical estimates for comparison ({how}), in {unit}:"]
-            for name, found in self.baselines.items():
-                shown = "does not apply" if found is None else _number(found * factor)
-                lines.append(f"  {name:<17} {shown:>10}")
-        rows = self.cleaning
-        lines += ["", f"Data: {rows.rows_used} of {rows.rows_given} rows; {_split(self.split)}."]
-        lines += [f"  {note}" for note in rows.notes]
+        for name, baseline in self.baselines.items():
+            shown = "does not apply" if baseline is None else _number(baseline * factor)
+            lines.append(f"  {name:<17} {shown:>10}")
+        used, given = self.cleaning.rows_used, self.cleaning.rows_given
+        lines += ["", f"Data: {used} of {given} rows; {_split_in_words(self.split)}."]
+        lines += [f"  {note}" for note in self.cleaning.notes]
         return "\n".join(lines)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Everything as plain data for JSON, numbers in the unit.
+        """Return everything as plain data for JSON, numbers in the unit.
 
         Arguments:
             unit: ``nats`` or ``bits``.
@@ -134,53 +132,87 @@ class Estimate:
         def number(value: float | None) -> float | None:
             return None if value is None or not math.isfinite(value) else value * factor
 
+        readouts = {
+            name: {
+                "value": number(readout.nats),
+                "standard_error": number(readout.standard_error),
+                "is_bound": readout.is_bound,
+                "note": readout.note,
+            }
+            for name, readout in self.readouts.items()
+        }
         return {
             "sentence": self.sentence(unit),
             "unit": unit,
             "estimate": number(self.nats),
             "standard_error": number(self.standard_error),
             "lower": number(self.lower),
-            "p_value": None if math.isnan(self.p_value) else self.p_value,
+            "p_value": json_value(self.p_value),
             "permutations": self.permutations,
             "ceiling": number(self.ceiling),
             "saturated": self.saturated,
             "method": self.method,
             "readout": self.readout,
-            "flags": [{"name": flag.name, "message": flag.message} for flag in self.flags],
-            "readouts": {
-                name: {
-                    "value": number(readout.nats),
-                    "standard_error": number(readout.standard_error),
-                    "is_bound": readout.is_bound,
-                    "note": readout.note,
-                }
-                for name, readout in self.readouts.items()
-            },
+            "flags": [asdict(flag) for flag in self.flags],
+            "readouts": readouts,
             "baselines": {name: number(value) for name, value in self.baselines.items()},
-            "cleaning": {
-                "rows_given": self.cleaning.rows_given,
-                "rows_used": self.cleaning.rows_used,
-                "columns_dropped_x": list(self.cleaning.columns_dropped_x),
-                "columns_dropped_y": list(self.cleaning.columns_dropped_y),
-                "notes": list(self.cleaning.notes),
-            },
+            "cleaning": json_value(asdict(self.cleaning)),
             "split": dict(self.split),
             # In nats, as it was trained.
-            "history": [{k: _plain(v) for k, v in record.items()} for record in self.history],
-            "settings": {name: _plain(value) for name, value in self.settings.items()},
+            "history": [json_value(record) for record in self.history],
+            "settings": json_value(self.settings),
             "seconds": self.seconds,
         }
 
 
+def estimate_of(
+    evaluation: Evaluation,
+    flags: tuple[Flag, ...],
+    *,
+    method: str,
+    cleaning: Cleaning,
+    split: Mapping[str, int],
+    settings: Mapping[str, Any],
+    seconds: float,
+    baselines: Mapping[str, float | None] | None = None,
+    history: tuple[Mapping[str, float | int], ...] = (),
+) -> Estimate:
+    """Make the result of an evaluation; InfoNCE is the number that is reported."""
+    primary = evaluation.readouts["infonce"]
+    return Estimate(
+        nats=primary.nats,
+        standard_error=primary.standard_error,
+        lower=evaluation.lower,
+        p_value=evaluation.p_value,
+        permutations=evaluation.permutations,
+        ceiling=evaluation.ceiling,
+        saturated=any(flag.name == "saturated" for flag in flags),
+        method=method,
+        readout=primary.name,
+        flags=flags,
+        readouts=evaluation.readouts,
+        baselines=baselines or {},
+        cleaning=cleaning,
+        split=split,
+        history=history,
+        settings=settings,
+        seconds=seconds,
+    )
+
+
 def unit_factor(unit: str) -> float:
-    """What a number in nats is multiplied by."""
+    """Return the factor from nats to a unit."""
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r} is unknown; choose nats or bits")
     return UNITS[unit]
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON knows: a number of numpy's as Python's, None for NaN and infinity."""
+def json_value(value: Any) -> Any:
+    """Convert to JSON types: numpy numbers to Python's, tuples to lists, NaN and inf to None."""
+    if isinstance(value, Mapping):
+        return {name: json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -194,21 +226,18 @@ def _number(value: float, decimals: int = 2) -> str:
 
 
 def _floor(value: float, decimals: int) -> str:
-    """A limit, never said larger than it is."""
+    """Round down, so that a limit is never shown larger than it is."""
     return _number(math.floor(value * 10**decimals + 1e-9) / 10**decimals, decimals)
 
 
-def _pair(value: float, error: float) -> tuple[str, int]:
-    """A number with its standard error, and their decimals: enough to show the error."""
+def _with_error(value: float, error: float) -> tuple[str, int]:
+    """Format a number with its standard error; also return the decimals that were needed."""
     decimals = 2 if error >= 0.0095 or not math.isfinite(error) else 3
     return f"{_number(value, decimals)} ± {_number(error, decimals)}", decimals
 
 
 def p_value_in_words(value: float) -> str:
-    """A p-value as one writes it.
-
-    Arguments:
-        value: From 0 to 1.
+    """Format a p-value.
 
     Examples:
         >>> p_value_in_words(0.0005), p_value_in_words(0.0312), p_value_in_words(0.4)
@@ -219,12 +248,12 @@ def p_value_in_words(value: float) -> str:
     return f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
 
 
-def _split(split: Mapping[str, int]) -> str:
+def _split_in_words(split: Mapping[str, int]) -> str:
     if split.get("folds", 1) > 1:
-        return f"cross-fitted in {split['folds']} folds, each row read once"
+        return f"cross-fitted in {split['folds']} folds, each row evaluated once"
     if "train" not in split:
         return "all of them used"
     return (
         f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it, "
-        f"{split['test']} were read"
+        f"{split['test']} were evaluated"
     )

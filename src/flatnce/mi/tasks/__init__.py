@@ -16,9 +16,9 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from flatnce.mi.tasks.bmi import bmi_tasks
-from flatnce.mi.tasks.consistency import Consistency, self_consistency
-from flatnce.mi.tasks.suites import (
+from flatnce.mi.tasks.catalogue import (
+    Task,
+    bmi_tasks,
     concentric,
     cross,
     extra_tasks,
@@ -29,7 +29,7 @@ from flatnce.mi.tasks.suites import (
     staircase,
     wave,
 )
-from flatnce.mi.tasks.task import Task
+from flatnce.mi.tasks.consistency import Consistency, self_consistency
 
 __all__ = [
     "TASKS",

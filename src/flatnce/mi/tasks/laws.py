@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
+__all__ = []
+
 Columns: TypeAlias = Float64[np.ndarray, "n d"]
 Left: TypeAlias = Float64[np.ndarray, "n dx"]
 Right: TypeAlias = Float64[np.ndarray, "n dy"]
@@ -227,3 +229,238 @@ class Additive:
         # A rounding error outside is not outside: y is a sum that was rounded.
         possible = (np.abs(noisy - own) <= self.noise * (1 + 1e-12)) & (left > 0)
         return np.where(possible, -np.log(np.where(possible, left, 1.0)), -np.inf)
+
+
+QUADRATURE = 1e-9
+REACH = 9.0  # standard deviations that a grid reaches beyond the last centre
+TINY = 1e-300  # under the logarithm of a density that underflowed: its term is zero
+
+
+def information_of_grid(
+    density: Float64[np.ndarray, "u v"], u_step: float, v_step: float
+) -> float:
+    """∬ p log(p / (p_u p_v)) of a joint density given on a regular grid, by the trapezoid rule."""
+    u_density = density.sum(axis=1, keepdims=True) * v_step
+    v_density = density.sum(axis=0, keepdims=True) * u_step
+    logs = [np.log(np.maximum(p, TINY)) for p in (density, u_density, v_density)]
+    return float((density * (logs[0] - logs[1] - logs[2])).sum() * u_step * v_step)
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Half the pairs are normal with correlation ρ, half with −ρ: an X-shaped cloud.
+
+    Both margins are standard normal and uncorrelated with each other, so correlation sees nothing.
+
+    Arguments:
+        correlation: ρ, between 0 and 1.
+        step: Of the grid, in standard deviations across an arm.
+    """
+
+    correlation: float
+    step: float = 0.2
+    accuracy: float = QUADRATURE
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Columns of X and of Y."""
+        return 1, 1
+
+    def information(self) -> float:
+        """I(X;Y) in nats."""
+        step = self.step * math.sqrt(1 - self.correlation)
+        grid = np.arange(-REACH, REACH + step, step)
+        squares, product = grid[:, None] ** 2 + grid**2, grid[:, None] * grid
+        density = np.zeros_like(squares)
+        for rho in (self.correlation, -self.correlation):
+            left = 1 - rho**2
+            exponent = (squares - 2 * rho * product) / (2 * left)
+            density += np.exp(-exponent) / (4 * math.pi * math.sqrt(left))
+        return information_of_grid(density, step, step)
+
+    def draw(self, generator: np.random.Generator, n: int) -> Sample:
+        """A correlated pair, and a coin for the sign of its Y."""
+        x, y = PairedNormal((self.correlation,)).draw(generator, n)
+        return x, y * generator.choice((-1.0, 1.0), (n, 1))
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """The log of the mean of both arms' density ratios: they have the same margins."""
+        arms = [
+            PairedNormal((rho,)).pointwise(x, y) for rho in (self.correlation, -self.correlation)
+        ]
+        return np.logaddexp(*arms) - math.log(2)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """One of several clusters by lot; within it X and Y are independent normal columns.
+
+    I(X;Y) is at most the logarithm of the number of clusters.
+
+    Arguments:
+        centres: (x, y) of each cluster, all equally likely.
+        x_spread: Standard deviation of X within a cluster.
+        y_spread: That of Y.
+        idle: Further standard normal columns of X, independent of everything.
+        step: Of the grid, in standard deviations within a cluster.
+    """
+
+    centres: tuple[tuple[float, float], ...]
+    x_spread: float
+    y_spread: float
+    idle: int = 0
+    step: float = 0.2
+    accuracy: float = QUADRATURE
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Columns of X and of Y."""
+        return 1 + self.idle, 1
+
+    def information(self) -> float:
+        """I(X;Y) in nats: that of X's first column and Y."""
+        x_centres, y_centres = np.array(self.centres).T
+        x_density = _normals(x_centres, self.x_spread, self.step)
+        y_density = _normals(y_centres, self.y_spread, self.step)
+        density = x_density.T @ y_density / len(self.centres)
+        return information_of_grid(density, self.step * self.x_spread, self.step * self.y_spread)
+
+    def draw(self, generator: np.random.Generator, n: int) -> Sample:
+        """A cluster a row, then its X and its Y."""
+        places = np.array(self.centres)[generator.integers(len(self.centres), size=n)]
+        x = places[:, :1] + self.x_spread * generator.standard_normal((n, 1))
+        y = places[:, 1:] + self.y_spread * generator.standard_normal((n, 1))
+        return np.hstack((x, generator.standard_normal((n, self.idle)))), y
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """From the clusters' densities; the idle columns say nothing."""
+        x_centres, y_centres = np.array(self.centres).T
+        x_logs = -(((x[:, :1] - x_centres) / self.x_spread) ** 2) / 2
+        return _of_products(x_logs, -(((y - y_centres) / self.y_spread) ** 2) / 2)
+
+
+@dataclass(frozen=True)
+class Concentric:
+    """Shells around the origin: with k by lot from 1 to K, X ~ N(0, k²I) and Y ~ N(k, τ²).
+
+    Only the length of X speaks about Y, so the integral is over log‖X‖ and Y.
+
+    Arguments:
+        size: Columns of X.
+        shells: K.
+        spread: τ.
+        step: Of the grid: for Y in units of τ, for log‖X‖ in half standard deviations.
+    """
+
+    size: int
+    shells: int
+    spread: float = 0.1
+    step: float = 0.2
+    accuracy: float = QUADRATURE
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Columns of X and of Y."""
+        return self.size, 1
+
+    def information(self) -> float:
+        """I(X;Y) in nats."""
+        d, scales = self.size, np.arange(1, self.shells + 1)
+        t_step = self.step / math.sqrt(2 * d) / 2  # one deviation is about 1/√(2d)
+        # log‖X‖ falls like exp(dt) to the left and faster than any exponential to the right.
+        t = np.arange(-40 / d, math.log(self.shells * (math.sqrt(d) + REACH)), t_step)
+        shifted = t - np.log(scales)[:, None]
+        constant = (d / 2 - 1) * math.log(2) + math.lgamma(d / 2)
+        radial = np.exp(d * shifted - np.exp(2 * shifted) / 2 - constant)
+        y_density = _normals(scales.astype(np.float64), self.spread, self.step)
+        density = radial.T @ y_density / self.shells
+        return information_of_grid(density, t_step, self.step * self.spread)
+
+    def draw(self, generator: np.random.Generator, n: int) -> Sample:
+        """A shell a row, then its X and its Y."""
+        shell = generator.integers(1, self.shells + 1, (n, 1)).astype(np.float64)
+        x = shell * generator.standard_normal((n, self.size))
+        return x, shell + self.spread * generator.standard_normal((n, 1))
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """From the shells' densities."""
+        scales = np.arange(1.0, self.shells + 1)
+        squares = np.square(x).sum(axis=1, keepdims=True)
+        x_logs = -squares / (2 * scales**2) - self.size * np.log(scales)
+        return _of_products(x_logs, -(((y - scales) / self.spread) ** 2) / 2)
+
+
+@dataclass(frozen=True)
+class Inliers:
+    """Two correlated pairs of columns, but for a share α of the rows, whose Y is drawn afresh.
+
+    The margins stay standard normal and the density ratio is r = α + (1 − α)e^q, where q is that
+    of the two pairs alone. Without inliers q = I₀ + ρL with L of the standard Laplace law (half
+    the difference of two χ² of two degrees each), so I = E[(1 − α + αe^{−q}) log r] is one
+    integral.
+
+    Arguments:
+        size: Columns of X, and of Y; at least two.
+        share: α, between 0 and 1.
+        correlation: ρ of either pair.
+        pieces: Of the unit length, in the integral over |L|.
+    """
+
+    size: int
+    share: float
+    correlation: float = 0.8
+    pieces: int = 1
+    accuracy: float = QUADRATURE
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Columns of X and of Y."""
+        return self.size, self.size
+
+    def information(self) -> float:
+        """I(X;Y) in nats; it does not depend on ``size``."""
+        nodes, weights = np.polynomial.legendre.leggauss(24)
+        # The integrand falls like exp(−(1 − ρ)|L|) on its slower side.
+        starts = np.arange(0, 45 / (1 - self.correlation), 1 / self.pieces)
+        lengths = starts[:, None] + (nodes + 1) / (2 * self.pieces)
+        mass = np.exp(-lengths) / 2 * weights / (2 * self.pieces)
+        alone = self._pairs().information()
+        total = 0.0
+        for sign in (1, -1):
+            q = alone + sign * self.correlation * lengths
+            ratio = np.logaddexp(math.log(self.share), math.log1p(-self.share) + q)
+            total += float((mass * (1 - self.share + self.share * np.exp(-q)) * ratio).sum())
+        return total
+
+    def draw(self, generator: np.random.Generator, n: int) -> Sample:
+        """The pairs, and fresh Y in the rows that the lot makes inliers."""
+        x, y = self._pairs().draw(generator, n)
+        fresh = generator.standard_normal((n, self.size))
+        return x, np.where(generator.uniform(size=(n, 1)) < self.share, fresh, y)
+
+    def pointwise(self, x: Left, y: Right) -> Ratios:
+        """Log of α + (1 − α)e^q."""
+        pairs = self._pairs().pointwise(x, y)
+        return np.logaddexp(math.log(self.share), math.log1p(-self.share) + pairs)
+
+    def _pairs(self) -> PairedNormal:
+        return PairedNormal((self.correlation,) * 2 + (0.0,) * (self.size - 2))
+
+
+def _of_products(x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]) -> Ratios:
+    """Of equally likely products of densities, whose logs may lack a constant that all share."""
+
+    def total(logs: Float64[np.ndarray, "n k"]) -> Ratios:
+        return np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
+
+    return total(x_logs + y_logs) - total(x_logs) - total(y_logs)
+
+
+def _normals(
+    centres: Float64[np.ndarray, " k"], spread: float, step: float
+) -> Float64[np.ndarray, "k v"]:
+    """The densities of normals with one spread, on a grid that holds them all."""
+    reach = REACH * spread
+    grid = np.arange(centres.min() - reach, centres.max() + reach, step * spread)
+    scaled = (grid - centres[:, None]) / spread
+    return np.exp(-(scaled**2) / 2) / (spread * math.sqrt(2 * math.pi))

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast
-from flatnce.mi.bounds import flo, infonce
-from flatnce.mi.bounds_losses import flatnce_loss, flo_alternating_losses
+from flatnce.mi.bounds import flatnce_loss, flo, flo_alternating_losses, infonce
 from flatnce.paper.reproduce.known_pairs import one_negative
 
 DUALS = {

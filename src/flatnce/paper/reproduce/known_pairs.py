@@ -15,9 +15,7 @@ from torch.nn.functional import normalize
 
 from flatnce.core.contrast import Contrast
 from flatnce.functional import contrast_from_logits
-from flatnce.mi.critics import SeparableCritic, perceptron
-from flatnce.mi.critics_base import Critic
-from flatnce.mi.critics_joint import critic_for
+from flatnce.mi.critics import Critic, SeparableCritic, critic_for, perceptron
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.paper.side_by_side import SideBySide
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from flatnce.mi.critics import SeparableCritic, perceptron
-from flatnce.mi.critics_scale import BoundedScale
+from flatnce.mi.critics import BoundedScale, SeparableCritic, perceptron
 from flatnce.paper.reproduce.attempts import Attempt
 from flatnce.pretrain.data import label_fraction, load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure

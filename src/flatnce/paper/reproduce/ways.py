@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from flatnce.mi.bounds_losses import mine_loss
-from flatnce.mi.bounds_registry import BOUNDS
+from flatnce.mi.bounds import mine_loss
+from flatnce.mi.registry import BOUNDS
 from flatnce.paper.reproduce.known_pairs import one_negative
 
 

@@ -1,13 +1,13 @@
-r"""A critic for tables that starts as the best Gaussian one and learns what that leaves out.
+r"""A critic for tables that starts as the best Gaussian critic and learns the remainder.
 
-Of jointly normal tables the log density ratio is known: with canonical directions
+The log density ratio of jointly normal tables is known. With canonical directions
 :math:`u_k, v_k` and correlations :math:`r_k` it is, up to a constant,
 
 .. math:: \sum_k \frac{r_k}{1 - r_k^2} u_k v_k - \frac{r_k^2}{2 (1 - r_k^2)} (u_k^2 + v_k^2)
 
-Perceptrons are added to it, starting at zero. So a Gaussian dependence, which perceptrons find
-slowly and blur by overfitting, is there at once, and everything else is learned. Whatever the
-start is, a number read on other rows is a bound.
+Perceptrons that start at zero are added to it. So a Gaussian dependence, which perceptrons learn
+slowly and overfit, is present from the start, and everything else is learned. Whatever the start,
+a number read on other rows is a bound.
 """
 
 from collections.abc import Sequence
@@ -20,40 +20,35 @@ from torch import Tensor, nn
 
 from flatnce.mi.critics import SeparableCritic, perceptron
 
-__all__ = ["GaussianTower", "Squares", "gaussian_critic"]
-
 LARGEST_CORRELATION = 0.99999
+
+Table = NDArray[np.float64]
 
 
 class Squares(nn.Module):
-    """Columns, their squares, and the logarithm of the mean square: what scales with a row's size.
+    """Append to the columns their squares and the logarithm of the mean square.
 
-    A perceptron is slow to learn norms, which is where heavy tails, shells and spirals keep
-    their information.
+    A perceptron is slow to learn norms, on which heavy tails, shells and spirals depend.
     """
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        """Rows with twice their columns and one more.
-
-        Arguments:
-            values: Rows of columns that are about standard normal.
-        """
+        """Map d columns that are about standard normal to 2d + 1 columns."""
         squares = values.square()
         size = (squares.mean(dim=1, keepdim=True) + 1e-3).log()
         return torch.cat((values, (squares - 1) / 2**0.5, size), dim=1)
 
 
 class GaussianTower(nn.Module):
-    """One side's features: a perceptron's, a linear map's, and a quadratic form beside a 1.
+    """One side's features: those of a perceptron, a linear map, and a quadratic form beside a 1.
 
     Arguments:
         linear: Columns by directions, for the product of both sides.
-        quadratic: Columns by directions, for minus half the square of them.
+        quadratic: Columns by directions, for minus half of their square.
         hidden: Widths of the perceptron.
         features: Width of its features.
-        leads: Whether the quadratic form comes before the 1; so for one of the two towers.
-        centre: What is taken off each column first.
-        size: What it is then divided by.
+        leads: Whether the quadratic form comes before the 1; true for one of the two towers.
+        centre: Subtracted from each column first.
+        size: Divides each column then.
     """
 
     centre: Tensor
@@ -70,7 +65,6 @@ class GaussianTower(nn.Module):
         centre: Float[Tensor, " d"] | None = None,
         size: Float[Tensor, " d"] | None = None,
     ) -> None:
-        """The right tower's perceptron starts at zero, so that the product does."""
         super().__init__()
         columns = linear.new_ones(len(linear))
         self.register_buffer("centre", 0 * columns if centre is None else centre)
@@ -84,15 +78,11 @@ class GaussianTower(nn.Module):
         with torch.no_grad():
             last.bias.zero_()
             last.weight[-1:].zero_()
-            if not leads:
+            if not leads:  # one tower starts at zero, so that the product does
                 last.weight.zero_()
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        """Features whose product with the other tower's is the score.
-
-        Arguments:
-            values: Rows of columns.
-        """
+        """Compute the features whose product with the other tower's is the score."""
         values = (values - self.centre) / self.size
         learned = self.perceptron(self.squares(values))
         alone = learned[:, -1:] - (values @ self.quadratic).square().sum(1, keepdim=True) / 2
@@ -108,32 +98,26 @@ def gaussian_critic(
     hidden: Sequence[int] = (256, 256),
     features: int = 32,
 ) -> SeparableCritic:
-    """A critic that starts from canonical directions.
+    """Build a critic that starts from canonical directions.
 
-    The directions come from some rows, their variances and correlations from others: those of a
-    sample's best directions overstate what the directions are worth.
+    The directions come from the first rows, their variances and correlations from the others:
+    a sample overstates the correlations of its own best directions.
 
     Arguments:
         train: Rows of x and of y.
-        validation: Other rows of x and of y; neither may be what stops or reads the critic.
+        validation: Other rows of x and of y, which must neither stop nor evaluate the critic.
         hidden: Widths of the perceptrons.
         features: Width of their features.
     """
-    maps = [_standard(table.astype(np.float64)) for table in train]
-    whole = [
+    maps = [_standardisation(table.astype(np.float64)) for table in train]
+    standard_train, standard_validation = (
         [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
         for tables in (train, validation)
-    ]
-    left, right = _directions(*whole[0])
-    projected = [table @ side for table, side in zip(whole[1], (left, right), strict=True)]
-    u, v = (side - side.mean(axis=0) for side in projected)
-    spread_u, spread_v = (np.maximum(side.std(axis=0), 1e-12) for side in (u, v))
-    left, right = left / spread_u, right / spread_v
-    found = (u * v).mean(axis=0) / (spread_u * spread_v)
-    # What chance gives the best of so many directions only adds noise.
-    chance = max(2.0, (2 * np.log(len(found))) ** 0.5) / len(u) ** 0.5
-    kept = np.where(found > chance, np.minimum(found, LARGEST_CORRELATION), 0.0)
-    product, square = np.sqrt(kept / (1 - kept**2)), np.sqrt(kept**2 / (1 - kept**2))
+    )
+    directions = _canonical_directions(*standard_train)
+    directions, correlations = _rescaled(directions, standard_validation)
+    product = np.sqrt(correlations / (1 - correlations**2))
+    square = np.sqrt(correlations**2 / (1 - correlations**2))
     towers = [
         GaussianTower(
             torch.from_numpy(side * product).float(),
@@ -144,31 +128,44 @@ def gaussian_critic(
             centre=torch.from_numpy(centre).float(),
             size=torch.from_numpy(size).float(),
         )
-        for side, leads, (centre, size) in zip((left, right), (True, False), maps, strict=True)
+        for side, leads, (centre, size) in zip(directions, (True, False), maps, strict=True)
     ]
     return SeparableCritic(*towers)
 
 
-def _standard(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Centre and size of the columns; normal scores and the like are left as they are."""
+def _rescaled(
+    directions: tuple[Table, Table], tables: Sequence[Table]
+) -> tuple[tuple[Table, Table], Table]:
+    """Scale directions to unit variance on these rows; return them and their correlations."""
+    left, right = directions
+    projected = [table @ side for table, side in zip(tables, directions, strict=True)]
+    u, v = (side - side.mean(axis=0) for side in projected)
+    spread_u, spread_v = (np.maximum(side.std(axis=0), 1e-12) for side in (u, v))
+    correlations = (u * v).mean(axis=0) / (spread_u * spread_v)
+    # Correlations that chance gives the best of so many directions would only add noise.
+    chance = max(2.0, (2 * np.log(len(correlations))) ** 0.5) / len(u) ** 0.5
+    kept = np.where(correlations > chance, np.minimum(correlations, LARGEST_CORRELATION), 0.0)
+    return (left / spread_u, right / spread_v), kept
+
+
+def _standardisation(table: Table) -> tuple[Table, Table]:
+    """Centre and size of the columns; columns that are about standard are left unchanged."""
     centre, size = table.mean(axis=0), table.std(axis=0)
     if (np.abs(centre) < 0.2).all() and (size < 2).all():
         return np.zeros_like(centre), np.ones_like(size)
     return centre, np.where(size > 0, size, 1.0)
 
 
-def _directions(
-    x: NDArray[np.float64], y: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Canonical directions, columns by directions."""
+def _canonical_directions(x: Table, y: Table) -> tuple[Table, Table]:
+    """Canonical directions of both tables, columns by directions."""
     whitened = [_whitening(table) for table in (x, y)]
     cross = (x @ whitened[0]).T @ (y @ whitened[1]) / len(x)
     left, _, right = np.linalg.svd(cross, full_matrices=False)
     return whitened[0] @ left, whitened[1] @ right.T
 
 
-def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _whitening(table: Table) -> Table:
     values, vectors = np.linalg.eigh(table.T @ table / len(table))
-    # With few rows for the columns the small variances are noise, and so is what divides by them.
+    # With few rows per column, small variances are noise, and dividing by them amplifies it.
     ridge = (table.shape[1] / len(table)) ** 2 * values.mean()
     return vectors / np.sqrt(np.maximum(values, 1e-6 * values.max()) + ridge + 1e-12)

@@ -1,0 +1,624 @@
+"""Studies made of many estimates: methods, pairs of columns, sample sizes, tasks."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flatnce.mi.estimator import Estimate, MutualInformation, estimate_each
+from flatnce.mi.estimator.cleaning import FEWEST_ROWS, columns_of, numbers_of
+from flatnce.mi.estimator.result import json_value, p_value_in_words, unit_factor
+from flatnce.mi.registry import method_named, refuse_classical
+from flatnce.mi.tasks import SUITES, Task, find, suite
+
+COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
+"""Methods that :func:`compare` uses by default."""
+
+PAIRS_AT_ONCE = 16
+"""Pairs of columns whose critics are trained together."""
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
+    """Format a text table; the first ``names`` columns are left-aligned, the others right-aligned.
+
+    Examples:
+        >>> print(aligned(["a", "n"], [["x", "1"], ["long", "22"]]))
+        a      n
+        x      1
+        long  22
+    """
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number < names else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _decimals(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def _p_cell(value: float) -> str:
+    return "–" if math.isnan(value) else p_value_in_words(value)[2:].removeprefix("= ")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Estimates of the same data by several methods.
+
+    Arguments:
+        estimates: The estimate of each method.
+    """
+
+    estimates: Mapping[str, Estimate]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One record per method, in nats."""
+        return [
+            {
+                "method": name,
+                "estimate": estimate.nats,
+                "standard_error": estimate.standard_error,
+                "lower": estimate.lower,
+                "ceiling": estimate.ceiling,
+                "p_value": estimate.p_value,
+                "is_bound": bool(estimate.readouts),
+                "flags": [flag.name for flag in estimate.flags],
+                "seconds": estimate.seconds,
+            }
+            for name, estimate in self.estimates.items()
+        ]
+
+    def table(self, unit: str = "nats") -> str:
+        """Return a text table, with a dash for what a method does not give.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+        """
+        factor = unit_factor(unit)
+        numbers = ("estimate", "standard_error", "lower", "ceiling")
+        lines = [
+            [
+                row["method"],
+                *(_decimals(row[name] * factor) for name in numbers),
+                _p_cell(row["p_value"]),
+                "lower bound" if row["is_bound"] else "no bound",
+                f"{row['seconds']:.1f}",
+                ", ".join(name for name in row["flags"] if name != "no_limit"),
+            ]
+            for row in self.rows
+        ]
+        header = ["method", unit, "± se", "95 % ≥", "ceiling", "p", "kind", "seconds", "flags"]
+        return aligned(header, lines)
+
+    def plain(self, unit: str = "nats") -> dict[str, Any]:
+        """Return everything as plain data for JSON.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+        """
+        return {name: estimate.plain(unit) for name, estimate in self.estimates.items()}
+
+
+def compare(
+    x: Any,
+    y: Any,
+    methods: Sequence[str] = COMPARED,
+    *,
+    groups: Any = None,
+    progress: Any = None,
+    **choices: Any,
+) -> Comparison:
+    """Estimate by several methods on the same split.
+
+    Do not simply report the largest valid bound: choosing it afterwards means choosing on the
+    test rows. Decide on a method first; this table shows how much the choice matters.
+
+    Arguments:
+        x: The first table.
+        y: The partners, row by row.
+        methods: Names of :data:`flatnce.mi.METHODS`.
+        groups: One label per row; rows of a group are kept together.
+        progress: Called during training.
+        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
+    """
+    if isinstance(methods, str) or not methods:
+        raise ValueError(f"methods={methods!r}: give a list of names, for example ['auto', 'ksg']")
+    for name in methods:
+        method_named(name)
+    choices.setdefault("baselines", False)
+    return Comparison(
+        {
+            name: MutualInformation(name, **choices).fit(x, y, groups, progress).estimate_
+            for name in dict.fromkeys(methods)
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Mutual information of every two columns of a table.
+
+    Arguments:
+        columns: Their names.
+        estimates: By pair of column numbers, the smaller first.
+    """
+
+    columns: tuple[str, ...]
+    estimates: dict[tuple[int, int], Estimate]
+
+    @property
+    def matrix(self) -> NDArray[np.float64]:
+        """Estimates in nats, symmetric; NaN on the diagonal."""
+        return self._matrix("nats")
+
+    @property
+    def lower(self) -> NDArray[np.float64]:
+        """One-sided 95 % limits, each for its own pair, symmetric; NaN on the diagonal."""
+        return self._matrix("lower")
+
+    def _matrix(self, name: str) -> NDArray[np.float64]:
+        matrix = np.full((len(self.columns),) * 2, np.nan)
+        for (i, j), estimate in self.estimates.items():
+            matrix[i, j] = matrix[j, i] = getattr(estimate, name)
+        return matrix
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One record per pair, the largest estimate first, with Holm's corrected p-values."""
+        holm = self._holm_p_values()
+        ranked = sorted(self.estimates.items(), key=lambda item: -item[1].nats)
+        return [
+            {
+                "first": self.columns[pair[0]],
+                "second": self.columns[pair[1]],
+                "estimate": estimate.nats,
+                "standard_error": estimate.standard_error,
+                "lower": estimate.lower,
+                "p_value": estimate.p_value,
+                "p_value_holm": holm[pair],
+                "permutations": estimate.permutations,
+                "flags": [flag.name for flag in estimate.flags],
+            }
+            for pair, estimate in ranked
+        ]
+
+    def _holm_p_values(self) -> dict[tuple[int, int], float]:
+        order = sorted(self.estimates, key=lambda pair: self.estimates[pair].p_value)
+        adjusted, largest = {}, 0.0
+        for rank, pair in enumerate(order):
+            p_value = min((len(order) - rank) * self.estimates[pair].p_value, 1.0)
+            adjusted[pair] = largest = max(largest, p_value)
+        return adjusted
+
+    def table(self, unit: str = "nats", most: int | None = None) -> str:
+        """Return a text table, the largest estimate first.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+            most: Number of pairs to show.
+        """
+        factor = unit_factor(unit)
+        numbers = ("estimate", "standard_error", "lower")
+        lines = [
+            [
+                row["first"],
+                row["second"],
+                *(f"{row[name] * factor:.3f}" for name in numbers),
+                _holm_cell(row),
+                ", ".join(row["flags"]),
+            ]
+            for row in self.rows[:most]
+        ]
+        header = ["first", "second", unit, "± se", "95 % ≥", "p (Holm)", "flags"]
+        return aligned(header, lines, names=2)
+
+    def plain(self, unit: str = "nats") -> dict[str, Any]:
+        """Return everything as plain data for JSON.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+        """
+        factor = unit_factor(unit)
+        scaled = ("estimate", "standard_error", "lower")
+        return {
+            "unit": unit,
+            "columns": list(self.columns),
+            "pairs": [
+                {name: value * factor if name in scaled else value for name, value in row.items()}
+                for row in self.rows
+            ],
+        }
+
+
+def _holm_cell(row: dict[str, Any]) -> str:
+    """The corrected p-value; "≤" if it is the smallest that so many permutations can give."""
+    cell = _p_cell(row["p_value_holm"])
+    smallest = row["p_value"] * (row["permutations"] + 1) < 1.5
+    return f"≤ {cell}" if smallest and not cell.startswith("<") else cell
+
+
+def pairwise(
+    table: Any,
+    columns: Sequence[str] | None = None,
+    *,
+    groups: ArrayLike | None = None,
+    progress: Any = None,
+    **choices: Any,
+) -> Pairwise:
+    """Estimate the mutual information of every two columns of a table.
+
+    Rows with missing values are left out pair by pair. The critics of several pairs are trained
+    together, which is several times faster than one after another.
+
+    Arguments:
+        table: Rows by columns, at least two.
+        columns: Their names; by default those of the table.
+        groups: One label per row; rows of a group are kept together.
+        progress: Called during training.
+        choices: Arguments of :class:`flatnce.mi.MutualInformation`; any neural method.
+    """
+    values = numbers_of(table, "table")
+    if values.ndim != 2 or values.shape[1] < 2:
+        raise ValueError(f"table has shape {values.shape}; pass rows by at least two columns")
+    width = values.shape[1]
+    if columns is not None and len(columns) != width:
+        raise ValueError(f"columns names {len(columns)} of {width} columns; name each")
+    names = tuple(columns or columns_of(table, "table", width))
+    refuse_classical(str(choices.get("method", "auto")), "pairwise")
+    _refuse_unusable_columns(values, names)
+    choices.setdefault("baselines", False)
+    seed = choices.pop("seed", 0)
+    pairs = list(combinations(range(width), 2))
+    estimates: dict[tuple[int, int], Estimate] = {}
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        batch = pairs[start : start + PAIRS_AT_ONCE]
+        tables = [(values[:, i], values[:, j]) for i, j in batch]
+        labels = None if groups is None else [groups] * len(batch)
+        each = estimate_each(
+            tables, groups=labels, progress=progress, seed=seed + start, **choices
+        )
+        estimates |= dict(zip(batch, each, strict=True))
+    return Pairwise(names, estimates)
+
+
+def _refuse_unusable_columns(values: NDArray[np.floating[Any]], names: Sequence[str]) -> None:
+    """Raise an error that names a column which no pair can use, before training."""
+    for name, column in zip(names, values.T, strict=True):
+        known = column[~np.isnan(column)]
+        if np.isinf(known).any():
+            raise ValueError(f"table holds infinite values in {name}; drop or replace those rows")
+        if len(known) < FEWEST_ROWS:
+            raise ValueError(
+                f"table has {len(known)} values in {name}; at least {FEWEST_ROWS} are needed: "
+                "leave the column out"
+            )
+        if (known == known[0]).all():
+            raise ValueError(f"table has one value only in {name}; leave the column out")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Estimates on subsamples, and the straight line through them in 1/N.
+
+    Arguments:
+        points: Rows, mean estimate, its standard error and the number of subsamples, smallest
+            first.
+        intercept: Where the line meets 1/N = 0. An extrapolation, not a bound.
+        intercept_error: Its standard error, assuming that the line is true.
+        slope: Slope of the line, in nats times rows; negative if more rows would give more.
+        whole: The estimate on all rows.
+    """
+
+    points: tuple[tuple[int, float, float, int], ...]
+    intercept: float
+    intercept_error: float
+    slope: float
+    whole: Estimate
+
+    def table(self, unit: str = "nats") -> str:
+        """Return a text table and the extrapolation.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+        """
+        factor = unit_factor(unit)
+        lines = [
+            [str(rows), f"{value * factor:.3f}", f"{error * factor:.3f}", str(count)]
+            for rows, value, error, count in self.points
+        ]
+        text = aligned(["rows", unit, "± se", "subsamples"], lines)
+        warnings = "".join(f"\n! {flag.name}: {flag.message}" for flag in self.whole.flags)
+        return (
+            f"{text}\nStraight line in 1/N: {self.intercept * factor:.3f} ± "
+            f"{self.intercept_error * factor:.3f} {unit} at infinitely many rows. An "
+            f"extrapolation, not a bound: quote the lower limit.{warnings}"
+        )
+
+    def plain(self, unit: str = "nats") -> dict[str, Any]:
+        """Return everything as plain data for JSON.
+
+        Arguments:
+            unit: ``nats`` or ``bits``.
+        """
+        factor = unit_factor(unit)
+        names = ("rows", "estimate", "standard_error", "subsamples")
+        return {
+            "unit": unit,
+            "points": [
+                dict(zip(names, (rows, value * factor, error * factor, count), strict=True))
+                for rows, value, error, count in self.points
+            ],
+            "extrapolation": {
+                "value": self.intercept * factor,
+                "standard_error": self.intercept_error * factor,
+                "slope": self.slope * factor,
+                "is_bound": False,
+            },
+            "all_rows": self.whole.plain(unit),
+        }
+
+
+def subsampling_curve(
+    x: Any,
+    y: Any,
+    parts: Sequence[int] = (1, 2, 4, 8),
+    *,
+    groups: ArrayLike | None = None,
+    progress: Any = None,
+    **choices: Any,
+) -> Curve:
+    """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
+
+    Parts of one size are disjoint, and their critics are trained together. They are drawn at
+    random; with ``blocks`` they are runs of consecutive rows, with ``groups`` whole groups.
+
+    References:
+        Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.
+
+    Arguments:
+        x: The first table.
+        y: The partners, row by row.
+        parts: Numbers of parts, at least 3 different ones with 1; parts of at least 50 rows.
+        groups: One label per row; rows of a group are kept together.
+        progress: Called during training.
+        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
+    """
+    left, right = numbers_of(x, "x"), numbers_of(y, "y")
+    rows, counts = len(left), sorted(set(parts))
+    if rows != len(right):
+        raise ValueError(f"x has {rows} rows and y {len(right)}; partners come row by row")
+    if len(counts) < 3 or counts[0] != 1:
+        raise ValueError(f"parts={tuple(parts)!r}: give 1 and at least two more numbers of parts")
+    if rows // counts[-1] < FEWEST_ROWS:
+        raise ValueError(
+            f"parts={tuple(parts)!r} of {rows} rows leave {rows // counts[-1]} rows per part; at "
+            f"least {FEWEST_ROWS} are needed"
+        )
+    labels = np.arange(rows) if groups is None else np.asarray(groups)
+    if labels.shape != (rows,):
+        raise ValueError(f"groups has shape {labels.shape}; pass one label for each row")
+    refuse_classical(str(choices.get("method", "auto")), "subsampling_curve")
+    choices.setdefault("baselines", False)
+    order, units = _order_of_rows(labels, choices.get("seed", 0), choices.get("blocks"))
+    points, whole = [], None
+    for count in reversed(counts):
+        pieces = _cut(order, units[order], count)
+        estimates = estimate_each(
+            [(left[piece], right[piece]) for piece in pieces],
+            groups=None if groups is None else [labels[piece] for piece in pieces],
+            progress=progress,
+            **choices,
+        )
+        points.append((rows // count, *_mean_and_error(estimates), count))
+        whole = estimates[0]
+    assert whole is not None
+    return Curve(tuple(points), *_line(points), whole)
+
+
+def _order_of_rows(
+    labels: NDArray[Any], seed: int, blocks: int | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the order in which rows are cut into parts, and the unit of each row."""
+    units = np.unique(labels, return_inverse=True)[1]
+    random = np.random.default_rng([seed, 0xC0DE])
+    order = np.argsort(random.permutation(int(units.max()) + 1)[units], kind="stable")
+    if blocks is not None:
+        order.sort()  # blocks are of consecutive rows, so parts are, too
+    return order, units
+
+
+def _cut(order: NDArray[Any], units: NDArray[Any], count: int) -> list[NDArray[Any]]:
+    """Cut into parts of about one size, at the ends of units."""
+    ends = np.flatnonzero(np.append(units[1:] != units[:-1], True)) + 1
+    wanted = len(order) * np.arange(1, count) / count
+    cuts = [int(ends[np.abs(ends - place).argmin()]) for place in wanted]
+    return np.split(order, cuts)
+
+
+def _mean_and_error(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    values = np.array([estimate.nats for estimate in estimates])
+    count = len(values)
+    if count > 2:
+        return float(values.mean()), float(values.std(ddof=1) / count**0.5)
+    errors = np.array([estimate.standard_error for estimate in estimates])
+    return float(values.mean()), float(np.sqrt((errors**2).sum())) / count
+
+
+def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float, float]:
+    """Intercept, its standard error and slope of the weighted line in 1/N."""
+    rows, values, errors, _ = (
+        np.array(column, dtype=float) for column in zip(*points, strict=True)
+    )
+    weights = 1 / np.maximum(errors, 1e-6) ** 2
+    design = np.stack([np.ones_like(rows), 1 / rows], axis=1)
+    inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
+    intercept, slope = inverse @ design.T @ (weights * values)
+    return float(intercept), float(inverse[0, 0] ** 0.5), float(slope)
+
+
+@dataclass(frozen=True)
+class BenchmarkRow:
+    """One method on one task.
+
+    Arguments:
+        task: Id of the task.
+        method: Name of the method.
+        true: The true information.
+        rows: Number of pairs drawn.
+        seeds: Seeds of data and critics.
+        estimates: One estimate per seed.
+        lower: Lower limits (NaN for a classical method).
+        standard_errors: As reported with each estimate.
+        p_values: As reported with each estimate.
+        flags: How often each warning was raised.
+        seconds: For all seeds together.
+    """
+
+    task: str
+    method: str
+    true: float
+    rows: int
+    seeds: tuple[int, ...]
+    estimates: tuple[float, ...]
+    lower: tuple[float, ...]
+    standard_errors: tuple[float, ...]
+    p_values: tuple[float, ...]
+    flags: dict[str, int]
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """Mean estimate."""
+        return float(np.mean(self.estimates))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds; NaN for one seed."""
+        return float(np.std(self.estimates, ddof=1)) if len(self.estimates) > 1 else math.nan
+
+    @property
+    def covered(self) -> float:
+        """Share of lower limits below the truth; NaN if there are none."""
+        limits = np.array(self.lower)
+        return float((limits <= self.true).mean()) if np.isfinite(limits).all() else math.nan
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """All rows of a benchmark."""
+
+    rows: tuple[BenchmarkRow, ...]
+
+    def table(self) -> str:
+        """Return a text table, in nats."""
+        lines = [
+            [
+                row.task,
+                row.method,
+                f"{row.true:.3f}",
+                f"{row.mean:.3f}",
+                _decimals(row.spread),
+                f"{row.mean - row.true:+.3f}",
+                "–" if math.isnan(row.covered) else f"{row.covered:.0%}",
+                f"{row.seconds / len(row.seeds):.1f}",
+                ", ".join(f"{name} {count}" for name, count in sorted(row.flags.items())),
+            ]
+            for row in self.rows
+        ]
+        numbers = ["true", "mean", "sd", "error", "limit ≤ true", "s each"]
+        return aligned(["task", "method", *numbers, "flags"], lines, names=2)
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything as plain data for JSON, in nats; None for what a method lacks."""
+        derived = ("mean", "spread", "covered")
+        rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in self.rows]
+        return {"unit": "nats", "rows": json_value(rows)}
+
+
+def tasks_named(names: Sequence[str | Task]) -> Iterator[Task]:
+    """Yield tasks by id or by the name of a suite.
+
+    Examples:
+        >>> [task.id for task in tasks_named(["null", "staircase-2"])]
+        ['null-1v1', 'null-5v5', 'null-20v20', 'staircase-2']
+    """
+    for name in names:
+        if isinstance(name, Task):
+            yield name
+        elif name in SUITES:
+            yield from suite(name)
+        else:
+            yield find(name)
+
+
+def benchmark(
+    methods: Sequence[str] = ("auto",),
+    tasks: Sequence[str | Task] = ("bmi",),
+    n: int = 10_000,
+    seeds: Sequence[int] = (0, 1, 2),
+    *,
+    progress: Callable[[BenchmarkRow], None] | None = None,
+    **choices: Any,
+) -> BenchmarkResult:
+    """Run methods on tasks with known information; the seeds of a task are trained together.
+
+    Arguments:
+        methods: Names of :data:`flatnce.mi.METHODS`.
+        tasks: Ids, suites (:data:`flatnce.mi.tasks.SUITES`) or tasks.
+        n: Pairs drawn from each task.
+        seeds: Seeds of the data and, from the first on, of the critics.
+        progress: Called with each row when it is finished.
+        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
+    """
+    chosen = list(tasks_named([tasks] if isinstance(tasks, str | Task) else tasks))
+    names = [methods] if isinstance(methods, str) else list(methods)
+    for name in names:
+        method_named(name)
+    if not chosen or not names or not seeds:
+        raise ValueError("benchmark needs at least one method, one task and one seed")
+    choices.setdefault("baselines", False)
+    rows = []
+    for task in chosen:
+        pairs = [task.sample(n, seed) for seed in seeds]
+        for name in names:
+            began = time.perf_counter()
+            estimates = estimate_each(pairs, method=name, seed=seeds[0], **choices)
+            rows.append(_row(task, name, n, seeds, estimates, time.perf_counter() - began))
+            if progress is not None:
+                progress(rows[-1])
+    return BenchmarkResult(tuple(rows))
+
+
+def _row(
+    task: Task,
+    name: str,
+    n: int,
+    seeds: Sequence[int],
+    estimates: Sequence[Estimate],
+    seconds: float,
+) -> BenchmarkRow:
+    raised = [flag.name for each in estimates for flag in each.flags if flag.name != "no_limit"]
+    return BenchmarkRow(
+        task.id,
+        name,
+        task.mi,
+        n,
+        tuple(seeds),
+        tuple(each.nats for each in estimates),
+        tuple(each.lower for each in estimates),
+        tuple(each.standard_error for each in estimates),
+        tuple(each.p_value for each in estimates),
+        {flag: raised.count(flag) for flag in dict.fromkeys(raised)},
+        seconds,
+    )

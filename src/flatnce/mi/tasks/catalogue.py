@@ -1,0 +1,359 @@
+"""A task: a law with a name, its true information, and samples of it by seed."""
+
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import SupportsIndex
+
+import numpy as np
+
+from flatnce.mi.tasks.laws import (
+    Additive,
+    Clusters,
+    Concentric,
+    Cross,
+    Equicorrelated,
+    Inliers,
+    Law,
+    PairedNormal,
+    Ratios,
+    Sample,
+    Student,
+)
+from flatnce.mi.tasks.maps import (
+    Mapped,
+    asinh,
+    cube,
+    half_cube,
+    normal_cdf,
+    spiral,
+    swissroll,
+    to_bimodal,
+    wiggle_x,
+    wiggle_y,
+)
+
+__all__ = []
+
+
+@dataclass(frozen=True)
+class Task:
+    """Pairs to estimate the mutual information of, and the answer.
+
+    Arguments:
+        id: Its name in the registry.
+        law: What the pairs are drawn from.
+        description: One line in words.
+        suite: The group it belongs to, such as "bmi" or "staircase".
+
+    Examples:
+        >>> from flatnce.mi import tasks
+        >>> task = tasks.find("1v1-normal-0.75")
+        >>> round(task.mi, 6), task.dimensions
+        (0.413339, (1, 1))
+        >>> x, y = task.sample(n=500, seed=0)
+        >>> x.shape, y.shape
+        ((500, 1), (500, 1))
+    """
+
+    id: str
+    law: Law
+    description: str
+    suite: str
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Columns of X and of Y."""
+        return self.law.dimensions
+
+    @cached_property
+    def mi(self) -> float:
+        """The true I(X;Y) in nats, computed from the law when first asked for."""
+        return self.law.information()
+
+    @property
+    def accuracy(self) -> float:
+        """How far ``mi`` may be off, in nats: 1e-12 for a closed form, 1e-9 for an integral."""
+        return self.law.accuracy
+
+    def sample(self, n: SupportsIndex, seed: SupportsIndex) -> Sample:
+        """``n`` independent pairs: X of shape (n, dx) and Y of shape (n, dy), float64.
+
+        The same ``n`` and ``seed`` give the same pairs. Tasks that differ by maps of X and Y only
+        share the pairs underneath, so that one seed compares like with like.
+
+        Arguments:
+            n: Pairs; at least one.
+            seed: A whole number from zero.
+        """
+        rows, start = _whole("n", n, least=1), _whole("seed", seed, least=0)
+        return self.law.draw(np.random.default_rng(start), rows)
+
+    def pointwise(self, x: np.ndarray, y: np.ndarray) -> Ratios:
+        """The true log p(y|x)/p(y) of each pair, in nats: what an optimal critic says.
+
+        Its mean over many pairs of ``sample`` is ``mi``. It holds for any x and y, partners or
+        not; −∞ where the law never makes such a pair.
+
+        Arguments:
+            x: Rows of X, (n, dx).
+            y: As many rows of Y, (n, dy).
+
+        Examples:
+            >>> from flatnce.mi import tasks
+            >>> task = tasks.find("1v1-normal-0.75")
+            >>> ratios = task.pointwise(*task.sample(100_000, seed=0))
+            >>> bool(abs(ratios.mean() - task.mi) < 0.01)
+            True
+        """
+        for name, rows, size in zip(("x", "y"), (x, y), self.dimensions, strict=True):
+            if rows.ndim != 2 or rows.shape[1] != size or len(rows) != len(x):
+                raise ValueError(
+                    f"{name} has shape {rows.shape}; {self.id} has {size} columns of it, and x "
+                    "and y as many rows"
+                )
+        return self.law.pointwise(x.astype(np.float64), y.astype(np.float64))
+
+
+def _whole(name: str, value: SupportsIndex, least: int) -> int:
+    """The value as an int; a ValueError if it is not a whole number or is too small."""
+    wrong = f"{name}={value!r}: give a whole number, at least {least}"
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(wrong)
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise ValueError(wrong) from None
+    if whole < least:
+        raise ValueError(wrong)
+    return whole
+
+
+STRENGTH = 2.0  # λ of the sparse laws: each pair has correlation λ²/(1 + λ²)
+STUDENTS = (  # columns of either side, degrees of freedom
+    (1, 1),
+    (2, 1),
+    (2, 2),
+    (3, 2),
+    (3, 3),
+    (5, 2),
+    (5, 3),
+)
+TAMED_STUDENTS = ((1, 1), (2, 1), (3, 2), (5, 2))
+
+
+def bmi_tasks() -> Iterator[Task]:
+    """All 40, in the order of their base laws."""
+    for identifier, law, description in (*_one_by_one(), *_dense(), *_sparse(), *_students()):
+        yield Task(identifier, law, description, suite="bmi")
+
+
+Row = tuple[str, Law, str]
+
+
+def _one_by_one() -> Iterator[Row]:
+    normal, name = PairedNormal((0.75,)), "1v1-normal-0.75"
+    about = "two standard normals with correlation 0.75"
+    yield name, normal, about
+    yield f"normal_cdf-{name}", Mapped(normal, normal_cdf, normal_cdf), f"{about}, made uniform"
+    yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
+    yield f"wiggly-{name}", Mapped(normal, wiggle_x, wiggle_y), f"{about}, with sines added"
+    rolled = Mapped(normal, normal_cdf.then(swissroll), normal_cdf, x_extra=1)
+    roll = f"{about}, made uniform, X rolled up in the plane"
+    yield f"swissroll_x-normal_cdf-{name}", rolled, roll
+    x_modes, y_modes = to_bimodal((0.3, 0.7), (0.0, 5.0)), to_bimodal((0.5, 0.5), (-1.0, 3.0))
+    bimodal = Mapped(normal, x_modes, y_modes)
+    yield "1v1-bimodal-0.75", bimodal, f"{about}, each made a mixture of two normals"
+    for noise in (0.1, 0.75):
+        added = f"X uniform on (0, 1), Y = X + noise uniform on (−{noise}, {noise})"
+        yield f"1v1-additive-{noise}", Additive(noise), added
+
+
+def _dense() -> Iterator[Row]:
+    for size in (2, 3, 5, 25, 50):
+        law = Equicorrelated(size, 0.5)
+        about = f"{size} + {size} normal columns, every two with correlation 0.5"
+        yield f"multinormal-dense-{size}-{size}-0.5", law, about
+
+
+def _sparse() -> Iterator[Row]:
+    rho = STRENGTH**2 / (1 + STRENGTH**2)
+    x_turn, y_turn = spiral((0, 1)), spiral((1, 2))
+    for size in (2, 3, 5, 25):
+        normal = PairedNormal((rho, rho) + (0.0,) * (size - 2))
+        name = f"multinormal-sparse-{size}-{size}-2-{STRENGTH}"
+        about = f"{size} + {size} normal columns, two pairs with correlation {rho:g}"
+        yield name, normal, about
+        if size == 2:  # Y turns in its columns 1 and 2, so it needs three
+            continue
+        uniform = Mapped(normal, normal_cdf, normal_cdf)
+        yield f"normal_cdf-{name}", uniform, f"{about}, made uniform"
+        yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
+        yield f"spiral-{name}", Mapped(normal, x_turn, y_turn), f"{about}, turned by ‖z‖²/d"
+        turned = Mapped(uniform, x_turn, y_turn)
+        yield f"spiral-normal_cdf-{name}", turned, f"{about}, made uniform, turned by ‖z‖²/d"
+
+
+def _students() -> Iterator[Row]:
+    for size, freedom in STUDENTS:
+        law, name = Student(size, size, freedom), f"student-identity-{size}-{size}-{freedom}"
+        about = f"{size} + {size} Student columns, ν = {freedom}, uncorrelated with a shared scale"
+        yield name, law, about
+        if (size, freedom) in TAMED_STUDENTS:
+            yield f"asinh-{name}", Mapped(law, asinh, asinh), f"{about}, as asinh"
+
+
+STAIRS = (2, 4, 6, 8, 10)
+FLO_POINTS, FLO_LAST = 20, 0.99
+SHELLS = ((3, 5), (5, 5), (3, 10), (5, 10), (25, 5))
+INLIERS = ((5, 0.2), (25, 0.2), (5, 0.5), (25, 0.5))
+
+
+def staircase(nats: float | int, *, size: int = 20, cubic: bool = False) -> Task:
+    """Normal columns, X_i and Y_i with the correlation that gives so many nats in all.
+
+    ρ = √(1 − e^{−2I/d}). The cubic form cubes Y, which changes no information and defeats
+    estimators that count on correlation.
+
+    References:
+        Poole et al., 2019. On Variational Bounds of Mutual Information, Section 3.
+        https://arxiv.org/abs/1905.06922
+        Song and Ermon, 2020. Understanding the Limitations of Variational Mutual Information
+        Estimators, Section 6.1. https://arxiv.org/abs/1910.06222
+
+    Arguments:
+        nats: I, at least zero.
+        size: Columns of X, and of Y.
+        cubic: Whether Y is cubed.
+
+    Examples:
+        >>> round(staircase(6).mi, 9), round(staircase(6, cubic=True).mi, 9)
+        (6.0, 6.0)
+    """
+    _check_size(size)
+    # Far beyond, 1 − ρ² is lost in the rounding of ρ: at 5 nats a column its error is 1e-11.
+    if not 0 <= nats <= 5 * size:
+        raise ValueError(f"nats={nats!r}: give 0 to {5 * size} for {size} columns, 5 a column")
+    rho = math.sqrt(-math.expm1(-2 * nats / size))
+    normal = PairedNormal((rho,) * size)
+    name = "cubic" if cubic else "staircase"
+    ending = "" if size == 20 else f"-{size}d"
+    about = f"{size} + {size} normal columns, pairs with correlation {rho:.4f}"
+    return Task(
+        id=f"{name}-{nats:g}{ending}",
+        law=Mapped(normal, y_map=cube) if cubic else normal,
+        description=f"{about}, Y cubed" if cubic else about,
+        suite=name,
+    )
+
+
+def flo(size: int, correlation: float) -> Task:
+    """A point of the FLO grid: ``size`` pairs of normal columns with one correlation.
+
+    References:
+        Guo et al., 2022. Tight Mutual Information Estimation With Contrastive Fenchel-Legendre
+        Optimization. https://arxiv.org/abs/2107.01131
+
+    Arguments:
+        size: Columns of X, and of Y; 1 ("2D") and 10 ("20D") in the paper.
+        correlation: ρ, strictly between −1 and 1; 20 points from 0 to 0.99 in the paper.
+    """
+    _check_size(size)
+    if not -1 < correlation < 1:
+        raise ValueError(f"correlation={correlation!r}: give a number between −1 and 1")
+    return Task(
+        id=f"flo-{size}v{size}-{correlation:.3f}",
+        law=PairedNormal((correlation,) * size),
+        description=f"{size} + {size} normal columns, pairs with correlation {correlation:.4f}",
+        suite="flo",
+    )
+
+
+def null(size: int) -> Task:
+    """Independent normal columns: the truth is 0, the bias and the size of a test are seen.
+
+    Arguments:
+        size: Columns of X, and of Y.
+    """
+    _check_size(size)
+    law = PairedNormal((0.0,) * size)
+    return Task(f"null-{size}v{size}", law, f"{size} + {size} independent normal columns", "null")
+
+
+def cross(correlation: float) -> Task:
+    """An X-shaped cloud, see ``Cross``.
+
+    Arguments:
+        correlation: ρ of one arm, above 0 and at most 0.99.
+    """
+    if not 0 < correlation <= 0.99:  # thinner arms need a grid of gigabytes
+        raise ValueError(f"correlation={correlation!r}: give a number above 0, at most 0.99")
+    about = f"two normals with correlation {correlation:g} or −{correlation:g} by lot"
+    return Task(f"mixture-cross-{correlation:g}", Cross(correlation), about, "mixture")
+
+
+def concentric(size: int, shells: int) -> Task:
+    """Shells around the origin and their noisy numbers, see ``Concentric``.
+
+    Arguments:
+        size: Columns of X.
+        shells: How many; at least two.
+    """
+    _check_size(size)
+    if shells < 2:
+        raise ValueError(f"shells={shells!r}: give at least 2")
+    about = f"X normal in {size} columns with scale k, Y about k, k from 1 to {shells} by lot"
+    law = Concentric(size, shells)
+    return Task(f"mixture-concentric-{size}v1-{shells}", law, about, "mixture")
+
+
+def inliers(size: int, share: float) -> Task:
+    """Two correlated pairs and rows whose Y says nothing, see ``Inliers``.
+
+    Arguments:
+        size: Columns of X, and of Y; at least two.
+        share: Of rows whose Y is drawn afresh, strictly between 0 and 1.
+    """
+    if size < 2:
+        raise ValueError(f"size={size!r}: two pairs need at least 2 columns")
+    if not 0 < share < 1:
+        raise ValueError(f"share={share!r}: give a number between 0 and 1")
+    about = f"{size} + {size} normal columns, two pairs with correlation 0.8 but for {share:.0%}"
+    law = Inliers(size, share)
+    return Task(f"mixture-inliers-{size}v{size}-{share:g}", law, f"{about} of rows", "mixture")
+
+
+def wave() -> Task:
+    """Twelve clusters along a wave: X nearly fixes Y, and Y leaves several places for X."""
+    centres = tuple((float(k), 1.5 * math.sin(math.pi * k / 3)) for k in range(12))
+    about = "twelve normal clusters along two periods of a sine"
+    return Task("mixture-wave", Clusters(centres, 0.4, 0.3), about, "mixture")
+
+
+def galaxy() -> Task:
+    """Two clouds wound into spiral arms in the plane of X; Y says, with noise, which one."""
+    base = Clusters(((-2.0, -1.0), (2.0, 1.0)), 1.0, 0.6, idle=1)
+    law = Mapped(base, x_map=spiral((0, 1), speed=0.3))
+    about = "two normal clouds of the plane wound by 0.3‖x‖², Y a noisy sign of the cloud"
+    return Task("mixture-galaxy", law, about, "mixture")
+
+
+def extra_tasks() -> Iterator[Task]:
+    """Those of the registry: staircases, the FLO grid, nulls and mixtures."""
+    for cubic in (False, True):
+        yield from (staircase(nats, cubic=cubic) for nats in STAIRS)
+    for size in (1, 10):
+        for point in range(FLO_POINTS):
+            yield flo(size, FLO_LAST * point / (FLO_POINTS - 1))
+    yield from map(null, (1, 5, 20))
+    yield cross(0.9)
+    yield from (concentric(*shells) for shells in SHELLS)
+    yield from (inliers(*shares) for shares in INLIERS)
+    yield from (wave(), galaxy())
+
+
+def _check_size(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"size={size!r}: give at least 1 column")
