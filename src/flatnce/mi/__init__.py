@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from flatnce.mi.studies import subsampling_curve as subsampling_curve
 
 _HOMES = {
-    "estimator": "Cleaning Estimate Flag MutualInformation Progress Readout estimate estimate_each",
+    "estimator": "Cleaning Estimate Flag MutualInformation Progress Readout estimate "
+    "estimate_each",
     "studies": "BenchmarkResult BenchmarkRow Comparison Curve Pairwise benchmark compare pairwise "
     "subsampling_curve",
     "representation": "embedding_information",

@@ -38,6 +38,15 @@ from flatnce.mi.scores import (
     row_statistics,
 )
 
+__all__ = [
+    "barber_agakov",
+    "flatnce_loss",
+    "flo",
+    "flo_alternating_losses",
+    "infonce",
+    "mine_loss",
+]
+
 
 def log_partition(rows: Rows) -> Float[Tensor, ""]:
     """Log of the mean of exp(g) over all pairs that are not partners."""

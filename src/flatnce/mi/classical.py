@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import needed
 
+__all__ = ["cca", "gaussian_copula", "ksg"]
+
 Table: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 

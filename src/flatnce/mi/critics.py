@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from flatnce.mi.scores import BLOCK_ENTRIES, ScoreBlocks
 
+__all__ = ["BoundedScale", "Critic", "SeparableCritic", "critic_for", "perceptron"]
+
 SAMPLES_AT_ONCE = 8192
 """Samples that a tower sees at once when scores are read in blocks."""
 

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from flatnce.mi.critics import SeparableCritic, perceptron
 
+__all__ = ["gaussian_critic"]
+
 LARGEST_CORRELATION = 0.99999
 
 Table = NDArray[np.float64]

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from flatnce.mi import bounds
 
+__all__ = ["BOUNDS", "Method", "method_named"]
+
 Promise = Literal["expected", "limit", "none"]
 
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]

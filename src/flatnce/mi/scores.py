@@ -14,7 +14,8 @@ from torch import Tensor
 
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
-from flatnce.core.contrast.record import concatenate
+
+__all__ = ["ScoreBlocks", "pool_log_sum", "recentre", "row_statistics"]
 
 BLOCK_ENTRIES = 2**21
 """Scores computed at once. Reducing them takes about ten copies: 160 MiB in float64."""
@@ -111,14 +112,25 @@ def row_statistics(rows: Rows) -> Contrast:
     """
     if isinstance(rows, Contrast):
         return rows
-    parts = []
-    for start, block in paired_blocks(rows).each():
+    blocks = paired_blocks(rows)
+    flags: list[Tensor | None] = []
+    names = ("positive", "negative", "negative2", "count", "hardest")
+
+    def statistics_of(block: Tensor, start: int) -> Tensor:
         partners = torch.arange(start, start + len(block), device=block.device)
-        parts.append(contrast_from_logits(block, partners))
-    statistics = concatenate(parts)
-    if len(parts) > 1:
-        faults.raise_flagged(statistics.faults)  # one read of the device is cheap by comparison
-    return statistics
+        statistics = contrast_from_logits(block, partners)
+        flags.append(statistics.faults)
+        return torch.stack([getattr(statistics, name) for name in names])
+
+    if blocks.rows * blocks.columns <= blocks.entries:
+        scores = blocks.block(0, blocks.rows)
+        return contrast_from_logits(scores, torch.arange(len(scores), device=scores.device))
+    values = dict(zip(names, _collected(blocks, statistics_of), strict=True))
+    values["count"], values["hardest"] = values["count"].detach(), values["hardest"].detach()
+    flagged = faults.combine(*flags)
+    faults.raise_flagged(flagged)  # one read of the device is cheap by comparison
+    beta = torch.full_like(values["positive"][0].detach(), torch.nan)
+    return Contrast(**values, beta=beta, faults=flagged)
 
 
 def reduce_rows(
@@ -135,8 +147,7 @@ def reduce_rows(
         partner.diagonal(start).fill_(True)
         return function(_at_least_float32(block), partner, start)
 
-    parts = [reduce_block(block, start) for start, block in paired_blocks(scores).each()]
-    return torch.cat(parts, dim=1).unbind()
+    return _collected(paired_blocks(scores), reduce_block)
 
 
 def pool_log_sum(pool: Scores) -> Float[Tensor, " n"]:
@@ -145,14 +156,32 @@ def pool_log_sum(pool: Scores) -> Float[Tensor, " n"]:
     Arguments:
         pool: Scores g(x_i, y_a) of any number of other y_a.
     """
-    blocks = blocks_of(pool, "pool")
-    return torch.cat(
-        [torch.logsumexp(_at_least_float32(block), dim=1) for _, block in blocks.each()]
-    )
+
+    def log_sum(block: Tensor, start: int) -> Tensor:
+        return torch.logsumexp(_at_least_float32(block), dim=1)[None]
+
+    return _collected(blocks_of(pool, "pool"), log_sum)[0]
 
 
 def _at_least_float32(block: Tensor) -> Tensor:
     return block.to(torch.promote_types(block.dtype, torch.float32))
+
+
+def _collected(
+    blocks: ScoreBlocks, reduce_block: Callable[[Tensor, int], Tensor]
+) -> tuple[Float[Tensor, " n"], ...]:
+    """Reduce every block and write the values into one tensor per value.
+
+    Small tensors that stay allocated between large blocks would fragment the memory.
+    """
+    values: Tensor | None = None
+    for start, block in blocks.each():
+        reduced = reduce_block(block, start)
+        if values is None:
+            values = reduced.new_empty(len(reduced), blocks.rows)
+        values[:, start : start + reduced.shape[1]] = reduced
+    assert values is not None
+    return values.unbind()
 
 
 def recentre(rows: Rows, shift: Float[Tensor, " n"]) -> Contrast:

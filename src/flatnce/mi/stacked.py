@@ -11,6 +11,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from flatnce.mi.critics import BilinearCritic, BoundedScale, Critic, SeparableCritic
 from flatnce.mi.gaussian_critic import GaussianTower, Squares
 
+__all__ = ["StackedCritics", "stack_key"]
+
 STACKABLE = (
     SeparableCritic,
     BilinearCritic,

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from flatnce.extras import needed
 
+__all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
+
 FEWEST_ROWS = 50
 """With fewer rows, a quarter of them is too small to evaluate a critic."""
 
@@ -268,10 +270,10 @@ def _repeats(duplicates: Indices) -> int:
     return int((duplicates != np.arange(len(duplicates))).sum())
 
 
-# Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer. Rows
-# of categories repeat by chance, and keeping those together would distort the distribution. Two
-# things indicate chance: at least as many rows agree in all columns but one; or one column with a
-# coarse grid explains the repeats by itself (the others being functions of it).
+# Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
+# Rows of categories repeat by chance, and keeping those together would distort the distribution.
+# Two things indicate chance: at least as many rows agree in all columns but one; or one column
+# with a coarse grid explains the repeats by itself (the others being functions of it).
 
 
 def duplicate_rows(*tables: Table) -> Indices | None:

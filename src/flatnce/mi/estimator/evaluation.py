@@ -17,6 +17,8 @@ from flatnce.mi.estimator.readouts import (
     student_quantile,
 )
 
+__all__ = ["evaluate"]
+
 LARGEST_MATRIX_ROWS = 2048
 """Rows of a part that enter the permutation test: any subset gives an exact test."""
 

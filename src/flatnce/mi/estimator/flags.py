@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from flatnce.mi.estimator.cleaning import CleanTables
 from flatnce.mi.estimator.evaluation import Evaluation
 
+__all__ = ["evaluation_flags"]
+
 FEW_ROWS = 200
 
 FEW_UNITS = 20

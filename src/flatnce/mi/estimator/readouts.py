@@ -21,6 +21,8 @@ from flatnce.mi import bounds
 from flatnce.mi.critics import Critic
 from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
 
+__all__ = ["EvaluationPart"]
+
 SMILE_CLIP = 5.0
 
 Values = dict[str, float]
@@ -148,21 +150,32 @@ def group_sums(part: EvaluationPart) -> GroupSums:
     groups = int(part.group.max()) + 1
     member = torch.nn.functional.one_hot(part.group, groups).to(torch.float64)
     low, high = math.exp(-SMILE_CLIP), math.exp(SMILE_CLIP)
-    blocks: list[tuple[Tensor, ...]] = []
+    values = torch.empty(3 + 2 * groups, len(part.x), dtype=torch.float64, device=part.x.device)
     for start, block in scores.each():
+        rows = slice(start, start + len(block))
         positive = block.diagonal(start).clone()
         block.diagonal(start).fill_(-torch.inf)
         top = block.amax(dim=1)
         powers = block.sub_(top[:, None]).exp_()
-        squares, sums = torch.linalg.vecdot(powers, powers), powers @ member
+        values[0, rows], values[1, rows] = positive, top
+        values[2, rows] = torch.linalg.vecdot(powers, powers)
+        values[3 : 3 + groups, rows] = (powers @ member).T
         # exp(score − s) from these powers. Beyond exp(700) everything is clipped anyway, and the
         # limit avoids 0 times infinity. The partner's 0 is clipped upward, so it is removed.
-        lift = (top - shift[start : start + len(block)]).clamp_max(700.0).exp()
+        lift = (top - shift[rows]).clamp_max(700.0).exp()
         lifted = powers.mul_(lift[:, None]).clamp_(low, high)
         lifted.diagonal(start).zero_()
-        blocks.append((positive, top, sums, squares, lifted @ member))
-    columns = (torch.cat(column) for column in zip(*blocks, strict=True))
-    return GroupSums(*columns, shift=shift, group=part.group, pool=len(part.y_pool))
+        values[3 + groups :, rows] = (lifted @ member).T
+    return GroupSums(
+        positive=values[0],
+        top=values[1],
+        negatives=values[3 : 3 + groups].T,
+        squares=values[2],
+        clipped=values[3 + groups :].T,
+        shift=shift,
+        group=part.group,
+        pool=len(part.y_pool),
+    )
 
 
 def _values(sums: GroupSums, without: int | None = None) -> Values:

@@ -10,6 +10,8 @@ from flatnce.mi.estimator.evaluation import Evaluation
 from flatnce.mi.estimator.flags import Flag
 from flatnce.mi.estimator.readouts import Readout
 
+__all__ = ["Estimate", "estimate_of", "json_value", "p_value_in_words", "unit_factor"]
+
 UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
 
 

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import needed
 
+__all__ = ["JACKKNIFE_GROUPS", "jackknife_groups"]
+
 Indices = NDArray[np.int64]
 
 FEWEST_UNITS = 12
