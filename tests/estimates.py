@@ -1,60 +1,36 @@
-"""An estimate of mutual information as ``flatnce.mi`` returns it, made without any work."""
+"""An estimate of mutual information with plausible numbers, made without training."""
 
 import math
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
+from flatnce import mi
 
-@dataclass(frozen=True)
-class StandIn:
-    """The fields of an Estimate, filled with likely numbers."""
-
-    nats: float = 4.84
-    standard_error: float = 0.05
-    lower: float = 4.75
-    p_value: float = 0.0005
-    permutations: int = 1999
-    ceiling: float = 7.82
-    saturated: bool = False
-    method: str = "flatnce"
-    readout: str = "infonce"
-    flags: tuple[Any, ...] = (
-        SimpleNamespace(
-            name="low_ess", message="Few rows carry the DV read-out (ESS 3 %). Try folds=5."
-        ),
-        SimpleNamespace(name="dropped", message="12 rows had <missing> cells and were left out."),
-    )
-    readouts: dict[str, Any] = field(
-        default_factory=lambda: {
-            name: SimpleNamespace(
-                name=name, nats=nats, standard_error=error, is_bound=bound, note=note
-            )
-            for name, nats, error, bound, note in (
-                ("infonce", 4.84, 0.05, True, "all pairs"),
-                ("dv", 5.1, 0.31, True, "in expectation; high variance"),
-                ("nwj", 4.2, 0.4, True, ""),
-                ("smile", 5.4, 0.1, False, "clipped"),
-                ("js", float("nan"), float("nan"), False, "did not converge"),
-            )
-        }
-    )
-    baselines: dict[str, float | None] = field(
-        default_factory=lambda: {"ksg": 2.9, "cca": 3.3, "gaussian-copula": None}
-    )
-    cleaning: Any = field(
-        default_factory=lambda: SimpleNamespace(
-            rows_given=1_000,
-            rows_used=988,
-            notes=("12 rows had missing cells.", "Column 3 of x is constant and was left out."),
-            columns_dropped_x=(3,),
-            columns_dropped_y=(),
-        )
-    )
-    split: dict[str, int] = field(
-        default_factory=lambda: {"train": 592, "validation": 198, "test": 198, "folds": 1}
-    )
-    history: tuple[dict[str, float], ...] = tuple(
+NAN = math.nan
+READOUTS = (
+    mi.Readout("infonce", 4.84, 0.05, True, "all pairs"),
+    mi.Readout("dv", 5.1, 0.31, True, "in expectation; high variance"),
+    mi.Readout("nwj", 4.2, 0.4, True, ""),
+    mi.Readout("smile", 5.4, 0.1, False, "clipped"),
+    mi.Readout("js", NAN, NAN, False, "did not converge"),
+)
+ESTIMATE = mi.Estimate(
+    nats=4.84,
+    standard_error=0.05,
+    lower=4.75,
+    p_value=0.0005,
+    permutations=1999,
+    ceiling=7.82,
+    saturated=False,
+    method="flatnce",
+    readout="infonce",
+    flags=(
+        mi.Flag("low_ess", "Few rows carry the DV read-out (ESS 3 %). Try folds=5."),
+        mi.Flag("dropped", "12 rows had <missing> cells and were left out."),
+    ),
+    readouts={readout.name: readout for readout in READOUTS},
+    baselines={"ksg": 2.9, "cca": 3.3, "gaussian-copula": None},
+    cleaning=mi.Cleaning(1_000, 988, (3,), (), ("12 rows had missing cells.",)),
+    split={"train": 592, "validation": 198, "test": 198, "folds": 1},
+    history=tuple(
         {
             "fold": 0,
             "step": 50 * i,
@@ -63,24 +39,7 @@ class StandIn:
             "scale": 1.0,
         }
         for i in range(40)
-    )
-    settings: dict[str, Any] = field(
-        default_factory=lambda: {"critic": "separable", "batch_size": 256, "device": "cpu"}
-    )
-    seconds: float = 12.3
-
-    def sentence(self, unit="nats"):
-        factor = 1.0 if unit == "nats" else 1.0 / math.log(2.0)
-        lower, nats, error, ceiling = (
-            factor * value for value in (self.lower, self.nats, self.standard_error, self.ceiling)
-        )
-        return (
-            f"I(X;Y) ≥ {lower:.2f} {unit} (95 %), estimate {nats:.2f} ± {error:.2f}, "
-            f"ceiling {ceiling:.2f}, p < 0.001"
-        )
-
-    def summary(self, unit="nats"):
-        return "\n".join([self.sentence(unit), *(flag.message for flag in self.flags)])
-
-    def plain(self, unit="nats"):
-        return {"sentence": self.sentence(unit), "unit": unit, "lower": self.lower}
+    ),
+    settings={"critic": "separable", "batch_size": 256, "device": "cpu", "pool": None},
+    seconds=12.3,
+)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment", "plain"]
+__all__ = ["available_memory", "environment", "plain"]
 
 
 def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
@@ -119,3 +119,42 @@ def _command(argv: Sequence[str]) -> list[str]:
     # `python -m flatnce` arrives as the path of __main__.py.
     start = ["python", "-m", "flatnce"] if program == "__main__.py" else [program]
     return [*start, *argv[1:]]
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that are free without swapping; None if the system does not say.
+
+    In a container its own limit counts where that is smaller.
+    """
+    known = [_free_in_system(), *(_free_in_container(*files) for files in _CONTAINER_FILES)]
+    return min((free for free in known if free is not None), default=None)
+
+
+_CONTAINER_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+def _free_in_system() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _free_in_container(limit_file: str, usage_file: str) -> int | None:
+    try:
+        limit, used = (int(Path(f).read_text(encoding="utf-8")) for f in (limit_file, usage_file))
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return None
+    # Version 1 writes a number near 2**63 if there is no limit.
+    return max(1, limit - used) if limit < 2**60 else None

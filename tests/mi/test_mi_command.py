@@ -1,4 +1,4 @@
-"""``flatnce mi``: options, output, page and refusals, with a stand-in for the estimator."""
+"""``flatnce mi``: options, output, page and refusals, and whole runs on few rows."""
 
 import json
 import sys
@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from estimates import StandIn
+from estimates import ESTIMATE
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.command.command import run
-from flatnce.mi.command.progress import counting, described, showing
+from flatnce.mi.command import run, showing, training_progress
 
-pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
+pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
 
 TABLE = """\
@@ -26,7 +25,7 @@ visit,height (cm),mass,emb_0,emb_1,site
 
 
 class Result:
-    """What compare, pairwise, the curve and the benchmark return, as far as it is printed."""
+    """The result of compare, pairwise, the curve and the benchmark, as far as it is printed."""
 
     def table(self, unit="nats"):
         return f"method  {unit}\nflatnce 4.84"
@@ -37,30 +36,30 @@ class Result:
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
-    """What the estimator was called with; its data is the table above, in the working folder."""
+    """Record the calls of the estimator; the table above is in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(TABLE)
-    found = []
+    recorded = []
 
-    def taking(name, result):
+    def replace(name, result):
         def call(*arguments, **options):
-            found.append((name, arguments, options))
+            recorded.append((name, arguments, options))
             return result
 
-        monkeypatch.setattr(mi, name, call, raising=False)
+        monkeypatch.setattr(mi, name, call)
 
-    taking("estimate", StandIn())
+    replace("estimate", ESTIMATE)
     for name in ("compare", "pairwise", "subsampling_curve", "benchmark"):
-        taking(name, Result())
-    return found
+        replace(name, Result())
+    return recorded
 
 
 def test_the_answer_is_the_first_line(calls, capsys):
     assert run(["data.csv", "--x", "height (cm),mass", "--y", "emb_*"]) == 0
     shown = capsys.readouterr()
-    start = "I(X;Y) ≥ 4.75 nats (95 %), estimate 4.84 ± 0.05, ceiling 7.82, p < 0.001\nFew rows"
+    start = "I(X;Y) ≥ 4.75 nats (95 %), estimate 4.84 ± 0.05, ceiling 7.82, p < 0.001\n"
     assert shown.out.startswith(start) and shown.err == ""
-    assert "Try --cv 5." in shown.out
+    assert "! low_ess: Few rows carry" in shown.out and "Try --cv 5." in shown.out
     ((name, (x, y), _),) = calls
     assert name == "estimate" and x.shape == y.shape == (4, 2)
     assert np.isnan(x.loc[1, "height (cm)"]) and y.loc[3, "emb_1"] == 4
@@ -71,7 +70,7 @@ def test_bits_on_request(calls, capsys):
     assert capsys.readouterr().out.startswith("I(X;Y) ≥ 6.85 bits")
 
 
-def test_what_was_chosen_by_default_is_said(calls, capsys):
+def test_default_columns_are_reported(calls, capsys):
     assert run(["data.csv", "--x", "emb_*"]) == 0
     shown = capsys.readouterr().out
     assert "y is all other columns that hold numbers: 'height (cm)', 'mass'." in shown
@@ -160,7 +159,7 @@ def test_pairwise_takes_all_columns_with_numbers(calls, capsys):
     assert run(["data.csv", "--pairwise"]) == 0
     name, (table,), options = calls[0]
     assert name == "pairwise" and table.shape == (4, 4)
-    assert options["columns"] == ("height (cm)", "mass", "emb_0", "emb_1")
+    assert options["columns"] == ["height (cm)", "mass", "emb_0", "emb_1"]
 
 
 def test_a_table_as_json_holds_no_nan(calls, capsys):
@@ -229,6 +228,8 @@ def test_nothing_typed_is_misuse(capsys):
 
 
 def test_a_missing_package_is_named_with_its_extra(calls, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("flatnce.mi.tables")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert main(["mi", "data.csv", "--x", "mass"]) == 1
     assert "pip install 'flatnce[cli,mi]'" in capsys.readouterr().err
@@ -242,25 +243,152 @@ def test_help_loads_no_torch(run_python):
     assert run_python(code).strip().endswith("set()")
 
 
-@pytest.mark.parametrize("shown", [showing, counting])
-def test_nothing_is_shown_away_from_a_terminal(shown):
-    with shown() as progress:
+def test_no_progress_is_shown_away_from_a_terminal():
+    with showing(training_progress) as progress:
         assert progress is None
 
 
-def test_rows_of_a_benchmark_are_counted_on_a_terminal(monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with counting() as progress:
-        progress(SimpleNamespace(task="spiral", method="ksg", mean=1.0, true=1.2))
-
-
 @pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fold 2/3  step 50 of")])
-def test_progress_is_said_in_a_few_words(monkeypatch, folds, words):
+def test_training_progress_is_shown_on_a_terminal(monkeypatch, capsys, folds, words):
     now = SimpleNamespace(
         fold=1 if folds > 1 else 0, folds=folds, step=50, steps=2_000, train=1.234, validation=1.1
     )
-    assert described(now) == f"{words} at most 2,000  train 1.23  validation 1.10"
+    text = f"{words} at most 2,000  train 1.23  validation 1.10"
+    assert training_progress(now) == {"description": text, "completed": 50, "total": 2_000}
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with showing() as progress:
-        assert progress is not None
+    with showing(training_progress) as progress:
         progress(now)
+
+
+def test_rows_of_a_benchmark_are_counted_on_a_terminal(monkeypatch, capsys):
+    row = SimpleNamespace(task="spiral", method="ksg", mean=1.0, true=1.2)
+
+    def benchmark(*_, progress, **__):
+        progress(row)
+        progress(row)
+        return Result()
+
+    monkeypatch.setattr(mi, "benchmark", benchmark)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["--benchmark", "spiral"]) == 0
+    assert "2 done, last spiral by ksg: 1.00 of 1.20 nats" in capsys.readouterr().err
+
+
+# Whole runs, with the real estimator on few rows.
+
+ROWS = 300
+TINY = ["--device", "cpu", "--steps", "10", "--permutations", "19"]
+QUICK = ["--device", "cpu", "--steps", "60", "--permutations", "99"]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Height says something about the embedding, noise does not; some cells are missing."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    height = random.normal(170, 10, ROWS)
+    emb = 0.9 * (height - 170)[:, None] / 10 + 0.3 * random.normal(size=(ROWS, 2))
+    frame = pd.DataFrame(
+        {
+            "Visit date": pd.date_range("2024-01-01", periods=ROWS).strftime("%d/%m/%Y"),
+            "Height (cm)": np.where(random.random(ROWS) < 0.03, np.nan, height.round(2)),
+            "Noise, dB": random.normal(size=ROWS).round(4),
+            "site": random.choice(["Lyon", "Oslo"], ROWS),
+            "emb_0": emb[:, 0].round(5),
+            "emb_1": emb[:, 1].round(5),
+        }
+    )
+    frame.to_csv("data.csv", index=False)
+    return frame
+
+
+def test_a_csv_becomes_a_sentence(data, capsys):
+    assert main(["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", *QUICK]) == 0
+    shown = capsys.readouterr()
+    first = shown.out.splitlines()[0]
+    assert first.startswith("I(X;Y) ≥ ") and "nats (95 %), estimate" in first
+    assert "missing values" in shown.out and "no bound" in shown.out and shown.err == ""
+
+
+def test_json_holds_numbers_in_bits_and_the_page_is_written(data, capsys):
+    typed = ["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", "--bits", "--json"]
+    assert main([*typed, "--report", "out.html", *QUICK]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["unit"] == "bits" and 0 < said["lower"] < said["ceiling"]
+    assert said["data"]["y"] == ["emb_0", "emb_1"] and said["page"] == "out.html"
+    with open("out.html", encoding="utf-8") as file:
+        page = file.read()
+    assert said["sentence"] in page and "chart-training" in page and "chart-readings" in page
+
+
+def test_folds_and_groups_go_together(data, capsys):
+    data["person"] = np.arange(ROWS) // 5
+    data.to_csv("data.csv", index=False)
+    typed = ["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", "--group", "person"]
+    assert main([*typed, "--cv", "3", "--report", *QUICK]) == 0
+    shown = capsys.readouterr().out
+    assert "3 folds" in shown and "the page: mi.html" in shown
+
+
+def test_a_classical_method_answers_without_a_limit(data, capsys):
+    typed = ["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_0", "--method", "ksg", "--report"]
+    assert main([*typed, *QUICK]) == 0
+    assert "no lower limit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda frame: frame.head(40), "at least 50"),
+        (lambda frame: frame.assign(emb_0=1.0, emb_1=2.0), "y"),
+        (lambda frame: frame.assign(**{"Height (cm)": 3}), "x"),
+        (lambda frame: frame.assign(emb_0=np.inf), "infinite"),
+    ],
+)
+def test_tables_of_no_use_are_refused_in_one_line(data, capsys, change, words):
+    change(data).to_csv("data.csv", index=False)
+    assert main(["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", *QUICK]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+
+
+def test_copied_rows_are_found_and_said(data, capsys):
+    pd.concat([data, data.head(60)]).to_csv("data.csv", index=False)
+    assert main(["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", *QUICK]) == 0
+    shown = capsys.readouterr().out
+    assert "copies" in shown
+
+
+def test_an_unknown_method_is_refused_with_what_there_is(data, capsys):
+    assert main(["mi", "data.csv", "--x", "emb_0", "--y", "emb_1", "--method", "flatnse"]) == 2
+    assert "flatnce" in capsys.readouterr().err
+
+
+def test_methods_are_compared_in_one_table(data, capsys):
+    typed = ["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*", "--compare", "infonce,cca"]
+    assert main([*typed, *QUICK]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("method") and shown[1].startswith("infonce")
+    assert "no bound" in shown[2]
+
+
+def test_every_two_columns_are_paired(data, capsys):
+    assert main(["mi", "data.csv", "--pairwise", "--x", "Height (cm),emb_*", *TINY]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("emb_0") == 2 and shown.startswith("first")
+
+
+def test_the_curve_goes_to_infinitely_many_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    pd.DataFrame(random.normal(size=(420, 2)), columns=["a", "b"]).to_csv("d.csv", index=False)
+    assert main(["mi", "d.csv", "--x", "a", "--y", "b", "--curve", *TINY]) == 0
+    assert "infinitely many rows" in capsys.readouterr().out
+
+
+def test_a_benchmark_states_the_truth(capsys):
+    typed = ["mi", "--benchmark", "1v1-normal-0.75", "--methods", "cca", "--n", "200"]
+    assert main([*typed, "--seeds", "2", "--json", *QUICK]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["true"] == pytest.approx(0.4133, abs=1e-3) and row["seeds"] == [0, 1]

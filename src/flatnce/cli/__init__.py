@@ -43,7 +43,7 @@ HOMES = {
     "report": "flatnce.pretrain.commands.report",
     "compare": "flatnce.pretrain.commands.compare",
     "export": "flatnce.pretrain.commands.export",
-    "mi": "flatnce.mi.command.command",
+    "mi": "flatnce.mi.command",
     "reproduce": "flatnce.paper.commands.reproduce",
     "doctor": "flatnce.diagnose.command",
     "cost": "flatnce.paper.commands.cost",

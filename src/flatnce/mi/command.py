@@ -1,0 +1,368 @@
+"""``flatnce mi``: estimate the mutual information of two tables in files.
+
+Modules that load torch are imported after the options have been checked.
+"""
+
+import itertools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flatnce.cli.short_help import short_help
+from flatnce.environment import environment, plain
+
+MAIN_OPTIONS = (
+    *("x", "y", "method", "cv", "transform", "encode", "group", "block"),
+    *("rows", "seed", "device", "bits", "report", "compare", "list_columns", "json"),
+)
+HELP_SECTIONS = {
+    "columns": (
+        ("height,weight", "by name; a name may contain spaces and commas"),
+        ("'emb_*'", "all that match"),
+        ("a:d", "from a to d, both included, in the file's order"),
+        ("0:5, 3, -2:", "by number from 0 on, as in Python"),
+    ),
+    "files": (
+        ("text", ".csv .tsv .txt, also .gz; the separator is detected"),
+        ("parquet", "only the chosen columns are read"),
+        ("numpy", ".npy by column number; .npz by the names of its arrays, or x and y"),
+    ),
+}
+USAGE = "flatnce mi FILE [FILE] [OPTIONS]    as in: flatnce mi data.csv --x age,mass --y 'emb_*'"
+DEFAULT_PAGE = "mi.html"
+# Arguments of the Python functions in messages, and the options that they correspond to.
+OPTION_OF_ARGUMENT = {
+    r"\bfolds=(\d+)": r"--cv \1",
+    r"\bmethod='([\w-]+)'": r"--method \1",
+    r"\bsteps=(?!\w)": "--steps",
+}
+
+
+@dataclass(frozen=True)
+class MiOptions:
+    """Estimate the mutual information of x and y, with a lower limit, a ceiling and warnings.
+
+    Arguments:
+        files: One table, or two whose rows are partners by position (x, then y).
+        x: Columns of x.
+        y: Columns of y. By default all others that hold numbers.
+        method: auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
+        critic: auto, gaussian, dot, cosine, bilinear or joint.
+        cv: Folds of cross-fitting, each evaluated in turn; 1 is one split.
+        transform: What is done to columns first, fitted on the training part.
+        encode: Turn words and dates into numbers: one-hot or ordinal.
+        group: A column whose equal values keep rows together in a split.
+        block: Keep rows in time order together in blocks of this many rows.
+        rows: Use a random subset of this many rows.
+        no_header: The first line of text holds numbers, not names.
+        seed: Seed of all random choices.
+        device: auto, cpu, cuda or cuda:1.
+        permutations: Shuffles behind the p-value.
+        batch_size: Rows per training step. Chosen by default.
+        steps: Maximum number of training steps. Chosen by default.
+        rate: Learning rate. Chosen by default.
+        bits: Show results in bits instead of nats.
+        report: Write an offline page, mi.html or the name that follows.
+        compare: Methods, separated by commas: one table with the result of each.
+        pairwise: Every column of the table against every other.
+        curve: Estimates from parts of the rows, extrapolated to more rows.
+        list_columns: List the columns of a file, and stop.
+        benchmark: Tasks of known truth, separated by commas, instead of files.
+        methods: Methods of the benchmark, separated by commas. By default --method.
+        n: Rows of each benchmark task.
+        seeds: Repetitions of the benchmark, from --seed on.
+        json: Print JSON and nothing else.
+    """
+
+    files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")] = ()
+    x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
+    y: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
+    method: str = "auto"
+    critic: str = "auto"
+    cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
+    transform: Literal["copula", "standard", "none"] = "copula"
+    encode: Literal["one-hot", "ordinal"] | None = None
+    group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    block: Annotated[int | None, tyro.conf.arg(metavar="ROWS")] = None
+    rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    no_header: bool = False
+    seed: int = 0
+    device: str = "auto"
+    permutations: int = 1999
+    batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    rate: Annotated[float | None, tyro.conf.arg(metavar="STEP")] = None
+    bits: bool = False
+    report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
+    pairwise: bool = False
+    curve: bool = False
+    list_columns: bool = False
+    benchmark: Annotated[str | None, tyro.conf.arg(metavar="TASKS")] = None
+    methods: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
+    n: Annotated[int, tyro.conf.arg(metavar="ROWS")] = 10_000
+    seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 3
+    json: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of every number that is printed."""
+        return "bits" if self.bits else "nats"
+
+    def reading(self) -> dict[str, Any]:
+        """How files are read."""
+        return {
+            "encode": self.encode,
+            "rows": self.rows,
+            "seed": self.seed,
+            "header": not self.no_header,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the estimator."""
+        names = ("method", "critic", "transform", "seed", "device", "permutations")
+        optional = {"batch_size": self.batch_size, "steps": self.steps, "rate": self.rate}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: value for name, value in optional.items() if value is not None},
+            "folds": self.cv,
+        }
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        text = short_help(USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
+        print(text, file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    options = tyro.cli(
+        MiOptions,
+        prog="flatnce mi",
+        args=with_page(["--help" if one == "--help-all" else one for one in arguments]),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    _check(options)
+    if options.list_columns:
+        _list_columns(options)
+    elif options.benchmark is not None:
+        _benchmark(options)
+    elif options.pairwise:
+        _pairwise(options)
+    else:
+        _two_tables(options)
+    return 0
+
+
+def with_page(arguments: list[str]) -> list[str]:
+    """Add the default name after ``--report`` unless the name of a page follows it.
+
+    Examples:
+        >>> with_page(["--report", "data.csv"]), with_page(["--report", "a.html"])
+        (['--report', 'mi.html', 'data.csv'], ['--report', 'a.html'])
+    """
+    given: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        given.append(argument)
+        if argument == "--report" and not following.lower().endswith((".html", ".htm")):
+            given.append(DEFAULT_PAGE)
+    return given
+
+
+def _check(options: MiOptions) -> None:
+    """Refuse options that contradict each other, before anything is read."""
+    modes = {
+        "--benchmark": options.benchmark is not None,
+        "--list-columns": options.list_columns,
+        "--pairwise": options.pairwise,
+        "--compare": options.compare is not None,
+        "--curve": options.curve,
+    }
+    asked = [name for name, on in modes.items() if on]
+    if len(asked) > 1:
+        raise ValueError(f"{' and '.join(asked)} are different questions; ask one at a time")
+    if options.report is not None and asked:
+        raise ValueError(f"--report is the page of one estimate; leave it out with {asked[0]}")
+    if options.benchmark is not None and options.files:
+        raise ValueError("--benchmark makes its own data; leave the files out")
+    if options.benchmark is None and not options.files:
+        raise ValueError("name a file: `flatnce mi data.csv --x height --y weight`")
+    if options.cv < 1 or options.cv == 2:
+        raise ValueError(f"--cv {options.cv}: give 1 (one split) or at least 3 folds")
+    if options.pairwise and (len(options.files) != 1 or options.y is not None):
+        raise ValueError("--pairwise takes one file, and its columns from --x alone")
+    if options.benchmark is not None and options.rows is not None:
+        raise ValueError("--rows is for files; a benchmark draws --n rows")
+    if options.seed < 0:
+        raise ValueError(f"--seed {options.seed}: give a whole number, at least 0")
+    if options.benchmark is not None and options.bits:
+        raise ValueError("--benchmark compares with truths in nats; leave out --bits")
+    if options.pairwise and not options.group is options.block is None:
+        raise ValueError(
+            "--pairwise does not keep rows together; leave out --group and --block, or call "
+            "mi.pairwise with groups="
+        )
+
+
+def _two_tables(options: MiOptions) -> None:
+    """Read x and y, and print the estimate, the comparison or the curve."""
+    from flatnce import mi
+    from flatnce.mi.tables import read_tables
+
+    tables = read_tables(
+        options.files,
+        x=options.x,
+        y=options.y,
+        group=options.group,
+        block=options.block,
+        **options.reading(),
+    )
+    x, y = tables.x, tables.y
+    data = {"x": list(x), "y": list(y), "notes": tables.notes}
+    together = {"groups": tables.group, "blocks": tables.block}
+    with showing(training_progress) as progress:
+        given = {**options.settings(), **together, "progress": progress}
+        if options.curve:
+            return _print_table(mi.subsampling_curve(x, y, **given), options, data)
+        if options.compare is not None:
+            del given["method"]
+            return _print_table(mi.compare(x, y, _split(options.compare), **given), options, data)
+        found = mi.estimate(x, y, **given)
+    _print_estimate(found, options, data)
+
+
+def _print_estimate(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
+    where = environment([options.seed], found.settings.get("device"))
+    page = None
+    if options.report is not None:
+        from flatnce.mi.page import mi_page
+
+        page = mi_page(
+            found,
+            options.report,
+            unit=options.unit,
+            x_names=data["x"],
+            y_names=data["y"],
+            notes=data["notes"],
+            environment=where,
+        )
+    if options.json:
+        whole = {**found.plain(options.unit), "data": data, "environment": where, "page": page}
+        print(json.dumps(plain(whole), allow_nan=False))
+        return
+    text = found.summary(options.unit)
+    for pattern, option in OPTION_OF_ARGUMENT.items():
+        text = re.sub(pattern, option, text)
+    print(text)
+    _print_notes(data["notes"])
+    if page is not None:
+        print(f"\nthe page: {page}")
+
+
+def _print_table(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
+    """Print a result that has ``table(unit)`` and ``plain(unit)``."""
+    if options.json:
+        whole = {"result": found.plain(options.unit), "data": data}
+        print(json.dumps(plain({**whole, "environment": environment([options.seed])})))
+        return
+    print(found.table(options.unit))
+    _print_notes(data["notes"])
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    if notes:
+        print("\nReading the data:", *notes, sep="\n  ")
+
+
+def _pairwise(options: MiOptions) -> None:
+    from flatnce import mi
+    from flatnce.mi.tables import read_table
+
+    table, notes = read_table(options.files[0], options.x, **options.reading())
+    with showing(training_progress) as progress:
+        given = {**options.settings(), "progress": progress}
+        found = mi.pairwise(table, columns=list(table), **given)
+    _print_table(found, options, {"columns": list(table), "notes": notes})
+
+
+def _benchmark(options: MiOptions) -> None:
+    from flatnce import mi
+
+    given = options.settings()
+    methods, first = options.methods or given["method"], given["seed"]
+    del given["method"], given["seed"]
+    seeds = tuple(range(first, first + options.seeds))
+    count = itertools.count(1)
+
+    def describe(row: Any) -> dict[str, Any]:
+        last = f"{row.task} by {row.method}: {row.mean:.2f} of {row.true:.2f} nats"
+        return {"description": f"{next(count)} done, last {last}"}
+
+    with showing(describe) as progress:
+        found = mi.benchmark(
+            _split(methods),
+            _split(str(options.benchmark)),
+            options.n,
+            seeds,
+            progress=progress,
+            **given,
+        )
+    if options.json:
+        print(json.dumps(plain({**found.plain(), "environment": environment(seeds)})))
+    else:
+        print(found.table())
+
+
+def _split(typed: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in typed.split(",") if part.strip())
+
+
+def _list_columns(options: MiOptions) -> None:
+    from flatnce.mi.tables import describe_columns
+
+    listing = {
+        file: describe_columns(file, header=not options.no_header) for file in options.files
+    }
+    if options.json:
+        print(json.dumps(plain(listing)))
+        return
+    for file, columns in listing.items():
+        print(f"{Path(file).name}: {len(columns)} columns")
+        width = max(len(column.name) for column in columns)
+        for column in columns:
+            print(f"  {column.number:>4}  {column.name:<{width}}  {column.kind}")
+
+
+@contextmanager
+def showing(
+    describe: Callable[[Any], dict[str, Any]],
+) -> Iterator[Callable[[Any], None] | None]:
+    """Show a progress bar on a terminal; yield what to call with each report, or None elsewhere.
+
+    ``describe`` turns a report into the bar's description and, if known, its length.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda report: bar.update(task, **describe(report))
+
+
+def training_progress(now: Any) -> dict[str, Any]:
+    """Describe a step of training; its total is a maximum, as training may stop early."""
+    fold = f"fold {now.fold + 1}/{now.folds}  " if now.folds > 1 else ""
+    text = (
+        f"{fold}step {now.step:,} of at most {now.steps:,}  train {now.train:.2f}  "
+        f"validation {now.validation:.2f}"
+    )
+    return {"description": text, "completed": now.step, "total": now.steps}

@@ -1,1 +1,0 @@
-"""The ``flatnce mi`` command."""

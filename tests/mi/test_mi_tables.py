@@ -1,0 +1,630 @@
+"""Tables from files: formats, selections, encodings, samples and refusals."""
+
+import gzip
+import pickle
+
+import numpy as np
+import pytest
+
+from flatnce.environment import available_memory
+
+pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
+
+from flatnce.mi.tables import describe_columns, read_table, read_tables, select
+from flatnce.mi.tables.read import open_file
+
+NAMES = ["age", "height (cm)", "mass, kg", "emb_0", "emb_1", "emb_2", "city"]
+
+# As a spreadsheet exports it: spaces and units in names, missing cells, dates, words.
+PEOPLE = """\
+,Visit date,Height (cm),"Mass, kg",Speed [m/s],smoker,city,emb_0,emb_1
+0,2024-01-05,180.5,80,1.5,True,Lyon,0.1,1
+1,2024-01-06,,71.2,1.25,False,Oslo,0.2,2
+2,2024-02-10,165,NA,?,False,"Paris, France",0.3,3
+3,2024-03-01,171,64,-,True,,0.4,4
+4,2024-03-02, 190 ,99.9,2,True,Lyon,0.5,5
+"""
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """Write text to a file and return its path."""
+
+    def write(text, name="a.csv", encoding="utf-8"):
+        path = tmp_path / name
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def people(text_file):
+    return text_file(PEOPLE, "people.csv")
+
+
+@pytest.fixture
+def numbers():
+    return np.random.default_rng(0).normal(size=(40, 4))
+
+
+def equal(table, values):
+    np.testing.assert_array_equal(np.asarray(table), values)
+
+
+def refusal(path, x="0", y="1", **options):
+    with pytest.raises((ValueError, OSError)) as raised:
+        read_tables(path if isinstance(path, list) else [path], x=x, y=y, **options)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "typed, places",
+    [
+        ("age", [0]),
+        ("height (cm),age", [1, 0]),
+        ("mass, kg", [2]),
+        ("mass, kg,emb_*", [2, 3, 4, 5]),
+        (" age , city ", [0, 6]),
+        ("emb_?", [3, 4, 5]),
+        ("emb_[12]", [4, 5]),
+        ("age:emb_0", [0, 1, 2, 3]),
+        ("emb_0:age", [3, 2, 1, 0]),
+        ("height (cm):mass, kg", [1, 2]),
+        ("0:2", [0, 1]),
+        (":2,5:", [0, 1, 5, 6]),
+        ("-1", [6]),
+        ("3,emb_*", [3, 4, 5]),
+    ],
+)
+def test_an_expression_names_columns(typed, places):
+    assert select(typed, NAMES, "--x", "people.csv") == places
+
+
+@pytest.mark.parametrize(
+    "typed, names, places",
+    [
+        ("a:b", ["a:b", "a", "c", "b"], [0]),
+        ("x*", ["a", "x*", "xy"], [1]),
+        ("2", ["a", "b", "c", "2"], [3]),
+        ("0:2", ["0", "1", "2"], [0, 1]),
+        ("2020:2021", ["2019", "2020", "2021"], [1, 2]),
+    ],
+)
+def test_a_name_that_exists_takes_precedence_over_syntax(typed, names, places):
+    assert select(typed, names, "--x", "f") == places
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ("Hieght (cm)", "'height (cm)'"),
+        ("AGE", "the nearest: 'age'"),
+        ("zzzzzz", "it has 7 ('age'"),
+        ("foo_*", "no such column"),
+        ("12", "no such column"),
+        ("-8", "no such column"),
+        ("4:2", "no such column"),
+        (",", "names no column"),
+    ],
+)
+def test_a_missing_column_is_reported_with_the_nearest_name(typed, words):
+    with pytest.raises(ValueError, match="--x") as raised:
+        select(typed, NAMES, "--x", "people.csv")
+    assert words in str(raised.value) and "people.csv" in str(raised.value)
+
+
+def test_of_many_columns_only_some_are_listed():
+    with pytest.raises(ValueError, match="and 288 more"):
+        select("zzz", [f"column {i}" for i in range(300)], "--x", "f")
+
+
+def test_a_realistic_csv_is_read(people):
+    tables = read_tables([people], x="Height (cm),Mass, kg", y="Speed [m/s],smoker,emb_*")
+    assert list(tables.x) == ["Height (cm)", "Mass, kg"]
+    assert list(tables.y) == ["Speed [m/s]", "smoker", "emb_0", "emb_1"]
+    nan = np.nan
+    equal(tables.x, [[180.5, 80], [nan, 71.2], [165, nan], [171, 64], [190, 99.9]])
+    equal(tables.y.iloc[:, :2], [[1.5, 1], [1.25, 0], [nan, 0], [nan, 1], [2, 1]])
+    assert {*tables.x.dtypes, *tables.y.dtypes} == {np.dtype("float64")}
+    assert tables.rows_in_file == 5 and tables.notes == ()
+
+
+def test_without_y_all_other_numeric_columns_are_used_and_reported(people):
+    tables = read_tables([people], x="emb_*")
+    assert list(tables.y) == ["Height (cm)", "Mass, kg", "Speed [m/s]", "smoker"]
+    (note,) = tables.notes
+    assert "y is all other columns that hold numbers: 'Height (cm)'" in note
+    assert "'Visit date' (dates)" in note and "'city' (words)" in note
+    assert "'Unnamed: 0' (no name)" in note
+    assert list(read_tables([people], y="emb_0").x)[-1] == "emb_1"
+    assert "smoker" not in read_tables([people], x="emb_*", group="smoker").y
+
+
+def test_columns_are_described(people, text_file):
+    kinds = {column.name: column.kind for column in describe_columns(people)}
+    assert kinds["Visit date"] == "dates" and kinds["city"] == "words"
+    assert kinds["smoker"] == "boolean" and kinds["Speed [m/s]"] == "number"
+    odd = describe_columns(text_file('a,b,c,d\n,1,5 kg,"1,000"\n,2,6 kg,"2,000"\n,x,7 kg,3\n'))
+    assert [column.kind for column in odd] == [
+        "empty",
+        "numbers and words",
+        "numbers with units",
+        "numbers with thousands separators",
+    ]
+
+
+def test_one_table_holds_all_numbers_or_the_chosen_columns(people, text_file):
+    table, notes = read_table(people)
+    assert list(table)[:2] == ["Height (cm)", "Mass, kg"] and table.shape == (5, 6)
+    assert "The table is all columns that hold numbers" in notes[0]
+    table, notes = read_table(people, "emb_*", rows=2)
+    assert table.shape == (2, 2) and notes == ("2 of 5 rows were taken at random (seed 0).",)
+    with pytest.raises(ValueError, match="no columns with numbers"):
+        read_table(text_file("u,v\nx,y\nz,w\n"))
+
+
+@pytest.mark.parametrize(
+    "column, words",
+    [("city", "'Lyon'"), ("city", "--encode one-hot"), ("Visit date", "2024-01-05")],
+)
+def test_words_and_dates_are_refused_unless_encoded(people, column, words):
+    message = refusal(people, column, "emb_0")
+    assert "--encode" in message and column in message and words in message
+
+
+def test_one_hot_makes_one_column_per_word_and_keeps_missing_cells(people):
+    tables = read_tables([people], x="city", y="emb_0", encode="one-hot")
+    assert list(tables.x) == ["city=Lyon", "city=Oslo", "city=Paris, France"]
+    equal(tables.x.iloc[[0, 1, 2, 4]], np.eye(3)[[0, 1, 2, 0]])
+    assert np.isnan(tables.x.iloc[3]).all()
+    assert "'city' holds words" in tables.notes[0]
+
+
+def test_ordinal_numbers_words_in_alphabetical_order(people):
+    tables = read_tables([people], x="city", y="emb_0", encode="ordinal")
+    equal(tables.x["city"], [0, 1, 2, np.nan, 0])
+    assert "Lyon = 0, Oslo = 1" in tables.notes[0]
+
+
+def test_too_many_words_for_one_hot_are_refused(text_file):
+    words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(60)]
+    path = text_file("word,b\n" + "".join(f"{w}w,{i}\n" for i, w in enumerate(words)))
+    assert "60 different words" in refusal(path, "word", "b", encode="one-hot")
+    assert len(read_tables([path], x="word", y="b", encode="ordinal").x) == 60
+
+
+@pytest.mark.parametrize(
+    "dates, values, words",
+    [
+        (["2024-01-05", "2024-01-06", "2024-02-10"], [0, 1, 36], "days since the first, 2024-01"),
+        (["2024-01-01 10:00:00", "2024-01-01 10:01:30"], [0, 90], "seconds since"),
+        (["01/02/2024", "13/02/2024", "20/02/2024"], [0, 12, 19], "days since"),
+        (["1/31/24", "2/1/24"], [0, 1], "days since"),
+        (["31.01.2024", "02.02.2024"], [0, 2], "days since"),
+        (["2024-03-04T00:00:00+02:00", "2024-03-05T00:00:00Z"], [0, 93_600], "seconds since"),
+        (["2024-03-04", "2024-03-09 12:00"], [0, 5.5], "days since"),
+        (["3 March 2024", "5 March 2024"], [0, 2], "days since"),
+        (["10:30", "11:45"], [0, 4_500], "seconds since the first, 10:30:00."),
+        (["01/02/2024", "03/02/2024"], [0, 60], "either order; the month was read first"),
+    ],
+)
+@pytest.mark.parametrize("encode", ["one-hot", "ordinal"])
+def test_dates_become_the_time_since_the_first(text_file, dates, values, words, encode):
+    path = text_file("t;y\n" + "".join(f"{date};{i}\n" for i, date in enumerate(dates)))
+    tables = read_tables([path], x="t", y="y", encode=encode)
+    np.testing.assert_allclose(tables.x["t"], values)
+    assert words in tables.notes[0] and ("either" in words) == ("either" in tables.notes[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# made by a tool\n# on a day\na,b\n1,2\n3,4\n",
+        "\n\na,b\n1,2\n3,4\n",
+        "a,b\r\n1,2\r\n3,4\r\n\r\n",
+        '"a",b,\n1,2,\n3,4,\n',
+        "a,b\n1,2,\n3,4,\n",
+        "a, b\n1, 2\n 3, 4\n",
+        "a,b\n1,2\n3\N{NO-BREAK SPACE},4\n",
+        "a;b\n1;2\n3;4\n",
+        "a|b\n1|2\n3|4",
+        "a\tb\n1\t2\n3\t4",
+        "a b\n1 2\n3 4",
+    ],
+)
+def test_text_as_tools_write_it_is_read(text_file, text):
+    tables = read_tables([text_file(text)], x="a", y="b")
+    equal(np.hstack([tables.x, tables.y]), [[1, 2], [3, 4]])
+
+
+def test_tabs_are_preferred_in_a_tsv_file(text_file):
+    path = text_file("a,1\tb\n1,5\t2\n3,5\t4\n", "a.tsv")
+    tables = read_tables([path], x="a,1", y="b")
+    equal(tables.x, [[1.5], [3.5]])
+
+
+def test_compressed_text_is_read(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
+    equal(read_tables([path], x="a", y="b").y, [[2], [4]])
+
+
+def test_a_name_over_two_lines_becomes_one_line(text_file):
+    path = text_file('"height\n(cm)",b\n1,2\n3,4\n')
+    equal(read_tables([path], x="height (cm)", y="b").x, [[1], [3]])
+
+
+def test_a_typographic_minus_is_a_minus(text_file):
+    path = text_file("a,b\n\N{MINUS SIGN}1.5,2\n3,4\n")
+    equal(read_tables([path], x="a", y="b").x, [[-1.5], [3]])
+
+
+def test_decimal_commas_are_read_and_reported(text_file):
+    tables = read_tables([text_file("a;b\n1,5;2\n3,25;4\n")], x="a", y="b")
+    equal(tables.x, [[1.5], [3.25]])
+    assert "decimal commas" in tables.notes[0]
+
+
+@pytest.mark.parametrize(
+    "encoding, notes",
+    [("utf-8", 0), ("utf-8-sig", 0), ("utf-16", 0), ("cp1252", 1)],
+)
+def test_text_of_other_encodings_is_read(text_file, encoding, notes):
+    tables = read_tables([text_file("größe,b\n1,2\n3,4\n", encoding=encoding)], x="größe", y="b")
+    assert list(tables.x) == ["größe"] and len(tables.notes) == notes
+
+
+def test_bytes_outside_cp1252_are_read_as_latin_1(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"gr\xf6\x81e,b\n1,2\n3,4\n")
+    assert "read as latin-1" in read_tables([tmp_path / "a.csv"], x="0", y="b").notes[0]
+
+
+def test_a_header_that_numpy_writes_is_read(tmp_path, numbers):
+    np.savetxt(tmp_path / "a.txt", numbers, header="a b c d")
+    tables = read_tables([tmp_path / "a.txt"], x="a", y="d")
+    np.testing.assert_allclose(tables.x["a"], numbers[:, 0])
+
+
+def test_text_without_a_header_is_read_by_number(text_file):
+    tables = read_tables([text_file("1,2,3\n4,5,6\n")], x="0:2", y="2", header=False)
+    equal(tables.x, [[1, 2], [4, 5]])
+
+
+def test_consecutive_numbers_in_the_first_line_are_names(text_file):
+    assert len(read_tables([text_file("0,1,2\n4,5,6\n7,8,9\n")], x="0:2", y="2").x) == 2
+
+
+def test_parquet_is_read_by_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = {
+        "a": [1, 2, None],
+        "f": [True, None, False],
+        "day": pd.to_datetime(["2024-01-01", "2024-01-03", None]),
+        "w": pd.Categorical(["u", "v", "u"]),
+        "s": ["1", "?", "2.5"],
+        "d": pd.to_timedelta(["1 min", None, "2 s"]),
+        "late": [np.nan] * 3,
+    }
+    pd.DataFrame(columns).to_parquet(path)
+    tables = read_tables([path], x="a,f,s,d,late", y="day,w", encode="ordinal")
+    nan = np.nan
+    equal(tables.x, [[1, 1, 1, 60, nan], [2, nan, nan, nan, nan], [nan, 0, 2.5, 2, nan]])
+    equal(tables.y, [[0, 0], [2, 1], [nan, 0]])
+    kinds = [column.kind for column in describe_columns(path)]
+    assert kinds == ["number", "boolean", "dates", "words", "number", "durations", "number"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int16", "bool"])
+def test_npy_is_read_by_number(tmp_path, numbers, dtype):
+    array = (10 * numbers).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    tables = read_tables([tmp_path / "a.npy"], x="0,2", y="3")
+    equal(tables.x, array[:, [0, 2]].astype(float))
+    assert list(tables.y) == ["3"]
+
+
+def test_two_files_are_partners_by_position(tmp_path, text_file, numbers):
+    np.save(tmp_path / "x.npy", numbers[:, :3])
+    path = text_file("b\n" + "\n".join(map(repr, numbers[:, 3].tolist())))
+    tables = read_tables([tmp_path / "x.npy", path])
+    equal(tables.x, numbers[:, :3])
+    equal(tables.y, numbers[:, 3:])
+
+
+def test_npz_with_x_and_y_needs_no_choice(tmp_path, numbers):
+    np.savez(tmp_path / "a.npz", X=numbers[:, :3], y=numbers[:, 3])
+    for paths in ([tmp_path / "a.npz"], [tmp_path / "a.npz"] * 2):
+        tables = read_tables(paths)
+        equal(tables.x, numbers[:, :3])
+        equal(tables.y, numbers[:, 3:])
+
+
+def test_npz_arrays_are_chosen_by_name_and_column(tmp_path, numbers):
+    np.savez_compressed(tmp_path / "a.npz", emb=numbers[:, :3], label=numbers[:, 3])
+    tables = read_tables([tmp_path / "a.npz"], x="emb_0,emb_2", y="label")
+    equal(tables.x, numbers[:, [0, 2]])
+    assert list(read_tables([tmp_path / "a.npz"], x="emb", y="label").x)[-1] == "emb_2"
+
+
+def test_npz_of_one_array_is_read_by_number(tmp_path, numbers):
+    np.savez(tmp_path / "a.npz", numbers)
+    assert list(read_tables([tmp_path / "a.npz"], x="0", y="1:").y) == ["1", "2", "3"]
+
+
+def test_groups_are_numbers_for_equal_values(people):
+    tables = read_tables([people], x="Height (cm)", y="emb_*", group="smoker")
+    equal(tables.group, [1, 0, 0, 1, 1])
+
+
+def test_blocks_are_passed_on(people):
+    tables = read_tables([people], x="Height (cm)", y="emb_*", block=2)
+    assert tables.block == 2 and tables.group is None
+
+
+# Large files.
+
+ROWS = 5_000
+
+
+@pytest.fixture(scope="module")
+def frame():
+    values = np.random.default_rng(1).normal(size=(ROWS, 6)).round(6)
+    return pd.DataFrame(values, columns=list("abcdef"))
+
+
+@pytest.fixture(scope="module", params=["csv", "csv.gz", "parquet", "npy", "npz"])
+def large_file(request, frame, tmp_path_factory):
+    path = tmp_path_factory.mktemp("large") / f"a.{request.param}"
+    if request.param.startswith("csv"):
+        frame.to_csv(path, index=False)
+    elif request.param == "parquet":
+        frame.to_parquet(path, row_group_size=700)
+    else:
+        (np.save if request.param == "npy" else np.savez)(path, frame.to_numpy())
+    return path
+
+
+def sampled_rows(count, seed):
+    keys = np.random.default_rng(seed).random(ROWS)
+    return np.sort(np.argsort(keys)[:count])
+
+
+def test_a_file_that_does_not_fit_is_refused_before_it_is_read(large_file, monkeypatch):
+    read = type(open_file(large_file)).read
+    monkeypatch.setattr(f"{read.__module__}.{read.__qualname__}", lambda *_: pytest.fail("read"))
+    message = refusal(large_file, "0:3", "3:6", memory=2**19)
+    assert "0.5 MiB are free" in message and "--rows" in message and "parquet" in message
+
+
+def test_fewer_columns_and_rows_of_it_fit(large_file):
+    assert read_tables([large_file], x="0", y="1", rows=50, memory=2**21).x.shape == (50, 1)
+
+
+def test_a_file_read_in_pieces_is_the_whole_file(large_file, frame):
+    table, total = open_file(large_file).read([0, 1, 4], chunk_rows=300)
+    equal(table, frame[["a", "b", "e"]].to_numpy())
+    assert total == ROWS and list(table.index) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 300])
+def test_a_sample_is_the_same_rows_of_every_format(large_file, frame, chunk_rows):
+    table, total = open_file(large_file).read(range(6), 200, seed=7, chunk_rows=chunk_rows)
+    chosen = sampled_rows(200, 7)
+    equal(table, frame.to_numpy()[chosen])
+    assert total == ROWS and list(table.index) == list(chosen)
+
+
+def test_a_sample_is_reported(large_file, frame):
+    tables = read_tables([large_file], x="4,0", y="1:3", rows=200, seed=7)
+    equal(tables.x, frame[["e", "a"]].to_numpy()[sampled_rows(200, 7)])
+    assert tables.rows_in_file == ROWS
+    assert "200 of 5,000 rows were taken at random (seed 7)." in tables.notes
+
+
+def test_a_sample_larger_than_the_file_is_the_file(large_file):
+    tables = read_tables([large_file], x="0", y="1", rows=10 * ROWS)
+    assert len(tables.x) == ROWS and not any("random" in note for note in tables.notes)
+
+
+def test_blocks_of_a_sample_are_stretches_of_the_file(large_file):
+    tables = read_tables([large_file], x="0", y="1", rows=100, block=1_000)
+    equal(tables.group, sampled_rows(100, 0) // 1_000)
+    assert tables.block is None
+
+
+def test_a_word_late_in_a_long_file_is_found_with_its_row(tmp_path, frame):
+    text = frame.astype(object)
+    text.loc[3_999, "b"] = "broken"
+    text.to_csv(tmp_path / "a.csv", index=False)
+    message = refusal(tmp_path / "a.csv", "a", "b")
+    assert "'b'" in message and "row 4,000 of the data holds 'broken'" in message
+
+
+def test_the_system_reports_how_much_memory_is_free():
+    free = available_memory()
+    assert free is None or free > 1_000_000
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("a,b\n", "names and no rows"),
+        ("1.5,2.5\n3.5,4.5\n", "--no-header"),
+        ("a,b\n1,2\n3,4,5,6\n", "line 3, saw 4"),
+        ("a,b\n1,2,3\n4,5,6\n", "2 names in its first line and 3 cells"),
+        ("Report of 2024\n\na,b\n1,2\n3,4\n", "above the names"),
+        ("PK\x03\x04 and so on", "not text"),
+        ("a\0,b\n", "not text"),
+    ],
+)
+def test_text_that_is_not_a_table_is_refused(text_file, text, words):
+    assert words in refusal(text_file(text))
+
+
+@pytest.mark.parametrize(
+    "text, x, y, words",
+    [
+        (
+            "day,height (cm),mass\n2024-01-01,1,2\n2024-01-02,3,4\n",
+            *(None, None, "--x 'height (cm)' --y mass; it has 'day', 'height (cm)', 'mass'"),
+        ),
+        ("a\n1\n2\n", None, None, "second file"),
+        ("emb_0,emb_1,b\n1,2,3\n4,5,6\n", "emb_*", "emb_1:b", "'emb_1'"),
+        ("a,b,a\n1,2,3\n4,5,6\n", "a", "b", "columns 0 and 2"),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused(text_file, text, x, y, words):
+    assert words in refusal(text_file(text), x, y)
+
+
+def test_a_column_whose_name_occurs_twice_is_read_by_number(text_file):
+    equal(read_tables([text_file("a,b,a\n1,2,3\n4,5,6\n")], x="2", y="b").x, [[3], [6]])
+
+
+@pytest.mark.parametrize(
+    "cells, words",
+    [
+        (["1", "2", "broken", "4"], "row 3 of the data holds 'broken'"),
+        (["cm", "2", "3", "4"], "row 1 of the data holds 'cm'"),
+        (["cm", "2", "3", "4"], "a row of units, delete it"),
+        (["180 cm", "170 cm", "165 cm", ""], "unit in the column's name"),
+        (["1,234.5", "2,345.6", "7", "8"], "between thousands"),
+        (["12%", "7%", "8%", "9%"], "unit"),
+    ],
+)
+def test_cells_that_are_not_numbers_are_shown(text_file, cells, words):
+    rows = "".join(f'"{cell}",{number}\n' for number, cell in enumerate(cells))
+    message = refusal(text_file(f"height,b\n{rows}"), "height", "b")
+    assert "'height'" in message and words in message
+
+
+def test_lists_in_parquet_are_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"emb": [[1.0, 2.0], [3.0, 4.0]], "b": [1, 2]}).to_parquet(path)
+    assert "lists" in refusal(path, "emb", "b")
+
+
+def test_two_files_of_different_lengths_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((5, 2)))
+    np.save(tmp_path / "y.npy", np.ones((6, 2)))
+    message = refusal([tmp_path / "x.npy", tmp_path / "y.npy"], None, None)
+    assert "has 5 rows" in message and "has 6 rows" in message and "position" in message
+
+
+def test_three_files_are_refused(tmp_path):
+    assert "3 files" in refusal([tmp_path / "a.npy"] * 3)
+
+
+@pytest.mark.parametrize(
+    "array, words",
+    [
+        (np.array([[1, "a"], [2, "b"]], dtype=object), "object array"),
+        (np.ones((4, 2), dtype=complex), "complex"),
+        (np.array([["a", "b"]]), "dtype"),
+        (np.array(["2024-01-01"], dtype="datetime64[D]"), "dtype"),
+        (np.ones((4, 2, 3)), "shape (4, 2, 3)"),
+        (np.float64(3.0), "shape ()"),
+        (np.empty((0, 3)), "empty"),
+        (np.zeros(3, dtype=[("a", float), ("b", int)]), "dtype"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_arrays_that_are_not_tables_are_refused(tmp_path, array, words, suffix):
+    path = tmp_path / f"a.{suffix}"
+    (np.save if suffix == "npy" else np.savez)(path, array)
+    assert words in refusal(path)
+
+
+class Explosive:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was opened",)
+
+
+@pytest.mark.parametrize("name", ["a.pkl", "a.npy", "a.npz", "a.csv", "a.pt", "a.parquet"])
+def test_pickles_are_never_opened(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(pickle.dumps(Explosive(), protocol=0 if name == "a.csv" else 4))
+    refusal(path)
+
+
+def test_arrays_of_an_archive_must_have_the_same_number_of_rows(tmp_path):
+    np.savez(tmp_path / "a.npz", a=np.ones((5, 2)), b=np.ones(4))
+    assert "'a' 5, 'b' 4" in refusal(tmp_path / "a.npz", "a", "b")
+
+
+def test_two_archives_without_arrays_x_and_y_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", a=np.ones((5, 2)), b=np.ones(5))
+    assert "--x a" in refusal([tmp_path / "a.npz"] * 2, None, None)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("a.xlsx", "spreadsheet"),
+        ("a.pickle", "pickle"),
+        ("a.json", "'.json'"),
+        ("a", "no suffix"),
+    ],
+)
+def test_other_formats_are_refused(text_file, name, words):
+    assert words in refusal(text_file("a,b\n1,2\n", name))
+
+
+def test_a_missing_file_is_reported_with_the_nearest_name(people):
+    with pytest.raises(FileNotFoundError, match=r"did you mean .*people\.csv"):
+        read_tables([people.with_name("poeple.csv")], x="a", y="b")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        read_tables([tmp_path], x="a", y="b")
+
+
+@pytest.mark.parametrize("kept", [30, 2_000])
+def test_a_truncated_gzip_file_is_refused(tmp_path, kept):
+    rows = np.random.default_rng(0).normal(size=(5_000, 2))
+    whole = gzip.compress(("a,b\n" + "\n".join(f"{a},{b}" for a, b in rows)).encode())
+    (tmp_path / "a.csv.gz").write_bytes(whole[:kept])
+    with pytest.raises(OSError, match=r"a\.csv\.gz"):
+        read_tables([tmp_path / "a.csv.gz"], x="a", y="b")
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_a_truncated_array_is_refused(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    (np.save if suffix == "npy" else np.savez)(path, np.ones((100, 2)))
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "cut short" in refusal(path) or suffix == "npz"
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"encode": "hot"}, "--encode hot"),
+        ({"rows": 0}, "--rows 0"),
+        ({"block": 1}, "--block 1"),
+        ({"group": "b", "block": 2}, "only one of them"),
+        ({"group": "a"}, "also in --x"),
+        ({"group": "*"}, "names 3 columns"),
+        ({"group": "c"}, "no value in row 2"),
+        ({"group": "d"}, "no such column"),
+        ({"header": False, "x": "a"}, "no such column"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(text_file, options, words):
+    given = {"x": "a", "y": "b", **options}
+    assert words in refusal(text_file("a,b,c\n1,2,u\n4,5,\n"), **given)
+
+
+def test_no_header_is_for_text(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((5, 2)))
+    assert "--no-header" in refusal(tmp_path / "a.npy", header=False)
