@@ -303,17 +303,6 @@ def test_views_on_a_gpu_without_triton_take_the_plain_path(monkeypatch):
     assert not fused.takes(images, 32)
 
 
-def test_views_on_the_cpu_do_not_load_triton(run_python):
-    code = """
-import sys, torch
-before = "triton" in sys.modules
-from flatnce.pretrain.data.views import Views
-Views(8, seed=0)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2), 0)
-print(before or "triton" not in sys.modules)
-"""
-    assert run_python(code).strip() == "True"
-
-
 # ---- the operator
 
 

@@ -144,11 +144,42 @@ def test_a_set_that_was_altered_since_is_named(server, cifar10, root):
         fetch("cifar10", root)
 
 
-def test_a_transfer_that_breaks_goes_on_by_range(server, cifar10, root):
-    server.cut_after = [1000, 5000]
+@pytest.mark.parametrize(
+    "trouble, asked",
+    [
+        ({"cut_after": [1000, 5000]}, [None, "bytes=1000-", "bytes=6000-"]),
+        ({"cut_after": [1000], "ranges": False}, [None, "bytes=1000-"]),
+        ({"refuse": [503, 429]}, [None, None, None]),
+        ({"cut_after": [1000], "refuse": [200, 416]}, [None, "bytes=1000-", None]),
+    ],
+    ids=["cut short", "without ranges", "busy", "refused range"],
+)
+def test_a_transfer_that_breaks_is_continued(server, cifar10, root, trouble, asked):
+    vars(server).update(trouble)
     fetch("cifar10", root)
-    assert server.asked == [None, "bytes=1000-", "bytes=6000-"]
+    assert server.asked == asked
     assert len(load("cifar10", root=root)) == 15
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda content: content[:500] + bytes([content[500] ^ 1]) + content[501:],
+            r"cifar-10-binary.tar.gz arrived damaged .*starts again",
+        ),
+        (lambda content: content + b"more", "sends more than"),
+    ],
+    ids=["corrupted", "larger"],
+)
+def test_another_file_than_published_is_refused_and_removed(
+    server, cifar10, root, change, message
+):
+    file = server.folder / "cifar-10-binary.tar.gz"
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(DamagedData, match=message):
+        fetch("cifar10", root)
+    assert left_in(root) == set()
 
 
 def test_a_transfer_that_was_given_up_is_resumed_later(server, cifar10, root):
@@ -160,46 +191,6 @@ def test_a_transfer_that_was_given_up_is_resumed_later(server, cifar10, root):
     fetch("cifar10", root)
     assert server.asked == ["bytes=2000-"]
     assert len(load("cifar10", root=root)) == 15
-
-
-def test_a_server_without_ranges_sends_it_all_again(server, cifar10, root):
-    server.ranges, server.cut_after = False, [1000]
-    fetch("cifar10", root)
-    assert server.asked == [None, "bytes=1000-"]
-    assert len(load("cifar10", root=root)) == 15
-
-
-def test_a_busy_server_is_asked_again(server, cifar10, root):
-    server.refuse = [503, 429]
-    fetch("cifar10", root)
-    assert len(server.asked) == 3
-
-
-def test_a_refused_range_begins_anew(server, cifar10, root):
-    server.cut_after = [1000]
-    server.refuse = [200, 416]
-    fetch("cifar10", root)
-    assert server.asked == [None, "bytes=1000-", None]
-
-
-def test_a_corrupted_transfer_is_refused_and_removed(server, cifar10, root):
-    file = server.folder / "cifar-10-binary.tar.gz"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(
-        DamagedData, match=r"cifar-10-binary.tar.gz arrived damaged .*starts again"
-    ):
-        fetch("cifar10", root)
-    assert left_in(root) == set()
-
-
-def test_a_larger_file_than_published_is_refused_and_removed(server, cifar10, root):
-    file = server.folder / "cifar-10-binary.tar.gz"
-    file.write_bytes(file.read_bytes() + b"more")
-    with pytest.raises(DamagedData, match="sends more than"):
-        fetch("cifar10", root)
-    assert left_in(root) == set()
 
 
 def test_a_remainder_of_another_version_is_thrown_away(server, cifar10, root):

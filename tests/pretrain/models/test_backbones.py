@@ -229,8 +229,3 @@ def test_a_missing_library_says_what_to_install(monkeypatch, name, library):
     monkeypatch.setattr("flatnce.extras.import_module", without)
     with pytest.raises(ImportError, match=rf"{library}.*pip install 'flatnce\[train\]'"):
         backbone(name, stem="standard")
-
-
-def test_importing_models_loads_no_image_library(run_python):
-    loaded = run_python("import sys, flatnce.pretrain.models; print(*sys.modules)").split()
-    assert not {"torchvision", "timm", "PIL", "sklearn"} & set(loaded)
