@@ -102,11 +102,6 @@ def test_images_and_labels_are_those_of_the_indices():
         assert images.dtype == torch.uint8
 
 
-def test_batches_are_where_the_set_is():
-    batch = next(Resident(numbered(), 4, seed=0).epoch(0))
-    assert {part.device.type for part in batch} == {"cpu"}
-
-
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_the_slices_of_all_ranks_make_up_the_same_global_batches(world_size, drop_last):

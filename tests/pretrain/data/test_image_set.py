@@ -42,11 +42,6 @@ def test_bad_indices_are_refused(indices, message):
         some_set().subset(indices)
 
 
-def test_a_set_moves_to_a_device_with_its_labels():
-    moved = some_set().to(torch.device("cpu"))
-    assert moved.device == moved.labels.device == torch.device("cpu")
-
-
 def test_statistics_are_those_of_all_pixels():
     few = some_set()
     values = few.images.numpy() / 255

@@ -1,10 +1,14 @@
-"""Projection heads, and the encoder that joins one to a backbone."""
+"""Projection heads, the encoder that joins one to a backbone, and its momentum copy."""
+
+import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.models import Encoder, backbone, head
+from flatnce.core.control import Cosine
+from flatnce.pretrain.models import Encoder, MomentumEncoder, SmallNet, backbone, head
 
 
 @pytest.mark.parametrize("out", [128, 256])
@@ -71,12 +75,6 @@ def test_gradients_reach_every_parameter():
     assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
 
-def test_one_image_more_does_not_change_the_others_when_evaluating():
-    encoder = small_encoder().eval()
-    x = torch.randn(5, 1, 8, 8)
-    torch.testing.assert_close(encoder(x[:2])[1], encoder(x)[1][:2])
-
-
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -100,3 +98,147 @@ def test_a_part_without_a_width_is_refused(role):
     parts = {"backbone": backbone("small"), "head": head(128), role: nn.Flatten()}
     with pytest.raises(ValueError, match=rf"{role}=Flatten .* set {role}\.width"):
         Encoder(**parts)
+
+
+# ---- the momentum encoder
+
+
+def double_encoder() -> Encoder:
+    return Encoder(SmallNet(channels=1, width=16), head(16, out=4)).double()
+
+
+def images(b: int = 6) -> torch.Tensor:
+    return torch.randn(b, 1, 8, 8, dtype=torch.float64)
+
+
+def disturb(encoder: nn.Module) -> None:
+    """Move parameters, as an optimizer does, and running statistics, as a pass does."""
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    encoder.train()(images())
+
+
+def snapshot(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def assert_averaged(slow, before, now, momentum: float, tolerance: float) -> None:
+    """Number by number, in Python's own floats."""
+    for name, tensor in slow.encoder.state_dict().items():
+        rows = zip(
+            tensor.flatten().tolist(),
+            before[name].flatten().tolist(),
+            now[name].flatten().tolist(),
+            strict=True,
+        )
+        for found, old, new in rows:
+            counts = not tensor.is_floating_point()
+            expected = new if counts else momentum * old + (1 - momentum) * new
+            assert math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance), name
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.99, 1.0])
+def test_parameters_and_statistics_are_averaged_and_counts_copied(momentum):
+    encoder = double_encoder()
+    slow = MomentumEncoder(encoder, momentum)
+    for _ in range(2):
+        before = snapshot(slow.encoder)
+        disturb(encoder)
+        slow.update()
+        assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-14)
+
+
+@pytest.mark.parametrize("given", ["counted", "number", "tensor"])
+def test_a_schedule_of_the_momentum_is_followed(given):
+    encoder = double_encoder()
+    slow = MomentumEncoder(encoder, Cosine(0.9, 1.0, steps=4))
+    for step in range(6):
+        before = snapshot(slow.encoder)
+        disturb(encoder)
+        slow.update({"counted": None, "number": step, "tensor": torch.tensor(step)}[given])
+        momentum = 1 - 0.1 * (1 + math.cos(math.pi * min(step / 4, 1))) / 2
+        # The schedule is a float32.
+        assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-6)
+
+
+def test_the_copy_starts_equal_and_is_a_copy():
+    encoder = double_encoder()
+    slow = MomentumEncoder(encoder)
+    x = images()
+    encoder.eval(), slow.eval()
+    assert torch.equal(slow(x)[1], encoder(x)[1])
+    disturb(encoder)
+    encoder.eval()
+    assert not torch.equal(slow(x)[1], encoder(x)[1])
+
+
+def test_there_is_no_gradient_in_it():
+    encoder = double_encoder()
+    encoder(images())[1].sum().backward()
+    slow = MomentumEncoder(encoder)
+    h, z = slow(images())
+    assert not h.requires_grad and not z.requires_grad
+    assert not any(p.requires_grad or p.grad is not None for p in slow.parameters())
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
+
+
+def test_training_mode_normalises_by_the_batch_and_remembers_nothing():
+    slow = MomentumEncoder(double_encoder())
+    before = {n: t for n, t in snapshot(slow.encoder).items() if t.is_floating_point()}
+    x = images()
+    slow.train()
+    by_batch = slow(x)[1]
+    after = slow.encoder.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    slow.eval()
+    assert not torch.allclose(slow(x)[1], by_batch)
+
+
+def test_the_encoder_is_referred_to_and_not_owned():
+    encoder = double_encoder()
+    slow = MomentumEncoder(encoder)
+    names = {*slow.state_dict()}
+    assert names == {"updates", *(f"encoder.{name}" for name in encoder.state_dict())}
+    assert sum(1 for _ in slow.modules()) == 1 + sum(1 for _ in encoder.modules())
+
+
+def test_a_restored_one_goes_on_exactly():
+    encoder = double_encoder()
+    slow = MomentumEncoder(encoder, Cosine(0.9, 1.0, steps=10))
+    disturb(encoder), slow.update()
+    other = copy.deepcopy(encoder)
+    restored = MomentumEncoder(other, Cosine(0.9, 1.0, steps=10))
+    restored.load_state_dict(slow.state_dict())
+    with torch.no_grad():
+        for net in (encoder, other):
+            for parameter in net.parameters():
+                parameter.mul_(1.5)
+    slow.update(), restored.update()
+    mine, theirs = slow.state_dict(), restored.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert int(restored.updates) == 2
+
+
+def test_a_copy_of_both_follows_the_copied_encoder():
+    pair = nn.ModuleDict({"encoder": double_encoder()})
+    pair["slow"] = MomentumEncoder(pair["encoder"], momentum=0.0)
+    twin = copy.deepcopy(pair).float()
+    disturb(twin["encoder"].double()), twin["slow"].double().update()
+    mine, theirs = twin["slow"].encoder.state_dict(), twin["encoder"].state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert int(pair["slow"].updates) == 0
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.01, float("nan")])
+def test_a_momentum_outside_zero_and_one_is_refused(momentum):
+    with pytest.raises(ValueError, match=r"momentum=.* must lie in \[0, 1\]"):
+        MomentumEncoder(nn.Linear(2, 2), momentum)
+
+
+def test_an_encoder_rebuilt_afterwards_is_refused():
+    encoder = nn.Sequential(nn.Linear(3, 3))
+    slow = MomentumEncoder(encoder)
+    encoder.append(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="after the encoder is complete"):
+        slow.update()

@@ -6,11 +6,11 @@ Tolerances are in units of the full range: one of 255 levels is 0.0039.
 import pytest
 import torch
 
-from flatnce.pretrain.data.augmentation import pixels as colour
 from flatnce.pretrain.data.augmentation.pixels import (
     GRID,
     Boxes,
     Squares,
+    blend,
     blur,
     blur_radius,
     blur_weights,
@@ -18,6 +18,9 @@ from flatnce.pretrain.data.augmentation.pixels import (
     cut_out,
     fallback_box,
     filter_separably,
+    grayscale,
+    shift_hue,
+    solarize,
 )
 from pictures import pictures
 
@@ -139,9 +142,9 @@ def test_contrast_of_shuffled_pixels_is_the_shuffled_contrast():
     planes = planes_of(pictures(N, height=40))
     order = torch.randperm(1600, generator=torch.Generator().manual_seed(0))
     factor = FACTORS[:, None, None]
-    plain = colour.blend(planes, factor, NOTHING, 1 - factor)
+    plain = blend(planes, factor, NOTHING, 1 - factor)
     shuffled = planes.flatten(2)[..., order].view_as(planes)
-    found = colour.blend(shuffled, factor, NOTHING, 1 - factor)
+    found = blend(shuffled, factor, NOTHING, 1 - factor)
     assert torch.equal(found.flatten(2), plain.flatten(2)[..., order])
 
 
@@ -156,7 +159,7 @@ BLENDS = {
     ("name", "tolerance"), [("brightness", EXACT), ("contrast", 7e-5), ("saturation", EXACT)]
 )
 def test_blend_is_torchvisions(name, tolerance, images):
-    found = colour.blend(planes_of(images), *BLENDS[name](FACTORS[:, None, None]))
+    found = blend(planes_of(images), *BLENDS[name](FACTORS[:, None, None]))
     adjust = getattr(TF, f"adjust_{name}")
     # The mean luminance is rounded to 2^-14 before it is taken: 6e-5 at factor 0 or 2.
     difference = largest_difference(
@@ -167,27 +170,27 @@ def test_blend_is_torchvisions(name, tolerance, images):
 
 @pytest.mark.parametrize("shift", [-0.5, -0.31, -0.1, 1e-3, 0.05, 0.2, 1 / 3, 0.5])
 def test_hue_is_torchvisions(shift, images):
-    found = colour.shift_hue(planes_of(images), torch.full((N, 1, 1), shift))
+    found = shift_hue(planes_of(images), torch.full((N, 1, 1), shift))
     difference = largest_difference(found, images, lambda image, _: TF.adjust_hue(image, shift))
     assert difference < 5e-6
 
 
 def test_hue_keeps_the_largest_and_smallest_channel(images):
     planes = planes_of(images)
-    found = colour.shift_hue(planes, torch.full((N, 1, 1), 0.23))
+    found = shift_hue(planes, torch.full((N, 1, 1), 0.23))
     torch.testing.assert_close(found.amax(0), planes.amax(0), rtol=0, atol=EXACT)
     torch.testing.assert_close(found.amin(0), planes.amin(0), rtol=0, atol=5e-7)
 
 
 def test_grayscale_is_torchvisions(images):
-    found = colour.grayscale(planes_of(images), EVERYWHERE)
+    found = grayscale(planes_of(images), EVERYWHERE)
     assert largest_difference(found, images, lambda x, _: TF.rgb_to_grayscale(x, 3)) <= EXACT
 
 
 def test_solarize_is_torchvisions_at_the_threshold_too(images):
     images = images.clone()
     images[6, :, 0], images[6, :, 1] = 127, 128
-    found = colour.solarize(planes_of(images), EVERYWHERE)
+    found = solarize(planes_of(images), EVERYWHERE)
     assert largest_difference(found, images, lambda x, _: TF.solarize(x, 128 / 255)) <= EXACT
 
 
@@ -210,8 +213,8 @@ def test_blur_weights_sum_to_one_exactly():
 
 
 OPTIONAL = {
-    "grayscale": lambda planes, applied: colour.grayscale(planes, applied),
-    "solarize": lambda planes, applied: colour.solarize(planes, applied),
+    "grayscale": grayscale,
+    "solarize": solarize,
     "blur": lambda planes, applied: blur(planes, torch.full((N,), 1.5), applied),
 }
 
@@ -229,7 +232,7 @@ def test_an_operation_not_drawn_leaves_every_bit(name):
 
 def test_blend_of_nothing_leaves_every_bit(images):
     planes = planes_of(images)
-    assert torch.equal(colour.blend(planes, EVERYWHERE, NOTHING, NOTHING), planes)
+    assert torch.equal(blend(planes, EVERYWHERE, NOTHING, NOTHING), planes)
 
 
 def test_cutout_clears_its_square_and_nothing_else():
