@@ -96,6 +96,14 @@ def test_own_settings_are_keywords_of_the_class_with_the_same_default(entry):
         assert getattr(LossConfig(), setting.name) == setting.default
 
 
+@every_entry
+def test_the_layout_is_that_of_the_class(entry):
+    loss_fn = made(entry)
+    assert entry.layout == loss_fn.layout.name, f"layout of {entry.name} in {REGISTRY}"
+    loss_fn(*(torch.tensor(z) for z in views(5)))
+    assert loss_fn.last.contrast.count.unique().tolist() == [entry.negatives(5)]
+
+
 @pytest.mark.parametrize(
     "name, found",
     [("flatnce", "flatnce"), ("FLATNCE", "flatnce"), ("HolderFlatNCE", "holder"), ("", None)],

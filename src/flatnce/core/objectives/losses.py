@@ -421,7 +421,8 @@ class SigLIP(Objective):
 
     .. math:: -\frac{1}{b} \sum_{ij} \log \sigma(z_{ij} (t \langle x_i, y_j \rangle + c))
 
-    The scale t = exp(t') and the bias c are parameters of the module: give them to the optimizer.
+    The scale t = exp(t'), kept between 1 and 100, and the bias c are parameters of the module: give
+    them to the optimizer, best AdamW; under SGD the two need a much lower rate than an encoder.
     Over several processes both get the mean of all gradients. With ``layout="two_view"`` the sum
     runs over all pairs of the 2b rows, divided by 2b.
 
@@ -464,7 +465,7 @@ class SigLIP(Objective):
             raise ValueError(f"temperature={temperature} must be a positive finite number")
         if "temperature_gradient" in options:
             raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
-        learned = LearnedTemperature(start, lowest=min(start, 1e-4), highest=max(start, 1e4))
+        learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))
         super().__init__(learned, layout=layout, temperature_gradient="own", **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 

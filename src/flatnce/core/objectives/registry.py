@@ -39,6 +39,7 @@ class Entry:
         summary: One sentence for the documentation.
         gradient_lives: Whether its gradient stays when the positive wins.
         settings: Its own settings.
+        layout: Its layout where none is given.
         learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
         function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
         other_names: Losses of other libraries with the same gradient.
@@ -51,9 +52,14 @@ class Entry:
     summary: str
     gradient_lives: bool
     settings: tuple[Setting, ...] = ()
+    layout: str = "two_view"
     learns_scale: bool = False
     function: str = ""
     other_names: tuple[str, ...] = ()
+
+    def negatives(self, batch: int) -> int:
+        """Negatives per row of a batch of two views, in its own layout."""
+        return 2 * batch - 2 if self.layout == "two_view" else batch - 1
 
 
 OBJECTIVES: dict[str, Entry] = {
@@ -119,6 +125,7 @@ OBJECTIVES: dict[str, Entry] = {
             card="DHEL (decoupled hyperspherical energy loss)",
             summary="DCL with the negatives of the anchor's own view only.",
             gradient_lives=True,
+            layout="own_view",
         ),
         Entry(
             name="siglip",
@@ -127,6 +134,7 @@ OBJECTIVES: dict[str, Entry] = {
             card="SigLIP (pairwise sigmoid loss)",
             summary="Every pair classified by a sigmoid, with a learned scale and bias.",
             gradient_lives=False,
+            layout="two_tower",
             learns_scale=True,
             other_names=("SigLipLoss", "SigmoidLoss"),
         ),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data import CATALOG, Batching, data_root
 from flatnce.pretrain.data.catalog import find
 from flatnce.pretrain.training.config import TrainConfig
@@ -81,7 +82,7 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
         config, channels, size, micro, compute_dtype(config.run, device)
     )
     queue = config.model.queue
-    negatives = batch - 1 + queue if queue else 2 * batch - 2
+    negatives = batch - 1 + queue if queue else OBJECTIVES[config.loss.objective].negatives(batch)
     copies = 2 + OPTIMIZER_STATE[config.optimizer.optimizer]
     copies += config.model.momentum_encoder is not None
     resident = config.data.data in CATALOG and find(config.data.data).resident

@@ -2,17 +2,19 @@
 
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data import Batch, Streaming
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
@@ -30,6 +32,10 @@ from flatnce.pretrain.training.step import CudaGraphStep, NonFiniteGuard, Step
 
 __all__ = ["check_ess"]
 
+
+OWN_RATE = 0.01
+"""Relative learning rate of an objective's own scale and bias under SGD and LARS. At the encoder's
+rate they run away in a few steps; AdamW, whose steps do not grow with the gradient, needs none."""
 
 _forking: "WeakSet[Training]" = WeakSet()
 """Runs of this process that let worker processes read their images."""
@@ -76,6 +82,8 @@ class Training:
             quick = fuse_resnet(self.learner.encoder)
             if quick is not None:
                 self.learner.call_through(quick)
+        if OBJECTIVES[config.loss.objective].learns_scale:
+            _slow_down(self.learner.objective.parameters(), config.optimizer.optimizer)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         self.optimizer = build_optimizer(
             self.learner,
@@ -202,11 +210,19 @@ class Training:
         return CudaGraphStep(step, self.notes.append)
 
 
+def _slow_down(parameters: Iterable[Tensor], optimizer: str) -> None:
+    """Scale the gradients of an objective's own scale and bias, unless the optimizer does."""
+    if optimizer != "adamw":
+        for parameter in parameters:
+            parameter.register_hook(lambda gradient: OWN_RATE * gradient)
+
+
 def check_ess(config: TrainConfig) -> None:
     """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m."""
     targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
     batch = config.run.batch_size
-    negatives = batch - 1 if config.model.queue else 2 * batch - 2  # a queue starts empty
+    own = OBJECTIVES[config.loss.objective].negatives(batch)
+    negatives = batch - 1 if config.model.queue else own  # a queue starts empty
     if targets and min(targets) * negatives <= 1:
         raise ValueError(
             f"ess={min(targets):g} is out of reach: of {negatives} negatives the effective sample "
