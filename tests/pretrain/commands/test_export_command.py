@@ -105,7 +105,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(first):
 
 def test_a_run_without_a_checkpoint_is_named(tmp_path):
     bare = write_run(tmp_path / "bare", steps=(), finished=False)
-    with pytest.raises(NoCheckpoint, match="holds no checkpoint"):
+    with pytest.raises(NoCheckpoint, match="has no checkpoint"):
         run([str(bare), "--to", "torch"])
 
 

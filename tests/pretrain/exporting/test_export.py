@@ -11,13 +11,12 @@ from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain import load_encoder
 from flatnce.pretrain.data import Views
 from flatnce.pretrain.exporting import (
+    FORMS,
     ExportError,
     export,
     load_exported,
     preprocessing,
-    torch_form,
 )
-from flatnce.pretrain.exporting.export import FORMS as FORM_MODULES
 
 BACKBONES = {
     "small": {"name": "small", "size": 8, "channels": 1},
@@ -31,7 +30,11 @@ BACKBONES = {
     "timm, fixed size": {"name": "vit_tiny_patch16_224", "size": 32, "channels": 3},
 }
 NOT_IN_TIMM = ("small", "small stem", "small stem, grey")
-IN_TIMM = [kind for kind in BACKBONES if kind not in NOT_IN_TIMM]
+IN_TIMM = [
+    pytest.param(kind, marks=pytest.mark.slow if kind == "bottlenecks" else ())
+    for kind in BACKBONES
+    if kind not in NOT_IN_TIMM
+]
 
 
 @pytest.fixture
@@ -149,38 +152,25 @@ def test_preprocessing_is_that_of_evaluation(folder):
     torch.testing.assert_close(preprocessing(folder)(images), expected)
 
 
-def test_a_run_is_exported_into_its_own_folder(tmp_path):
+@pytest.mark.parametrize("step, name", [(None, "first-torch"), (0, "first-step-0-torch")])
+def test_a_checkpoint_is_exported_into_the_folder_of_its_run(tmp_path, step, name):
     run = write_run(tmp_path / "first")
-    out = export(run, "torch")
-    assert out == run / "exports" / "first-torch"
+    out = export(run, "torch", step=step)
+    assert out == run / "exports" / name
     images = torch.randn(2, 1, 8, 8)
-    expected = features_of(load_encoder(run).encoder.backbone, images)
+    last, first = (features_of(load_encoder(run, s).encoder.backbone, images) for s in (None, 0))
+    assert not torch.equal(first, last)
+    expected = last if step is None else first
     assert torch.equal(features_of(load_exported(out), images), expected)
 
 
-def test_a_step_chooses_its_checkpoint(tmp_path):
-    run = write_run(tmp_path / "first")
-    out = export(run, "torch", step=0)
-    assert out.name == "first-step-0-torch"
-    images = torch.randn(2, 1, 8, 8)
-    first = features_of(load_encoder(run, step=0).encoder.backbone, images)
-    last = features_of(load_encoder(run).encoder.backbone, images)
-    assert torch.equal(features_of(load_exported(out), images), first)
-    assert not torch.equal(first, last)
-
-
-def test_a_second_export_is_refused_and_the_first_stays(tmp_path, small):
+def test_a_second_export_replaces_the_first_only_on_request(tmp_path, small):
     out = export(small, "torch", tmp_path / "out")
     before = (out / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match=r"already holds an export.*--replace"):
         export(small, "torch", out)
     assert (out / "model.safetensors").read_bytes() == before
-
-
-def test_an_export_is_replaced_on_request(tmp_path, small):
-    out = export(small, "torch", tmp_path / "out")
-    other = make_trained(step=60)
-    assert export(other, "torch", out, replace=True) == out
+    assert export(make_trained(step=60), "torch", out, replace=True) == out
     assert json.loads((out / "config.json").read_text())["flatnce"]["step"] == 60
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -213,7 +203,7 @@ def test_a_file_in_the_way_is_named(tmp_path, small):
 
 
 def fail_with(error):
-    def write(source, folder):
+    def write(source, folder, normalise):
         (folder / "model.safetensors").write_bytes(b"half")
         raise error
 
@@ -233,7 +223,7 @@ def test_what_fails_leaves_the_earlier_export_and_nothing_else(
     tmp_path, small, monkeypatch, error, raised, words
 ):
     out = export(small, "torch", tmp_path / "out")
-    monkeypatch.setattr(torch_form, "write", fail_with(error))
+    monkeypatch.setattr(FORMS["torch"], "write", fail_with(error))
     with pytest.raises(raised, match=words):
         export(make_trained(step=60), "torch", out, replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -244,9 +234,9 @@ def test_what_fails_leaves_the_earlier_export_and_nothing_else(
 @pytest.mark.parametrize("form", ["torch", "timm"])
 def test_features_that_differ_after_loading_are_not_exported(tmp_path, monkeypatch, form):
     subject = make_trained(**BACKBONES["timm, fixed size"])
-    real = FORM_MODULES[form].features
-    wrong = staticmethod(lambda *given: real(*given) + 1e-7)
-    monkeypatch.setattr(FORM_MODULES[form], "features", wrong)
+    real = FORMS[form].features
+    wrong = lambda *given: real(*given) + 1e-7  # noqa: E731
+    monkeypatch.setattr(FORMS[form], "features", wrong)
     with pytest.raises(ExportError, match="nothing was written"):
         export(subject, form, tmp_path / "out")
     assert not any(tmp_path.iterdir())

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from export_subjects import MEAN, STD, make_trained
-from flatnce.pretrain.exporting import ExportError, export, load_exported, onnx_form, preprocessing
+from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
 from flatnce.pretrain.exporting.folder import read_config
 
+ONNX = FORMS["onnx"]
 REASON = "the onnx extra is not installed: pip install 'flatnce[onnx]'"
 
 
@@ -43,7 +44,7 @@ def known_graph(plain, monkeypatch):
         shutil.copy(plain[1] / "model.onnx", folder)
         return {"flatnce": {}}
 
-    monkeypatch.setattr(onnx_form, "write", write)
+    monkeypatch.setattr(ONNX, "write", write)
 
 
 def run_graph(onnxruntime, folder, images):
@@ -121,7 +122,7 @@ def test_the_largest_difference_is_written_down(plain):
 
 
 def test_without_onnxruntime_it_is_written_unchecked(known_graph, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_form, "can_check", lambda: False)
+    monkeypatch.setattr("flatnce.pretrain.exporting.forms.find_spec", lambda name: None)
     out = export(make_trained(), "onnx", tmp_path / "out")
     assert read_config(out)["flatnce"]["check"] is None
     assert "onnxruntime was not installed" in (out / "README.md").read_text()
@@ -129,8 +130,8 @@ def test_without_onnxruntime_it_is_written_unchecked(known_graph, tmp_path, monk
 
 @pytest.mark.parametrize("wrong", [1e-3, float("nan")])
 def test_a_graph_that_differs_is_not_exported(known_graph, tmp_path, monkeypatch, wrong):
-    real = onnx_form.features
-    monkeypatch.setattr(onnx_form, "features", lambda *given: real(*given) + wrong)
+    real = ONNX.features
+    monkeypatch.setattr(ONNX, "features", lambda *given: real(*given) + wrong)
     with pytest.raises(ExportError, match="nothing was written"):
         export(make_trained(), "onnx", tmp_path / "out")
     assert not any(tmp_path.iterdir())
@@ -142,10 +143,9 @@ def test_rounding_is_measured_by_the_largest_feature(tmp_path, monkeypatch, rela
     with torch.no_grad():  # as after a few steps at a large rate
         subject.encoder.backbone.layers[-2].weight.mul_(1e5)
     near = subject.encoder.backbone
-    monkeypatch.setattr(onnx_form, "check", lambda source: None)
-    monkeypatch.setattr(onnx_form, "can_check", lambda: True)
-    monkeypatch.setattr(onnx_form, "write", lambda *given: {"flatnce": {}})
-    monkeypatch.setattr(onnx_form, "features", lambda _, images: near(images) * (1 + relative))
+    monkeypatch.setattr(ONNX, "check", lambda source: None)
+    monkeypatch.setattr(ONNX, "write", lambda *given: {"flatnce": {}})
+    monkeypatch.setattr(ONNX, "features", lambda _, images: near(images) * (1 + relative))
     with nullcontext() if exported else pytest.raises(ExportError, match="where the largest is"):
         out = export(subject, "onnx", tmp_path / "out")
         written = read_config(out)["flatnce"]["check"]
@@ -168,7 +168,7 @@ def test_a_network_that_torch_cannot_trace_is_one_message(onnxruntime, tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("missing", onnx_form.PACKAGES)
+@pytest.mark.parametrize("missing", ["onnx", "onnxscript"])
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
     if missing != "onnx":  # so that the test does not need it

@@ -1,4 +1,4 @@
-"""What an exported folder looks like, and what can be wrong with it."""
+"""The exported folder: its files, its config, and writing it all or nothing."""
 
 import errno
 import hashlib
@@ -15,15 +15,15 @@ from typing import Any
 __all__ = ["Check", "MARK", "read_config"]
 
 FORMAT_VERSION = 1
-"""Raised when a reader of the former layout would misread the new one."""
+"""Increased when an older reader would misread the layout."""
 
 CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
 
 FILES = frozenset({CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"})
-"""Every name that an export may write; a folder with others is not only ours."""
+"""Every file that an export may write."""
 
 MARK = "flatnce"
-"""The entry of ``config.json`` that is ours; the others are timm's, or for any reader."""
+"""The entry of ``config.json`` that flatnce reads; the others are for timm and other readers."""
 
 
 class ExportError(OSError):
@@ -32,11 +32,11 @@ class ExportError(OSError):
 
 @dataclass(frozen=True)
 class Check:
-    """How the features of an export, loaded back, compare with the network's own.
+    """Features of an export, loaded back, compared with those of the network.
 
     Arguments:
-        largest_difference: Of any feature of a few images.
-        largest_feature: The largest of the network's own, by magnitude: the scale of rounding.
+        largest_difference: Largest difference of a feature of a few images.
+        largest_feature: Largest feature of the network, by magnitude: the scale of rounding.
 
     Examples:
         >>> str(Check(0.0, 2.5)), str(Check(0.002, 4000.0))
@@ -48,7 +48,7 @@ class Check:
 
     @property
     def relative(self) -> float:
-        """The difference relative to the largest feature, or to one if that is less."""
+        """The difference relative to the largest feature (to one, if that is less)."""
         return self.largest_difference / max(1.0, self.largest_feature)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The ``config.json`` of an exported folder; refuses what flatnce did not write."""
+    """Read the ``config.json`` of an exported folder; refuse one that flatnce did not write."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(
@@ -100,14 +100,14 @@ def is_ours(folder: Path) -> bool:
 
 
 def file_record(path: Path) -> dict[str, Any]:
-    """Name, size and checksum of a file, by which damage is found."""
+    """Name, size and checksum of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def check_room(out: Path, replace: bool) -> None:
-    """Refuse a place that holds something, before any work is done."""
+    """Refuse a place that is not empty, before any work is done."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -128,14 +128,14 @@ def check_room(out: Path, replace: bool) -> None:
 
 @contextmanager
 def new_folder(out: Path, replace: bool) -> Iterator[Path]:
-    """A temporary folder that gets its name when the block ends well, and vanishes otherwise."""
+    """A temporary folder, renamed when the block succeeds and removed otherwise."""
     check_room(out, replace)
     place = out.resolve()  # a link to a folder stays a link
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        check_room(out, replace)  # others may have written there meanwhile
+        check_room(out, replace)  # another process may have written there
         _put_in_place(temporary, place)
     except ExportError:
         raise
@@ -148,7 +148,7 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
 
 
 def _put_in_place(temporary: Path, place: Path) -> None:
-    """Give the folder its name; an earlier export goes only once the new one is there."""
+    """Rename the folder; remove an earlier export only after that."""
     if not place.exists():
         os.rename(temporary, place)
         return

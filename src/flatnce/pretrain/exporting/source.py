@@ -1,4 +1,4 @@
-"""What is exported: a backbone, what it takes, and how it came to be."""
+"""What is exported: a backbone, its input, and the run it comes from."""
 
 import copy
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encode
 
 @dataclass(frozen=True)
 class Source:
-    """A backbone ready to be written, and everything its card says.
+    """A backbone and everything its card says.
 
     Arguments:
-        name: What the run is called.
+        name: Name of the run.
         backbone: On the CPU, in evaluation mode and float32.
         architecture: Its name, as :func:`flatnce.pretrain.models.backbone` takes it.
-        stem: Of a ResNet ``small`` or ``standard``; ``auto`` for others.
-        channels: Colours of an image.
+        stem: ``small`` or ``standard`` for a ResNet; ``auto`` for others.
+        channels: Channels of an image.
         size: Side of an image in pixels.
-        mean: Of each channel, of values from 0 to 1.
-        std: Likewise.
-        step: Steps of training done.
-        settings: The run's config, flat.
-        run: The run's folder, read; None where only the network was given.
+        mean: Mean of each channel, for values from 0 to 1.
+        std: Standard deviation of each channel.
+        step: Training steps.
+        settings: The config of the run, flat.
+        run: The run directory; None if only the network was given.
     """
 
     name: str
@@ -57,23 +57,18 @@ class Source:
         return self.architecture in RESNETS
 
     def weights(self) -> dict[str, Tensor]:
-        """The state dict, every tensor with memory of its own."""
+        """The state dict, with a copy of every tensor."""
         state = self.backbone.state_dict()
         return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
     def sample(self, count: int = 3) -> Float[Tensor, "b c h w"]:
-        """A few images to compare features on: noise, the same every time."""
+        """A few images of noise to compare features on, the same every time."""
         generator = torch.Generator().manual_seed(0)
         return torch.randn(count, self.channels, self.size, self.size, generator=generator)
 
-    @torch.no_grad()
-    def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
-        """What the backbone itself makes of images."""
-        return self.backbone(images)
-
 
 def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | None) -> Source:
-    """Read a run, or take what was read, and bring its backbone to the CPU."""
+    """Read a run, or take a loaded encoder, and move its backbone to the CPU."""
     run: Run | None = None
     if isinstance(given, LoadedEncoder):
         if step is not None:
@@ -81,34 +76,34 @@ def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | N
                 f"step={step} chooses a checkpoint of a run, but a network was given, of step "
                 f"{given.step}; pass the run's name or folder instead"
             )
-        read = given
+        loaded = given
     else:
         directory = find_run(str(given))
-        read = load_encoder(directory, step=step)
+        loaded = load_encoder(directory, step=step)
         run = read_run(directory)
         name = directory.resolve().name
-    backbone = copy.deepcopy(read.encoder.backbone).cpu().float().eval()
+    backbone = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
     backbone = backbone.to(memory_format=torch.contiguous_format)
-    settings = read.config.flat()
+    settings = loaded.config.flat()
     architecture = str(settings["backbone"])
-    numbers = Normalisation(*read.normalisation).channels(read.channels)
+    numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
     return Source(
         name or architecture,
         backbone,
         architecture,
         _stem_of(architecture, backbone),
-        read.channels,
-        read.size,
+        loaded.channels,
+        loaded.size,
         tuple(mean for mean, _ in numbers),
         tuple(std for _, std in numbers),
-        read.step,
+        loaded.step,
         settings,
         run,
     )
 
 
 def _stem_of(architecture: str, backbone: nn.Module) -> str:
-    """Read off the network: what ``auto`` chose must not depend on a later rule."""
+    """The stem of the network itself; the rule of ``auto`` may change later."""
     if architecture not in RESNETS:
         return "auto"
     return "small" if isinstance(backbone.maxpool, nn.Identity) else "standard"

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from flatnce.extras import needed
 
+__all__ = ["SmallNet"]
+
 STEMS = ("auto", "small", "standard")
 
 SMALL_IMAGE = 64

@@ -11,6 +11,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.core.control import Schedule
 
+__all__ = ["Encoder"]
+
 
 class Encoder(nn.Module):
     """Maps images to (features h, embeddings z); the loss takes z, h is kept after training.

@@ -1,0 +1,305 @@
+"""The forms of an export: torch (safetensors), timm and ONNX, and how to load them back."""
+
+import hashlib
+import re
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from flatnce.extras import needed
+from flatnce.pretrain.data.views import CentreCrop
+from flatnce.pretrain.exporting.folder import (
+    MARK,
+    ONNX_MODEL,
+    WEIGHTS,
+    ExportError,
+    file_record,
+    read_config,
+)
+from flatnce.pretrain.exporting.source import Source
+from flatnce.pretrain.models import backbone
+
+# Entries of timm's pretrained_cfg that describe the network, not its published weights.
+_OF_THE_NETWORK = ("fixed_input_size", "pool_size", "first_conv", "classifier")
+
+# Bytes of weights above which they get a separate file: a graph holds at most two gigabytes.
+_LARGEST_GRAPH = 1_500_000_000
+
+
+@runtime_checkable
+class Form(Protocol):
+    """A form of an export.
+
+    Attributes:
+        packages: Packages whose versions the card names.
+        library: The library that loads it, for the hub.
+        tags: Tags for the hub.
+    """
+
+    packages: tuple[str, ...]
+    library: str
+    tags: tuple[str, ...]
+
+    def check(self, source: Source) -> None:
+        """Refuse a backbone that this form cannot hold, or a missing package."""
+
+    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+        """Write the weights or the graph; return entries for ``config.json``."""
+        ...
+
+    def features(self, folder: Path, images: Tensor) -> Tensor | None:
+        """Features of the exported network; None if it cannot be loaded here."""
+        ...
+
+
+class TorchForm:
+    """Weights in safetensors and a plain config."""
+
+    packages, library = ("safetensors",), "flatnce"
+    tags = ("pytorch", "safetensors")
+
+    def check(self, source: Source) -> None:
+        """Refuse without safetensors."""
+        needed("safetensors.torch", "exporting weights")
+
+    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+        """Write the state dict; return its checksum."""
+        library = needed("safetensors.torch", "exporting weights")
+        content: bytes = library.save(source.weights(), metadata={"format": "pt"})
+        (folder / WEIGHTS).write_bytes(content)
+        return {MARK: {"weights": file_record(folder / WEIGHTS)}}
+
+    def features(self, folder: Path, images: Tensor) -> Tensor:
+        """Features of the loaded backbone."""
+        return load_exported(folder)(images)
+
+
+class TimmForm:
+    """A folder that ``timm.create_model("local-dir:...")`` reads, as from the hub."""
+
+    packages, library = ("timm", "safetensors"), "timm"
+    tags = ("timm", "safetensors")
+
+    def check(self, source: Source) -> None:
+        """Refuse a backbone that timm does not have."""
+        if source.architecture == "small":
+            raise ValueError(
+                "to='timm': backbone 'small' is flatnce's own and timm has none like it; export "
+                "it with to='torch' or to='onnx'"
+            )
+        if source.stem == "small":
+            raise ValueError(
+                f"to='timm': timm's {source.architecture} has a 7x7 stem of stride 2 with a "
+                "max-pool and no setting for the small-image stem that this run has; export it "
+                "with to='torch', whose README.md shows how to put the weights into timm's or "
+                "torchvision's network, or with to='onnx'"
+            )
+        needed("timm", "exporting to timm")
+        needed("safetensors.torch", "exporting weights")
+
+    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+        """Write the weights; return what timm reads from ``config.json``.
+
+        ``timm.data.resolve_model_data_config`` reads the input size, mean and standard deviation.
+        With the names of the first convolution and the classifier timm can adapt the network to
+        other channels or add classes.
+        """
+        if source.from_torchvision:
+            known: dict[str, Any] = {"first_conv": "conv1", "classifier": "fc"}
+        else:
+            given = getattr(source.backbone, "pretrained_cfg", None) or {}
+            known = {name: given[name] for name in _OF_THE_NETWORK if name in given}
+        if source.channels != 3:
+            # Otherwise timm would adapt the first convolution from three channels.
+            known["first_conv"] = None
+        return {
+            # Without the tag that names timm's published weights.
+            "architecture": source.architecture.partition(".")[0],
+            "num_classes": 0,
+            "num_features": source.width,
+            "pretrained_cfg": {
+                **known,
+                "num_classes": 0,
+                "input_size": [source.channels, source.size, source.size],
+                "interpolation": "bicubic",
+                "crop_pct": 1.0,
+                "crop_mode": "center",
+                "mean": list(source.mean),
+                "std": list(source.std),
+            },
+            **FORMS["torch"].write(source, folder, normalise),
+        }
+
+    def features(self, folder: Path, images: Tensor) -> Tensor:
+        """Features of the network that timm loads."""
+        timm = needed("timm", "loading from timm")
+        try:
+            network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        except Exception as error:
+            # Some networks rename their weights by rules that need a classifier.
+            name = read_config(folder)["architecture"]
+            raise ExportError(
+                f"timm {timm.__version__} cannot read {name} back without its classifier "
+                f"({_reason(error)}); export it with to='torch' or to='onnx'"
+            ) from error
+        return network(images)
+
+
+class OnnxForm:
+    """A graph for onnxruntime and other readers of ONNX."""
+
+    packages, library = ("onnx", "onnxscript", "onnxruntime"), "onnx"
+    tags = ()
+
+    def check(self, source: Source) -> None:
+        """Refuse if a package that torch's exporter needs is missing."""
+        for module in ("onnx", "onnxscript"):
+            needed(module, "to='onnx'", "onnx")
+
+    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
+        """Write ``model.onnx``: any number of images of a fixed size to features."""
+        program = _exported(_Network(source, normalise).eval(), source)
+        program.model.metadata_props.update(
+            {
+                "flatnce.architecture": source.architecture,
+                "flatnce.mean": " ".join(map(str, source.mean)),
+                "flatnce.std": " ".join(map(str, source.std)),
+                "flatnce.normalised_inside": str(normalise).lower(),
+            }
+        )
+        size = sum(tensor.nbytes for tensor in source.backbone.state_dict().values())
+        program.save(str(folder / ONNX_MODEL), external_data=size > _LARGEST_GRAPH)
+        return {MARK: {"graph": file_record(folder / ONNX_MODEL)}}
+
+    def features(self, folder: Path, images: Tensor) -> Tensor | None:
+        """Features computed by onnxruntime on the CPU; None if it is not installed."""
+        if find_spec("onnxruntime") is None:
+            return None
+        onnxruntime = import_module("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors only; it warns about devices it does not find
+        session = onnxruntime.InferenceSession(
+            str(folder / ONNX_MODEL), options, providers=["CPUExecutionProvider"]
+        )
+        return torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
+
+
+FORMS: dict[str, Form] = {"timm": TimmForm(), "torch": TorchForm(), "onnx": OnnxForm()}
+"""Every form by its name."""
+
+
+def load_exported(folder: str | Path) -> nn.Module:
+    """Rebuild a backbone that ``flatnce export`` wrote: images to features, in evaluation mode.
+
+    Reads the forms ``torch`` and ``timm``. The features are those of the trained network, bit for
+    bit, on the same device and with the same number of threads. No code of the folder is run, and
+    the weights are compared with their checksum.
+
+    Relations:
+        :func:`preprocessing` prepares uint8 images for it.
+
+    Arguments:
+        folder: The exported folder.
+    """
+    place = Path(folder)
+    described = read_config(place)[MARK]
+    if "weights" not in described:
+        raise ValueError(
+            f"folder={str(folder)!r} holds the form {described.get('form')!r}, which onnxruntime "
+            "opens (its README.md shows how); to load it here export with to='torch'"
+        )
+    weights = _read_weights(place, described["weights"])
+    try:
+        network = backbone(**described["backbone"])
+        network.load_state_dict(weights)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ExportError(
+            f"{place} describes another backbone than its weights are of: its files are not of "
+            "one export; export the run again"
+        ) from error
+    return network.eval()
+
+
+def preprocessing(folder: str | Path) -> CentreCrop:
+    """The preprocessing of an exported backbone, for uint8 images (b, c, h, w) of any size.
+
+    The shorter side is resized (bicubic) to the backbone's input, the centre cut out and
+    normalised, as in ``flatnce evaluate``.
+
+    Arguments:
+        folder: The exported folder, of any form.
+    """
+    taken = read_config(folder)[MARK]["input"]
+    if taken["normalised_inside"]:
+        return CentreCrop(taken["size"], mean=0.0, std=1.0)
+    return CentreCrop(taken["size"], mean=taken["mean"], std=taken["std"])
+
+
+def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    library = needed("safetensors.torch", "loading exported weights")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ExportError(f"{path} is missing; export the run again") from error
+    if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
+        raise ExportError(
+            f"{path} was cut short or changed after the export ({len(content):,} bytes of "
+            f"{expected.get('bytes', 0):,}); export the run again, or copy it whole"
+        )
+    weights: dict[str, Tensor] = library.load(content)
+    return weights
+
+
+class _Network(nn.Module):
+    """Names the input of the graph, and optionally normalises it."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, source: Source, normalise: bool) -> None:
+        super().__init__()
+        self.backbone, self.normalise = source.backbone, normalise
+        for name, numbers in (("mean", source.mean), ("std", source.std)):
+            self.register_buffer(name, torch.tensor(numbers).view(1, -1, 1, 1))
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
+        if self.normalise:
+            images = (images - self.mean) / self.std
+        return self.backbone(images)
+
+
+def _exported(network: nn.Module, source: Source) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # Warnings about the insides of torch and onnxscript.
+            warnings.simplefilter("ignore")
+            return torch.onnx.export(
+                network,
+                # Two images: a batch of one would be taken for a constant.
+                (source.sample(2),),
+                input_names=["images"],
+                output_names=["features"],
+                dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter has many kinds, which change between versions
+        raise ExportError(
+            f"torch {torch.__version__} cannot write {source.architecture} as ONNX "
+            f"({_reason(error)}); export it with to='torch' or to='timm'"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Kind and first line of the first error of a chain."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
