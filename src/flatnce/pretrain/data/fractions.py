@@ -126,7 +126,7 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
 
 
 def _places(image_set: ImageSet | FolderSet) -> dict[str, int | None]:
-    """The number of each image by what a list may call it; None where a name is ambiguous."""
+    """The number of each image by the names a list may use; None for an ambiguous name."""
     if isinstance(image_set, ImageSet):
         return {str(number): number for number in range(len(image_set))}
     places: dict[str, int | None] = {}

@@ -190,7 +190,7 @@ TILE = 128
 """Output pixels of a tile."""
 
 WARPS = {"output": 4, "gradient": 8}
-"""Of a program; the gradient has fewer programs."""
+"""Warps of a program."""
 
 RANGE = 512
 """Fewest output pixels whose gradients are summed apart."""
@@ -303,7 +303,7 @@ def _windows(
     PADDING_X: tl.constexpr,
     SEEN: tl.constexpr,
 ):
-    """What each row's pixel sees: (rows, SEEN), in the order y, x, colour, then zeros."""
+    """The window of each row's pixel: (rows, SEEN), in the order y, x, colour, then zeros."""
     seen = tl.arange(0, SEEN)
     image = row // (out_height * out_width)
     pixel = row % (out_height * out_width)

@@ -61,7 +61,7 @@ def _width(role: str, module: nn.Module) -> int:
     width = getattr(module, "width", None)
     if not isinstance(width, int):
         raise ValueError(
-            f"{role}={type(module).__name__} has no attribute width, the width of its output; build "
+            f"{role}={type(module).__name__} has no attribute width (of its output); build "
             f"it with flatnce.pretrain.models.{role}, or set {role}.width"
         )
     return width

@@ -107,8 +107,8 @@ def draw_normals(keys: Keys, count: int) -> Float[Tensor, "b v count"]:
     """Independent normal numbers by the Box-Muller transform, one word of the stream each."""
     places = torch.arange(NOISE_FROM, NOISE_FROM + count, device=keys.device)
     words = word(keys[..., None], places)
-    # Of each word the upper half is the radius and the lower half the angle, 24 bits each:
-    # float32 holds them exactly. The half keeps the logarithm away from zero.
+    # The upper 24 bits of a word give the radius, the lower 24 bits the angle; float32 holds
+    # both exactly. Adding 0.5 keeps the logarithm away from zero.
     radius = (_shifted(words, 40).to(torch.float32) + 0.5) * 2.0**-24
     angle = ((words & (2**24 - 1)).to(torch.float32)) * (2.0**-23 * torch.pi)
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)

@@ -43,7 +43,7 @@ CUTOUT_PLACE = tl.constexpr(draws.CUTOUT)
 CUTOUT_ROW = tl.constexpr(draws.CUTOUT_ROW)
 CUTOUT_COLUMN = tl.constexpr(draws.CUTOUT_COLUMN)
 LOG_RATIO = tl.constexpr(math.log(plain.RATIO))
-# Added and taken away again, it rounds a float64 below 2^51 to a whole number, halves to even.
+# Adding and subtracting it rounds a float64 below 2^51 to a whole number, halves to even.
 ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
 
 
@@ -123,7 +123,7 @@ def draw_box(key, SHAPE: tl.constexpr, CROP: tl.constexpr, MANY: tl.constexpr):
 @triton.jit
 @no_type_check
 def draw_jitter(key, JITTER: tl.constexpr):
-    """Whether a view is jittered; slots and changes of its blends; the turn of its hue.
+    """Whether a view is jittered, slots and changes of its blends, and the shift of its hue.
 
     Constants: the probability; least change and width of its range, of brightness, contrast and
     saturation; the amount of hue. A change is the factor less one, float64. Slots 0 to 2 come
@@ -149,7 +149,7 @@ def draw_jitter(key, JITTER: tl.constexpr):
 @triton.jit
 @no_type_check
 def draw_blur(key, BLUR: tl.constexpr):
-    """Whether a view is blurred, and how widely; least and range of that are constants 1 and 2."""
+    """Whether a view is blurred, and sigma, from its least value and range in BLUR[1:3]."""
     sigma = BLUR[1] + BLUR[2] * uniform(key, SIGMA_PLACE)
     return drawn(key, BLUR_PLACE, BLUR[0]), sigma.to(tl.float32)
 
@@ -176,14 +176,14 @@ THRESHOLD = tl.constexpr(plain.SOLARIZE_THRESHOLD)
 TINY = tl.constexpr(2.0**-126)
 NOISE_FROM = tl.constexpr(draws.NOISE_FROM)
 ANGLE = tl.constexpr(2.0**-23 * 3.141592653589793)
-# Added and taken away again, it rounds a float32 below 2^22 to a whole number, halves to even.
+# Adding and subtracting it rounds a float32 below 2^22 to a whole number, halves to even.
 ROUND = tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
 @no_type_check
 def whole(x):
-    """The nearest whole number, halves to even; of float32 between 0 and 2^22."""
+    """Round float32 values between 0 and 2^22 to whole numbers, halves to even."""
     return (x + ROUND) - ROUND
 
 
@@ -200,12 +200,12 @@ def tap(number, centre, start, length, reach, SIZE: tl.constexpr):
 def window(
     result, start, length, mirrored, SIZE: tl.constexpr, EXTENT: tl.constexpr, TAPS: tl.constexpr
 ):
-    """Of each result along one axis: its first tap, centre and reach, and its weights' scale."""
+    """First tap, centre, reach and scale of the weights of each result along one axis."""
     odd = 2 * result + 1
     odd = tl.where(mirrored, 2 * SIZE - odd, odd)
     centre = 2 * SIZE * start + odd * length
     reach = 2 * tl.maximum(length, SIZE)
-    # Integer division rounds towards zero: what is divided is kept positive.
+    # Integer division rounds towards zero, so the dividend is kept positive.
     OFFSET: tl.constexpr = 2 * (EXTENT + SIZE)
     first = (centre - reach - SIZE + 2 * SIZE * OFFSET) // (2 * SIZE) - OFFSET + 1
     total = result * 0
@@ -275,7 +275,7 @@ def to_unit(total):
 @triton.jit
 @no_type_check
 def luminance(red, green, blue, CHANNELS: tl.constexpr):
-    """How bright each pixel is; a single channel is its own luminance."""
+    """The luminance of each pixel; a single channel is its own luminance."""
     grey = red
     if CHANNELS == 3:
         grey = tl.fma(blue, BLUE, tl.fma(green, GREEN, red * RED))
@@ -285,7 +285,7 @@ def luminance(red, green, blue, CHANNELS: tl.constexpr):
 @triton.jit
 @no_type_check
 def mean_of(grey, inside, SIZE: tl.constexpr):
-    """Mean luminance of a view, of values rounded as the plain path rounds them."""
+    """Mean luminance of a view, rounded as in the plain path."""
     counted = tl.where(inside, whole(grey * MEAN_GRID), 0.0).to(tl.int32)
     return (tl.sum(counted, axis=0).to(tl.float64) / (MEAN_GRID * SIZE * SIZE)).to(tl.float32)
 
@@ -293,21 +293,21 @@ def mean_of(grey, inside, SIZE: tl.constexpr):
 @triton.jit
 @no_type_check
 def clamped(x):
-    """No darker than black and no brighter than white."""
+    """Values clamped to [0, 1]."""
     return tl.minimum(tl.maximum(x, 0.0), 1.0)
 
 
 @triton.jit
 @no_type_check
 def blended(x, rest, scale):
-    """One channel with what is added to it, clamped."""
+    """One channel scaled, with the rest added, clamped."""
     return clamped(tl.fma(x, scale, rest))
 
 
 @triton.jit
 @no_type_check
 def turned(red, green, blue, shift):
-    """The hue turned by a share of the circle; see ``pixels.shift_hue``."""
+    """The hue shifted by a share of the circle; see ``pixels.shift_hue``."""
     largest = tl.maximum(tl.maximum(red, green), blue)
     chroma = largest - tl.minimum(tl.minimum(red, green), blue)
     is_red, is_green = red >= largest, green >= largest
@@ -404,7 +404,7 @@ def solarize(x):
 @triton.jit
 @no_type_check
 def add_noise(x, key, place, SIGMA: tl.constexpr):
-    """Normal noise, one word of the stream a value, clamped; see ``draws.draw_normals``."""
+    """Normal noise, one word of the stream per value, clamped; see ``draws.draw_normals``."""
     bits = word(key, place.to(tl.int64) + NOISE_FROM)
     radius = (((bits >> 40) & 0xFFFFFF).to(tl.float32) + 0.5) * (2.0**-24)
     angle = (bits & 0xFFFFFF).to(tl.float32) * ANGLE
@@ -476,7 +476,7 @@ def views_kernel(
     CUTOUT: tl.constexpr,
     CHANNELS_LAST: tl.constexpr,
 ):
-    """A view of an image, from its bytes to what a network is given."""
+    """Render one view of one image, from its bytes to normalised values."""
     CHANNELS: tl.constexpr = SHAPE[0]
     SIZE: tl.constexpr = SHAPE[3]
     number, view = tl.program_id(0), tl.program_id(1)

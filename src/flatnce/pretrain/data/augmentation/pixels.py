@@ -243,7 +243,7 @@ def blend(
 
 
 def shift_hue(planes: Float[Tensor, "3 n y x"], shift: PerView) -> Float[Tensor, "3 n y x"]:
-    """Hue turned by a share of the circle; the largest and smallest channel values stay.
+    """The hue shifted by a share of the circle; the largest and smallest channel values stay.
 
     With V the largest channel, C the chroma (largest − smallest) and h in [0, 6) the hue in
     sixths of the circle, the channels are
@@ -413,7 +413,7 @@ class Normalisation:
 
     def __call__(self, planes: Planes) -> Planes:
         """The planes, normalised in place."""
-        # Python numbers rather than a tensor: nothing has to be copied to the device.
+        # Python numbers instead of a tensor, which would be copied to the device.
         for plane, (mean, std) in zip(planes, self.channels(planes.shape[0]), strict=True):
             plane.sub_(mean).div_(std)
         return planes
