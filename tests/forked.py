@@ -49,6 +49,8 @@ def _work(job: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(job["environment"])
     torch.set_num_threads(job["threads"])
+    # A shell that starts a process in the background lets it ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.resetwarnings()
     warnings.simplefilter("error")
     sys.argv = ["-c", *job["arguments"]]

@@ -90,7 +90,7 @@ run([])
     "arguments, code, words",
     [
         (["none.npz"], 1, "none.npz does not exist"),
-        (["frist"], 2, "is no run directory"),
+        (["frist"], 2, "is not a run directory"),
         (["--temperature", "0.1"], 2, "--temperature 0.1 is for embeddings"),
         (["--batch-size", "8"], 2, "--batch-size 8 is for embeddings"),
         (["--temperature", "0"], 2, "--temperature 0.0 is for embeddings"),

@@ -1,32 +1,33 @@
-"""The ``flatnce`` command: a table of commands and the way to them.
+"""The ``flatnce`` command: the table of commands and their dispatch.
 
-Each command lives in its own module, imported when it is called, so that ``flatnce --help`` loads
-neither torch nor the argument parser. A command module has ``run(arguments) -> exit code``.
+Each command has its own module with ``run(arguments) -> exit code``. It is imported when the
+command is called, so that ``flatnce --help`` loads neither torch nor the argument parser.
 
-Exit codes: 0 done, 1 failed, 2 misused, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 """
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from flatnce import __version__
+from flatnce.cli.launch import has_failed, report_failure
+from flatnce.messages import did_you_mean
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
     "data": "fetch a data set, or adopt one that is already on disk",
-    "train": "pretrain an encoder on unlabelled images, watch it, evaluate it",
-    "resume": "go on with a run exactly where it was left",
+    "train": "pretrain an encoder on unlabelled images, monitor it, evaluate it",
+    "resume": "continue a run exactly where it stopped",
     "sweep": "train many runs side by side on one device: objectives, batch sizes, seeds, ...",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "report": "one offline page about a run: verdict, curves, similarities, neighbours",
     "compare": "runs side by side: seeds pooled, differences paired by seed",
-    "export": "take the backbone away, for timm, torch or onnx",
-    "mi": "how much two tables of numbers say about each other: a limit one can stand behind",
+    "export": "export the backbone to timm, torch or onnx",
+    "mi": "mutual information of two tables, with a 95 % lower bound",
     "reproduce": "the paper's figures and tables, at three scales",
     "doctor": "what is wrong with a run, embeddings or this installation, and what to do about it",
     "cost": "devices x hours x price: the paper's table and your own run",
@@ -49,10 +50,7 @@ HOMES = {
     "cost": "flatnce.paper.commands.cost",
 }
 
-# Set where `--devices` started this process; see flatnce.cli.launch.
-LAUNCHED = "FLATNCE_LAUNCH"
-
-# Packages that the command line needs and the core does not.
+# Packages that the commands need and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe", "matplotlib")
 TRAINING_EXTRAS = ("torchvision", "PIL", "sklearn", "scipy", "tensorboard", "safetensors")
 TABLE_EXTRAS = ("pandas", "pyarrow")
@@ -60,8 +58,8 @@ TABLE_EXTRAS = ("pandas", "pyarrow")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
-    # Threads that wait by spinning take a shared machine's cores from whoever works: a small net
-    # on two busy cores then trains ten times slower. Read when torch is imported, so set before.
+    # Spinning threads take cores from others: a small network on two busy cores then trains ten
+    # times slower. torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
@@ -81,14 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(name: str, arguments: list[str]) -> int:
     called = f"flatnce {name}"
-    if LAUNCHED in os.environ and import_module("flatnce.cli.launch").has_given_up():
-        return 0  # started anew after an error that would only come again
+    if has_failed():
+        return 0  # restarted after an error that would only repeat
     try:
-        _before_loading(called, name, arguments)
+        serves = name in ("report", "compare") and "--watch" in arguments
+        if serves and not {"--json", "-h", "--help"} & set(arguments):
+            # Before torch is loaded, which takes seconds.
+            print(f"{called}: reading the run; the page's address follows", flush=True)
         return int(import_module(HOMES[name]).run(arguments))
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
-    except BrokenPipeError:  # whoever reads has read enough, as head does
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
@@ -98,28 +99,17 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         needed = "cli,report" if missing in EXTRAS else "cli,mi" if name == "mi" else "cli,train"
         remedy = f"pip install 'flatnce[{needed}]'"
         return _complain(f"{called}: {missing} is not installed: {remedy}", 1)
-    except ValueError as error:  # what the package raises on input it cannot use
+    except ValueError as error:  # input that the package cannot use
         return _complain(f"{called}: {error}", 2)
     except (OSError, RuntimeError) as error:
-        # Of RuntimeErrors only our own are for users: others are faults, and keep their trace.
+        # Only our own RuntimeErrors are meant for users: others are bugs and keep their trace.
         if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
             raise
         return _complain(f"{called}: {error}", 1)
 
 
-def _before_loading(called: str, name: str, arguments: Sequence[str]) -> None:
-    """What should not wait for torch, which takes seconds to load."""
-    if name in ("train", "sweep"):
-        import_module("flatnce.cli.aliases").refuse_other_names(arguments)
-    serves = name in ("report", "compare") and "--watch" in arguments
-    if serves and not {"--json", "-h", "--help"} & set(arguments):
-        print(f"{called}: reads what there is; the page's address comes in a moment", flush=True)
-
-
 def _complain(line: str, code: int) -> int:
-    if LAUNCHED in os.environ:  # one of several processes: who launched them says it, once
-        import_module("flatnce.cli.launch").give_up(line, code)
-    else:
+    if not report_failure(line, code):  # one of several processes leaves it to the launcher
         print(line, file=sys.stderr)
     return code
 
@@ -131,7 +121,7 @@ def _overview() -> str:
         [
             "usage: flatnce COMMAND [OPTIONS]",
             "",
-            "Contrastive learning that keeps learning.",
+            "Contrastive learning that works with small batches.",
             "",
             "commands:",
             *lines,
@@ -143,7 +133,6 @@ def _overview() -> str:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
     what = "option" if name.startswith("-") else "command"
-    hint = f"did you mean {close[0]!r}?" if close else "`flatnce --help` lists what there is"
+    hint = did_you_mean(name, COMMANDS, "`flatnce --help` lists all commands", cutoff=0.5)
     return f"unknown {what} {name!r}; {hint}"

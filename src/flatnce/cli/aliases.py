@@ -1,9 +1,10 @@
-"""Options as other programs call them, and what they are called here."""
+"""Names that other programs give to the options of ``flatnce train`` and ``flatnce sweep``."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
-OTHER_NAMES = {
+__all__ = ["with_own_names"]
+
+ALIASES = {
     "lr": "rate",
     "learning-rate": "rate",
     "base-lr": "rate",
@@ -23,18 +24,18 @@ OTHER_NAMES = {
     "dtype": "precision",
     "image-size": "view-size",
 }
-"""What is not close enough in spelling to be guessed."""
 
 
-def refuse_other_names(arguments: Sequence[str]) -> None:
-    """Name the right option where another program's was typed."""
-    for place, argument in enumerate(arguments):
-        typed, sign, value = argument.partition("=")
-        right = OTHER_NAMES.get(typed[2:].replace("_", "-")) if typed.startswith("--") else None
-        if right is None:
-            continue
-        after = takewhile(lambda one: not one.startswith("--"), arguments[place + 1 :])
-        given = [value] if sign else list(after)
-        raise ValueError(
-            f"{typed} is called --{right} here: say {' '.join([f'--{right}', *given])}"
-        )
+def with_own_names(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each alias replaced by the option it stands for.
+
+    Examples:
+        >>> with_own_names(["digits", "--lr", "0.1", "--bs=32"])
+        ['digits', '--rate', '0.1', '--batch-size=32']
+    """
+    found = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        own = ALIASES.get(flag[2:].replace("_", "-")) if flag.startswith("--") else None
+        found.append(argument if own is None else f"--{own}{equals}{value}")
+    return found

@@ -1,8 +1,8 @@
-"""``--devices N``: the same command in N processes of torchrun, which behave as one.
+"""``--devices N``: run the same command in N processes of torchrun.
 
-Launcher and processes share a folder. A Ctrl-C reaches the launcher alone, which asks the
-processes through it to stop; an error that a restart would only repeat is left in it by the first
-process to meet it, and said once.
+Launcher and processes share a folder. Ctrl-C reaches only the launcher, which asks the processes
+through the folder to stop. A process that meets an error that a restart would repeat leaves it in
+the folder, and the launcher prints it once.
 """
 
 import json
@@ -14,22 +14,23 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-import torch
+__all__ = ["launch", "stop_requested"]
 
-from flatnce.pretrain.training.processes import LAUNCH_VARIABLE, LAUNCHER, STOP
-
-__all__ = ["launch"]
-
+VARIABLE = "FLATNCE_LAUNCH"
+"""Environment variable with the shared folder."""
+LAUNCHER, STOP, FAILURE = "launcher", "stop", "failure.json"
+"""Files of the folder: the launcher's process id, a request to stop, an error."""
 RESTARTS = 3
-FAILURE = "failure.json"
 
 
 def launch(devices: int, command: str, arguments: list[str], device: str = "auto") -> int:
     """Start torchrun on this machine, wait for it, and return the exit code.
 
-    A process that dies is replaced, with all others, up to three times; the run then goes on from
-    its last checkpoint. The first Ctrl-C lets the run save and stop, the second ends it.
+    If a process dies, all are restarted, up to three times; the run continues from its last
+    checkpoint. The first Ctrl-C lets the run save and stop, the second ends it.
     """
+    import torch  # `flatnce --help` must not load it
+
     there = torch.cuda.device_count()
     if there and device != "cpu" and devices > there:
         raise ValueError(f"--devices {devices}: this machine has {there} GPUs; use at most that")
@@ -39,8 +40,8 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // devices))
     with tempfile.TemporaryDirectory(prefix="flatnce-") as folder:
         (Path(folder) / LAUNCHER).write_text(str(os.getpid()))
-        shared = {**os.environ, LAUNCH_VARIABLE: folder, "OMP_NUM_THREADS": threads}
-        # A session of its own: a terminal's Ctrl-C would make torchrun kill what it started.
+        shared = {**os.environ, VARIABLE: folder, "OMP_NUM_THREADS": threads}
+        # A separate session: torchrun kills its processes on a terminal's Ctrl-C.
         process = subprocess.Popen(started, env=shared, start_new_session=True)
         interrupted = _wait(process, Path(folder))
         failure = Path(folder) / FAILURE
@@ -51,23 +52,38 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
     return 130 if interrupted else process.returncode
 
 
-def has_given_up() -> bool:
+def has_failed() -> bool:
     """Whether a process of this launch met an error that a restart would repeat."""
-    folder = os.environ.get(LAUNCH_VARIABLE)
+    folder = os.environ.get(VARIABLE)
     return folder is not None and (Path(folder) / FAILURE).is_file()
 
 
-def give_up(message: str, code: int) -> None:
-    """Leave an error for the launcher to say, if there is one and none was left before."""
-    folder = os.environ.get(LAUNCH_VARIABLE)
-    if folder is not None and not has_given_up():
+def report_failure(message: str, code: int) -> bool:
+    """Leave the first error for the launcher to print; False where there is no launcher."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return False
+    if not has_failed():
         mine = Path(folder) / f"{FAILURE}.{os.getpid()}"
         mine.write_text(json.dumps({"message": message, "code": code}), encoding="utf-8")
         os.replace(mine, Path(folder) / FAILURE)
+    return True
+
+
+def stop_requested() -> bool:
+    """Whether the launcher asked its processes to stop, or no longer exists."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None:
+        return False
+    try:
+        os.kill(int((Path(folder) / LAUNCHER).read_text()), 0)
+    except (OSError, ValueError):  # the folder or the launcher is gone
+        return True
+    return (Path(folder) / STOP).exists()
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Wait for the processes, passing a request to stop on; whether there was one."""
+    """Wait for the processes and pass on a request to stop; whether there was one."""
     asked = 0
 
     def take(number: int, frame: FrameType | None) -> None:

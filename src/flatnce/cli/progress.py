@@ -1,4 +1,4 @@
-"""What a person sees of a run: one line that means something, on a terminal or in a file."""
+"""The progress of a run on a terminal or in a file."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from flatnce.core.diagnostics.verdict import RULES
-from flatnce.pretrain.training.config import TrainConfig
 
-__all__ = ["EARLY", "progress_line", "showing"]
+__all__ = ["progress_line", "show_progress", "warning_of"]
 
 Report = Callable[[Mapping[str, Any]], None]
 
@@ -21,51 +20,54 @@ EARLY = tuple(rule.kind for rule in RULES if rule.normal_early)
 
 
 @contextmanager
-def showing(config: TrainConfig, *, quiet: bool = False) -> Iterator[Report]:
-    """What to call with each line of a run, while it lasts.
+def show_progress(epochs: int, *, quiet: bool = False) -> Iterator[Report]:
+    """A function that shows each line of a run, during the block.
 
-    On a terminal one line is kept up to date on standard error; elsewhere each interval is a
-    line of standard output. A verdict that something is wrong is always a line of its own.
+    On a terminal one line on standard error is kept up to date; elsewhere each line is printed.
+    Notes and verdicts that something is wrong are printed separately.
     """
+    watched: dict[str, Any] = {}
+
+    def show(update: Callable[[str], None], say: Callable[[str], None]) -> Report:
+        def report(line: Mapping[str, Any]) -> None:
+            if line["kind"] == "watch":
+                watched.update(line)
+            elif line["kind"] == "train":
+                update(progress_line(line, watched, epochs))
+            elif warning := warning_of(line):
+                say(warning)
+
+        return report
+
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            yield _Lines(config, lambda text: live.update(Text(text)), console.print)
+            yield show(lambda text: live.update(Text(text)), console.print)
     elif quiet:
         yield lambda _: None
     else:
-        yield _Lines(config, _say, _say)
+        yield show(_print, _print)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 
-class _Lines:
-    """LogLines of a run to text: progress to one place, what needs attention to another."""
-
-    def __init__(
-        self, config: TrainConfig, progress: Callable[[str], None], attention: Callable[..., None]
-    ) -> None:
-        self.config, self.progress, self.attention = config, progress, attention
-        self.watched: Mapping[str, Any] = {}
-
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        if line["kind"] == "watch":
-            self.watched = line
-        elif line["kind"] == "train":
-            self.progress(progress_line(line, self.watched, self.config.run.epochs))
-        elif line["kind"] == "note":
-            self.attention(line["note"])
-        elif line["kind"] == "verdict":
-            early = line["epoch"] < 1 and line["verdict"] in EARLY
-            if line["verdict"] != "healthy" and not early:
-                remedies = "; or ".join(line["remedies"])
-                self.attention(f"! {line['verdict']}: {line['evidence']}. To do: {remedies}")
+def warning_of(line: Mapping[str, Any], name: str = "") -> str:
+    """The text of a note or of a verdict that something is wrong; empty for other lines."""
+    before = f"{name}: " if name else ""
+    if line["kind"] == "note":
+        return f"{before}{line['note']}"
+    if line["kind"] != "verdict" or line["verdict"] == "healthy":
+        return ""
+    if line["epoch"] < 1 and line["verdict"] in EARLY:
+        return ""
+    remedies = "; or ".join(line["remedies"])
+    return f"! {before}{line['verdict']}: {line['evidence']}. To do: {remedies}"
 
 
 def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: int) -> str:
-    """Where a run stands, in one line."""
+    """The state of a run in one line."""
     parts = [
         f"epoch {line['epoch']:.1f}/{epochs}",
         f"loss {line['loss']:.3f}",
@@ -79,7 +81,7 @@ def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: i
     if "pool_mi" in watched:
         parts.append(f"pool MI {watched['pool_mi']:.2f} of {watched['pool_ceiling']:.2f}")
     parts.append(f"{line['images_per_second']:,.0f} images/s")
-    # The whole time so far, kNN and checkpoints included, foretells the rest best.
+    # Extrapolated from all time so far, kNN and checkpoints included.
     left = line["seconds"] / line["epoch"] * (epochs - line["epoch"])
     parts.append(f"{_clock(left)} left")
     return "  ".join(parts)

@@ -46,7 +46,7 @@ def test_json_is_all_there_is_on_standard_output(first, tmp_path, capsys):
         (
             (0, 30),
             "",
-            "not finished: this is step 30 of 600; go on with it by `flatnce resume r`",
+            "not finished: this is step 30 of 600; continue it: `flatnce resume r`",
         ),
         ((0,), "", "untrained: this is step 0 of 600, before any training"),
         ((0, 30), "it broke; badly", "the run failed (it broke); this is its step 30 of 600"),

@@ -105,7 +105,12 @@ def test_without_matplotlib_the_extra_is_named(first, capsys, monkeypatch):
 
 def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
     made_runs.write_run(tmp_path / "runs" / "going", finished=False)
-    command = [sys.executable, "-W", "error", "-m", "flatnce", "report", "going", "--watch"]
+    # SIGINT may be ignored by the process that runs the tests, and its children inherit that.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flatnce.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, "report", "going", "--watch"]
     process = subprocess.Popen(
         [*command, "--no-portrait", "--json"],
         stdout=subprocess.PIPE,
@@ -119,9 +124,11 @@ def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert "Unfinished" in answer.read().decode()
-    finally:
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()  # nothing, unless something above failed
+        process.wait()
     assert process.returncode == 0 and rest == ""
 
 

@@ -140,7 +140,7 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
         assert shown[1].startswith("run ") and shown[-1].endswith(" steps in all, all done")
     assert shown[-1].startswith("2 runs, 6 ")
 
-    again = "go on with it: `flatnce sweep --resume s`"
+    again = "continue it: `flatnce sweep --resume s`"
     for typed, words in (
         (["evaluate", "s"], "is a sweep of 4 runs; name one of them, for example s/flatnce-b300"),
         (["resume", "s"], again),
@@ -194,7 +194,7 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
             "at_once=0 must be a whole number between",
         ),
         (["digits", "--backbone", "small", "resnet81"], 2, "did you mean resnet18"),
-        (["--resume", "nothing"], 2, "resume='nothing' is no sweep"),
+        (["--resume", "nothing"], 2, "resume='nothing' is not a sweep"),
         (["cifar10", "--seed", "0", "1"], 1, "flatnce data cifar10"),
     ],
 )

@@ -412,7 +412,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name)
     save(tmp_path, 1, keep=1)
     monkeypatch.setattr(checkpoint, "_write_file", full_disk(name))
     with pytest.raises(
-        CheckpointError, match=r"disk is full; the checkpoint of step 1 is as it w"
+        CheckpointError, match=r"disk is full; the checkpoint of step 1 is unchanged"
     ):
         save(tmp_path, 2, keep=1)
     assert checkpoint.load(tmp_path).state == {"step": 1}

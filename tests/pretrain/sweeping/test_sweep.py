@@ -17,7 +17,7 @@ from flatnce.core.diagnostics import Interval
 from flatnce.pretrain import TrainConfig, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE, SweepPlan, _fitting, _need, plan
+from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE, SweepPlan, _fitting, _need, plan_sweep
 from flatnce.pretrain.sweeping.slots import (
     AHEAD,
     AHEAD_SECONDS,
@@ -289,7 +289,7 @@ def test_files_of_others_are_never_removed(swept):
     assert runs[0].state == "failed" and "thesis.txt" in runs[0].failure
     assert (swept / "s0" / "thesis.txt").read_text() == "keep"
     (swept / "sweep.json").unlink()
-    with pytest.raises(ValueError, match="is no sweep and holds s0"):
+    with pytest.raises(ValueError, match="is not a sweep and holds s0"):
         sweep(PAIR, swept)
 
 
@@ -459,7 +459,7 @@ def test_a_sweep_says_that_cuda_was_in_use_before(
     decided = SweepPlan(torch.device(device), at_once, bytes=0, images=0, steps=0)
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
     module = sys.modules[sweep.__module__]  # `flatnce.pretrain.sweeping.sweep` is the function
-    monkeypatch.setattr(module, "plan", lambda *given: decided)
+    monkeypatch.setattr(module, "plan_sweep", lambda *given: decided)
     monkeypatch.setattr(module, "_Driver", Nothing)
     expected = pytest.warns(RuntimeWarning, match=f"a fifth slower.* set {QUEUES}=24 before")
     with expected if warned else nullcontext():
@@ -482,7 +482,7 @@ def test_the_file_holds_the_sweep_and_its_damage_is_named(swept, tmp_path, monke
     (tmp_path / "runs/study/sweep.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         read_sweep("runs/study")
-    with pytest.raises(ValueError, match="is no sweep"):
+    with pytest.raises(ValueError, match="is not a sweep"):
         read_sweep("runs")
     for number in range(9):
         (tmp_path / f"runs/{number}").mkdir()
@@ -580,7 +580,7 @@ def test_memory_decides_how_many_runs_there_are_at_once():
     assert _need(config, traced, found, cpu) == 1.5 * (1000 + 1000) + 2**26
     small = config.override(micro_batch=32)
     assert _need(small, traced, found, cpu) == 1.5 * (1000 + 500) + 2**26
-    decided = plan({"a": BASE, "b": BASE.override(batch_size=96)})
+    decided = plan_sweep({"a": BASE, "b": BASE.override(batch_size=96)})
     assert decided.at_once == 2 and decided.steps == 7 + 14 and decided.bytes > 2**26
 
 

@@ -107,7 +107,7 @@ def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path, monkeypat
 def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
     training = Training(config_of(), tmp_path / "run", torch.device("cpu"))
     with pytest.raises(TrainingFailed, match="stopped: a number of another process"):
-        training.guard.check(0.1, sound=torch.tensor(False))
+        training.guard.check(0.1, finite=torch.tensor(False))
 
 
 def failing(monkeypatch, error, at):
@@ -204,7 +204,7 @@ def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monke
         original(path, content)
 
     monkeypatch.setattr(checkpoint, "_write_file", full)
-    with pytest.raises(CheckpointError, match=r"the disk is full.*as it was"):
+    with pytest.raises(CheckpointError, match=r"the disk is full.*unchanged"):
         train(config_of(), tmp_path / "run")
     monkeypatch.undo()
     assert len(checkpoint.steps(tmp_path / "run" / "checkpoints")) == 2

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from flatnce.pretrain.commands.evaluate import evaluate_run, results_table
-from flatnce.pretrain.commands.run_status import run_name
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.loop import Outcome
 from flatnce.pretrain.training.processes import is_launched
-from flatnce.pretrain.training.saved import read_config
+from flatnce.pretrain.training.saved import read_config, run_name
 
 
-def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
-    """Evaluate, write the page, print what came out, and return the exit code."""
+def evaluate_and_report(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
+    """Evaluate, write the page, print the results, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
     name = run_name(outcome.directory)
@@ -25,9 +24,9 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
         else:
             processes = int(os.environ.get("WORLD_SIZE", "1"))
             more = f" --devices {processes}" if processes > 1 else ""
-            said = f"stopped at step {outcome.step:,} and saved; go on with: flatnce resume {name}"
-            print(said + more)
-        # To torchrun any other code is a death, after which it would start the run anew.
+            again = f"continue with: flatnce resume {name}{more}"
+            print(f"stopped at step {outcome.step:,} and saved; {again}")
+        # torchrun takes any other code for a death and would restart the run.
         return 0 if is_launched() else 130
     failure = _evaluate(outcome, protocols)
     page = run_page(outcome.directory)
@@ -51,13 +50,12 @@ def finish(outcome: Outcome, protocols: Sequence[str], *, as_json: bool) -> int:
 
 
 def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
-    """Evaluate, and say why not where that cannot be done: training itself is done and saved."""
+    """Evaluate, and return why not where that fails: the training itself is done and saved."""
     if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
         return ""
     try:
-        evaluate_run(
-            outcome.directory, protocols, device=read_config(outcome.directory).run.device
-        )
+        device = read_config(outcome.directory).run.device
+        evaluate_run(outcome.directory, protocols, device=device)
     except (ValueError, OSError) as error:
         return str(error)
     return ""

@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from flatnce.cli.short_help import short_help
-from flatnce.pretrain.commands.run_status import stand_of
 from flatnce.pretrain.evaluation import Options, expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import score_cells
-from flatnce.pretrain.training.saved import find_run
+from flatnce.pretrain.training.saved import describe_status, find_run
 
 MAIN_OPTIONS = (
     "protocol",
@@ -110,7 +109,7 @@ def run(arguments: list[str]) -> int:
             report=report,
         )
     page = run_page(directory)
-    stands, said = stand_of(directory, found[0]["step"])
+    stands, said = describe_status(directory, found[0]["step"])
     if options.json:
         whole = {"run": str(directory), "step": found[0]["step"], **stands, "results": found}
         print(json.dumps(whole))

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.pretrain.commands.run_status import stand_of
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.export import check_form
 from flatnce.pretrain.exporting.folder import MARK, Check, read_config
-from flatnce.pretrain.training.saved import find_run
+from flatnce.pretrain.training.saved import describe_status, find_run
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def run(arguments: list[str]) -> int:
 def _show(folder: Path, directory: Path, as_json: bool) -> int:
     config = read_config(folder)
     ours = config[MARK]
-    stands, said = stand_of(directory, ours["step"])
+    stands, said = describe_status(directory, ours["step"])
     files = sorted(path.name for path in folder.iterdir())
     found: dict[str, Any] = {
         "folder": str(folder),

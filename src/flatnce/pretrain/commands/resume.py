@@ -1,4 +1,4 @@
-"""``flatnce resume``: go on with a run exactly where it was left."""
+"""``flatnce resume``: continue a run exactly where it stopped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from flatnce.cli.launch import launch
-from flatnce.cli.progress import showing
-from flatnce.pretrain.commands.after_training import finish
+from flatnce.cli.progress import show_progress
+from flatnce.pretrain.commands.after_training import evaluate_and_report
 from flatnce.pretrain.commands.evaluate import check_protocols
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.loop import resume
@@ -18,13 +18,13 @@ from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, read_config
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Go on with a run from its newest checkpoint, exactly.
+    """Continue a run exactly from its newest checkpoint.
 
     Arguments:
         run: A run's name in runs/, or its path.
-        step: Go on from this checkpoint and give up later ones; by default the newest.
-        evaluate: Protocols to evaluate by on the test set at the end; may be empty.
-        devices: GPUs (or CPU processes) to share the batch; starts torchrun.
+        step: Continue from this checkpoint and remove later ones; by default the newest.
+        evaluate: Protocols to evaluate with on the test set at the end; may be empty.
+        devices: Number of GPUs (or CPU processes) that share the batch; starts torchrun.
         json: Print the results as JSON and nothing else.
     """
 
@@ -40,8 +40,7 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
     if any((place / SWEEP).is_file() for place in (Path(options.run), Path(RUNS) / options.run)):
         raise ValueError(
-            f"RUN={options.run!r} is a sweep; go on with it: `flatnce sweep --resume "
-            f"{options.run}`"
+            f"RUN={options.run!r} is a sweep; continue it: `flatnce sweep --resume {options.run}`"
         )
     directory = find_run(options.run)
     config = read_config(directory)
@@ -50,7 +49,7 @@ def run(arguments: list[str]) -> int:
         return launch(options.devices, "resume", arguments, config.run.device)
     before = read_run(directory).environment.get("processes", 1)
     if options.devices == 1 and before > 1 and not is_launched() and not options.json:
-        print(f"trained in {before} processes so far; --devices {before} goes on with as many")
-    with showing(config, quiet=options.json) as report:
+        print(f"trained in {before} processes so far; --devices {before} continues with as many")
+    with show_progress(config.run.epochs, quiet=options.json) as report:
         outcome = resume(directory, step=options.step, report=report)
-    return finish(outcome, options.evaluate, as_json=options.json)
+    return evaluate_and_report(outcome, options.evaluate, as_json=options.json)

@@ -1,16 +1,15 @@
-"""The run directory: what was asked, where it ran, what was measured, what came out.
+"""The run directory: config, environment, measurements and results.
 
-A run is a folder of plain files, so that a report, another tool or a person can read it without
-this package::
+A run is a folder of plain files that other tools and people can read::
 
     runs/NAME/
       config.json         format_version, kind, config
       environment.json    versions, machine, device, commit, seeds, command
-      metrics.jsonl       one JSON object a line, in the order measured
-      results.json        format_version and the final numbers; there only once the run is done
+      metrics.jsonl       one JSON object per line, in the order measured
+      results.json        format_version and the final numbers; written when the run is done
 
 Numbers that JSON cannot hold (NaN, infinities) are written as null. Home and working directories
-are written as ``~`` and ``.``, so that a run can be handed on without naming its machine's paths.
+are written as ``~`` and ``.``, so that a run can be shared without the paths of its machine.
 """
 
 import json
@@ -34,10 +33,10 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-"""Raised when a reader of the former layout would misread the new one."""
+"""Increased when an older reader would misread the new layout."""
 
 FAILURE = "failure"
-"""Kind of the line that says why a run ended before its end; gone once it goes on."""
+"""Kind of the failure line, which is removed on resume."""
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
@@ -45,13 +44,13 @@ METRICS, RESULTS = "metrics.jsonl", "results.json"
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read back.
+    """The contents of a run directory.
 
     Arguments:
-        directory: Where it lies.
-        kind: What made it, for example ``demo``.
-        config: What was asked for.
-        environment: Where it ran.
+        directory: Its path.
+        kind: The command that wrote it, for example ``demo``.
+        config: The settings.
+        environment: Versions, machine, device, commit.
         metrics: The measurements, in order.
         results: The final numbers; None while the run is unfinished.
     """
@@ -68,13 +67,12 @@ class RunLog:
     """Writes one run directory.
 
     Arguments:
-        directory: The run's folder; made, with its parents.
-        kind: What makes the run, for example ``demo``.
+        directory: The run's folder; created with its parents.
+        kind: The command that writes it, for example ``demo``.
         config: A dataclass or a mapping.
         seeds: The seeds used.
         device: As in :func:`environment`.
-        replace: Remove an earlier run of the same kind that is there. Anything else that is
-            there is never removed.
+        replace: Remove an earlier run of the same kind. Other files are never removed.
     """
 
     def __init__(
@@ -96,15 +94,15 @@ class RunLog:
 
     @classmethod
     def reopen(cls, directory: str | Path, *, kind: str, step: int) -> "RunLog":
-        """Go on writing a run from a step: what belongs to later steps is taken out.
+        """Continue the log of a run from a step.
 
-        Lines, results and evaluations of later steps go, and why it ended; evaluations of earlier
-        ones stay. Where and how the run goes on is added to ``resumed`` in its environment.
+        Lines, results and evaluations of later steps are removed, and the failure line. The
+        present environment is added to ``resumed`` in ``environment.json``.
 
         Arguments:
             directory: The run's folder.
-            kind: What the run must be.
-            step: Lines whose ``step`` is larger were measured in a history given up.
+            kind: The expected kind of run.
+            step: The step to continue from.
         """
         place = Path(directory)
         found = read_run(place)
@@ -131,16 +129,13 @@ class RunLog:
         return log
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line of measurements; it is on disk when this returns."""
+        """Append one line of measurements to the file."""
         line = json.dumps(plain(record), allow_nan=False)
         with (self.directory / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def finish(self, results: Mapping[str, Any]) -> Path:
-        """Write the final numbers, all or nothing, and return where they are.
-
-        Evaluations that are there already stay, before those of the results.
-        """
+        """Write the final numbers atomically after earlier evaluations, and return the path."""
         path = self.directory / RESULTS
         there = _read_json(path).get("evaluations", []) if path.is_file() else []
         whole = {"format_version": FORMAT_VERSION, **results}
@@ -151,14 +146,14 @@ class RunLog:
 
 
 def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path:
-    """Append to ``evaluations`` in a run's results, all or nothing; return where they are.
+    """Append to ``evaluations`` in a run's results atomically, and return the path.
 
-    One of the same step, data and protocol is replaced. A run that is not finished gets results
-    that hold nothing else.
+    An evaluation of the same step, data and protocol is replaced. The results of an unfinished run
+    have only evaluations.
 
     Arguments:
         directory: The run's folder.
-        evaluation: What was measured, and by which protocol.
+        evaluation: The result and its protocol.
     """
     place = Path(directory)
     results = read_run(place).results or {"format_version": FORMAT_VERSION}
@@ -169,7 +164,7 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
 
 
 def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Of which step, on which data and by which protocol an evaluation is."""
+    """Step, data and protocol of an evaluation."""
     protocol = evaluation.get("protocol")
     named = protocol.get("name") if isinstance(protocol, Mapping) else protocol
     return evaluation.get("step"), evaluation.get("data"), named, evaluation.get("name")
@@ -178,7 +173,7 @@ def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
 def read_run(path: str | Path) -> Run:
     """Read a run directory, finished or not.
 
-    A last line of measurements cut short by a crash is left out; any other damage is an error.
+    A last line cut short by a crash is ignored; other damage is an error.
 
     Arguments:
         path: The run's folder.
@@ -216,7 +211,7 @@ def _make_room(directory: Path, kind: str, replace: bool) -> None:
 
 
 def _kind(directory: Path) -> str | None:
-    """What made the run in a folder; None where there is no run."""
+    """The kind of the run in a folder; None without a run."""
     try:
         return str(_read_header(directory)["kind"])
     except (ValueError, KeyError):
@@ -246,7 +241,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _replace_text(path: Path, text: str) -> None:
-    """Write all or nothing: a reader never sees half a file."""
+    """Write atomically: a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
@@ -262,7 +257,7 @@ def _read_json(path: Path) -> Any:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    # Each line ends in a newline, so what follows the last one was cut short.
+    # Text after the last newline was cut short.
     whole = path.read_text(encoding="utf-8").split("\n")[:-1]
     records = []
     for number, line in enumerate(whole, start=1):
@@ -275,16 +270,9 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScoreCells:
-    """What a table says of one result; empty where the result does not say.
+    """The cells of an evaluation in a table; empty where the result does not say.
 
-    Arguments:
-        name: Of the protocol, with what tells its rows apart.
-        data: Of the set, as it was typed.
-        measure: What is measured.
-        score: The number.
-        interval: Its 95 % interval; of information, its one-sided lower limit.
-        top5: Top-5 accuracy.
-        test_images: How many.
+    ``interval`` is the 95 % interval; for information, the one-sided lower limit.
     """
 
     name: str
@@ -297,16 +285,12 @@ class ScoreCells:
 
     @property
     def said(self) -> str:
-        """The score where no column says what it is: top-1 unless it says another thing."""
+        """The score with its measure, unless that is top-1."""
         return f"mAP {self.score}" if self.measure.startswith("mAP") else self.score
 
 
 def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCells:
-    """The cells of a result.
-
-    Arguments:
-        result: As in the run's ``results.json``.
-        percent: How accuracies are written, from 0 to 100.
+    """The cells of an evaluation in a table; ``percent`` formats accuracies from 0 to 100.
 
     Examples:
         >>> found = score_cells({"protocol": {"name": "knn, k = 20"}, "top1": 0.95})
@@ -319,7 +303,7 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
 
     protocol, interval = result.get("protocol"), result.get("interval")
     described: Mapping[str, Any] = protocol if isinstance(protocol, Mapping) else {}
-    # The protocol's own name tells the rows of one protocol apart: "knn, k = 20".
+    # The protocol's own name distinguishes its rows: "knn, k = 20".
     name = described.get("name", result.get("name")) if described else protocol
     kind = next((key for key in ("map", "top1", "pool_mi") if result.get(key) is not None), "")
     usual = {"map": "mAP", "pool_mi": "mutual information, nats"}.get(
@@ -338,7 +322,7 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
 
 
 def _limits(lower: Any, interval: Any, share: Callable[[Any], str]) -> str:
-    if isinstance(lower, int | float):  # of information only a lower limit can be had
+    if isinstance(lower, int | float):  # information has only a lower limit
         return f"≥ {lower:.2f}"
     return " to ".join(map(share, interval)) if isinstance(interval, Sequence) else ""
 

@@ -1,4 +1,4 @@
-"""The options of ``flatnce sweep``: each that has several values spans a grid of runs."""
+"""The grid of ``flatnce sweep``: every combination of the values given to its options."""
 
 import itertools
 import math
@@ -15,9 +15,9 @@ from flatnce.pretrain.training.saved import PATHS
 __all__ = ["extended", "grid_configs", "split_options"]
 
 MOST_RUNS = 1_000
-"""A larger grid is more likely a slip than a study."""
+"""A larger grid is more likely a mistake than a study."""
 SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
-"""What a value is called by in the name of a run; others by their option."""
+"""Abbreviations of settings in the names of runs; others use the name of the option."""
 
 
 def _is_used(objective: str, config: TrainConfig) -> bool:
@@ -33,13 +33,13 @@ USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
     "ess_rate": (lambda config: config.loss.ess is not None, "--ess"),
     "base_batch": (lambda config: config.optimizer.scaling != "none", "a --scaling"),
 }
-"""Settings that only some runs use: which, and by what option."""
+"""Settings that only some runs use: a test of the config, and the option that it needs."""
 
 
 def split_options(
     arguments: list[str], settings: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Take the training options out of a command line, each with its values."""
+    """Split a command line into other options and the training options with their values."""
     rest: list[str] = []
     spans: dict[str, list[str]] = {}
     place = 0
@@ -72,7 +72,7 @@ def split_options(
 
 
 def with_values(rest: list[str], values: Mapping[str, str]) -> list[str]:
-    """A command line of one run."""
+    """The command line of one run."""
     return [*rest, *(part for leaf, value in values.items() for part in (_flag(leaf), value))]
 
 
@@ -81,7 +81,7 @@ def grid_configs(
     spans: Mapping[str, list[str]],
     parse: Callable[[list[str]], TrainConfig],
 ) -> dict[str, TrainConfig]:
-    """The runs of a grid, by name; the last option changes fastest."""
+    """The runs of a grid by name; the last option changes fastest."""
     count = math.prod(len(values) for values in spans.values())
     if count > MOST_RUNS:
         sizes = " x ".join(f"{len(values)} {leaf}" for leaf, values in spans.items())
@@ -94,7 +94,7 @@ def grid_configs(
             "`flatnce train`"
         )
     several = {leaf: values for leaf, values in spans.items() if len(values) > 1}
-    # A value is parsed once, not once a run: each of these lines is a run of the grid.
+    # Each value is parsed once, not once per run.
     typed = {
         leaf: [parse(with_values(rest, {**firsts, leaf: v})).flat()[leaf] for v in values]
         for leaf, values in several.items()
@@ -115,14 +115,14 @@ def extended(
     spans: Mapping[str, list[str]],
     parse: Callable[[list[str]], TrainConfig],
 ) -> dict[str, TrainConfig]:
-    """The runs of a sweep, and each of them with the values given; those there keep their names."""
+    """The runs of a sweep and each of them with the values given; old names stay."""
     typed = {
         leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
         for leaf, values in spans.items()
     }
     names = {config: name for name, config in configs.items()}
     axes = list(dict.fromkeys([*varied(configs), *typed]))
-    # Runs that differ in nothing but what is given stay together.
+    # Runs that differ only in the settings given stay together.
     families: dict[TrainConfig, list[TrainConfig]] = {}
     firsts = {leaf: values[:1] for leaf, values in typed.items()}
     for config in configs.values():
@@ -132,7 +132,7 @@ def extended(
         for config in dict.fromkeys([*family, *_combined(family[0], typed)]):
             name = names.get(config) or name_of(config, axes)
             if name in found or (name in configs and config not in names):
-                raise ValueError(f"two runs would be called {name}; begin another sweep")
+                raise ValueError(f"two runs would be called {name}; start another sweep")
             found[name] = config
     if len(found) > MOST_RUNS:
         raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
@@ -141,7 +141,7 @@ def extended(
 
 
 def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[TrainConfig]:
-    """A config with every combination of some values."""
+    """The config with every combination of the values."""
     for combination in itertools.product(*typed.values()):
         changes = dict(zip(typed, combination, strict=True))
         try:
@@ -152,22 +152,18 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
 
 
 def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
-    """Refuse settings that no run uses: runs would differ in nothing but their names."""
+    """Refuse settings that no run uses: the runs would differ only in their names."""
     for leaf in axes:
         uses, by = USED.get(leaf, (lambda _: True, ""))
         if not any(map(uses, configs.values())):
             raise ValueError(
-                f"{_flag(leaf)} changes nothing here, as it is for {by}; give that too, or leave "
+                f"{_flag(leaf)} has no effect here, it is for {by}; give that too, or leave "
                 f"{_flag(leaf)} out"
             )
 
 
 def name_of(config: TrainConfig, varied: list[str]) -> str:
-    """What a run is called: objective, batch, what is varied, seed.
-
-    Arguments:
-        config: The run's.
-        varied: The settings that are not the same in all runs.
+    """The name of a run: objective, batch size, varied settings, seed.
 
     Examples:
         >>> name_of(TrainConfig().override(batch_size=32), ["seed", "temperature", "rate"])

@@ -1,12 +1,11 @@
-"""Before a sweep begins: what its runs would refuse is refused, and how many fit at once."""
+"""The plan of a sweep: refuse what its runs would refuse, and how many runs fit in memory."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
+from flatnce.environment import available_memory
 from flatnce.pretrain.data import Batching
 from flatnce.pretrain.training.config import LossConfig, TrainConfig
 from flatnce.pretrain.training.estimate import RunEstimate, estimate_run
@@ -14,16 +13,16 @@ from flatnce.pretrain.training.images import load_images, view_size, views_of
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import check_ess
 
-__all__ = ["SweepPlan", "SLACK", "plan", "workspace"]
+__all__ = ["SLACK", "SweepPlan", "plan_sweep", "workspace"]
 
 MOST_AT_ONCE = 16
-"""A card is full long before, and each run holds files, and on a GPU streams, of its own."""
+"""A GPU is full long before, and each run has its own files and streams."""
 SHARE = 0.8
-"""Of the memory that is free: an estimate is one."""
+"""Share of the free memory to plan with, because the estimate is not exact."""
 SLACK = 1.5
-"""What a run takes for each byte that its expectation counts: temporary results, fragments."""
+"""Bytes that a run takes per byte of its estimate: temporaries and fragmentation."""
 WORKSPACE = {"cuda": 2**29, "cpu": 2**26}
-"""What libraries, and kNN and the pool on the way, take for each run."""
+"""Bytes per run for libraries, kNN and the pool."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,11 @@ class SweepPlan:
     """What a sweep is about to do.
 
     Arguments:
-        device: Where all its runs compute.
-        at_once: Runs side by side; the others wait their turn.
-        bytes: Memory that the largest run is expected to take, without the images.
-        images: Of the largest set.
-        steps: Of all runs.
+        device: The device of all its runs.
+        at_once: Runs side by side; the others wait.
+        bytes: Expected memory of the largest run, without the images.
+        images: Images of the largest set.
+        steps: Steps of all runs.
     """
 
     device: torch.device
@@ -45,7 +44,7 @@ class SweepPlan:
     steps: int
 
 
-def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
+def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
     """Check every run, load its images, and count how many runs fit side by side."""
     whole = isinstance(at_once, int) and not isinstance(at_once, bool)
     if at_once is not None and not (whole and 1 <= at_once <= MOST_AT_ONCE):
@@ -68,9 +67,9 @@ def plan(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> Swee
         kind = _kind(config)
         if kind not in largest or largest[kind].run.batch_size < config.run.batch_size:
             largest[kind] = config
-    # The trace of a network is the slow part: once a network, at its largest batch.
-    expected = {kind: (config, estimate_run(config, device)) for kind, config in largest.items()}
-    needs = [_need(config, *expected[_kind(config)], device) for config in configs.values()]
+    # Tracing a network is slow: do it once per network, at its largest batch.
+    traced = {kind: (config, estimate_run(config, device)) for kind, config in largest.items()}
+    needs = [_need(config, *traced[_kind(config)], device) for config in configs.values()]
     fitting = at_once or _fitting(needs, _free(device))
     return SweepPlan(device, min(fitting, len(configs)), max(needs), images, steps)
 
@@ -87,7 +86,7 @@ def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
 
 
 def _kind(config: TrainConfig) -> TrainConfig:
-    """The config without what changes no memory but by the size of the batch."""
+    """The config without settings that affect memory at most through the batch size."""
     run = replace(config.run, epochs=1, batch_size=2, micro_batch=None, seed=0)
     return replace(config, loss=LossConfig(), run=run)
 
@@ -95,24 +94,23 @@ def _kind(config: TrainConfig) -> TrainConfig:
 def _need(
     config: TrainConfig, traced: TrainConfig, found: RunEstimate, device: torch.device
 ) -> int:
-    """Bytes that a run takes beside its images, from those of a larger batch."""
-    share = _held(config) / _held(traced)
+    """Bytes of a run without its images, scaled from those of a larger batch."""
+    share = _images_held(config) / _images_held(traced)
     own = found.model_bytes + share * found.activation_bytes + found.loss_bytes
     return round(SLACK * own) + workspace(device)
 
 
 def workspace(device: torch.device) -> int:
-    """Bytes for libraries, and for kNN and the pool on the way, of each run."""
+    """Bytes per run for libraries, kNN and the pool."""
     return WORKSPACE["cuda" if device.type == "cuda" else "cpu"]
 
 
-def _held(config: TrainConfig) -> int:
-    """Images of a batch that are in memory together."""
+def _images_held(config: TrainConfig) -> int:
     return min(config.run.micro_batch or config.run.batch_size, config.run.batch_size)
 
 
 def _fitting(needs: list[int], free: int) -> int:
-    """How many runs fit, were they the largest; at least one."""
+    """How many runs fit, the largest first; at least one."""
     room, count = SHARE * free, 0
     for need in sorted(needs, reverse=True)[:MOST_AT_ONCE]:
         room -= need
@@ -123,14 +121,6 @@ def _fitting(needs: list[int], free: int) -> int:
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that are free where the runs compute."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    stated = Path("/proc/meminfo")
-    if stated.is_file():
-        for line in stated.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 2**32
+    return available_memory() or 2**32

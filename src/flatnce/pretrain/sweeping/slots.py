@@ -1,7 +1,7 @@
-"""Where runs take their turns: each slot has a stream of its own and its own random numbers.
+"""Slots in which runs take their turns, each with its own stream and random numbers.
 
-A turn launches one step and returns; on a GPU the slots' steps then overlap. A run that is about
-to read from the device gets its turn only when its own stream has caught up, so that the host
+A turn launches one step and returns; on a GPU the steps of the slots overlap. A run that is about
+to read from the device gets its turn only once its own stream has caught up, so that the host
 never waits for one run while the others wait for the host.
 """
 
@@ -17,37 +17,66 @@ import torch
 
 from flatnce.pretrain.training.loop import Outcome, Steps
 
-__all__ = []
-
 AHEAD = 16
-"""Steps of a run that may be launched and not done: what the card has while the host is busy."""
+"""Most steps of a run that are launched and not done: work for the GPU while the host is busy."""
 AHEAD_SECONDS = 0.5
-"""How long they may take: of long steps fewer are launched, so that a run stops when asked."""
+"""Most time that they may take: fewer long steps are launched, so that a run stops when asked."""
 ALONE = 6
-"""First turns of a run that it takes in a row on an idle card: kernels are compiled in them and
-the step is recorded, which should not wait for other runs, nor they for it."""
+"""First turns of a run, taken in a row on an idle GPU: they compile kernels and capture the step,
+which must not wait for other runs, nor they for it."""
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""With CUDA's default of eight, runs side by side wait for one another unnecessarily."""
+ENOUGH = "24"
+"""The fastest of 8 to 32 (the most) for eight runs at batch 32 on an H200: a quarter faster than
+8, one to three percent faster than 32 (benchmarks/throughput)."""
+TOO_LATE = (
+    "CUDA was in use before this sweep (torch.cuda.is_available() is use): its runs share eight "
+    "queues to the GPU and wait for one another, a fifth slower on an H200; call sweep first, or "
+    f"set {QUEUES}={ENOUGH} before Python starts"
+)
+
+
+def request_cuda_queues() -> bool:
+    """Set CUDA_DEVICE_MAX_CONNECTIONS before CUDA initialises; whether it was in time.
+
+    A variable that is already set counts as in time.
+    """
+    if QUEUES in os.environ or torch.version.hip:
+        return True
+    os.environ[QUEUES] = ENOUGH  # before the driver is loaded, which may read it
+    if _driver_has_started():
+        del os.environ[QUEUES]
+        return False
+    return True
+
+
+def _driver_has_started() -> bool:
+    """Whether CUDA has read its settings: torch only knows about its own context."""
+    if torch.cuda.is_initialized():
+        return True
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:  # no driver
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # else an error
 
 
 class Generators:
-    """A state of torch's global generators (dropout's, for one), to be in force for a while.
-
-    Arguments:
-        device: Whose generator it is about, beside the CPU's.
-    """
+    """A state of torch's global generators, which dropout uses, that can be put in force."""
 
     def __init__(self, device: torch.device) -> None:
-        """Copy the state of now."""
         self.cpu = torch.get_rng_state()
         self.default: torch.Generator | None = None
         if device.type == "cuda":
             torch.cuda.init()
             self.default = torch.cuda.default_generators[device.index or 0]
-            # A state object of its own, not only its numbers: a recorded step refers to it.
+            # A state object, not only its numbers: a captured step refers to it.
             self.cuda = self.default.clone_state()
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Let draws come from this state, and move it; afterwards the former is in force."""
+        """Draw from this state during the block, and restore the former afterwards."""
         before = torch.get_rng_state()
         torch.set_rng_state(self.cpu)
         if self.default is not None:
@@ -63,19 +92,15 @@ class Generators:
 
 
 class InFlightSteps:
-    """The steps that were launched and are not done; knows by their pace how many may be.
-
-    Arguments:
-        now: A clock, in seconds.
-    """
+    """The steps that are launched and not done; their pace determines how many may be."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now, self._looked = now, now()
         self._events: deque[Any] = deque()
-        self._most = 2  # until their pace is known
+        self._most = 2  # until the pace is known
 
     def add(self, event: Any) -> None:
-        """A step was launched."""
+        """Record a launched step."""
         if not self._events:
             self._looked = self._now()
         self._events.append(event)
@@ -98,15 +123,11 @@ class InFlightSteps:
 
 
 class RunSlot:
-    """Takes the steps of one run after another.
-
-    Arguments:
-        device: Where the runs compute.
-    """
+    """Takes the steps of one run after another."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # Goes before what steps put aside, and is from a pool that no such stream is taken from.
+        # With priority over side streams, and from a pool that none of those is taken from.
         on_cuda = device.type == "cuda"
         self.stream = torch.cuda.Stream(device, priority=-1) if on_cuda else None
         self.steps: Steps | None = None
@@ -115,22 +136,22 @@ class RunSlot:
         self._in_flight = InFlightSteps()
 
     def start(self, name: str, steps: Steps) -> None:
-        """Take a run in; its first turn builds it."""
+        """Take a run; its first turn builds it."""
         self.name, self.steps, self.taken = name, steps, 0
         self._reads = False
         self._generators = Generators(self.device)
 
     @property
     def is_free(self) -> bool:
-        """Whether no run is here."""
+        """Whether the slot has no run."""
         return self.steps is None
 
     def is_ready(self) -> bool:
-        """Whether it may have a turn now: enough of its steps are done."""
+        """Whether the run may take a turn now: enough of its steps are done."""
         return self._in_flight.has_room(self._reads)
 
     def first_turns(self) -> Outcome | None:
-        """The turns that build and record a run, in a row; how it ended if it did."""
+        """Take the turns that build a run and capture its step; how it ended if it did."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         for _ in range(ALONE):
@@ -140,9 +161,9 @@ class RunSlot:
         return None
 
     def turn(self) -> Outcome | None:
-        """One step; how the run ended if it did, and then the slot is free.
+        """Take one step; how the run ended if it did.
 
-        Whatever the run raises is raised, and the slot is free too.
+        The slot is free once the run has ended or raised.
         """
         assert self.steps is not None
         try:
@@ -156,7 +177,7 @@ class RunSlot:
             self.steps = None
             with suppress(RuntimeError):  # of the device: the first error is the one to raise
                 if self.stream is not None:
-                    self.stream.synchronize()  # what it launched still uses its memory
+                    self.stream.synchronize()  # launched work still uses the run's memory
             raise
         self.taken += 1
         if self.stream is not None:
@@ -168,45 +189,8 @@ class RunSlot:
         self._in_flight.wait()
 
     def close(self) -> None:
-        """Leave a run where it is: what it holds open is closed, what is saved stays."""
+        """Stop the run and close its files; its checkpoints stay."""
         if self.steps is not None:
             with torch.cuda.stream(self.stream):
                 self.steps.close()
             self.steps = None
-
-
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""With CUDA's default, eight, runs side by side wait for one another where they need not."""
-ENOUGH = "24"
-"""Of 8 to 32, the most there are, eight runs at batch 32 were fastest with these on an H200: by a
-quarter than with 8, by one to three hundredths than with 32 (benchmarks/throughput)."""
-TOO_LATE = (
-    "CUDA was in use before this sweep (torch.cuda.is_available() is use): its runs share eight "
-    "queues to the GPU and wait for one another, a fifth slower on an H200; call sweep first, or "
-    f"set {QUEUES}={ENOUGH} before Python starts"
-)
-
-
-def request_cuda_queues() -> bool:
-    """Ask CUDA for enough queues, unless told otherwise; whether it was in time.
-
-    A variable that is there already counts as in time: when it was set, nobody can tell.
-    """
-    if QUEUES in os.environ or torch.version.hip:
-        return True
-    os.environ[QUEUES] = ENOUGH  # before the driver is looked for, whenever that reads it
-    if _driver_has_started():
-        del os.environ[QUEUES]
-        return False
-    return True
-
-
-def _driver_has_started() -> bool:
-    """Whether CUDA has read its settings: torch only knows whether it made a context itself."""
-    if torch.cuda.is_initialized():
-        return True
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    except OSError:  # no driver
-        return False
-    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # else an error

@@ -1,13 +1,17 @@
-"""``sweep.json``: which runs a sweep has, so that it can go on after anything.
+"""Several configs trained side by side in one process, each as if it were alone.
 
-Written before the first run starts, all or nothing; it changes only where runs are added::
+Runs take turns of one step. On a GPU each run launches its work on its own stream, so that small
+batches together fill the device. Order, views, weights and random numbers belong to a run, so its
+results do not depend on the other runs: on the CPU bit for bit.
+
+``sweep.json`` names the runs of a sweep. It is written atomically before the first run starts and
+changes only when runs are added::
 
     format_version, kind
     base     the settings of the first run, by section
-    runs     each run's name, with its settings that are not the same in all runs
+    runs     each run's name, with the settings that are not the same in all runs
 """
 
-import difflib
 import gc
 import json
 import os
@@ -17,15 +21,16 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.sweeping.planning import SweepPlan, plan
+from flatnce.pretrain.sweeping.planning import SweepPlan, plan_sweep
 from flatnce.pretrain.sweeping.slots import TOO_LATE, RunSlot, request_cuda_queues
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
@@ -43,128 +48,7 @@ from flatnce.pretrain.training.saved import (
 )
 from flatnce.pretrain.training.step import TrainingFailed
 
-__all__ = ["SWEEP", "SweptRun", "find_sweep", "read_sweep", "sweep", "sweep_states", "varied"]
-
-FORMAT_VERSION = 1
-PARTIAL = f".{SWEEP}.partial"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-LONGEST_NAME = 200
-MOST_NAMED = 8
-"""Sweeps that are named where another was asked for."""
-
-
-def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
-    """The settings that are not the same in all runs."""
-    every = [config.flat() for config in configs.values()]
-    return [name for name, first in every[0].items() if any(one[name] != first for one in every)]
-
-
-def check_names(configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse an empty sweep, names that are no names of folders, and what is no config."""
-    if not isinstance(configs, Mapping):
-        raise ValueError(
-            f"configs is a {type(configs).__name__}; give the runs by name: "
-            '{"first": config, "second": config.override(seed=1)}'
-        )
-    if not configs:
-        raise ValueError("configs is empty; give at least one run")
-    for name, config in configs.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-            raise ValueError(
-                f"configs: the name {name!r} is no name of a folder; use letters, digits and "
-                f". _ + - (up to {LONGEST_NAME}), beginning with a letter or a digit"
-            )
-        if not isinstance(config, TrainConfig):
-            raise ValueError(
-                f"configs: {name!r} is a {type(config).__name__}; give a TrainConfig, such as "
-                'preset("digits").override(seed=1)'
-            )
-
-
-def check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse a directory that holds another sweep, or anything else.
-
-    One whose runs are all among these, as they were, is this sweep with fewer runs.
-    """
-    if (directory / SWEEP).is_file():
-        _refuse_others(directory, configs)
-    elif directory.is_dir():
-        strange = [path.name for path in directory.iterdir() if path.name not in (LOCK, PARTIAL)]
-        if strange:
-            raise ValueError(
-                f"directory={str(directory)!r} is no sweep and holds {min(strange)}; name a new "
-                "folder"
-            )
-    elif directory.exists():
-        raise ValueError(f"directory={str(directory)!r} is a file; name a folder for the sweep")
-
-
-def write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
-    """Write the file, unless it is there and says the same."""
-    if (directory / SWEEP).is_file() and read_sweep(directory) == dict(configs):
-        return
-    names = varied(configs)
-    base = next(iter(configs.values()))
-    runs = {key: {name: one.flat()[name] for name in names} for key, one in configs.items()}
-    content = {"format_version": FORMAT_VERSION, "kind": "sweep", "base": base.plain()}
-    text = json.dumps({**content, "runs": runs}, indent=1) + "\n"
-    (directory / PARTIAL).write_text(text, encoding="utf-8")
-    os.replace(directory / PARTIAL, directory / SWEEP)
-
-
-def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
-    """The runs of a sweep, by name."""
-    path = Path(directory) / SWEEP
-    if not path.is_file():
-        raise ValueError(
-            f"{directory} is no sweep (it has no {SWEEP}); name one of `flatnce sweep`"
-        )
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = int(found["format_version"])
-        if version > FORMAT_VERSION:
-            raise ValueError(
-                f"{path} has format_version {version}, this flatnce reads up to {FORMAT_VERSION}; "
-                "upgrade flatnce"
-            )
-        base = TrainConfig.from_plain(found["base"])
-        return {name: base.override(**changes) for name, changes in found["runs"].items()}
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); begin the sweep anew") from error
-
-
-def find_sweep(name: str | Path) -> Path:
-    """The directory of a sweep, given as a path or as a name in ``runs/``."""
-    for place in (Path(name), Path(RUNS) / name):
-        if (place / SWEEP).is_file():
-            return place
-    there = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
-    near = difflib.get_close_matches(str(name), there, n=1)
-    if near:
-        known = f"did you mean {near[0]!r}?"
-    else:
-        named = ", ".join(there[:MOST_NAMED]) or "none"
-        more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
-        known = f"there are {named}{more} in {RUNS}/"
-    raise ValueError(f"resume={str(name)!r} is no sweep and no name of one; {known}")
-
-
-def _refuse_others(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
-    there = read_sweep(directory)
-    remedy = "name another directory, or go on with that sweep: runs may be added, none changed"
-    missing = next((name for name in there if name not in configs), None)
-    if missing is not None:
-        raise ValueError(f"{directory} holds another sweep, which has the run {missing}; {remedy}")
-    name = next((name for name in there if there[name] != configs[name]), None)
-    if name is None:
-        return
-    one, two = there[name].flat(), configs[name].flat()
-    leaf = next(leaf for leaf in one if one[leaf] != two[leaf])
-    raise ValueError(
-        f"{directory} holds another sweep: {leaf} of the run {name} is {one[leaf]!r} there and "
-        f"{two[leaf]!r} here; {remedy}"
-    )
-
+__all__ = ["SweptRun", "find_sweep", "read_sweep", "sweep", "sweep_states", "varied"]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
@@ -172,10 +56,16 @@ SweepReport = Callable[[str, Mapping[str, Any]], None]
 """Called with a run's name and each line it logs; and with lines of kind ``state``, whose
 ``state`` is ``started``, ``done``, ``failed`` (with ``failure``) or ``stopped``."""
 
-FAILURE = "failure.txt"
-# What a run that was killed before its first checkpoint may have left.
-BEGINNINGS = {"config.json", "environment.json", "metrics.jsonl", "tensorboard", CHECKPOINTS}
-BEGINNINGS |= {".config.json.partial", ".environment.json.partial", LOCK, FAILURE}
+FORMAT_VERSION = 1
+PARTIAL = f".{SWEEP}.partial"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+LONGEST_NAME = 200
+MOST_NAMED = 8
+"""Sweeps that an error message names."""
+TRACE = "failure.txt"
+# Files that a run killed before its first checkpoint may have left.
+UNFINISHED = {"config.json", "environment.json", "metrics.jsonl", "tensorboard", CHECKPOINTS}
+UNFINISHED |= {".config.json.partial", ".environment.json.partial", LOCK, TRACE}
 
 
 @dataclass(frozen=True)
@@ -183,14 +73,14 @@ class SweptRun:
     """How a run of a sweep ended.
 
     Arguments:
-        name: Of the run in its sweep.
-        directory: The run's, as :func:`flatnce.pretrain.train` leaves one.
-        config: What it was asked to do.
-        state: ``done``; ``failed``; ``stopped``: asked to, and saved; ``waiting``: not yet begun.
+        name: Name of the run in its sweep.
+        directory: The run's directory, as :func:`flatnce.pretrain.train` writes it.
+        config: Its settings.
+        state: ``done``; ``failed``; ``stopped`` on request, and saved; ``waiting``: not started.
         step: Steps done and saved.
-        taken: Steps of them that this call has taken.
+        taken: Steps that this call has taken.
         failure: Why it failed.
-        diverged: Whether it failed for numbers that ceased to be finite, and would again.
+        diverged: Whether a number was not finite; the run would diverge again.
     """
 
     name: str
@@ -212,44 +102,44 @@ def sweep(
 ) -> list[SweptRun]:
     """Train several configs side by side in one process, each in its own run directory.
 
-    A run that fails leaves the others alone. Called again with the same configs, after a stop, a
-    failure or a kill, it goes on: finished runs stay as they are, those begun go on from their
-    newest checkpoint, exactly, and the rest begin. Further configs may be added then. The first
-    Ctrl-C (or SIGTERM) lets every run save and stop.
+    A run that fails does not affect the others. Called again with the same configs after a stop, a
+    failure or a kill, the sweep continues: finished runs stay, started runs continue exactly from
+    their newest checkpoint, and the others start. Further configs may be added. The first Ctrl-C
+    (or SIGTERM) lets every run save and stop.
 
     Arguments:
-        configs: The runs by name; the name is that of the run's folder.
-        directory: The sweep's folder; new, or one that holds this sweep, or some of its runs.
-        at_once: Runs side by side; by default as many as fit in memory by an estimate, up to 16.
+        configs: The runs by name, which is also the name of the run's folder.
+        directory: The sweep's folder: new, or that of this sweep or of some of its runs.
+        at_once: Runs side by side; by default as many as are estimated to fit in memory, up to 16.
         report: Called with each line of each run.
     """
     if not isinstance(directory, str | Path):
-        raise ValueError(f"directory={directory!r} is no path; name the sweep's folder")
+        raise ValueError(f"directory={directory!r} is not a path; name the sweep's folder")
     if report is not None and not callable(report):
-        raise ValueError(f"report={report!r} is no function; give one of a name and a line")
+        raise ValueError(f"report={report!r} is not a function; give one of a name and a line")
     place = Path(directory)
     if is_launched():
         raise ValueError("a sweep is one process; start it without torchrun, on one GPU")
-    check_names(configs)
-    check_place(place, configs)
+    _check_configs(configs)
+    _check_place(place, configs)
     in_time = request_cuda_queues()
     whole = {name: with_absolute_paths(config) for name, config in configs.items()}
     with shared_images(), torch.random.fork_rng(devices=[]):
-        decided = plan(whole, at_once)
-        if decided.device.type == "cuda" and decided.at_once > 1 and not in_time:
+        plan = plan_sweep(whole, at_once)
+        if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
             warnings.warn(TOO_LATE, RuntimeWarning, stacklevel=2)
         place.mkdir(parents=True, exist_ok=True)
         with run_lock(place), Interrupts() as interrupts:
-            write_sweep(place, configs)
-            return _Driver(whole, place, decided, interrupts, report).drive()
+            _write_sweep(place, configs)
+            return _Driver(whole, place, plan, interrupts, report).drive()
 
 
 def sweep_states(configs: Mapping[str, TrainConfig], directory: str | Path) -> list[SweptRun]:
-    """How the runs of a sweep stand, from their folders; nothing is trained."""
-    return [_stands(name, config, Path(directory) / name) for name, config in configs.items()]
+    """The states of a sweep's runs, from their folders; nothing is trained."""
+    return [_state(name, config, Path(directory) / name) for name, config in configs.items()]
 
 
-def _stands(name: str, config: TrainConfig, directory: Path) -> SweptRun:
+def _state(name: str, config: TrainConfig, directory: Path) -> SweptRun:
     if not (directory / "config.json").is_file():
         return SweptRun(name, directory, config, "waiting", 0)
     found = run_status(directory)
@@ -264,43 +154,43 @@ def _stands(name: str, config: TrainConfig, directory: Path) -> SweptRun:
 
 
 class _Driver:
-    """Gives each slot its turns until all runs have ended, or all were asked to stop."""
+    """Gives each slot its turns until all runs have ended or were asked to stop."""
 
     def __init__(
         self,
         configs: Mapping[str, TrainConfig],
         place: Path,
-        decided: SweepPlan,
+        plan: SweepPlan,
         interrupts: Interrupts,
         report: SweepReport | None,
     ) -> None:
         self.configs, self.place, self.interrupts = configs, place, interrupts
         self.report = report or (lambda name, line: None)
-        if decided.device.type == "cuda":
-            torch.cuda.synchronize(decided.device)  # the images are there for every stream
-        self.slots = [RunSlot(decided.device) for _ in range(decided.at_once)]
+        if plan.device.type == "cuda":
+            torch.cuda.synchronize(plan.device)  # every stream may use the images
+        self.slots = [RunSlot(plan.device) for _ in range(plan.at_once)]
         self.queue = deque(configs)
         self.ended: dict[str, SweptRun] = {}
 
     def drive(self) -> list[SweptRun]:
-        # What is there already (torch alone is a million objects) is not searched for garbage
-        # again and again: that would hold up every run.
+        # The million objects of torch are not searched for garbage again and again: that would
+        # delay every run.
         gc.freeze()
         try:
-            while self._fill() or self._busy():
-                self._go_round()
+            while self._start_next() or self._busy():
+                self._take_turns()
         finally:
             gc.unfreeze()
             for slot in self.slots:
                 slot.close()
-        stand = {run.name: run for run in sweep_states(self.configs, self.place)}
-        return [self.ended.get(name) or stand[name] for name in self.configs]
+        states = {run.name: run for run in sweep_states(self.configs, self.place)}
+        return [self.ended.get(name) or states[name] for name in self.configs]
 
     def _busy(self) -> list[RunSlot]:
         return [slot for slot in self.slots if not slot.is_free]
 
-    def _fill(self) -> bool:
-        """Let the next run begin in a free slot; whether one did."""
+    def _start_next(self) -> bool:
+        """Start the next run in a free slot; whether one was started."""
         free = next((slot for slot in self.slots if slot.is_free), None)
         if free is None or not self.queue or self.interrupts.asked:
             return False
@@ -310,8 +200,8 @@ class _Driver:
         self._take(free, free.first_turns)
         return True
 
-    def _go_round(self) -> None:
-        """A turn for each slot that needs not wait for the device."""
+    def _take_turns(self) -> None:
+        """Take a turn of each slot that need not wait for the device."""
         busy = self._busy()
         ready = [slot for slot in busy if slot.is_ready()]
         for slot in ready:
@@ -320,77 +210,184 @@ class _Driver:
             busy[0].wait()
 
     def _take(self, slot: RunSlot, turns: Callable[[], Outcome | None]) -> None:
-        """Take turns of a slot, and note how its run ended if it did."""
+        """Take turns of a slot, and record how its run ended if it did."""
         name = slot.name
         try:
             outcome = turns()
             if outcome is None:
                 return
-            state: State = "done" if outcome.finished else "stopped"
-            self._end(self._run(name, state, taken=slot.taken))
-        except Exception as error:  # whatever it is, the other runs go on
-            run = self._run(name, "failed", taken=slot.taken, failure=self._say(name, error))
-            self._end(replace(run, diverged=isinstance(error, TrainingFailed)))
+            self._end(name, "done" if outcome.finished else "stopped", slot.taken)
+        except Exception as error:  # the other runs continue
+            diverged = isinstance(error, TrainingFailed)
+            self._end(name, "failed", slot.taken, self._failure(name, error), diverged)
         gc.collect()  # a run refers to itself, and the next one needs its memory
 
-    def _end(self, run: SweptRun) -> None:
-        self.ended[run.name] = run
-        line = {"kind": "state", "state": run.state, "step": run.step}
-        self.report(run.name, {**line, "failure": run.failure} if run.failure else line)
-
-    def _run(self, name: str, state: State, taken: int = 0, failure: str = "") -> SweptRun:
+    def _end(
+        self, name: str, state: State, taken: int, failure: str = "", diverged: bool = False
+    ) -> None:
         directory = self.place / name
         kept = checkpoint.steps(directory / CHECKPOINTS)
         step = kept[-1] if kept else 0
-        return SweptRun(name, directory, self.configs[name], state, step, taken, failure)
+        self.ended[name] = SweptRun(
+            *(name, directory, self.configs[name], state, step), taken, failure, diverged
+        )
+        line = {"kind": "state", "state": state, "step": step}
+        self.report(name, {**line, "failure": failure} if failure else line)
 
     def _steps(self, name: str) -> Steps:
-        """A run from its beginning, or from where it was left."""
+        """A run from its start, or from its newest checkpoint."""
         directory, config = self.place / name, self.configs[name]
         report = partial(self.report, name)
-        (directory / FAILURE).unlink(missing_ok=True)
+        (directory / TRACE).unlink(missing_ok=True)
         if checkpoint.steps(directory / CHECKPOINTS):
             _check_same(directory, config)
             return (yield from resume_steps(directory, report=report, interrupts=self.interrupts))
-        _clear(directory)
+        _remove_unfinished(directory)
         return (
             yield from train_steps(config, directory, report=report, interrupts=self.interrupts)
         )
 
-    def _say(self, name: str, error: Exception) -> str:
-        """What went wrong, in words; what is no message for users is kept with its trace."""
+    def _failure(self, name: str, error: Exception) -> str:
+        """The message of an error; an unexpected one is kept with its trace."""
         if isinstance(error, ValueError | OSError | TrainingFailed):
             return str(error)
         directory = self.place / name
         said = error_line(error)
         if isinstance(error, torch.OutOfMemoryError):
-            said = f"out of memory with {len(self.slots)} runs at once; go on with fewer"
+            said = f"out of memory with {len(self.slots)} runs at once; continue with fewer"
         if directory.is_dir():
             trace = "".join(traceback.format_exception(error))
-            (directory / FAILURE).write_text(trace, encoding="utf-8")
-            said += f" (the trace: {directory / FAILURE})"
+            (directory / TRACE).write_text(trace, encoding="utf-8")
+            said += f" (the trace: {directory / TRACE})"
         return said
 
 
 def _check_same(directory: Path, config: TrainConfig) -> None:
-    """Refuse to go on with a run that is not the sweep's."""
+    """Refuse to continue a run that is not the sweep's."""
     there, mine = read_saved(directory)[0].flat(), config.flat()
-    strange = [leaf for leaf in mine if leaf not in PATHS and there[leaf] != mine[leaf]]
-    if strange:
-        leaf = strange[0]
+    differing = [name for name in mine if name not in PATHS and there[name] != mine[name]]
+    if differing:
+        name = differing[0]
         raise ValueError(
-            f"{directory} holds another run: {leaf} is {there[leaf]!r} in it and {mine[leaf]!r} "
-            "in the sweep; put the sweep's own files back, or move it away"
+            f"{directory} holds another run: {name} is {there[name]!r} in it and {mine[name]!r} "
+            "in the sweep; restore the sweep's own files, or move it away"
         )
 
 
-def _clear(directory: Path) -> None:
-    """Take away what a run left that was killed before it had saved anything."""
+def _remove_unfinished(directory: Path) -> None:
+    """Remove what a run left that was killed before its first checkpoint."""
     if not directory.is_dir():
         return
-    strange = [path.name for path in directory.iterdir() if path.name not in BEGINNINGS]
-    if strange:
+    others = [path.name for path in directory.iterdir() if path.name not in UNFINISHED]
+    if others:
         raise ValueError(
-            f"{directory} is no run of this sweep and holds {min(strange)}; move it away"
+            f"{directory} is not a run of this sweep and holds {min(others)}; move it away"
         )
     shutil.rmtree(directory)
+
+
+def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
+    """The settings that are not the same in all runs."""
+    every = [config.flat() for config in configs.values()]
+    return [name for name, first in every[0].items() if any(one[name] != first for one in every)]
+
+
+def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
+    """The runs of a sweep, by name."""
+    path = Path(directory) / SWEEP
+    if not path.is_file():
+        raise ValueError(
+            f"{directory} is not a sweep (it has no {SWEEP}); name one of `flatnce sweep`"
+        )
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = int(found["format_version"])
+        if version > FORMAT_VERSION:
+            raise ValueError(
+                f"{path} has format_version {version}, this flatnce reads up to {FORMAT_VERSION}; "
+                "upgrade flatnce"
+            )
+        base = TrainConfig.from_plain(found["base"])
+        return {name: base.override(**changes) for name, changes in found["runs"].items()}
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); start the sweep anew") from error
+
+
+def find_sweep(name: str | Path) -> Path:
+    """The directory of a sweep, given as a path or as a name in ``runs/``."""
+    for place in (Path(name), Path(RUNS) / name):
+        if (place / SWEEP).is_file():
+            return place
+    there = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
+    named = ", ".join(there[:MOST_NAMED]) or "none"
+    more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+    hint = did_you_mean(str(name), there, f"there are {named}{more} in {RUNS}/")
+    raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
+
+
+def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
+    """Write ``sweep.json``, unless it already says the same."""
+    if (directory / SWEEP).is_file() and read_sweep(directory) == dict(configs):
+        return
+    names = varied(configs)
+    base = next(iter(configs.values()))
+    runs = {key: {name: one.flat()[name] for name in names} for key, one in configs.items()}
+    content = {"format_version": FORMAT_VERSION, "kind": "sweep", "base": base.plain()}
+    text = json.dumps({**content, "runs": runs}, indent=1) + "\n"
+    (directory / PARTIAL).write_text(text, encoding="utf-8")
+    os.replace(directory / PARTIAL, directory / SWEEP)
+
+
+def _check_configs(configs: Mapping[str, TrainConfig]) -> None:
+    """Refuse an empty sweep, names that cannot be folders, and what is not a config."""
+    if not isinstance(configs, Mapping):
+        raise ValueError(
+            f"configs is a {type(configs).__name__}; give the runs by name: "
+            '{"first": config, "second": config.override(seed=1)}'
+        )
+    if not configs:
+        raise ValueError("configs is empty; give at least one run")
+    for name, config in configs.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+            raise ValueError(
+                f"configs: the name {name!r} cannot name a folder; use letters, digits and "
+                f". _ + - (up to {LONGEST_NAME}), beginning with a letter or a digit"
+            )
+        if not isinstance(config, TrainConfig):
+            raise ValueError(
+                f"configs: {name!r} is a {type(config).__name__}; give a TrainConfig, such as "
+                'preset("digits").override(seed=1)'
+            )
+
+
+def _check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
+    """Refuse a directory that holds another sweep or other files."""
+    if (directory / SWEEP).is_file():
+        _check_sweep(directory, configs)
+    elif directory.is_dir():
+        others = [path.name for path in directory.iterdir() if path.name not in (LOCK, PARTIAL)]
+        if others:
+            raise ValueError(
+                f"directory={str(directory)!r} is not a sweep and holds {min(others)}; name a new "
+                "folder"
+            )
+    elif directory.exists():
+        raise ValueError(f"directory={str(directory)!r} is a file; name a folder for the sweep")
+
+
+def _check_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
+    """Refuse a sweep with runs that are not among these configs."""
+    there = read_sweep(directory)
+    remedy = "name another directory, or continue that sweep: runs may be added, none changed"
+    missing = next((name for name in there if name not in configs), None)
+    if missing is not None:
+        raise ValueError(f"{directory} holds another sweep, which has the run {missing}; {remedy}")
+    name = next((name for name in there if there[name] != configs[name]), None)
+    if name is None:
+        return
+    one, two = there[name].flat(), configs[name].flat()
+    setting = next(setting for setting in one if one[setting] != two[setting])
+    raise ValueError(
+        f"{directory} holds another sweep: {setting} of the run {name} is {one[setting]!r} there "
+        f"and {two[setting]!r} here; {remedy}"
+    )

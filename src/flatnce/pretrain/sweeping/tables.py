@@ -1,4 +1,7 @@
-"""The runs of a sweep as rows of numbers, and means over seeds with their spread."""
+"""The results of a sweep: a row per run, means over seeds, and their tables.
+
+Numbers are never cut; on a narrow terminal columns are left out.
+"""
 
 import shutil
 import sys
@@ -14,15 +17,15 @@ from flatnce.pretrain.training.config import TrainConfig
 __all__ = ["over_seeds", "show_tables", "sweep_rows"]
 
 MEASURED = ("loss", "ess", "gain", "knn", "mi", "pool_mi")
-"""What is averaged over seeds."""
+"""Columns that are averaged over seeds."""
 CEILINGS = ("mi_ceiling", "pool_ceiling")
-"""The same for all seeds."""
+"""Columns that are the same for all seeds."""
 
 
 def sweep_rows(runs: Sequence[SweptRun]) -> list[dict[str, Any]]:
-    """Where each run stands, from its directory; what it has not measured is None.
+    """A row per run from its directory; what was not measured is None.
 
-    ``settings`` has every setting that is not the same in all runs, as it was asked for.
+    ``settings`` has every setting that is not the same in all runs.
     """
     names = varied({run.name: run.config for run in runs})
     return [_row(run, names) for run in runs]
@@ -38,7 +41,7 @@ def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
     verdict = latest.get("verdict", {})
     speeds = [line["images_per_second"] for line in lines if line["images_per_second"]]
     epoch = last.get("epoch", 0.0)
-    if run.state == "stopped" and epoch:  # and saved, some steps after its last line
+    if run.state == "stopped" and epoch:  # it was saved some steps after its last line
         epoch *= run.step / last["step"]
     config, settings = run.config, run.config.flat()
     return {
@@ -70,10 +73,9 @@ def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
 def over_seeds(
     runs: Sequence[SweptRun], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Means over runs that differ in nothing but their seed; ``_spread`` is the deviation.
+    """Means over finished runs that differ only in their seed.
 
-    That is the standard deviation of a sample. Only runs that are done count. Nothing where no
-    two of them are alike.
+    ``_spread`` is the sample standard deviation. The list is empty where no two runs are alike.
     """
     groups: dict[TrainConfig, list[tuple[SweptRun, Mapping[str, Any]]]] = {}
     for run, row in zip(runs, rows, strict=True):
@@ -101,20 +103,14 @@ FORMATS = {"loss": ".3f", "ess": ".2f", "gain": ".2f", "knn": ".1%", "mi": ".2f"
 FORMATS |= {"mi_ceiling": ".2f", "pool_ceiling": ".2f", "images_per_second": ",.0f"}
 HEADINGS = {"loss": "loss", "ess": "ESS", "gain": "gain", "knn": "kNN", "mi": "MI"}
 HEADINGS |= {"mi_ceiling": "ceiling", "pool_mi": "pool MI", "images_per_second": "images/s"}
-# What goes first where a terminal is narrow: what the others tell too, or the name of the run.
+# Left out first on a narrow terminal: other columns or the name of the run show it too.
 DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
 GAP = "  "
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of text.
-
-    Arguments:
-        heading: What stands above it.
-        cells: Its text, row by row.
-        left: Whether text begins at the left; numbers end at the right.
-    """
+    """One column of text, aligned at the right unless ``left``."""
 
     heading: str
     cells: tuple[str, ...]
@@ -122,17 +118,17 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Of the longest text."""
+        """Width of the longest text."""
         return max(map(len, (self.heading, *self.cells)))
 
     def lines(self) -> list[str]:
-        """Heading and cells, all of one width."""
+        """Heading and cells, padded to one width."""
         align = str.ljust if self.left else str.rjust
         return [align(text, self.width) for text in (self.heading, *self.cells)]
 
 
 def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
-    """Print the runs, and below them the means over seeds where there are any."""
+    """Print the runs, and the means over seeds where there are any."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     tables = [("", _of_runs(rows))]
     if means:
@@ -151,7 +147,7 @@ def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
 def fitted(
     columns: Sequence[Column], room: int | None, settings: Sequence[str]
 ) -> tuple[list[Column], list[str]]:
-    """The columns that there is room for, and the headings of the others."""
+    """The columns that fit, and the headings of the others."""
     kept, gone = list(columns), []
     for heading in (*DISPENSABLE, *map(_option, reversed(settings))):
         if room is None or sum(c.width for c in kept) + len(GAP) * (len(kept) - 1) <= room:
@@ -192,7 +188,7 @@ def _column(
 
 
 def _settings(rows: Sequence[Row]) -> list[Column]:
-    """What is varied, by the name of its option."""
+    """A column per varied setting."""
     found = []
     for name in rows[0]["settings"]:
         values = [row["settings"][name] for row in rows]
@@ -216,6 +212,6 @@ def _numbers(name: str, rows: Sequence[Row], spread: str | None = None) -> Colum
 
 
 def _state(row: Row) -> str:
-    """How it ended, and what is wrong with it if anything is."""
+    """The state of a run, with its verdict unless that is healthy."""
     unwell = row["verdict"] not in (None, "healthy") and row["state"] != "failed"
     return f"{row['state']}, {row['verdict']}" if unwell else str(row["state"])

@@ -1,12 +1,16 @@
-"""The sections of a training config: frozen, every number checked once."""
+"""The config of a training run: its sections, the presets, and flat access to the settings.
 
-import difflib
+Setting names are unique over all sections, so command line options, overrides and tables are flat,
+while ``config.json`` keeps the sections.
+"""
+
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.data.catalog import CATALOG, Entry, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
@@ -17,15 +21,15 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images.
+    """The images.
 
     Arguments:
         data: A data set's name (`flatnce data --list`), or the path of a folder of images.
-        split: Which part of it to train on.
-        root: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
-        decode_size: Side that image files are decoded to; the set's own by default.
-        workers: Processes that decode image files; one a core by default.
-        skip_unreadable: Leave out files that cannot be decoded, with a warning.
+        split: The split to train on.
+        root: Folder of the data sets; $FLATNCE_DATA, else ~/.cache/flatnce.
+        decode_size: Side to which image files are decoded; by default that of the set.
+        workers: Processes that decode image files; by default one per core.
+        skip_unreadable: Skip files that cannot be decoded, with a warning.
     """
 
     data: str = "digits"
@@ -38,17 +42,17 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """How an image becomes views; see :class:`flatnce.pretrain.data.Views`.
+    """The augmentations; see :class:`flatnce.pretrain.data.Views`.
 
     Arguments:
-        view_size: Side of a view in pixels; the images' own by default.
-        crop_least: Least share of the area that a crop takes.
-        flip: Probability of mirroring.
-        jitter: Strength of the colour jitter; 0 for none.
-        grayscale: Probability of grey.
-        blur: Probability of blur; auto: one half from 64 pixels up.
-        solarize: Probability of solarizing.
-        cutout: Probability of a cut-out square.
+        view_size: Side of a view in pixels; by default that of the images.
+        crop_least: Smallest share of the area that a crop covers.
+        flip: Probability of a horizontal flip.
+        jitter: Strength of colour jitter; 0 for none.
+        grayscale: Probability of conversion to grayscale.
+        blur: Probability of blur; auto: 0.5 from 64 pixels up.
+        solarize: Probability of solarization.
+        cutout: Probability of cutout.
         noise: Standard deviation of added noise.
     """
 
@@ -65,18 +69,18 @@ class ViewConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What encodes them.
+    """The encoder.
 
     Arguments:
         backbone: resnet18, resnet50, ..., small, or any timm name.
-        stem: Of a ResNet: small, standard, or auto (small up to 64 pixels).
+        stem: Stem of a ResNet: small, standard, or auto (small up to 64 pixels).
         pretrained: Start from published weights.
-        head_layers: Linear maps of the projection head.
-        head_hidden: Width between them; the features' by default.
-        head_out: Width of an embedding.
-        head_norm: Batch norm in the head.
-        queue: Past keys to contrast with (MoCo); 0 for none.
-        momentum_encoder: Momentum of the slow encoder that makes the keys of a queue.
+        head_layers: Linear layers of the projection head.
+        head_hidden: Width of its hidden layers; by default that of the features.
+        head_out: Dimension of the embeddings.
+        head_norm: Use batch norm in the head.
+        queue: Number of past keys used as negatives (MoCo); 0 for none.
+        momentum_encoder: Momentum of the encoder that computes the keys of a queue.
     """
 
     backbone: str = "resnet18"
@@ -90,7 +94,7 @@ class ModelConfig:
     momentum_encoder: float | None = None
 
     def __post_init__(self) -> None:
-        """Check what the models do not check themselves."""
+        """Check the queue; the models check the rest."""
         if self.queue < 0:
             raise ValueError(f"queue={self.queue} must be at least 0 (no queue)")
         if self.momentum_encoder is not None:
@@ -113,16 +117,16 @@ _OwnSettings = make_dataclass(
 
 @dataclass(frozen=True)
 class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
-    """What is minimised, and at which temperature.
+    """The objective and its temperature.
 
     Arguments:
         objective: One of OBJECTIVES.
-        temperature: Fixed, or where another rule starts.
-        temperature_end: Go there from temperature along a cosine.
-        learn_temperature: Train it, by InfoNCE's gradient.
-        ess: Hold this effective sample size by moving the temperature.
-        ess_end: Move that target along a cosine to here.
-        ess_rate: Relative step of that control.
+        temperature: Temperature; the start value where a rule changes it.
+        temperature_end: Change the temperature to this value along a cosine.
+        learn_temperature: Learn the temperature, by InfoNCE's gradient.
+        ess: Keep this effective sample size by changing the temperature.
+        ess_end: Change that target to this value along a cosine.
+        ess_rate: Relative step size of that control.
     """
 
     objective: str = "flatnce"
@@ -134,7 +138,7 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
     ess_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        """Check the objective and that one rule, at most, moves the temperature."""
+        """Check the objective, and that at most one rule changes the temperature."""
         if self.objective not in OBJECTIVES:
             raise ValueError(_unknown("objective", self.objective, tuple(OBJECTIVES)))
         for name in ("temperature", "temperature_end"):
@@ -153,7 +157,9 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
                 f"own, which starts at one over temperature; leave {chosen[0]} out"
             )
         if len(chosen) > 1:
-            raise ValueError(f"{' and '.join(chosen)} both move the temperature; give one of them")
+            raise ValueError(
+                f"{' and '.join(chosen)} both change the temperature; give one of them"
+            )
         for name in ("ess", "ess_end"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
@@ -173,15 +179,15 @@ LossConfig.__doc__ = (LossConfig.__doc__ or "").replace(
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How it is minimised.
+    """The optimizer.
 
     Arguments:
         optimizer: sgd, adamw or lars.
         rate: Learning rate at base_batch.
-        base_batch: The batch at which rate was tuned.
-        scaling: How the rate grows with the batch: linear, sqrt or none.
-        momentum: Of SGD and LARS; AdamW's first beta.
-        weight_decay: Not of biases and norms.
+        base_batch: The batch size at which rate was tuned.
+        scaling: How the rate grows with the batch size: linear, sqrt or none.
+        momentum: Momentum of SGD and LARS; AdamW's first beta.
+        weight_decay: Weight decay; biases and norm layers have none.
         warmup_epochs: Epochs of linear warm-up before the cosine; at most half of the run.
     """
 
@@ -207,17 +213,17 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long, how much at once, from which seed, on what.
+    """Length, batch size, seed and device.
 
     Arguments:
-        epochs: Passes over the images.
-        batch_size: Images of a step, over all processes: their other views are the negatives.
-        micro_batch: Images held in memory at once (gradient caching); batch norm then
+        epochs: Number of epochs.
+        batch_size: Images per step, over all processes: their other views are the negatives.
+        micro_batch: Images in memory at once (gradient caching); batch norm then
             normalises within them.
-        seed: Of weights, order and views.
+        seed: Seed of weights, order and views.
         precision: float32, bfloat16 (autocast), or auto: bfloat16 on CUDA.
         device: cpu, cuda, cuda:1, or auto.
-        fast: On a GPU, take each step as one recorded CUDA graph with fused layers; switch it
+        fast: On a GPU, run each step as one CUDA graph with fused layers; switch it
             off to debug.
     """
 
@@ -250,16 +256,16 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class WatchConfig:
-    """What is measured on the way, and what is kept.
+    """Logging, measurements during training, checkpoints.
 
     Arguments:
-        log_every: Steps between lines; by default a twentieth of an epoch, at least ten.
-        watch_every: Epochs between kNN and large-pool information; 0 for never.
+        log_every: Steps between log lines; by default a twentieth of an epoch, at least 10.
+        watch_every: Epochs between measurements of kNN and large-pool information; 0 for never.
         knn_neighbours: k of that kNN.
-        pool: Candidates of the large pool.
+        pool: Size of the large pool.
         checkpoint_every: Epochs between checkpoints.
-        keep: Checkpoints that stay, the newest; None keeps all.
-        tensorboard: Write TensorBoard's files too, where it is installed.
+        keep: Number of newest checkpoints to keep; None keeps all.
+        tensorboard: Also write TensorBoard files, if it is installed.
     """
 
     log_every: int | None = None
@@ -283,23 +289,24 @@ class WatchConfig:
 
 
 def _unknown(name: str, value: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{name}={value!r} is unknown; {hint}choose one of {', '.join(known)}"
+    hint = did_you_mean(value, known, cutoff=0.5)
+    return f"{name}={value!r} is unknown; {hint} choose one of {', '.join(known)}".replace(
+        "  ", " "
+    )
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run.
+    """The config of a run.
 
     Arguments:
-        data: Which images.
-        views: How an image becomes views.
-        model: What encodes them.
-        loss: What is minimised.
-        optimizer: How it is minimised.
-        run: How long, how much at once, from which seed, on what.
-        watch: What is measured on the way.
+        data: The images.
+        views: The augmentations.
+        model: The encoder.
+        loss: The objective and its temperature.
+        optimizer: The optimizer.
+        run: Length, batch size, seed and device.
+        watch: Logging, measurements during training, checkpoints.
 
     Examples:
         >>> config = TrainConfig().override(objective="infonce", batch_size=32)
@@ -318,7 +325,7 @@ class TrainConfig:
     watch: WatchConfig = field(default_factory=WatchConfig)
 
     def override(self, **changes: Any) -> "TrainConfig":
-        """The same config but for some leaves, named without their section.
+        """Copy the config with some settings changed, named without their section.
 
         Arguments:
             **changes: For example ``batch_size=32, objective="infonce"``.
@@ -326,24 +333,23 @@ class TrainConfig:
         sections: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in _SECTION_OF:
-                near = difflib.get_close_matches(name, _SECTION_OF, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "TrainConfig().flat() lists them"
-                raise ValueError(f"{name!r} is no setting of a run; {hint}")
+                hint = did_you_mean(name, _SECTION_OF, "TrainConfig().flat() lists them")
+                raise ValueError(f"{name!r} is not a setting of a run; {hint}")
             sections.setdefault(_SECTION_OF[name], {})[name] = value
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, **changed)
 
     def plain(self) -> dict[str, dict[str, Any]]:
-        """Sections of plain data, as ``config.json`` holds them."""
+        """The sections as plain data, as in ``config.json``."""
         return asdict(self)
 
     def flat(self) -> dict[str, Any]:
-        """Every leaf by its name."""
+        """Every setting by its name."""
         return {name: value for part in self.plain().values() for name, value in part.items()}
 
     @classmethod
     def from_plain(cls, sections: Mapping[str, Mapping[str, Any]]) -> "TrainConfig":
-        """The config that ``config.json`` describes; settings it does not name have defaults.
+        """The config of a ``config.json``; missing settings have their defaults.
 
         Arguments:
             sections: As :meth:`plain` gives them.
@@ -367,7 +373,7 @@ _SMALL_IMAGES = TrainConfig().override(
     rate=0.12,
     warmup_epochs=1.0,
 )
-# SimCLR's and the paper's, for 224 pixels.
+# The settings of SimCLR and of the paper, for 224 pixels.
 _IMAGENET = TrainConfig().override(
     data="./imagenet",
     backbone="resnet50",
@@ -385,7 +391,7 @@ _IMAGENET = TrainConfig().override(
     crop_least=0.08,
 )
 
-# Photographs of one's own: smaller than ImageNet's preset in every way.
+# For a folder of photographs: smaller than the ImageNet preset in every respect.
 _FOLDER = TrainConfig().override(
     data="./photos",
     backbone="resnet18",
@@ -409,7 +415,7 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "folder": ("ResNet-18, batch 32, 128 pixels: for a folder of images, ./photos", _FOLDER),
     "imagenet": ("ResNet-50, LARS, batch 512, 224 pixels: the paper's", _IMAGENET),
     "small-batch": (
-        "cifar10 at batch 32 with the temperature held by ESS",
+        "cifar10 at batch 32 with the temperature controlled by ESS",
         _SMALL_IMAGES.override(batch_size=32, ess=0.3, temperature=0.2, scaling="sqrt"),
     ),
     "moco": (
@@ -417,14 +423,14 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         _SMALL_IMAGES.override(queue=4096, momentum_encoder=0.99),
     ),
 }
-"""What each preset is for, and its config."""
+"""Description and config of each preset."""
 
 
 def preset(name: str) -> TrainConfig:
-    """A config to start from.
+    """Return a preset config.
 
     Arguments:
-        name: A name of :data:`PRESETS`; or any other data set's, or a folder's path, which get
+        name: A name of :data:`PRESETS`; or another data set or the path of a folder, which get
             the preset ``folder`` with that data.
 
     Examples:
@@ -435,6 +441,4 @@ def preset(name: str) -> TrainConfig:
         return PRESETS[name][1]
     if is_path(name) or name in CATALOG:
         return _FOLDER.override(data=name)
-    near = difflib.get_close_matches(name, PRESETS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"preset={name!r} is unknown; {hint}there are {', '.join(PRESETS)}")
+    raise ValueError(_unknown("preset", name, tuple(PRESETS)))

@@ -1,4 +1,4 @@
-"""What a run would do, before it does it: steps, negatives, the ceiling, and memory."""
+"""An estimate of a run without running it: steps, negatives, the ceiling, and memory."""
 
 import math
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ from flatnce.pretrain.training.state import check_ess, compute_dtype, rate_sched
 
 __all__ = ["RunEstimate", "estimate_run"]
 
-# Numbers of a parameter's size that each optimizer keeps for it.
+# Copies of each parameter that an optimizer keeps.
 OPTIMIZER_STATE = {"sgd": 1, "lars": 1, "adamw": 2}
-# Embeddings, scores of both directions, their gradient: n x n numbers in float32 where dense.
+# n x n matrices in float32: scores of both directions and their gradient.
 DENSE_SCORES = 3
 
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """What a run would be.
+    """The size of a run.
 
     Arguments:
         here: Whether its images are on this machine.
-        images: How many there are.
+        images: Number of images.
         size: Side of a view.
-        steps_per_epoch: Batches of an epoch.
-        steps: Of the whole run.
-        negatives: Of each anchor, a full queue included.
-        ceiling: Log of the candidates, nats: what the batch's information cannot exceed.
+        steps_per_epoch: Batches per epoch.
+        steps: Steps of the whole run.
+        negatives: Negatives per anchor, a full queue included.
+        ceiling: Log of the number of candidates in nats: the limit of the batch's information.
         rate: Peak learning rate, scaled to the batch.
-        parameters: Of the encoder.
+        parameters: Parameters of the encoder.
         data_bytes: Images kept on the device.
         model_bytes: Weights, gradients, optimizer and momentum encoder.
         activation_bytes: What the backward pass of one micro-batch keeps.
@@ -59,20 +59,19 @@ class RunEstimate:
 
     @property
     def bytes(self) -> int:
-        """All memory of one process, without what torch and the driver take themselves."""
+        """Memory of one process, without that of torch and the driver."""
         return self.data_bytes + self.model_bytes + self.activation_bytes + self.loss_bytes
 
 
 def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1) -> RunEstimate:
-    """Work out a run without running it.
+    """Estimate a run, and refuse what training would refuse.
 
-    Memory is what autograd would save, traced on tensors that have shapes and no contents; what
-    a library needs for workspace is not in it.
+    Memory is what autograd would save, traced on fake tensors; workspaces of libraries are not
+    included.
     """
     here, images, channels, side = _images(config)
     size = config.views.view_size or side
     batch = config.run.batch_size
-    # What training would refuse is refused here.
     Batching(images, batch, config.run.seed, world_size=world_size)
     views_of(config, size)
     check_ess(config)
@@ -129,25 +128,25 @@ def _trace(
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        saved[storage._cdata] = (tensor, storage.nbytes())  # held, so that no id is used twice
+        saved[storage._cdata] = (tensor, storage.nbytes())  # kept alive, so that no id is reused
         return tensor
 
     views = 1 if config.model.momentum_encoder is not None else 2
     model = config.override(pretrained=False).model
     encoder = build_encoder(model, channels=channels, size=size).train()
-    # Some networks are built by reading their tensors, so only the pass is without contents.
+    # Some networks read their tensors when they are built, so only the forward pass is fake.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        hollow: dict[str, Tensor] = {
+        fake: dict[str, Tensor] = {
             name: mode.from_tensor(p) for name, p in encoder.named_parameters()
         }
-        weights = {tensor.untyped_storage()._cdata for tensor in hollow.values()}
+        weights = {tensor.untyped_storage()._cdata for tensor in fake.values()}
         images = torch.empty(views * micro, channels, size, size)
         lower = dtype != torch.float32
         with (
             torch.autograd.graph.saved_tensors_hooks(keep, _same),
             torch.autocast("cpu", dtype, enabled=lower),
         ):
-            torch.func.functional_call(encoder, hollow, (images,))
+            torch.func.functional_call(encoder, fake, (images,))
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     return parameters, sum(size for place, (_, size) in saved.items() if place not in weights)
 

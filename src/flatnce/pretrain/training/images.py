@@ -1,4 +1,4 @@
-"""The images of a run: the set, its batches, its views, and how its pixels are normalised."""
+"""The images of a run: data set, batches, views, normalisation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,15 +28,7 @@ _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 
 @dataclass(frozen=True)
 class Images:
-    """What a run trains on.
-
-    Arguments:
-        image_set: The images, in memory on the device or as files.
-        loader: Their batches.
-        views: Their views.
-        channels: Colours of an image.
-        size: Side of a view.
-    """
+    """The data set of a run with its batches and views; ``size`` is the side of a view."""
 
     image_set: ImageSet | FolderSet
     loader: Resident | Streaming
@@ -46,16 +38,16 @@ class Images:
 
 
 def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation by which the pixels of a set are normalised."""
+    """Mean and standard deviation of a data set's pixels."""
     entry = CATALOG.get(data)
     return (IMAGENET_MEAN, IMAGENET_STD) if entry is None else (entry.mean, entry.std)
 
 
 @contextmanager
 def shared_images() -> Iterator[None]:
-    """While it lasts, a set is loaded and brought to a device once, however many runs name it.
+    """Load each data set once during the block, however many runs use it.
 
-    Nothing writes to the images of a set, so runs side by side may hold the same ones.
+    Nothing writes to the images, so runs side by side may share them.
     """
     before = _shared.set({})
     try:
@@ -65,7 +57,7 @@ def shared_images() -> Iterator[None]:
 
 
 def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSet | FolderSet:
-    """The set that a config names; on a device if it is held in memory."""
+    """The data set of a config; on a device if it is held in memory."""
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
     key = replace(data, workers=None)
@@ -84,12 +76,12 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
 
 
 def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
-    """Side of a view: as asked for, or the images' own shorter side."""
+    """Side of a view: that of the config, or the shorter side of the images."""
     return config.views.view_size or min(image_set.shape[1:])
 
 
 def views_of(config: TrainConfig, size: int) -> Views:
-    """The views that a config asks for."""
+    """The views of a config."""
     mean, std = normalisation(config.data.data)
     asked = config.views
     return Views(
@@ -109,7 +101,7 @@ def views_of(config: TrainConfig, size: int) -> Views:
 
 
 def open_images(config: TrainConfig, device: torch.device) -> Images:
-    """Load the set, bring it to the device if it is held in memory, and set up its batches."""
+    """Load the data set of a config and set up its batches and views."""
     image_set = load_images(config.data, device)
     size = view_size(config, image_set)
     views = views_of(config, size)

@@ -1,4 +1,18 @@
-"""Encoder and objective as one module: views in, a loss out, everything trained or kept inside."""
+"""Encoder and objective as one module, and its gradient with or without gradient caching.
+
+Gradient caching computes the loss of a large batch in the memory of a small one, in three passes:
+embed every micro-batch without a graph; differentiate the loss with respect to the embeddings;
+embed each micro-batch again with a graph and backpropagate its share of that gradient. The result
+is the gradient of the whole batch, for one more forward pass.
+
+Batch norm normalises within a micro-batch, so only networks without batch norm compute exactly the
+same function as without caching. Its running statistics are updated once per micro-batch, in the
+last pass. Dropout draws the same masks in both passes.
+
+References:
+    Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    https://arxiv.org/abs/2101.06983
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,17 +34,17 @@ __all__ = ["build_encoder", "build_objective"]
 
 
 class Learner(nn.Module):
-    """Views of a batch to its loss; :meth:`embed` and :attr:`objective` are its two halves.
+    """Maps the views of a batch to its loss.
 
-    Both views pass through the encoder together, as one batch of 2b: its batch norms see both.
-    With a momentum encoder (MoCo) the first view makes queries, the second keys.
+    Both views pass through the encoder as one batch of 2b, so its batch norms see both. With a
+    momentum encoder (MoCo) the first view gives queries and the second keys.
 
     Arguments:
-        encoder: Images to features and embeddings.
-        objective: Embeddings to a loss.
-        momentum_encoder: Makes the keys of the objective's queue; None: the encoder does.
-        dtype: What the encoder computes in; float32, or bfloat16 by autocast. The objective
-            is given embeddings of that precision and computes in float32 itself.
+        encoder: Maps images to features and embeddings.
+        objective: Maps embeddings to a loss.
+        momentum_encoder: Computes the keys of the objective's queue; by default the encoder does.
+        dtype: Precision of the encoder: float32, or bfloat16 by autocast. The objective gets
+            embeddings of that precision and computes in float32.
     """
 
     def __init__(
@@ -40,22 +54,21 @@ class Learner(nn.Module):
         momentum_encoder: MomentumEncoder | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Put the halves together."""
         super().__init__()
         self.encoder, self.objective = encoder, objective
         self.momentum_encoder = momentum_encoder
         self.dtype = dtype
-        # What embed calls: the encoder, or its DistributedDataParallel. In a tuple: a module's
-        # attribute would be registered, and saved a second time.
+        # The encoder or its DistributedDataParallel. In a tuple, because a module attribute would
+        # be registered and saved a second time.
         self._called: tuple[nn.Module] = (encoder,)
 
     def call_through(self, wrapper: nn.Module) -> None:
-        """Let the encoder be called through a wrapper of it."""
+        """Call the encoder through a wrapper."""
         self._called = (wrapper,)
 
     @property
     def called(self) -> nn.Module:
-        """What :meth:`embed` calls."""
+        """The module that :meth:`embed` calls."""
         return self._called[0]
 
     def forward(
@@ -79,7 +92,7 @@ class Learner(nn.Module):
         return found
 
     def after_step(self) -> None:
-        """What follows the optimizer's step: the momentum encoder does."""
+        """Update the momentum encoder after the optimizer's step."""
         if self.momentum_encoder is not None:
             self.momentum_encoder.update()
 
@@ -104,7 +117,7 @@ def build_learner(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Learner:
-    """A learner on a device, its weights drawn from a seed; torch's generator stays as it was."""
+    """A learner on a device, its weights drawn from a seed; torch's generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = build_encoder(model, channels=channels, size=size)
@@ -153,7 +166,7 @@ def build_objective(
 
 
 def build_temperature(loss: LossConfig, steps: int) -> Temperature:
-    """A number, a schedule, control by ESS, or learning: as the config says."""
+    """The temperature of a config: fixed, scheduled, controlled by ESS, or learned."""
     start = loss.temperature
     if loss.learn_temperature:
         return LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 10.0))
@@ -205,7 +218,7 @@ def backward(
 
 @contextmanager
 def _statistics_held(learner: nn.Module) -> Iterator[None]:
-    """Normalise by the batch without remembering it."""
+    """Normalise by the batch without updating running statistics."""
     tracking = [
         part
         for part in learner.modules()
@@ -221,7 +234,7 @@ def _statistics_held(learner: nn.Module) -> Iterator[None]:
 
 
 def _random_state(device: torch.device) -> Tensor:
-    """The state of the generator that dropout on this device draws from; no device is read."""
+    """The state of the generator that dropout on this device uses; reads no device."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 

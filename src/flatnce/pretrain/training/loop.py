@@ -1,17 +1,17 @@
-"""Pretraining: from a config to a run directory, and on from wherever it was left.
+"""The training loop: from a config to a run directory, and on from any checkpoint.
 
-A run is a pure function of its config: order, views and weights come from its seed, and a
-checkpoint holds the rest. So a run that was stopped, killed or moved goes on as if it had not
-been; on the CPU to the last bit.
+A run is a pure function of its config: order, views and weights follow from its seed, and a
+checkpoint holds the rest. A run that was stopped, killed or moved therefore continues as if it had
+not been; on the CPU bit for bit.
 
-A run is a generator that gives way after each step: :func:`train` and :func:`resume` take all its
-steps in a row, :func:`flatnce.pretrain.sweeping.sweep` takes those of several runs in turn.
+A run is a generator that yields after each step. :func:`train` and :func:`resume` take all its
+steps in a row; :func:`flatnce.pretrain.sweep` takes the steps of several runs in turn.
 """
 
 import dataclasses
 import shutil
 from collections.abc import Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.processes import (
     Interrupts,
     check_not_locked,
-    joined,
+    process_group,
     started_by_this_launch,
 )
 from flatnce.pretrain.training.records import (
@@ -32,7 +32,6 @@ from flatnce.pretrain.training.records import (
     Recorder,
     Report,
     final_results,
-    log_failure,
     log_watch,
     position,
 )
@@ -43,9 +42,9 @@ from flatnce.pretrain.training.watch import Watcher
 __all__ = ["Outcome", "Steps", "resume", "resume_steps", "train", "train_steps"]
 
 AGREE_EVERY = 10
-"""Steps between questions to the other processes whether one was asked to stop."""
+"""Steps between collective checks whether any process was asked to stop."""
 LINES_PER_EPOCH, LEAST_STEPS = 20, 10
-"""Of a line; a line says a mean over its steps."""
+"""Default number of lines per epoch, and the least number of steps that a line averages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Outcome:
     """How a run ended.
 
     Arguments:
-        directory: The run's.
-        finished: Whether it reached its end; else it was asked to stop and can be resumed.
+        directory: The run's directory.
+        finished: Whether the run is complete; otherwise it was asked to stop and can be resumed.
         step: Steps done.
     """
 
@@ -64,8 +63,8 @@ class Outcome:
 
 
 Steps = Generator[bool, None, Outcome]
-"""A run under way. It gives way after each step, saying whether it reads from the device when it
-goes on, and so would wait for what it has launched; it returns how it ended."""
+"""A run in progress. It yields after each step whether it will read from the device when it
+continues, and so would wait for launched work; it returns how it ended."""
 
 
 def train(
@@ -75,31 +74,31 @@ def train(
     report: Report | None = None,
     replace: bool = False,
 ) -> Outcome:
-    """Pretrain an encoder and keep the run in a directory.
+    """Pretrain an encoder and write a run directory.
 
-    Under torchrun every process calls this alike. A run that the same launch has begun before,
-    until one of its processes died, goes on from its last checkpoint.
+    Under torchrun every process calls this alike. If a process of the same launch died, the run
+    continues from its last checkpoint.
 
     Arguments:
-        config: What to do.
-        directory: Where; must be new.
+        config: The settings of the run.
+        directory: The run's directory; must be new.
         report: Called with each line that is logged.
-        replace: Remove an earlier run that is there.
+        replace: Remove an earlier run in that directory.
     """
-    return _all_of(train_steps(config, directory, report=report, replace=replace))
+    return _take_all(train_steps(config, directory, report=report, replace=replace))
 
 
 def resume(
     directory: str | Path, *, step: int | None = None, report: Report | None = None
 ) -> Outcome:
-    """Go on with a run from a checkpoint, exactly. A finished run stays as it is.
+    """Continue a run exactly from a checkpoint. A finished run is left unchanged.
 
     Arguments:
-        directory: The run's.
-        step: Go on from this checkpoint and give up later ones; by default the newest.
+        directory: The run's directory.
+        step: Continue from this checkpoint and remove later ones; by default the newest.
         report: Called with each line that is logged.
     """
-    return _all_of(resume_steps(directory, step=step, report=report))
+    return _take_all(resume_steps(directory, step=step, report=report))
 
 
 def train_steps(
@@ -112,14 +111,14 @@ def train_steps(
 ) -> Steps:
     """:func:`train`, step by step."""
     place, config = Path(directory), with_absolute_paths(config)
-    with joined(config.run.device) as device:
-        begun = started_by_this_launch(place, device)
-        if begun and checkpoint.steps(place / CHECKPOINTS):
+    with process_group(config.run.device) as device:
+        started = started_by_this_launch(place, device)
+        if started and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
             if there != config:
                 raise ValueError(
-                    f"{place} was begun by this launch with other settings; launch under another "
-                    "--rdzv-id or name, or go on with it by `flatnce resume`"
+                    f"{place} was started by this launch with other settings; launch with another "
+                    "--rdzv-id or name, or continue it with `flatnce resume`"
                 )
             return (yield from resume_steps(place, report=report, interrupts=interrupts))
         training = Training(config, place, device)
@@ -132,17 +131,17 @@ def train_steps(
                 config=config,
                 seeds=[config.run.seed],
                 device=str(device),
-                replace=replace or begun,
+                replace=replace or started,
             )
         recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
-            with closing(recorder), recorder.writing(), log_failure(training, recorder):
+            with closing(recorder), recorder.lock(), recorder.log_failure(training):
                 with training.all_saved():
                     training.save()
                 return (yield from _run(training, recorder, interrupts))
         except (ValueError, OSError):
             if training.step == 0 and log is not None:
-                shutil.rmtree(place)  # nothing was trained, and the name is free again
+                shutil.rmtree(place)  # nothing was trained: free the name again
             raise
 
 
@@ -159,11 +158,11 @@ def resume_steps(
     results = read_run(place).results or {}
     if step is None and results.get("step") == found.step:
         return Outcome(place, True, found.step)
-    with joined(config.run.device) as device:
+    with process_group(config.run.device) as device:
         training = Training(config, place, device)
         training.restore(found)
         if dist.is_initialized():
-            dist.barrier()  # all have read what the first now changes
+            dist.barrier()  # every process has read what the first now changes
         log = None
         if distributed.rank() == 0:
             check_not_locked(place)
@@ -171,12 +170,11 @@ def resume_steps(
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         board = config.watch.tensorboard
         recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        with closing(recorder), recorder.writing(), log_failure(training, recorder):
+        with closing(recorder), recorder.lock(), recorder.log_failure(training):
             return (yield from _run(training, recorder, interrupts))
 
 
-def _all_of(steps: Steps) -> Outcome:
-    """Take every step of a run."""
+def _take_all(steps: Steps) -> Outcome:
     with closing(steps):
         while True:
             try:
@@ -194,52 +192,50 @@ def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> S
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
     watcher = Watcher(training.config, training.images) if watch_every else None
     clock = Clock(training)
-    # In a sweep a slot bounds how far the host runs ahead.
+    # In a sweep a slot bounds how far the host runs ahead of the device.
     lines = LogLines(training, recorder, clock, log_every, most=None if shared else 1)
 
-    with _asked(shared) as interrupts, training.all_saved():
+    # A sweep handles signals once for all its runs.
+    handler = Interrupts() if shared is None else nullcontext(shared)
+    with handler as interrupts, training.all_saved():
         while training.step < training.steps:
             epoch, done = divmod(training.step, per_epoch)
             for batch in training.images.loader.epoch(epoch, start=done):
                 training.take_step(batch, epoch)
                 step, last = training.step, training.step == training.steps
-                # From the end: the last line, which is what is told of a run, has its full share.
-                pause = (training.steps - step) % log_every == 0
-                look = watch_every is not None and (step % watch_every == 0 or last)
-                save = step % save_every == 0 or last
-                yield look or save
+                # Counted from the end, so that the last line averages its full share of steps.
+                line_due = (training.steps - step) % log_every == 0
+                watch_due = watch_every is not None and (step % watch_every == 0 or last)
+                save_due = step % save_every == 0 or last
+                yield watch_due or save_due
                 clock.stepped()
                 training.writer.check()
                 while training.notes:
                     note = training.notes.pop(0)
                     recorder.line("note", {**position(training), "note": note})
-                if pause:
+                if line_due:
                     lines.begin()
-                if watcher and look:
-                    training.check()  # reads from the device, so that the clock is true
+                if watcher and watch_due:
+                    training.check()  # reads from the device, so the clock is accurate
                     clock.stepped()
                     log_watch(training, watcher, recorder)
                     clock.paused()
-                lines.tell(look or save)  # after kNN of the same step, which is shown beside it
-                # Alone, at once; together, where all come by at the same step.
-                ask = not distributed.is_active() or step % AGREE_EVERY == 0 or pause
+                # After the kNN of the same step, which is shown beside the line.
+                lines.write_arrived(wait=watch_due or save_due)
+                # Several processes agree at the same steps; one process checks at each.
+                ask = not distributed.is_active() or step % AGREE_EVERY == 0 or line_due
                 stop = ask and interrupts.agreed(training.device)
-                lines.tell(stop)
-                if save or stop:
+                lines.write_arrived(wait=stop)
+                if save_due or stop:
                     training.check()
                     clock.stepped()
                     training.save(wait=False)
                     clock.paused()
                 if stop and not last:
                     recorder.close()
-                    training.leave()
+                    training.unwrap()
                     return Outcome(training.directory, False, step)
-    clock.paused()  # the last checkpoint was waited for
+    clock.paused()  # the time of the last checkpoint
     recorder.finish(final_results(training))
-    training.leave()
+    training.unwrap()
     return Outcome(training.directory, True, training.step)
-
-
-def _asked(shared: Interrupts | None) -> AbstractContextManager[Interrupts]:
-    """Who is asked to stop: signals are taken once, however many runs there are."""
-    return Interrupts() if shared is None else nullcontext(shared)

@@ -1,4 +1,4 @@
-"""The learning rate by step: warm-up, then half a cosine; and how it grows with the batch."""
+"""Learning rate schedule, LARS, and optimizers with biases and norm layers in their own group."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Which device this process computes on, and the processes that torchrun started with it."""
+"""The process of a run: its device, torchrun's process group, signals, and the run's lock."""
 
 import os
 import signal
@@ -11,35 +11,50 @@ from types import FrameType, TracebackType
 import torch
 import torch.distributed as dist
 
+from flatnce.cli.launch import stop_requested
 from flatnce.core import distributed
 from flatnce.pretrain.runs.log import read_run
 
-__all__ = [
-    "choose_device",
-    "is_launched",
-    "Interrupts",
-    "LAUNCHER",
-    "LAUNCH_VARIABLE",
-    "STOP",
-    "LOCK",
-    "run_lock",
-]
+__all__ = ["Interrupts", "LOCK", "choose_device", "is_launched", "run_lock"]
+
+LOCK = ".training"
 
 _joined = 0
-"""How often this process has joined: a script may train several times under one launch."""
+"""How often this process has joined a group: a script may train several times per launch."""
+
+
+def choose_device(device: str) -> torch.device:
+    """The device of a setting; under torchrun each process gets its own GPU."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is unknown; use cpu, cuda, cuda:0 or auto") from error
+    if chosen.type != "cuda":
+        return chosen
+    if not torch.cuda.is_available():
+        raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
+    place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+    if place >= torch.cuda.device_count():
+        raise ValueError(
+            f"device: process {place} has no GPU of its own, there are "
+            f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
+        )
+    return torch.device("cuda", place)
 
 
 def is_launched() -> bool:
-    """Whether torchrun (or a launcher that speaks as it does) started this process."""
+    """Whether torchrun or a compatible launcher started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def started_by_this_launch(directory: Path, device: torch.device) -> bool:
-    """Whether a run is there that this launch has begun, before a process of it died.
+    """Whether this launch started the run in a directory, before one of its processes died.
 
-    The first process decides for all: how often a launcher has restarted differs between
-    machines. A launch is known by its rendezvous id, which torchrun makes up, or is given
-    (``--rdzv-id``); the usual id of one machine, ``none``, counts only after a restart.
+    The first process decides for all, because restart counts differ between machines. A launch is
+    identified by its rendezvous id (``--rdzv-id``). The default id of one machine, ``none``,
+    counts only after a restart.
     """
     launch = os.environ.get("TORCHELASTIC_RUN_ID")
     found = False
@@ -57,30 +72,9 @@ def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def choose_device(device: str) -> torch.device:
-    """The device that a setting means; under torchrun each process gets its own GPU."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r} is unknown; use cpu, cuda, cuda:0 or auto") from error
-    if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
-        place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
-        if place >= torch.cuda.device_count():
-            raise ValueError(
-                f"device: process {place} has no GPU of its own, there are "
-                f"{torch.cuda.device_count()}; start as many processes as there are GPUs"
-            )
-        return torch.device("cuda", place)
-    return chosen
-
-
 @contextmanager
-def joined(device: str) -> Iterator[torch.device]:
-    """This process's device, with the processes of torchrun joined while it lasts."""
+def process_group(device: str) -> Iterator[torch.device]:
+    """This process's device; joins the process group of torchrun during the block."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -89,31 +83,25 @@ def joined(device: str) -> Iterator[torch.device]:
         return
     store, rank, world_size = next(dist.rendezvous("env://"))
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world_size):
-        # torchrun keeps its store over restarts, with the addresses of processes that are gone.
-        # Over several machines the count may differ between them; there the launcher must not
-        # share its store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+        # torchrun keeps its store over restarts, with the addresses of dead processes. On several
+        # machines the restart counts may differ; there the launcher must not share its store
+        # (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
         global _joined
         _joined += 1
         store = dist.PrefixStore(f"attempt-{_restarts()}-{_joined}", store)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     yield chosen
-    # Not after an exception: the others may be waiting in a collective that will not come, and
-    # the launcher ends them when this process does.
-    dist.barrier()  # nobody leaves while another still talks
+    # Not after an exception: the others may wait in a collective that never comes, and the
+    # launcher ends them when this process ends.
+    dist.barrier()  # no process leaves while another still communicates
     dist.destroy_process_group()
 
 
-LAUNCH_VARIABLE, LAUNCHER, STOP = "FLATNCE_LAUNCH", "launcher", "stop"
-"""A folder that a launcher shares with its processes; the file with its process number in it, and
-the file that asks them to stop."""
-
-
 class Interrupts:
-    """Turns the first SIGINT (Ctrl-C) or SIGTERM (a scheduler's notice) into a request to stop.
+    """Turns the first SIGINT (Ctrl-C) or SIGTERM into a request to stop.
 
-    The second raises KeyboardInterrupt at once. Elsewhere than in the main thread signals stay as
-    they are.
+    The second raises KeyboardInterrupt at once. Outside the main thread signals are left alone.
 
     Examples:
         >>> with Interrupts() as interrupts:
@@ -144,7 +132,7 @@ class Interrupts:
 
     @property
     def asked(self) -> bool:
-        """Whether this process was asked to stop, by a signal or by who launched it."""
+        """Whether a signal or the launcher asked this process to stop."""
         return self.signalled or stop_requested()
 
     def agreed(self, device: torch.device) -> bool:
@@ -159,31 +147,12 @@ class Interrupts:
         self.signalled = True
 
 
-def stop_requested() -> bool:
-    """Whether ``flatnce --devices`` asked its processes to stop, or is no longer there.
-
-    A signal does not reach them all, and who kills the launcher means the run.
-    """
-    folder = os.environ.get(LAUNCH_VARIABLE)
-    if folder is None:
-        return False
-    launcher = Path(folder) / LAUNCHER
-    try:
-        os.kill(int(launcher.read_text()), 0)
-    except (OSError, ValueError):  # its folder or itself is gone
-        return True
-    return (Path(folder) / STOP).exists()
-
-
-LOCK = ".training"
-
-
 @contextmanager
 def run_lock(directory: Path) -> Iterator[None]:
-    """Be the one that trains a run, while it lasts; the system lets go when a process dies."""
+    """Hold the lock of a run against a second trainer; it ends with the process."""
     try:
         import fcntl
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows
         yield
         return
     with (directory / LOCK).open("a") as file:

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: its log, TensorBoard where installed, and whoever looks on."""
+"""The records of a run: log lines, verdicts, speed, failures, final numbers."""
 
 import time
 from collections import deque
@@ -22,18 +22,13 @@ from flatnce.pretrain.training.watch import Watcher
 __all__ = ["error_line"]
 
 Report = Callable[[Mapping[str, Any]], None]
-"""Called with each line as it is logged."""
+"""Called with each line that is logged."""
 
 
 class Recorder:
-    """Writes each line everywhere it belongs; on processes other than the first, nowhere.
+    """Writes each line to the log, to TensorBoard, and to the caller's function.
 
-    Arguments:
-        directory: The run's.
-        log: Where lines are appended; None where this process writes nothing.
-        tensorboard: Write TensorBoard's files too, if it is installed.
-        step: Where the run goes on; what TensorBoard holds after it is hidden.
-        report: Called with each line.
+    Processes other than the first write nothing.
     """
 
     def __init__(
@@ -55,8 +50,8 @@ class Recorder:
 
             self.board = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Hold the run while it is written: no second process may."""
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the run's lock against a second trainer."""
         return nullcontext() if self.log is None else run_lock(self.directory)
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
@@ -72,11 +67,18 @@ class Recorder:
         if self.report is not None:
             self.report(record)
 
-    def failure(self, said: Mapping[str, Any]) -> None:
-        """Keep why a run ended in its log. Who called it hears of it by what was raised."""
-        if self.log is not None:
-            with suppress(OSError):  # a full disk, say, is what is being raised already
-                self.log.log({"kind": FAILURE, **said})
+    @contextmanager
+    def log_failure(self, training: Training) -> Iterator[None]:
+        """Log the exception that ends the block; the caller gets the exception."""
+        try:
+            yield
+        except Exception as error:
+            diverged = isinstance(error, TrainingFailed)
+            said = {"message": error_line(error), "diverged": diverged, "of_steps": training.steps}
+            if self.log is not None:
+                with suppress(OSError):  # a full disk, for example, is being raised already
+                    self.log.log({"kind": FAILURE, **position(training), **said})
+            raise
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Write the final numbers."""
@@ -85,18 +87,14 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Let go of open files."""
+        """Close open files."""
         if self.board is not None:
             self.board.close()
             self.board = None
 
 
 class Clock:
-    """Wall time of a run, and how much of it since the last reading went into steps.
-
-    Arguments:
-        training: Whose ``seconds`` it counts up.
-    """
+    """Wall time of a run, and how much of it was spent in steps since the last reading."""
 
     def __init__(self, training: Training) -> None:
         self.training, self.mark = training, time.perf_counter()
@@ -114,7 +112,7 @@ class Clock:
         return passed
 
     def images_per_second(self, step: int) -> float:
-        """Images trained on a second since the last reading."""
+        """Images per second of training since the last reading."""
         steps = step - self.since
         speed = steps * self.training.config.run.batch_size / max(self.stepping, 1e-9)
         self.stepping, self.since = 0.0, step
@@ -122,15 +120,10 @@ class Clock:
 
 
 class LogLines:
-    """A run's lines: the numbers of one travel from the device, which goes on meanwhile.
+    """A run's lines. The numbers of a line travel from the device while training continues.
 
-    Arguments:
-        training: The run.
-        recorder: Where they go.
-        clock: Of the run.
-        every: Steps of a line.
-        most: LogLines under way, so that the host does not run ahead of the device without bound;
-            None where it is bound otherwise.
+    ``most`` bounds the lines in transit, so that the host does not run ahead of the device; None
+    where something else bounds it.
     """
 
     def __init__(
@@ -143,46 +136,46 @@ class LogLines:
     ) -> None:
         self.training, self.recorder, self.clock = training, recorder, clock
         self.every, self.most = every, most
-        self._under_way: deque[tuple[int, Tensor, Interval]] = deque()
+        self._in_transit: deque[tuple[int, Tensor, Interval]] = deque()
 
     def begin(self) -> None:
-        """Let the numbers of the present step set out for the host."""
-        if len(self._under_way) == self.most:
-            self.tell(at_once=True)
-        sound = self.training.guard.sound()
-        sound = sound.to("cpu", non_blocking=sound.is_cuda)
-        # The interval sets out later: with it, both have arrived.
-        self._under_way.append((self.training.step, sound, self.training.monitor.close()))
+        """Start copying the numbers of the present step to the host."""
+        if len(self._in_transit) == self.most:
+            self.write_arrived(wait=True)
+        finite = self.training.guard.all_finite()
+        finite = finite.to("cpu", non_blocking=finite.is_cuda)
+        # The interval is copied after it: once it has arrived, both have.
+        self._in_transit.append((self.training.step, finite, self.training.monitor.close()))
 
-    def tell(self, at_once: bool = False) -> None:
-        """Log the lines that have arrived, and the verdict where it is another than before."""
-        at_once, arrived = at_once or distributed.is_active(), []
-        while self._under_way and (at_once or self._under_way[0][2].arrived()):
-            arrived.append(self._under_way.popleft())
+    def write_arrived(self, wait: bool = False) -> None:
+        """Log the lines that have arrived, and the verdict if it has changed."""
+        wait, arrived = wait or distributed.is_active(), []
+        while self._in_transit and (wait or self._in_transit[0][2].arrived()):
+            arrived.append(self._in_transit.popleft())
         if not arrived:
             return
         arrived[-1][2].wait()
         self.clock.stepped()
-        # Of lines that are read together only the joint speed is known.
+        # For lines that arrive together only their joint speed is known.
         speed = self.clock.images_per_second(arrived[-1][0])
-        for step, sound, interval in arrived:
-            numbers = self._numbers(step, sound, interval)
+        for step, finite, interval in arrived:
+            numbers = self._numbers(step, finite, interval)
             self.recorder.line("train", {**numbers, "images_per_second": speed})
-            # The first may be of a step or two.
+            # The first line may cover only a step or two.
             if step >= self.every or step == self.training.steps:
-                self._say_verdict(step)
+                self._log_verdict(step)
 
-    def _numbers(self, step: int, sound: Tensor, interval: Interval) -> dict[str, Any]:
-        """The means of a line, and where the run stood; stops the run if it must be."""
+    def _numbers(self, step: int, finite: Tensor, interval: Interval) -> dict[str, Any]:
+        """The means of a line and its position; raises if a number was not finite."""
         training, rate = self.training, self.training.rate
-        training.guard.check(rate.at(step), sound)
+        training.guard.check(rate.at(step), finite)
         try:
             found = training.monitor.compute(step=step, interval=interval)
-        except ValueError as error:  # on a GPU, what was flagged in a step is said here
+        except ValueError as error:  # on a GPU, what a step flagged is raised here
             raise training.guard.failure(rate.at(step), error) from error
         return {**position(training, step), **found, "rate": rate.at(step - 1)}
 
-    def _say_verdict(self, step: int) -> None:
+    def _log_verdict(self, step: int) -> None:
         training = self.training
         verdict = training.monitor.verdict()
         if verdict.kind != training.verdict:
@@ -193,26 +186,14 @@ class LogLines:
 
 
 def position(training: Training, step: int | None = None) -> dict[str, Any]:
-    """Where the run stands."""
+    """Step, epoch and seconds of a run."""
     step = training.step if step is None else step
     epoch = step / training.steps_per_epoch
     return {"step": step, "epoch": epoch, "seconds": training.seconds}
 
 
-@contextmanager
-def log_failure(training: Training, recorder: Recorder) -> Iterator[None]:
-    """Let whatever ends a run be kept in its log, so that not only a terminal knew."""
-    try:
-        yield
-    except Exception as error:
-        diverged = isinstance(error, TrainingFailed)
-        said = {"message": error_line(error), "diverged": diverged, "of_steps": training.steps}
-        recorder.failure({**position(training), **said})
-        raise
-
-
 def error_line(error: Exception) -> str:
-    """What went wrong, on one line; what is no message for users begins with its kind."""
+    """An error as one line; an unexpected one starts with its type."""
     said = str(error).strip()
     if isinstance(error, ValueError | OSError | TrainingFailed) and said:
         return " ".join(said.split())
@@ -220,7 +201,7 @@ def error_line(error: Exception) -> str:
 
 
 def log_watch(training: Training, watcher: Watcher, recorder: Recorder) -> None:
-    """Measure what does not come out of a batch; the first process does, the others wait."""
+    """Measure kNN and the large pool on the first process; the others wait."""
     if distributed.rank() == 0:
         training.watched = {**position(training), **watcher(training.learner)}
         recorder.line("watch", training.watched)
@@ -229,7 +210,7 @@ def log_watch(training: Training, watcher: Watcher, recorder: Recorder) -> None:
 
 
 def final_results(training: Training) -> Mapping[str, Any]:
-    """The final numbers."""
+    """The final numbers of a run."""
     history = training.monitor.history
     return {
         "step": training.step,

@@ -32,29 +32,20 @@ from flatnce.pretrain.training.step import CudaGraphStep, NonFiniteGuard, Step
 
 __all__ = ["check_ess"]
 
-
 OWN_RATE = 0.01
 """Relative learning rate of an objective's own scale and bias under SGD and LARS. At the encoder's
 rate they run away in a few steps; AdamW, whose steps do not grow with the gradient, needs none."""
 
 _forking: "WeakSet[Training]" = WeakSet()
-"""Runs of this process that let worker processes read their images."""
+"""Runs of this process whose images are read by worker processes."""
 
 
 class Training:
-    """A run in memory, at some step.
-
-    Arguments:
-        config: What was asked for.
-        directory: Where the run is kept.
-        device: Where to compute.
-    """
+    """A run in memory, at some step."""
 
     def __init__(self, config: TrainConfig, directory: Path, device: torch.device) -> None:
-        """Load the images, draw the weights."""
         self.config, self.directory, self.device = config, directory, device
         check_ess(config)
-        several = distributed.is_active()
         self.images = open_images(config, device)
         if isinstance(self.images.loader, Streaming):
             _forking.add(self)
@@ -67,70 +58,86 @@ class Training:
             size=self.images.size,
             steps=self.steps,
             seed=config.run.seed,
-            gather=several,
+            gather=distributed.is_active(),
             device=device,
             dtype=compute_dtype(config.run, device),
         )
-        if several:
-            # The norms see every process's rows, so their statistics are equal without a copy.
-            known = inspect.signature(DistributedDataParallel.__init__).parameters
-            option = "forward_sync_buffers" if "forward_sync_buffers" in known else None
-            without: dict[str, Any] = {option or "broadcast_buffers": False}
-            self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
-        on_cuda = device.type == "cuda"
-        if on_cuda and not several and config.run.fast:
-            quick = fuse_resnet(self.learner.encoder)
-            if quick is not None:
-                self.learner.call_through(quick)
+        self._wrap_encoder()
         if OBJECTIVES[config.loss.objective].learns_scale:
             _slow_down(self.learner.objective.parameters(), config.optimizer.optimizer)
         self.rate = rate_schedule(config, self.steps_per_epoch)
+        peak = self.rate.peak
         self.optimizer = build_optimizer(
             self.learner,
             config.optimizer.optimizer,
-            # A recorded step reads the rate from the device.
-            lr=torch.tensor(self.rate.peak, device=device) if on_cuda else self.rate.peak,
+            # A captured step reads the rate from the device.
+            lr=torch.tensor(peak, device=device) if device.type == "cuda" else peak,
             weight_decay=config.optimizer.weight_decay,
             momentum=config.optimizer.momentum,
         )
         self.monitor = Monitor()
         self.writer = checkpoint.Writer()
         self.guard = NonFiniteGuard(self.learner, directory, device, self.writer)
-        self.notes: list[str] = []  # for a person, said once
+        self.notes: list[str] = []  # messages that are logged once
         self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
-        self._take_step = self._stepper()
+        self._take_step = self._build_step()
         self.step, self.seconds = 0, 0.0
-        self.verdict = ""  # the last one said
+        self.verdict = ""  # the last one logged
         self.watched: dict[str, Any] = {}
-        # What dropout draws from: each process its own stream.
+        # Dropout draws from this generator; each process has its own stream.
         torch.manual_seed(config.run.seed + 1_000_003 * distributed.rank())
 
+    def _wrap_encoder(self) -> None:
+        """Call the encoder through DistributedDataParallel, or through its fused version."""
+        if distributed.is_active():
+            # The batch norms see every process's rows, so their buffers agree without a copy.
+            known = inspect.signature(DistributedDataParallel.__init__).parameters
+            option = "forward_sync_buffers" if "forward_sync_buffers" in known else None
+            without: dict[str, Any] = {option or "broadcast_buffers": False}
+            self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
+        elif self.device.type == "cuda" and self.config.run.fast:
+            fused = fuse_resnet(self.learner.encoder)
+            if fused is not None:
+                self.learner.call_through(fused)
+
+    def _build_step(self) -> Step | CudaGraphStep:
+        """The step, as a CUDA graph where that is possible."""
+        run = self.config.run
+        step = Step(
+            self.learner,
+            self.optimizer,
+            self.images.views,
+            self.rate,
+            self.monitor,
+            self.guard,
+            run.micro_batch,
+            compute_dtype(run, self.device),
+        )
+        if self.device.type != "cuda" or not run.fast:
+            return step
+        caching = run.micro_batch is not None and run.micro_batch < run.batch_size
+        if distributed.is_active() or caching:
+            what = "several processes" if distributed.is_active() else "micro_batch"
+            self.notes.append(f"with {what} a step is not captured as a CUDA graph")
+            return step
+        return CudaGraphStep(step, self.notes.append)
+
     def take_step(self, batch: Batch, epoch: int) -> None:
-        """One step of training; reads nothing from the device."""
+        """Take one step; reads nothing from the device."""
         if int(self._epoch[1]) != epoch:
             self._epoch = (self._epoch[0].fill_(epoch), epoch)
         try:
             self._take_step(batch.images, batch.indices, self._epoch[0])
-        except ValueError as error:  # on the CPU an objective refuses such rows at once
+        except ValueError as error:  # on the CPU an objective refuses bad rows at once
             raise self.guard.failure(self.rate.at(self.step), error) from error
         self.step += 1
 
-    def leave(self) -> None:
-        """Let go of the other processes: what torch wrapped the encoder in must go before they do.
-
-        It refers to itself, and would otherwise live on until the interpreter ends, with threads
-        that then end the process by an abort.
-        """
-        if self.learner.called is not self.learner.encoder:
-            self.learner.call_through(self.learner.encoder)
-            gc.collect()
-
     def check(self) -> None:
-        """Stop if anything was not finite so far; reads from the device."""
+        """Raise if anything has not been finite; reads from the device."""
         self.guard.check(self.rate.at(self.step))
 
     def save(self, wait: bool = True) -> None:
-        """Write a checkpoint of this step, after a check that it is worth keeping."""
+        """Check that the state is finite, and write a checkpoint of this step."""
         self.check()
         random = distributed.gather(torch.get_rng_state()[None].to(self.device))
         random_cuda = None
@@ -153,25 +160,12 @@ class Training:
         }
         place, keep = self.directory / CHECKPOINTS, self.config.watch.keep
         self.writer.save(place, self.step, self.learner.state_dict(), state, keep=keep)
-        # A worker forked meanwhile would find the thread cut off, and its locks held.
+        # A worker forked during the write would inherit held locks of a thread it does not have.
         if wait or _forking:
             self.writer.wait()
 
-    @contextmanager
-    def all_saved(self) -> Iterator[None]:
-        """Let no checkpoint be under way afterwards, however what is inside ends."""
-        try:
-            yield
-        except BaseException as error:
-            try:
-                self.writer.wait()
-            except Exception as failure:  # what is being raised came first
-                error.add_note(str(failure))
-            raise
-        self.writer.wait()
-
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Go on from a checkpoint, exactly."""
+        """Restore the exact state of a checkpoint."""
         found.restore(self.learner)
         state = found.state
         load_optimizer(self.optimizer, state["optimizer"])
@@ -180,34 +174,35 @@ class Training:
         self.step, self.seconds = found.step, state["seconds"]
         self.guard.taken.fill_(found.step)
         self.verdict, self.watched = state["verdict"], state["watched"]
-        # Other processes than before draw on from their own seeds.
+        # With another number of processes, each continues from its own seed.
         if len(state["random"]) == distributed.world_size():
             rank = distributed.rank()
             torch.set_rng_state(state["random"][rank].clone())
             if state["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
 
-    def _stepper(self) -> Step | CudaGraphStep:
-        """The step; recorded on a GPU that it has for itself."""
-        run = self.config.run
-        step = Step(
-            self.learner,
-            self.optimizer,
-            self.images.views,
-            self.rate,
-            self.monitor,
-            self.guard,
-            run.micro_batch,
-            compute_dtype(run, self.device),
-        )
-        if self.device.type != "cuda" or not run.fast:
-            return step
-        caching = run.micro_batch is not None and run.micro_batch < run.batch_size
-        if distributed.is_active() or caching:
-            what = "several processes" if distributed.is_active() else "micro_batch"
-            self.notes.append(f"with {what} a step is not recorded as a CUDA graph")
-            return step
-        return CudaGraphStep(step, self.notes.append)
+    @contextmanager
+    def all_saved(self) -> Iterator[None]:
+        """Wait for a checkpoint being written when the block ends, however it ends."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.writer.wait()
+            except Exception as failure:  # the first error is the one to raise
+                error.add_note(str(failure))
+            raise
+        self.writer.wait()
+
+    def unwrap(self) -> None:
+        """Release the encoder's DistributedDataParallel before the process group ends.
+
+        It refers to itself and would live until the interpreter ends, with threads that then abort
+        the process.
+        """
+        if self.learner.called is not self.learner.encoder:
+            self.learner.call_through(self.learner.encoder)
+            gc.collect()
 
 
 def _slow_down(parameters: Iterable[Tensor], optimizer: str) -> None:
@@ -218,7 +213,7 @@ def _slow_down(parameters: Iterable[Tensor], optimizer: str) -> None:
 
 
 def check_ess(config: TrainConfig) -> None:
-    """Refuse a target that no temperature reaches: one negative alone is an ESS of 1/m."""
+    """Refuse a target that no temperature reaches: the ESS of m negatives is at least 1/m."""
     targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
     batch = config.run.batch_size
     own = OBJECTIVES[config.loss.objective].negatives(batch)
@@ -231,7 +226,7 @@ def check_ess(config: TrainConfig) -> None:
 
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
-    """What the encoder computes in."""
+    """The dtype in which the encoder computes."""
     if run.precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     found: torch.dtype = getattr(torch, run.precision)

@@ -1,4 +1,4 @@
-"""A small grid search for the base learning rate, at the batch it is the base of."""
+"""A small grid search for the base learning rate, at the base batch size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,7 @@ __all__ = ["tune"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One rate tried.
-
-    Arguments:
-        rate: At the base batch.
-        score: The last kNN on held-out training images; None where the run failed.
-        failure: Why it failed.
-    """
+    """A rate at the base batch, and its last kNN; the score is None where the run failed."""
 
     rate: float
     score: float | None
@@ -33,13 +27,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found.
-
-    Arguments:
-        rate: The best.
-        trials: All of them.
-        at_the_edge: Whether the best is the smallest or the largest tried: try further there.
-    """
+    """The best rate, all trials, and whether the best is the smallest or largest rate tried."""
 
     rate: float
     trials: tuple[Trial, ...]
@@ -54,18 +42,18 @@ def tune(
     epochs: int = 1,
     report: Report | None = None,
 ) -> Tuned:
-    """Train a little with each rate and take the one whose kNN is best, as the paper does.
+    """Train briefly with each rate and choose the one with the best kNN, as the paper does.
 
-    Trials are at the base batch, where the rate is not scaled, so the best can then be scaled to
-    any batch; at the run's own batch where the set is smaller than the base. They are judged on
-    held-out training images, never on the test set; without labels, by the large pool's
-    information.
+    Trials use the base batch size, where the rate is not scaled, so that the best can be scaled to
+    any batch; they use the run's own batch size where the data set is smaller. They are judged on
+    held-out training images, never on the test set; without labels, by the information of the
+    large pool.
 
     Arguments:
         config: The run to tune for.
-        rates: What to try.
-        directory: Each trial is a run below it.
-        epochs: Of each trial, with its own schedule.
+        rates: The base rates to try.
+        directory: Folder of the trials' run directories.
+        epochs: Epochs of each trial, with its own schedule.
         report: Called with each line of each trial.
     """
     if not rates:

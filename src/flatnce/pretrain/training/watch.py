@@ -1,9 +1,9 @@
-"""What is measured on the way and does not come out of a batch: kNN and large-pool information.
+"""Measurements during training that need more than a batch: kNN and large-pool information.
 
-Neither touches the test set. The kNN classifies a tenth of the labelled training images, held out
-of its memory, by the rest; the encoder has seen them, without their labels. The pool is fresh
-views of training images. Both are made once and stay the same for the whole run, so that their
-curves move for no other reason than the encoder. ``flatnce evaluate`` measures on the test set.
+Neither uses the test set. The kNN classifies a held-out tenth of the labelled training images by
+the others; the encoder has seen them without their labels. The pool is fresh views of training
+images. Both are fixed for the whole run, so that their curves change only with the encoder.
+``flatnce evaluate`` measures on the test set.
 """
 
 from dataclasses import replace
@@ -20,26 +20,20 @@ from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import Images
 from flatnce.pretrain.training.learner import Learner
 
-# Enough to tell a point of accuracy, few enough not to hold training up.
+# Enough to resolve a point of accuracy, few enough not to delay training.
 MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
 HELD_OUT = 0.1
 BATCH = 512
 UNSEEN_VIEWS = 2**33
-# Other pairs, an eighth as many, choose the scale that the pool is read at: the bound holds at
-# any scale, and at this one it is a few hundredths of a nat low at most.
+# An eighth as many other pairs choose the scale at which the pool is read. The bound holds at any
+# scale; at this one it is at most a few hundredths of a nat low.
 CALIBRATION_SHARE, LEAST_CALIBRATION = 8, 64
 
 
 class Watcher:
-    """Measures a learner on fixed images of its training set.
-
-    Arguments:
-        config: The run's.
-        images: Its images.
-    """
+    """Measures a learner on fixed images of its training set."""
 
     def __init__(self, config: TrainConfig, images: Images) -> None:
-        """Choose the images."""
         self.config, self.images = config, images
         source, seed = images.image_set, config.run.seed
         labels = source.labels.cpu()
@@ -57,7 +51,7 @@ class Watcher:
 
     @torch.no_grad()
     def __call__(self, learner: Learner) -> dict[str, float | int]:
-        """The measurements of now."""
+        """Measure the learner."""
         found: dict[str, float | int] = {}
         if self.memory is not None and self.queries is not None:
             found["knn"] = self._knn(learner, self.memory, self.queries)
@@ -78,7 +72,7 @@ class Watcher:
         return float((said == asked.labels).float().mean())
 
     def _pool(self, learner: Learner) -> dict[str, float | int]:
-        # A seed of its own: views that no epoch has drawn, and always the same.
+        # A separate seed: views that no epoch has drawn, and always the same.
         views = replace(self.images.views, seed=UNSEEN_VIEWS + self.config.run.seed)
         workers = self.config.data.workers
         z1, z2 = embed_views(learner.encoder, self.pooled, views, self.images.channels, workers)
@@ -87,7 +81,7 @@ class Watcher:
         found = pool_information(
             z1[read], z2[read], temperature, calibration=(z1[other], z2[other])
         )
-        if self.calibration < LEAST_CALIBRATION:  # too few to choose a scale on: as trained
+        if self.calibration < LEAST_CALIBRATION:  # too few to choose a scale
             found["pool_mi"] = found["pool_mi_at_temperature"]
             found["pool_scale"] = 1 / temperature
         return found
@@ -98,7 +92,7 @@ class Watcher:
 
 
 def _of_large_classes(labels: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
-    """The labelled images of classes that can spare one: pretraining must not fail for labels."""
+    """The labelled images of classes large enough to hold one out."""
     counts = torch.bincount(labels[labels >= 0], minlength=1)
     enough = counts[labels.clamp_min(0)] >= 1 / HELD_OUT
     return ((labels >= 0) & enough).nonzero().squeeze(1)
