@@ -1,7 +1,7 @@
 """Writes ``cli.md``, ``config.md`` and the first table of ``objectives.md`` from the program.
 
-Run it after an option, a setting or an objective has changed. A test compares what it would write with what is
-there, and the options on the page with those that ``--help`` prints::
+Run it after an option, a setting or an objective has changed. A test compares its output with the
+files, and the options on the page with those that ``--help`` prints::
 
     python docs/reference/generate.py
 """
@@ -19,6 +19,7 @@ from typing import Any
 import tyro
 
 from flatnce.cli import COMMANDS, HOMES
+from flatnce.cli.aliases import ALIASES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
@@ -26,15 +27,15 @@ from flatnce.pretrain import PRESETS, TrainConfig
 HERE = Path(__file__).parent
 MADE = "<!-- Made by generate.py from the program; change it there. -->\n"
 WORDS = {str: "text", int: "whole number", float: "number", bool: "switch", Path: "path"}
-# These take a data set before anything else, which is read before the options are.
+# These take a data set first, which is read before the options.
 USAGE = {"train": "train DATA [OPTIONS]", "sweep": "sweep DATA [OPTIONS]"}
-# Commands whose switches have one form only; in others a field says so itself.
+# Commands whose switches have only one form; in others the field says so.
 ONE_FORM = ("compare", "evaluate", "mi", "report")
 PAGES = {
     "demo": "start.md",
     "data": "data.md",
     "train": "training.md",
-    "resume": "runs.md#stop-and-go-on",
+    "resume": "runs.md#stop-and-resume",
     "sweep": "sweep.md",
     "evaluate": "evaluation.md",
     "report": "report.md",
@@ -49,12 +50,13 @@ PAGES = {
 CLI_INTRODUCTION = """\
 # Command line
 
-Every command with every option. `flatnce COMMAND --help` prints the same; of `train`, `sweep`,
-`evaluate` and `mi` that is the main options, and `--help-all` all of them. `RUN` is a run's name
-in `runs/`, or its path. `--json` prints one JSON object and nothing else. A dash stands where
-there is no default.
+Every command with every option. `flatnce COMMAND --help` prints the same; for `train`, `sweep`,
+`evaluate` and `mi` it prints the main options, and `--help-all` prints all of them. `RUN` is a
+run's name in `runs/`, or its path. `--json` prints one JSON object and nothing else. A dash means
+that there is no default.
 
-Exit codes: 0 done, 1 failed (files, training), 2 misused (a wrong name or value), 130 interrupted.
+Exit codes: 0 success, 1 failure (files, training), 2 wrong usage (a wrong name or value), 130
+interrupted.
 
 | command | what it does |
 |---|---|"""
@@ -64,30 +66,22 @@ CONFIG_INTRODUCTION = """\
 The settings of a training run. `config.json` holds them by section, `flatnce train` and
 `flatnce sweep` take each as an option, and `config.override(batch_size=32)` sets them by name from
 Python. Defaults here are those of `TrainConfig()`; a [preset](#presets) changes some. Names are
-unique over all sections. What each is good for is on the pages [Training](../training.md) and
-[Data](../data.md); a value that cannot be is refused with the reason.
+unique over all sections. The pages [Training](../training.md) and [Data](../data.md) explain their
+use; an invalid value is refused with the reason. Options also have the names that other programs
+use; they are listed in brackets.
 """
 PRESETS_INTRODUCTION = """\
 ## Presets
 
-`flatnce train DATA` begins with the preset made for the set, `--preset NAME` with another, laid
-over the data named.
+`flatnce train DATA` starts from the preset of the data set, `--preset NAME` from another one.
 
-| preset | for | what differs from the defaults |
+| preset | for | differences from the defaults |
 |---|---|---|"""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One option or setting.
-
-    Arguments:
-        name: Of the field.
-        kind: Its type.
-        default: Its value where nothing is said; MISSING where something must be.
-        said: What its docstring says.
-        marks: What stands beside the type for the parser.
-    """
+    """One option or setting; its default is MISSING where a value is required."""
 
     name: str
     kind: Any
@@ -97,12 +91,12 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        """As it is typed."""
+        """The option as it is typed."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def placeholder(self) -> str | None:
-        """What stands for the value, where the program names it."""
+        """The placeholder of the value, where the program names one."""
         return next(filter(None, (getattr(mark, "metavar", None) for mark in self.marks)), None)
 
     @property
@@ -112,12 +106,7 @@ class Leaf:
 
 
 def leaves_of(options: type, *, inside: bool = True) -> Iterator[Leaf]:
-    """The options of a dataclass, those of nested ones in their place.
-
-    Arguments:
-        options: The dataclass.
-        inside: Whether to go into nested ones.
-    """
+    """The options of a dataclass, with those of nested ones if ``inside``."""
     hints = typing.get_type_hints(options, include_extras=True)
     for field in fields(options):
         kind, marks = hints[field.name], ()
@@ -133,21 +122,15 @@ def leaves_of(options: type, *, inside: bool = True) -> Iterator[Leaf]:
 
 
 def options_of(command: str) -> type:
-    """The dataclass behind a command.
-
-    Arguments:
-        command: Its name.
-    """
+    """The dataclass of a command's options."""
     found: type = getattr(import_module(HOMES[command]), f"{command.title()}Options")
     return found
 
 
 def flags_of(leaf: Leaf, *, one_form: bool = False) -> list[str]:
-    """Every way to type an option; none for what is typed without a flag.
+    """Every way to type an option; none for a positional argument.
 
-    Arguments:
-        leaf: The option.
-        one_form: Whether a switch can only be moved from its default.
+    With ``one_form`` a switch can only be changed from its default.
     """
     if leaf.is_positional:
         return []
@@ -187,10 +170,10 @@ def _command(name: str) -> str:
     lines = [f"## flatnce {name}", "", text, "", f"    flatnce {usage}", ""]
     lines += ["| option | value | default | meaning |", "|---|---|---|---|", rows, ""]
     if nested:
-        several = " Given several values, a setting spans a grid." if name == "sweep" else ""
+        several = " Several values of a setting make a grid." if name == "sweep" else ""
         lines += [f"And every setting of the page [Config](config.md).{several}", ""]
     if name == "sweep":
-        again = "`flatnce sweep --resume NAME` goes on with a sweep, without DATA; "
+        again = "`flatnce sweep --resume NAME` continues a sweep, without DATA; "
         lines += [f"{again}settings given there add runs.", ""]
     return "\n".join([*lines, f"More: [{_title(PAGES[name])}](../{PAGES[name]}).", ""])
 
@@ -214,6 +197,8 @@ def _section(field: "Field[Any]") -> str:
     lines += ["| setting | option | value | default | meaning |", "|---|---|---|---|---|"]
     for leaf in leaves_of(kind):
         typed = ", ".join(f"`{flag}`" for flag in flags_of(leaf))
+        others = [f"`--{other}`" for other, own in ALIASES.items() if f"--{own}" == leaf.flag]
+        typed += f" ({', '.join(others)})" if others else ""
         default = _shown(leaf.default, leaf.kind)
         lines.append(_cells(f"`{leaf.name}`", typed, _value(leaf), default, leaf.said))
     return "\n".join([*lines, ""])
@@ -227,7 +212,7 @@ def _preset(name: str) -> str:
 
 
 def _value(leaf: Leaf) -> str:
-    """What may be given, in words or as choices."""
+    """The possible values, in words or as choices."""
     if leaf.kind is bool:
         return "switch"
     said, named = _kinds(leaf.kind), leaf.placeholder
@@ -249,7 +234,7 @@ def _kinds(kind: Any) -> str:
 
 def _shown(value: Any, kind: Any) -> str:
     if value is MISSING:
-        return "must be given"
+        return "required"
     if kind is bool:
         return "on" if value else "off"
     if value is None or value in ("", ()):
@@ -262,7 +247,7 @@ def _default(field: "Field[Any]") -> Any:
 
 
 def _cells(*texts: str) -> str:
-    # Bare, two dashes would become one long one, and a dollar sign begin a formula.
+    # Outside code, two dashes would become a long dash, and a dollar sign would start a formula.
     bare = re.compile(r"(`[^`]*`)|((?<![\w-])--[a-z][\w-]*|\$\w+)")
     coded = (bare.sub(lambda found: found[1] or f"`{found[2]}`", text) for text in texts)
     return "| " + " | ".join(text.replace("|", "\\|") for text in coded) + " |"

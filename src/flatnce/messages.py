@@ -21,7 +21,7 @@ def did_you_mean(
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
-def format_bytes(count: float) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes in MiB or GiB.
 
     Examples:

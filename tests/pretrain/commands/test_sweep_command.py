@@ -100,7 +100,7 @@ def test_a_run_that_fails_is_named_and_the_exit_code_is_one(capsys):
     assert "! flatnce-b300-rate1e+30-s0 failed: training stopped" in shown
     # Said at once in brief, below the table in full; the same steps would end there again.
     assert shown.count("training stopped") == 2 and shown.count("Lower the learning rate") == 1
-    assert "--resume" not in shown and "would again" in shown
+    assert "--resume" not in shown and "would diverge again" in shown
     assert read_run("runs/nan/flatnce-b300-rate0.4-s0").results["step"] == 4
     for more, code in (["--dry-run"], 0), ([], 1):  # as it stands, from the disk; and tried again
         assert main(["sweep", "--resume", "nan", "--json", *more]) == code
@@ -182,10 +182,10 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
         (["digits", "--batch-size", "32", "9999"], 2, "run flatnce-b9999-s0: batch_size=9999"),
         (["digits", "--learn-temperature", "yes", "no"], 2, "is a switch and takes no values"),
         (["digits", "--seed", "0,1"], 2, "separate values by spaces: --seed 0 1"),
-        (["digits", "--gamma", "1", "2"], 2, "--gamma changes nothing here"),
-        (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma changes nothing here"),
-        (["digits", "--ess-rate", "0.1", "0.2"], 2, "as it is for --ess"),
-        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is no option of a sweep"),
+        (["digits", "--gamma", "1", "2"], 2, "--gamma has no effect here"),
+        (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma has no effect here"),
+        (["digits", "--ess-rate", "0.1", "0.2"], 2, "it is for --ess"),
+        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is not an option of a sweep"),
         (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),
         (["--resume"], 2, "`flatnce sweep --resume NAME`"),
         (
@@ -347,7 +347,7 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
     console.print(board.table())
     shown = console.export_text()
     assert "2 running, 1 waiting, 1 failed; 100 images/s in sum" in shown
-    assert "kNN 50.0%" in shown and "begins" in shown
+    assert "kNN 50.0%" in shown and "starting" in shown
 
 
 def test_a_file_gets_one_line_an_epoch():
@@ -454,6 +454,6 @@ def test_an_extended_grid_keeps_what_is_there_under_its_name():
     assert extended(found, {"seed": ["1"]}, parse).keys() >= found.keys()
     with pytest.raises(ValueError, match="two runs would be called flatnce-b256-s1"):
         extended({"flatnce-b256-s1": TrainConfig()}, {"seed": ["1"]}, parse)
-    with pytest.raises(ValueError, match="--gamma changes nothing here"):
+    with pytest.raises(ValueError, match="--gamma has no effect here"):
         extended(there, {"gamma": ["1.5"]}, parse)
     assert len(extended(there, {"objective": ['"holder"']}, parse)) == 4

@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, 
         (["--bacth-size", "32"], "--batch-size"),
         (["--batch-size", "many"], "many"),
         (["--objective", "infonse"], "did you mean 'infonce'"),
-        (["--ess", "0.3", "--learn-temperature"], "both move the"),
+        (["--ess", "0.3", "--learn-temperature"], "both change the"),
     ],
 )
 def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):

@@ -298,11 +298,11 @@ def test_a_forged_state_runs_no_code(tmp_path, capsys):
     folder = save(tmp_path, 1)
     torch.save({"state": Intruder()}, folder / "state.pt")
     sign(folder, "state.pt")
-    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
         checkpoint.load(tmp_path)
     (folder / "state.pt").write_bytes(pickle.dumps(Intruder(), protocol=2))
     sign(folder, "state.pt")
-    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
         checkpoint.load(tmp_path)
     assert capsys.readouterr().out == ""
 
@@ -311,7 +311,7 @@ def test_forged_weights_are_refused(tmp_path):
     folder = save(tmp_path, 1)
     (folder / "weights.safetensors").write_bytes(b"no weights at all")
     sign(folder, "weights.safetensors")
-    with pytest.raises(DamagedCheckpoint, match="else than plain data"):
+    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
         checkpoint.load(tmp_path)
 
 

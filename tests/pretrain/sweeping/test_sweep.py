@@ -304,8 +304,8 @@ def test_another_run_in_the_place_of_one_is_refused(swept):
     "configs, options, words",
     [
         ({}, {}, "configs is empty"),
-        ({"a/b": TINY}, {}, "'a/b' is no name of a folder"),
-        ({"..": TINY}, {}, "no name of a folder"),
+        ({"a/b": TINY}, {}, "'a/b' cannot name a folder"),
+        ({"..": TINY}, {}, "cannot name a folder"),
         ({"one": TINY}, {"at_once": 0}, "at_once=0 must be a whole number between 1 and 16"),
         ({"one": TINY}, {"at_once": 99}, "at_once=99 must be"),
         ({"one": TINY, "two": TINY.override(batch_size=9999)}, {}, "run two: .*9999.*larger"),
@@ -322,13 +322,13 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(configs, options,
 
 SLIPS = {
     "sweep([base], place)": "configs is a list; give the runs by name",
-    "sweep({1: base}, place)": "the name 1 is no name of a folder",
+    "sweep({1: base}, place)": "the name 1 cannot name a folder",
     "sweep({'one': {'epochs': 1}}, place)": "configs: 'one' is a dict; give a TrainConfig",
-    "sweep(two, None)": "directory=None is no path; name the sweep's folder",
+    "sweep(two, None)": "directory=None is not a path; name the sweep's folder",
     "sweep(two, place, at_once=1.5)": "at_once=1.5 must be a whole number between 1 and 16",
     "sweep(two, place, at_once='2')": "at_once='2' must be a whole number",
     "sweep(two, place, at_once=True)": "at_once=True must be a whole number",
-    "sweep(two, place, report=3)": "report=3 is no function",
+    "sweep(two, place, report=3)": "report=3 is not a function",
 }
 
 

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.mi import embedding_information
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views, permutation
 from flatnce.pretrain.evaluation.bench import Bench
 from flatnce.pretrain.evaluation.features import conversion, frozen, to_channels
@@ -71,6 +70,8 @@ def _more_readouts(
     views: tuple[Tensor, Tensor], calibration: tuple[Tensor, Tensor], seed: int
 ) -> dict[str, Any]:
     """What else the same embeddings say: a limit, a p-value, other bounds, warnings."""
+    from flatnce.mi import embedding_information  # training must not load it
+
     answer = embedding_information(*views, calibration=calibration, seed=seed).plain()
     kept = ("lower", "standard_error", "p_value", "readouts")
     return {name: answer[name] for name in kept} | {

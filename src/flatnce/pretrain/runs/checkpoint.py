@@ -318,7 +318,7 @@ def save(
     """Write the checkpoint of a step atomically and return its folder.
 
     The files are written to a temporary folder, synced to the disk, and renamed, so a crash, a
-    kill or a full disk leaves the earlier checkpoints unchanged. The oldest are removed afterwards.
+    kill or a full disk leaves the earlier checkpoints unchanged. Then the oldest are removed.
 
     Limits:
         A checkpoint of a step earlier than an existing one is refused, because :func:`load` could
