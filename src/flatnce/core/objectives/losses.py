@@ -30,7 +30,7 @@ from torch.nn.functional import softplus
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
-from flatnce.core.objectives.base import Batch, Layout, Objective, Options, OwnView
+from flatnce.core.objectives.base import Batch, Objective, Options, OwnView
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 
 __all__ = [
@@ -385,8 +385,8 @@ class DHEL(Objective):
 
     Arguments:
         temperature: As in :class:`Objective`.
-        layout: ``own_view`` only, for two views or two towers.
-        **options: As in :class:`Objective`, without ``form`` and ``queue``.
+        **options: As in :class:`Objective`, without ``form`` and ``queue``; ``layout`` is
+            ``own_view``, for two views or two towers.
 
     Examples:
         >>> loss_fn = DHEL(temperature=0.5)
@@ -394,20 +394,15 @@ class DHEL(Objective):
         -0.9014
     """
 
-    def __init__(
-        self,
-        temperature: Temperature = 0.1,
-        *,
-        layout: str | Layout = "own_view",
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, temperature: Temperature = 0.1, **options: Unpack[Options]) -> None:
         """Refuse layouts with negatives of the other view."""
+        layout = options.setdefault("layout", "own_view")
         if layout != "own_view" and not isinstance(layout, OwnView):
             raise ValueError(
                 f"layout={layout!r}: DHEL takes its negatives from the anchor's own view; leave "
                 "layout out, or use DCL"
             )
-        super().__init__(temperature, layout=layout, **options)
+        super().__init__(temperature, **options)
 
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """DCL of a contrast."""
@@ -421,8 +416,8 @@ class SigLIP(Objective):
 
     .. math:: -\frac{1}{b} \sum_{ij} \log \sigma(z_{ij} (t \langle x_i, y_j \rangle + c))
 
-    The scale t = exp(t'), kept between 1 and 100, and the bias c are parameters of the module: give
-    them to the optimizer, best AdamW; under SGD the two need a much lower rate than an encoder.
+    The scale t = exp(t'), kept between 1 and 100, and the bias c are parameters of the module.
+    Give them to the optimizer, best AdamW; under SGD the two need a lower rate than an encoder.
     Over several processes both get the mean of all gradients. With ``layout="two_view"`` the sum
     runs over all pairs of the 2b rows, divided by 2b.
 
@@ -437,8 +432,8 @@ class SigLIP(Objective):
     Arguments:
         temperature: One over the scale at the start: a number. The scale is always learned.
         bias: At the start.
-        layout: ``two_tower`` (the paper's), ``two_view``, or a :class:`Layout`.
-        **options: As in :class:`Objective`, without ``temperature_gradient``.
+        **options: As in :class:`Objective`, without ``temperature_gradient``; ``layout`` is
+            ``two_tower`` (the paper's) by default.
 
     Examples:
         >>> loss_fn = SigLIP()
@@ -451,7 +446,6 @@ class SigLIP(Objective):
         temperature: Temperature = 0.1,
         *,
         bias: float = -10.0,
-        layout: str | Layout = "two_tower",
         **options: Unpack[Options],
     ) -> None:
         """Start scale and bias."""
@@ -466,18 +460,24 @@ class SigLIP(Objective):
         if "temperature_gradient" in options:
             raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
         learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))
-        super().__init__(learned, layout=layout, temperature_gradient="own", **options)
+        options.setdefault("layout", "two_tower")
+        super().__init__(learned, temperature_gradient="own", **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
-    @Objective.temperature.setter
+    @property
+    def temperature(self) -> float | Tensor:
+        """One over the scale now; it cannot be replaced."""
+        now: float | Tensor = self.temperature_source()
+        return now
+
+    @temperature.setter
     def temperature(self, temperature: Temperature) -> None:
-        """Refuse another temperature."""
         raise ValueError(
             "temperature: SigLIP learns its own scale, which cannot be replaced by a controller, "
             "a schedule or another number; build a new SigLIP"
         )
 
-    def statistic(
+    def statistic(  # type: ignore[override]
         self, scores: Float[Tensor, "n k"], *, positive: bool, bias: Float[Tensor, ""]
     ) -> Float[Tensor, "n k"]:
         """Minus the log-sigmoid of each labelled score."""
