@@ -258,11 +258,7 @@ def _print_estimate(found: Any, options: MiOptions, data: dict[str, Any]) -> Non
         whole = {**found.plain(options.unit), "data": data, "environment": where, "page": page}
         print(json.dumps(plain(whole), allow_nan=False))
         return
-    text = found.summary(options.unit)
-    for pattern, option in OPTION_OF_ARGUMENT.items():
-        text = re.sub(pattern, option, text)
-    print(text)
-    _print_notes(data["notes"])
+    _print_text(found.summary(options.unit), data["notes"])
     if page is not None:
         print(f"\nthe page: {page}")
 
@@ -273,11 +269,14 @@ def _print_table(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         whole = {"result": found.plain(options.unit), "data": data}
         print(json.dumps(plain({**whole, "environment": environment([options.seed])})))
         return
-    print(found.table(options.unit))
-    _print_notes(data["notes"])
+    _print_text(found.table(options.unit), data["notes"])
 
 
-def _print_notes(notes: Sequence[str]) -> None:
+def _print_text(text: str, notes: Sequence[str]) -> None:
+    """Print a result with options in place of Python arguments, and how the data were read."""
+    for pattern, option in OPTION_OF_ARGUMENT.items():
+        text = re.sub(pattern, option, text)
+    print(text)
     if notes:
         print("\nReading the data:", *notes, sep="\n  ")
 

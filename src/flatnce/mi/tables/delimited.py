@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from flatnce.mi.tables.cells import MISSING
-from flatnce.mi.tables.files import CHUNK_CELLS, COPIES, NUMBER_BYTES, TableFile
+from flatnce.mi.tables.files import CHUNK_CELLS, NUMBER_BYTES, TableFile
 
 HEAD_BYTES = 1 << 20
 LINES_LOOKED_AT = 50
@@ -63,7 +63,7 @@ class DelimitedFile(TableFile):
 
     def buffer_bytes(self, columns: Sequence[int]) -> int:
         """Return the memory of a chunk, in which all columns are parsed."""
-        return COPIES * min(self.text_bytes, CHUNK_CELLS * NUMBER_BYTES)
+        return self.copies * min(self.text_bytes, CHUNK_CELLS * NUMBER_BYTES)
 
     def chunks(self, columns: Sequence[int], size: int) -> Iterator[pd.DataFrame]:
         """Yield blocks of lines.

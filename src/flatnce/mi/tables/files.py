@@ -23,8 +23,6 @@ SHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 HEAD_ROWS = 1_000
 CHUNK_CELLS = 2_000_000
 NUMBER_BYTES, TEXT_BYTES = 8, 72
-# Copies of the data that exist at the peak: chunks, the joined table, the table of numbers.
-COPIES = 4
 
 Header = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -39,6 +37,8 @@ class TableFile(ABC):
         arrays: Names of several columns together.
     """
 
+    # Copies of the data at the peak of memory, as measured: chunks, joined table, numbers.
+    copies = 3
     # Whether the file itself states the types of its columns.
     typed = True
 
@@ -75,7 +75,7 @@ class TableFile(ABC):
         count = self.row_count if rows is None else min(rows, self.row_count)
         numeric = ("number", "boolean", "empty")
         cells = [NUMBER_BYTES if self.kinds[i] in numeric else TEXT_BYTES for i in columns]
-        return COPIES * count * sum(cells) + self.buffer_bytes(columns)
+        return self.copies * count * sum(cells) + self.buffer_bytes(columns)
 
     def read(
         self,
@@ -107,6 +107,8 @@ class TableFile(ABC):
 
 class ParquetFile(TableFile):
     """A parquet file, of which only the chosen columns are read."""
+
+    copies = 5
 
     def __init__(self, path: Path) -> None:
         arrow = needed("pyarrow", "reading parquet", "mi")
