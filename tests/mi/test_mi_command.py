@@ -10,7 +10,7 @@ import pytest
 from estimates import ESTIMATE
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.command import run, showing, training_progress
+from flatnce.mi.command import run, showing, training_progress, with_page
 
 pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
@@ -126,18 +126,22 @@ def test_json_is_all_there_is_on_standard_output(calls, capsys):
 
 
 @pytest.mark.parametrize(
-    "typed, page",
+    "typed, added",
     [
-        (["data.csv", "--report"], "mi.html"),
-        (["--report", "data.csv"], "mi.html"),
-        (["data.csv", "--report", "out/mine.html"], "out/mine.html"),
-        (["data.csv", "--report", "--seed", "1"], "mi.html"),
+        (["data.csv", "--report"], ["data.csv", "--report", "mi.html"]),
+        (["--report", "data.csv"], ["--report", "mi.html", "data.csv"]),
+        (["--report", "out/mine.html"], ["--report", "out/mine.html"]),
+        (["--report", "--seed", "1"], ["--report", "mi.html", "--seed", "1"]),
     ],
 )
-def test_a_page_is_written_when_asked_for(calls, capsys, tmp_path, typed, page):
-    assert run([*typed, "--x=mass", "--y=emb_0"]) == 0
-    assert f"the page: {page}" in capsys.readouterr().out
-    html = (tmp_path / page).read_text(encoding="utf-8")
+def test_the_page_has_a_default_name(typed, added):
+    assert with_page(typed) == added
+
+
+def test_a_page_is_written_on_request(calls, capsys, tmp_path):
+    assert run(["data.csv", "--report", "out/mine.html", "--x=mass", "--y=emb_0"]) == 0
+    assert "the page: out/mine.html" in capsys.readouterr().out
+    html = (tmp_path / "out" / "mine.html").read_text(encoding="utf-8")
     assert "I(X;Y) ≥ 4.75 nats" in html and str(tmp_path) not in html
 
 

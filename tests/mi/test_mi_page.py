@@ -1,4 +1,4 @@
-"""The page of an estimate of mutual information."""
+"""The report page of an estimate of mutual information."""
 
 import re
 from dataclasses import replace
@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from estimates import ESTIMATE
+from estimates import ESTIMATE, NAN
 from flatnce.mi.page import mi_page
 
 ENVIRONMENT = {
@@ -17,8 +17,8 @@ ENVIRONMENT = {
 }
 
 
-def page_of(tmp_path, estimate=None, **options):
-    place = mi_page(estimate or ESTIMATE, tmp_path / "deep" / "mi.html", **options)
+def page_of(folder, estimate=ESTIMATE, **options):
+    place = mi_page(estimate, folder / "deep" / "mi.html", **options)
     return place.read_text(encoding="utf-8")
 
 
@@ -27,17 +27,20 @@ def words_of(html):
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-@pytest.fixture
-def words(tmp_path):
-    return words_of(
-        page_of(
-            tmp_path,
-            x_names=("height (cm)", "a<b"),
-            y_names=tuple(f"emb_{i}" for i in range(40)),
-            notes=("y is all other columns.",),
-            environment=ENVIRONMENT,
-        )
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    return page_of(
+        tmp_path_factory.mktemp("page"),
+        x_names=("height (cm)", "a<b"),
+        y_names=tuple(f"emb_{i}" for i in range(40)),
+        notes=("y is all other columns.",),
+        environment=ENVIRONMENT,
     )
+
+
+@pytest.fixture(scope="module")
+def words(html):
+    return words_of(html)
 
 
 def test_the_answer_comes_first(words):
@@ -45,28 +48,50 @@ def test_the_answer_comes_first(words):
     assert words.startswith(start)
 
 
-def test_flags_are_said_in_words(words):
+def test_flags_are_shown_in_words(words):
     assert "Flag: low ess. Few rows carry the DV read-out (ESS 3 %). Try folds=5." in words
     assert "12 rows had <missing> cells" in words
 
 
-def test_every_reading_says_whether_it_is_a_bound(words):
+def test_every_read_out_says_whether_it_is_a_bound(words):
     assert "infonce (the answer) 4.840 0.050 yes all pairs" in words
     assert "smile 5.400 0.100 no clipped" in words
     assert "ksg 2.900 no baseline, no net" in words
     assert "gaussian-copula – no" in words and "js – – no did not converge" in words
 
 
-def test_data_settings_and_origin_are_there(words):
+def test_data_settings_and_origin_are_shown(words):
     assert "988 of 1,000 rows were used." in words and "12 rows had missing cells." in words
     assert "height (cm), a<b" in words and "emb_23 and 16 more" in words
     assert "y is all other columns." in words
-    assert "batch_size 256" in words
+    assert "batch_size 256" in words and "pool not set" in words
     assert "flatnce mi 'my data.csv' --x 'emb_*'" in words and "Python 3.11.2" in words
 
 
-def test_numbers_are_in_bits_when_asked(tmp_path):
-    words = words_of(page_of(tmp_path, unit="bits"))
+def test_the_page_refers_to_nothing_outside_itself(html):
+    assert "http://" not in html and "https://" not in html and "<script" not in html
+
+
+@pytest.mark.parametrize("chart", ["chart-training", "chart-readings"])
+def test_charts_are_well_formed_and_described(html, chart):
+    svgs = re.findall(r"<svg.*?</svg>", html, flags=re.S)
+    (one,) = [svg for svg in svgs if f'id="{chart}-title"' in svg]
+    tree = ElementTree.fromstring(one)
+    assert len(tree.find("desc").text) > 40
+
+
+def test_the_training_chart_shows_both_curves_and_the_ceiling(html):
+    svg = re.search(r"<svg[^>]*chart-training.*?</svg>", html, flags=re.S)[0]
+    assert all(f">{label}<" in svg for label in ("train", "validation", "ceiling"))
+    # A first step far below zero does not flatten the curve.
+    assert ">-20<" not in svg and ">8<" in svg
+
+
+def test_each_fold_has_its_own_curve_and_numbers_are_in_bits_on_request(tmp_path):
+    history = tuple({**r, "fold": fold} for fold in range(3) for r in ESTIMATE.history)
+    html = page_of(tmp_path, replace(ESTIMATE, history=history), unit="bits")
+    words = words_of(html)
+    assert ">fold 1<" in html and ">fold 3<" in html
     assert "≥ 6.85 bits" in words and "infonce (the answer) 6.983" in words
     assert "nats" not in words
 
@@ -76,57 +101,26 @@ def test_an_unknown_unit_is_refused(tmp_path):
         page_of(tmp_path, unit="shannons")
 
 
-def test_the_page_refers_to_nothing_outside_itself(tmp_path):
-    html = page_of(tmp_path)
-    assert "http://" not in html and "https://" not in html and "<script" not in html
-
-
-@pytest.mark.parametrize("chart", ["chart-training", "chart-readings"])
-def test_charts_are_well_formed_and_say_what_they_show(tmp_path, chart):
-    html = page_of(tmp_path)
-    svgs = re.findall(r"<svg.*?</svg>", html, flags=re.S)
-    (one,) = [svg for svg in svgs if f'id="{chart}-title"' in svg]
-    tree = ElementTree.fromstring(one)
-    assert len(tree.find("desc").text) > 40
-
-
-def test_the_training_chart_shows_both_curves_and_the_ceiling(tmp_path):
-    svg = re.search(r"<svg[^>]*chart-training.*?</svg>", page_of(tmp_path), flags=re.S)[0]
-    assert all(f">{label}<" in svg for label in ("train", "validation", "ceiling"))
-
-
-def test_a_first_step_far_below_zero_does_not_flatten_the_curve(tmp_path):
-    svg = re.search(r"<svg[^>]*chart-training.*?</svg>", page_of(tmp_path), flags=re.S)[0]
-    assert ">-20<" not in svg and ">8<" in svg
-
-
-def test_folds_are_curves_of_their_own(tmp_path):
-    history = tuple({**r, "fold": fold} for fold in range(3) for r in ESTIMATE.history)
-    html = page_of(tmp_path, replace(ESTIMATE, history=history))
-    assert ">fold 1<" in html and ">fold 3<" in html
-
-
 def test_a_classical_method_has_a_page_too(tmp_path):
-    nothing = float("nan")
     estimate = replace(
-        ESTIMATE, method="ksg", readout="ksg", readouts={}, history=(), flags=(), ceiling=nothing
+        replace(ESTIMATE, method="ksg", readout="ksg", readouts={}, history=(), flags=()),
+        **{"ceiling": NAN, "lower": NAN, "p_value": NAN, "standard_error": NAN},
     )
-    words = words_of(page_of(tmp_path, replace(estimate, lower=nothing, p_value=nothing)))
+    words = words_of(page_of(tmp_path, estimate))
     assert "No lower limit comes with this method." in words and "None was raised." in words
     below = words.partition("What it means")[2]
     assert "overfitting" not in below and not re.search(r"\bnan\b", below)
 
 
 @pytest.mark.parametrize(
-    "saturated, text", [(True, "the truth may be larger"), (False, "well below it")]
+    "p, evidence, saturated, ceiling",
+    [
+        (0.0005, "does not explain", True, "the truth may be larger"),
+        (0.03, "hardly explains", False, "well below it"),
+        (0.4, "may explain it", False, "well below it"),
+    ],
 )
-def test_the_ceiling_is_explained(tmp_path, saturated, text):
-    assert text in words_of(page_of(tmp_path, replace(ESTIMATE, saturated=saturated)))
-
-
-@pytest.mark.parametrize(
-    "p, text",
-    [(0.0005, "does not explain"), (0.03, "hardly explains"), (0.4, "may explain it")],
-)
-def test_the_p_value_is_explained(tmp_path, p, text):
-    assert text in words_of(page_of(tmp_path, replace(ESTIMATE, p_value=p)))
+def test_p_value_and_ceiling_are_explained(tmp_path, p, evidence, saturated, ceiling):
+    estimate = replace(ESTIMATE, p_value=p, saturated=saturated, history=(), readouts={})
+    words = words_of(page_of(tmp_path, estimate))
+    assert evidence in words and ceiling in words
