@@ -1,16 +1,29 @@
-"""The demo in small. Whole runs of it are in benchmarks/demo."""
+"""The demo in small, and its page. Whole runs of it are in benchmarks/demo."""
 
+import io
 import math
+import re
+from html.parser import HTMLParser
 
 import pytest
 import torch
 from torch.nn.functional import softplus
 
-from flatnce.paper.critics import losses_of, start_critics
-from flatnce.paper.demo import Case, DemoConfig, cases_of, run_demo, train_case
+from chromium import Chromium
+from flatnce.core.diagnostics import best_scale
+from flatnce.paper.demo.page import demo_page
+from flatnce.paper.demo.training import (
+    MEASURES,
+    Case,
+    DemoConfig,
+    cases_of,
+    losses_of,
+    run_demo,
+    start_critics,
+    train_case,
+)
 from flatnce.paper.gaussians import correlation_of, draw_pairs
-from flatnce.paper.readout import MEASURES, best_scale
-from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.runs.log import RunLog, read_run
 
 TINY = {"steps": 6, "every": 3, "seeds": 2, "candidates": (4,), "width": 8, "pool": 64}
 
@@ -173,3 +186,99 @@ def test_an_out_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "demo").write_text("")
     with pytest.raises(ValueError, match="is a file"):
         DemoConfig(out=tmp_path / "demo")
+
+
+# The page.
+
+LIGHT, DARK = ((213, 94, 0), (0, 114, 178)), ((230, 159, 0), (86, 180, 233))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a tiny demo."""
+    out = tmp_path_factory.mktemp("runs") / "demo"
+    # Long enough for the two curves to part, or one would hide the other.
+    sizes = {"candidates": (4, 8), "width": 16, "pool": 64}
+    config = DemoConfig(steps=80, every=20, seeds=2, learning_rate=0.01, out=out, **sizes)
+    return demo_page(run_demo(config).directory)
+
+
+class Outline(HTMLParser):
+    """What a browser would see of the structure."""
+
+    void = ("meta", "br", "hr", "img", "link")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.counts, self.ids, self.links = [], {}, [], []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def outline(page) -> Outline:
+    found = Outline()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(outline):
+    assert outline.open == []
+    assert len(outline.ids) == len(set(outline.ids))
+
+
+def test_every_chart_has_a_table_under_it(outline):
+    assert outline.counts["figure"] == outline.counts["svg"] == outline.counts["details"]
+    assert outline.counts["table"] == outline.counts["figure"] + 1  # and the summary
+
+
+def test_every_chart_says_what_it_shows(outline):
+    assert outline.counts["desc"] == outline.counts["svg"]
+    assert outline.counts["title"] == outline.counts["svg"] + 1  # and the page's own
+
+
+def test_the_page_refers_to_nothing_outside_itself(page, outline):
+    text = page.read_text(encoding="utf-8")
+    assert all(link.startswith("#") for link in outline.links)
+    assert "script" not in outline.counts
+    assert not re.search(r"https?://|@import|url\((?!#)", text)
+
+
+def test_the_page_is_small(page):
+    assert page.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("dark, colours", [(False, LIGHT), (True, DARK)], ids=["light", "dark"])
+def test_the_page_is_drawn_in_a_browser(browser, page, tmp_path, dark, colours):
+    image = pytest.importorskip("PIL.Image", reason="no pillow to look at the picture with")
+    address = page.resolve().as_uri()
+    with Chromium(browser, tmp_path) as window:
+        for width in (1100, 500):
+            window.open(address, dark=dark, width=width)
+            picture = image.open(io.BytesIO(window.picture())).convert("RGB")
+            seen = {colour: count for count, colour in picture.getcolors(1 << 24)}
+            assert all(seen.get(colour, 0) > 200 for colour in colours), "no curves are drawn"
+            assert (sum(picture.getpixel((2, 2))) > 600) == (not dark)
+        assert window.complaints == [] and set(window.requests) == {address}
+
+
+def test_a_run_of_another_kind_or_unfinished_is_refused(tmp_path):
+    RunLog(tmp_path / "a", kind="train", config={}).finish({})
+    RunLog(tmp_path / "b", kind="demo", config={})
+    with pytest.raises(ValueError, match="kind 'train'"):
+        demo_page(tmp_path / "a")
+    with pytest.raises(ValueError, match="unfinished"):
+        demo_page(tmp_path / "b")

@@ -1,11 +1,10 @@
-"""The paper's experiments at smoke scale: every recipe works, and its results hold together."""
+"""The paper's experiments at smoke scale: every one works, and its results hold together."""
 
 import json
 import math
 import re
 import shutil
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,20 +12,27 @@ import pytest
 
 from flatnce.cli import main
 from flatnce.paper.commands import reproduce as command
-from flatnce.paper.reproduce import accuracy, execute, fig_learning_rate, printed, table_transfer
-from flatnce.paper.reproduce.bases import cifar, imagenet
-from flatnce.paper.reproduce.catalogue import CATALOGUE, entry
-from flatnce.paper.reproduce.correlation import pearson
-from flatnce.paper.reproduce.execute import expected, images_of, reproduce
-from flatnce.paper.reproduce.fig_learning_rate import _largest_borne
-from flatnce.paper.reproduce.readings import Group, curve, groups, line, points
-from flatnce.paper.reproduce.recipe import Finished, Planned, Setting, grid
-from flatnce.paper.reproduce_page import reproduce_page
-from flatnce.pretrain import Outcome, TrainConfig, TrainingFailed
+from flatnce.paper.reproduce import engine
+from flatnce.paper.reproduce.analyses import negatives_of
+from flatnce.paper.reproduce.engine import (
+    amount_of_work,
+    cifar10,
+    imagenet,
+    images_of,
+    plan_runs,
+    reproduce,
+)
+from flatnce.paper.reproduce.experiment import FinishedRun, PlannedRun, Setting
+from flatnce.paper.reproduce.experiments import EXPERIMENTS
+from flatnce.paper.reproduce.page import reproduce_page
+from flatnce.paper.reproduce.runs import evaluations
 from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.evaluation import bench
 from flatnce.pretrain.evaluation import run_evaluation as evaluation
-from flatnce.pretrain.runs.log import Run, RunLog, read_run
+from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.loop import Outcome
+from flatnce.pretrain.training.step import TrainingFailed
 
 # What every figure and table of the paper's experiments is found under.
 IN_THE_PAPER = {
@@ -84,18 +90,18 @@ PROMISED = {
 
 @pytest.fixture(scope="module")
 def smoked(tmp_path_factory):
-    """A recipe at smoke scale, each cooked once; tests that change it take a copy."""
+    """Runs an experiment at smoke scale, each once; tests that change it take a copy."""
     place = tmp_path_factory.mktemp("smoked")
 
-    def cook(name: str) -> Path:
+    def run_once(name: str) -> Path:
         out = place / name
         return out if out.exists() else reproduce(name, Setting("smoke"), out)
 
-    return cook
+    return run_once
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_a_recipe_works_at_smoke_scale(name, smoked):
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_works_at_smoke_scale(name, smoked):
     out = smoked(name)
     html = reproduce_page(out).read_text(encoding="utf-8")
     results = read_run(out).results
@@ -123,7 +129,7 @@ def test_the_list_names_every_figure_and_table(capsys):
 
 def test_the_list_as_json(capsys):
     assert command.run(["--list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(CATALOGUE)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(EXPERIMENTS)
 
 
 def test_the_list_loads_no_torch(run_python):
@@ -139,7 +145,7 @@ def test_the_list_loads_no_torch(run_python):
     [
         (["fig-batchsize"], "did you mean 'fig-batch-size'?"),
         (["zzz"], "--list"),
-        ([], "name a recipe"),
+        ([], "name an experiment"),
         (["table-semi", "--scale", "paper"], "--imagenet PATH"),
         (["fig-mi", "--epoch", "5"], "fig-mi does not read --epoch; leave it out"),
         (["fig-learning-rate", "--rate", "1.0"], "does not read --rate"),
@@ -179,15 +185,15 @@ def test_each_scale_has_its_own_folder():
 
 
 @pytest.fixture(scope="module")
-def cooked(tmp_path_factory) -> Path:
-    """Figure 5 from two seeds, once; tests that change it take a copy."""
+def trained_twice(tmp_path_factory) -> Path:
+    """Figure 5 from two seeds, trained once; tests that change it take a copy."""
     out = tmp_path_factory.mktemp("reproduce") / "fig-ess"
     return reproduce("fig-ess", Setting("smoke", (0, 1)), out)
 
 
 @pytest.fixture
-def copy(cooked, tmp_path) -> Path:
-    return Path(shutil.copytree(cooked, tmp_path / "copy"))
+def copy(trained_twice, tmp_path) -> Path:
+    return Path(shutil.copytree(trained_twice, tmp_path / "copy"))
 
 
 @pytest.fixture
@@ -195,13 +201,13 @@ def trained(monkeypatch) -> list[str]:
     """Names of runs that are trained or resumed from now on."""
     names: list[str] = []
     for how in ("train", "resume"):
-        real = getattr(execute, how)
+        real = getattr(engine, how)
 
         def spy(*arguments, real=real, how=how, **options):
             names.append(f"{how} {Path(arguments[-1]).name}")
             return real(*arguments, **options)
 
-        monkeypatch.setattr(execute, how, spy)
+        monkeypatch.setattr(engine, how, spy)
     return names
 
 
@@ -236,8 +242,8 @@ def test_a_run_killed_before_its_first_checkpoint_is_trained_anew(copy, trained)
     assert trained == ["train objective-flatnce-seed-1"]
 
 
-def test_an_interrupted_recipe_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    real, calls = execute.train, []
+def test_an_interrupted_experiment_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    real, calls = engine.train, []
 
     def train_once(config, directory, **options):
         calls.append(directory)
@@ -245,17 +251,17 @@ def test_an_interrupted_recipe_keeps_what_is_done(tmp_path, monkeypatch, capsys)
             return real(config, directory, **options)
         return Outcome(Path(directory), False, 3)
 
-    monkeypatch.setattr(execute, "train", train_once)
+    monkeypatch.setattr(engine, "train", train_once)
     with pytest.raises(KeyboardInterrupt):
         command.run(["fig-ess", "--out", str(tmp_path / "out")])
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert read_run(tmp_path / "out" / "runs" / "objective-infonce-seed-0").results
 
 
 @pytest.mark.parametrize(
     "name, setting", [("fig-mi", Setting("smoke")), ("fig-ess", Setting("small"))]
 )
-def test_another_recipe_or_scale_may_not_use_the_folder(copy, name, setting):
+def test_another_experiment_or_scale_may_not_use_the_folder(copy, name, setting):
     with pytest.raises(ValueError, match=r"holds another reproduce run \(recipe fig-ess.*another"):
         reproduce(name, setting, copy)
 
@@ -265,11 +271,11 @@ def test_a_run_of_other_settings_is_not_taken_for_ours(copy):
         reproduce("fig-ess", Setting("smoke", (0, 1), rate=0.123), copy)
 
 
-def test_results_hold_the_numbers_of_each_seed(cooked):
-    results = read_run(cooked).results
+def test_results_hold_the_numbers_of_each_seed(trained_twice):
+    results = read_run(trained_twice).results
     cell = results["rows"][1]["measures"]["ESS of the negatives, last"]
     ends = [
-        read_run(cooked / "runs" / f"objective-flatnce-seed-{seed}").results["last"]["ess"]
+        read_run(trained_twice / "runs" / f"objective-flatnce-seed-{seed}").results["last"]["ess"]
         for seed in (0, 1)
     ]
     assert cell["values"] == pytest.approx(ends)
@@ -278,37 +284,39 @@ def test_results_hold_the_numbers_of_each_seed(cooked):
     assert cell["n"] == 2
 
 
-def test_accuracies_are_evaluated_once(cooked, monkeypatch, tmp_path):
-    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
-    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
-    run = Finished(config[0], read_run(folder))
-    first = accuracy.score(run, "knn", neighbours=(5,))
+@pytest.fixture
+def flatnce_run(trained_twice, tmp_path) -> FinishedRun:
+    """A copy of a trained run, as an experiment sees it."""
+    folder = shutil.copytree(trained_twice / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
+    planned = PlannedRun("run", cifar10(Setting()), {"objective": "flatnce"})
+    return FinishedRun(planned, read_run(folder))
+
+
+def test_accuracies_are_evaluated_once_per_question(flatnce_run, monkeypatch):
+    few, many = (evaluations(flatnce_run, "knn", neighbours=(k,))[0] for k in (5, 50))
+    assert (few["protocol"]["neighbours"], many["protocol"]["neighbours"]) == (5, 50)
+    assert len(read_run(flatnce_run.directory).results["evaluations"]) == 2
     monkeypatch.setattr(evaluation, "evaluate", lambda *_: pytest.fail("evaluated again"))
-    assert accuracy.score(run, "knn", neighbours=(5,)) == json.loads(json.dumps(first))
-    assert 0.5 < first["top1"] <= 1
+    assert evaluations(flatnce_run, "knn", neighbours=(5,)) == [json.loads(json.dumps(few))]
+    assert 0.5 < few["top1"] <= 1
 
 
-def test_protocols_that_are_asked_for_together_share_their_features(cooked, monkeypatch, tmp_path):
-    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
-    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
-    run = Finished(config[0], read_run(folder))
+def test_protocols_that_are_asked_for_together_share_their_features(flatnce_run, monkeypatch):
     made, extract = [], bench.extract
     monkeypatch.setattr(bench, "extract", lambda *a, **b: made.append(a) or extract(*a, **b))
     options = {"epochs": 1, "rates": (1.0,)}
-    both = accuracy.evaluations(run, ("linear-short", "linear-long"), **options)
+    both = evaluations(flatnce_run, ("linear-short", "linear-long"), **options)
     assert [one["name"] for one in both] == ["linear-short", "linear-long"]
     assert len(made) == 2  # training and test images
-    assert accuracy.score(run, "linear-long", **options)["top1"] == both[1]["top1"]
+    assert evaluations(flatnce_run, "linear-long", **options)[0]["top1"] == both[1]["top1"]
     assert len(made) == 2
 
 
-def test_a_recipe_evaluates_at_the_temperature_that_training_had_come_to(cooked, tmp_path):
-    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
-    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+def test_a_run_is_evaluated_at_the_temperature_that_training_reached(flatnce_run):
+    with (flatnce_run.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"kind": "train", "step": 22, "temperature": 0.25}) + "\n")
-    run = Finished(config[0], read_run(folder))
-    assert accuracy.score(run, "mi", pool=50)["protocol"]["temperature"] == 0.25
+    result = evaluations(flatnce_run, "mi", pool=50)[0]
+    assert result["protocol"]["temperature"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -325,20 +333,11 @@ def test_a_recipe_evaluates_at_the_temperature_that_training_had_come_to(cooked,
     ],
 )
 def test_what_a_reader_must_know_is_in_the_notes(name, words):
-    assert words in " ".join(import_module(entry(name).module).RECIPE.notes)
-
-
-def test_another_question_is_another_evaluation(cooked, tmp_path):
-    folder = shutil.copytree(cooked / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
-    config = grid(cifar(Setting()).override(batch_size=64), Setting(), objective=("flatnce",))
-    run = Finished(config[0], read_run(folder))
-    few, many = (accuracy.score(run, "knn", neighbours=(k,)) for k in (1, 50))
-    assert (few["protocol"]["neighbours"], many["protocol"]["neighbours"]) == (1, 50)
-    assert len(read_run(folder).results["evaluations"]) == 2
+    assert words in " ".join(EXPERIMENTS[name].notes)
 
 
 def test_a_run_that_diverges_is_a_gap_and_is_not_tried_again(tmp_path, monkeypatch):
-    real = execute.train
+    real = engine.train
 
     def diverge(config, directory, **options):
         if config.loss.objective == "infonce":
@@ -346,19 +345,19 @@ def test_a_run_that_diverges_is_a_gap_and_is_not_tried_again(tmp_path, monkeypat
             raise TrainingFailed("training stopped: the loss is not a number")
         return real(config, directory, **options)
 
-    monkeypatch.setattr(execute, "train", diverge)
+    monkeypatch.setattr(engine, "train", diverge)
     out = reproduce("fig-ess", Setting("smoke"), tmp_path / "out")
     infonce, flatnce = (row["measures"] for row in read_run(out).results["rows"])
     assert {cell["mean"] for cell in infonce.values()} == {None}
     assert {cell["n"] for cell in flatnce.values()} == {1}
     assert "not a number" in reproduce_page(out).read_text(encoding="utf-8")
-    monkeypatch.setattr(execute, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("trained again"))
     assert reproduce("fig-ess", Setting("smoke"), out)
 
 
 @pytest.mark.parametrize("which", ["the first", "all"])
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in WITHOUT_RUNS])
-def test_every_recipe_survives_runs_that_diverged(name, which, smoked, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RUNS])
+def test_every_experiment_survives_runs_that_diverged(name, which, smoked, tmp_path, monkeypatch):
     out = shutil.copytree(smoked(name), tmp_path / "out")
     runs = [run["name"] for run in read_run(out).results["runs"]]
     bad = runs[:1] if which == "the first" else runs
@@ -371,7 +370,7 @@ def test_every_recipe_survives_runs_that_diverged(name, which, smoked, tmp_path,
             shutil.rmtree(out / "runs" / run / "checkpoints")
             (out / "runs" / run / "metrics.jsonl").write_text("")
     for how in ("train", "resume"):
-        monkeypatch.setattr(execute, how, lambda *_, **__: pytest.fail("trained again"))
+        monkeypatch.setattr(engine, how, lambda *_, **__: pytest.fail("trained again"))
     html = reproduce_page(reproduce(name, Setting("smoke"), out)).read_text(encoding="utf-8")
     results = read_run(out).results
     assert [run["name"] for run in results["runs"] if run["failure"]] == bad
@@ -397,149 +396,7 @@ def test_a_failure_of_other_settings_is_not_taken_for_ours(copy, trained):
     assert not any(run["failure"] for run in read_run(copy).results["runs"])
 
 
-# The parts.
-
-
-def run_of(metrics, seed=0, failure="") -> Finished:
-    planned = Planned(f"seed-{seed}", TrainConfig().override(seed=seed), {"objective": "flatnce"})
-    return Finished(planned, Run(Path("."), "train", {}, {}, metrics, {"step": 4}), failure)
-
-
-def lines_of(*values, key="mi"):
-    return [
-        {"kind": "train", "step": i, "epoch": i / 4, key: value}
-        for i, value in enumerate(values, start=1)
-    ]
-
-
-def test_curves_of_seeds_are_joined_by_step():
-    group = Group({}, (run_of(lines_of(1.0, 2.0)), run_of(lines_of(3.0, 6.0), seed=1)))
-    found = curve(group, "mi")
-    assert found.epochs == [0.25, 0.5]
-    assert [one["mean"] for one in found.spreads] == [2.0, 4.0]
-    assert (found.at(0.2), found.last()) == ([1.0, 3.0], [2.0, 6.0])
-
-
-def test_a_long_curve_is_thinned_where_it_is_drawn_and_nowhere_else():
-    found = curve(Group({}, (run_of(lines_of(*(float(i) for i in range(500)))),)), "mi")
-    assert found.values[0] == [float(i) for i in range(500)]
-    assert found.at(250 / 4) == [249.0]
-    drawn = line("a", found, 0)
-    assert len(drawn["x"]) == len(drawn["y"]) == 60
-    assert (drawn["x"][0], drawn["x"][-1]) == (0.25, 125.0)
-    assert (drawn["y"][0], drawn["y"][-1]) == (0.0, 499.0)
-
-
-def test_what_a_run_measured_before_it_diverged_does_not_count():
-    good, bad = run_of(lines_of(1.0, 2.0)), run_of(lines_of(9.0), seed=1, failure="diverged")
-    assert curve(Group({}, (good, bad)), "mi").last() == [2.0, None]
-    assert curve(Group({}, (bad,)), "mi").last() == [None]
-
-
-def test_points_have_a_band_where_there_are_several_seeds():
-    assert points("a", [1.0, 2.0], [[1.0, 3.0], [2.0, 2.0]], 0)["spread"] == [math.sqrt(2), 0.0]
-    assert points("a", [1.0, 2.0], [[1.0], [2.0]], 0)["spread"] is None
-
-
-def test_groups_differ_in_more_than_the_seed():
-    plan = grid(TrainConfig(), Setting(seeds=(3, 4)), objective=("infonce", "flatnce"))
-    runs = [Finished(one, Run(Path("."), "train", {}, {}, [], None)) for one in plan]
-    found = groups(runs)
-    assert [group.label for group in found] == ["InfoNCE", "FlatNCE"]
-    assert [[run.planned.seed for run in group.runs] for group in found] == [[3, 4], [3, 4]]
-
-
-@pytest.mark.parametrize(
-    "ends, largest",
-    [
-        ({0.1: [0.80], 0.3: [0.81], 1.0: [0.795], 3.0: [0.5]}, 1.0),
-        ({0.1: [0.80], 0.3: [0.81, None]}, 0.1),
-        ({0.1: [None]}, None),
-    ],
-    ids=["within two points", "one seed diverged", "nothing"],
-)
-def test_the_largest_rate_that_is_borne(ends, largest):
-    assert _largest_borne(ends) == largest
-
-
-def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked):
-    plan = fig_learning_rate.plan(Setting("smoke"))
-    queued = [one.config for one in plan if one.config.model.queue]
-    alike = {one.override(queue=128, rate=0.1) for one in queued}
-    assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
-    configs = {one.name: one.config for one in plan}
-    out = smoked("fig-learning-rate")
-    for run in read_run(out).results["runs"]:
-        logged = read_run(out / run["directory"]).results["last"]["negatives"]
-        assert logged == fig_learning_rate.negatives_of(configs[run["name"]])
-
-
-def test_pearson_agrees_with_its_definition():
-    x, y = [0.0, 1.0, 2.0, 4.0, 5.0], [1.0, 0.5, 2.5, 2.0, 4.0]
-    found = pearson(x, y)
-    mx, my = sum(x) / 5, sum(y) / 5
-    sxy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-    sxx, syy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
-    assert found.rho == pytest.approx(sxy / math.sqrt(sxx * syy))
-    assert found.slope == pytest.approx(sxy / sxx)
-    assert found.intercept == pytest.approx(my - sxy / sxx * mx)
-    # The p-value is that of Student's t with n - 2 degrees of freedom, here 3: closed form.
-    t = found.rho * math.sqrt(3 / (1 - found.rho**2))
-    upper = 0.5 - (t / (math.sqrt(3) * (1 + t * t / 3)) + math.atan(t / math.sqrt(3))) / math.pi
-    assert found.p == pytest.approx(2 * upper)
-
-
-@pytest.mark.parametrize("x, y", [([0.0, 1.0], [0.0, 1.0]), ([1.0] * 4, [0.0, 1.0, 2.0, 3.0])])
-def test_without_spread_there_is_no_correlation(x, y):
-    assert pearson(x, y) is None
-
-
-# Sum of each row, and sum by place (1 x the first + 2 x the second + ...), from the paper's text.
-SUMS = {
-    "Table 2, SimCLR": (printed.TABLE_2["infonce"], 496.25, 2860.56),
-    "Table 2, FlatCLR": (printed.TABLE_2["flatnce"], 508.05, 2934.60),
-    "Table S3, top-1, SimCLR": (printed.TABLE_S3["top1"]["infonce"], 517.37, 2983.76),
-    "Table S3, top-1, FlatCLR": (printed.TABLE_S3["top1"]["flatnce"], 535.64, 3091.31),
-    "Table S3, top-5, SimCLR": (printed.TABLE_S3["top5"]["infonce"], 762.43, 4322.95),
-    "Table S3, top-5, FlatCLR": (printed.TABLE_S3["top5"]["flatnce"], 778.24, 4413.84),
-    "Table 3, SimCLR": (printed.TRANSFER["transfer-linear"]["infonce"], 441.71, 1482.22),
-    "Table 3, FlatCLR": (printed.TRANSFER["transfer-linear"]["flatnce"], 446.11, 1503.35),
-    "Table S2, SimCLR": (printed.TRANSFER["transfer-finetune"]["infonce"], 391.40, 1115.83),
-    "Table S2, FlatCLR": (printed.TRANSFER["transfer-finetune"]["flatnce"], 398.54, 1137.46),
-    "Table S4, supervised": (sum(printed.SEMI["supervised"].values(), ()), 128.68, 428.19),
-    "Table S4, SimCLR": (sum(printed.SEMI["infonce"].values(), ()), 229.24, 639.44),
-    "Table S4, FlatCLR": (sum(printed.SEMI["flatnce"].values(), ()), 238.77, 660.34),
-}
-
-
-@pytest.mark.parametrize("table", SUMS)
-def test_the_papers_rows_have_the_sums_they_have_in_the_paper(table):
-    numbers, total, by_place = SUMS[table]
-    there = [number for number in numbers if number is not None]
-    assert sum(there) == pytest.approx(total, abs=1e-6)
-    weighed = sum(place * number for place, number in enumerate(there, start=1))
-    assert weighed == pytest.approx(by_place, abs=1e-6)
-
-
-def test_the_papers_tables_are_whole():
-    rows = [*printed.TABLE_2.values(), *(r for t in printed.TABLE_S3.values() for r in t.values())]
-    assert {len(row) for row in rows} == {len(printed.EPOCHS)}
-    ends = {printed.printed_at(100.0, row) for row in rows}
-    assert ends == {0.5462, 0.5674, 0.5713, 0.5974, 0.81, 0.8318}
-    widths = {len(row) for table in printed.TRANSFER.values() for row in table.values()}
-    assert widths == {len(printed.TRANSFER_COLUMNS)}
-
-
-def test_at_the_papers_scale_its_numbers_stand_beside_ours():
-    group = Group({"objective": "flatnce"}, (run_of([]),))
-    from flatnce.paper.reproduce.table_linear import COLUMNS, _cells, _picture
-
-    table = {name: [{"top1": [0.5], "top5": [0.8]}] for name in ("linear-short", "linear-long")}
-    cells = _cells(group, table, 0, 100.0)
-    assert [cell["paper"] for cell in cells.values()] == [0.5674, 0.5974, 0.8318]
-    name = next(iter(COLUMNS))
-    (picture,) = _picture(name, [100.0], [group], {"FlatNCE": [[0.5]]}, True)
-    assert [line["label"] for line in picture["lines"]] == ["FlatNCE", "paper, FlatNCE"]
+# Plans.
 
 
 def test_imagenet_is_asked_for_by_its_folder():
@@ -550,26 +407,49 @@ def test_imagenet_is_asked_for_by_its_folder():
     assert (config.model.backbone, config.model.head_out) == ("resnet50", 256)
 
 
+@pytest.fixture
+def all_sets(monkeypatch):
+    """Every set to transfer to is on disk."""
+    monkeypatch.setattr("flatnce.pretrain.evaluation.missing_sets", lambda *_: {})
+
+
 @pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_recipe_has_a_plan_at_every_scale(name, scale, monkeypatch):
-    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})  # none of them is here
-    recipe = import_module(entry(name).module).RECIPE
-    plan = recipe.plan(Setting(scale, imagenet="./imagenet"))
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_plan_at_every_scale(name, scale, all_sets):
+    plan = plan_runs(EXPERIMENTS[name], Setting(scale, imagenet="./imagenet"))
     assert len({one.name for one in plan}) == len(plan)
     assert {one.seed for one in plan} == ({0, 1, 2} if plan else set())
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_the_catalogue_says_which_settings_a_recipe_reads(name, monkeypatch):
-    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})
-    plan = import_module(entry(name).module).RECIPE.plan
-    usual, changed = (plan(Setting("paper", (), "./here", rate)) for rate in (None, 0.1234))
-    assert ("rate" in entry(name).reads) == (usual != changed)
-    if "imagenet" in entry(name).reads:
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_which_options_change_it(name, all_sets):
+    experiment = EXPERIMENTS[name]
+    usual, changed = (
+        plan_runs(experiment, Setting("paper", (), "./here", rate)) for rate in (None, 0.1234)
+    )
+    assert ("rate" in experiment.options) == (usual != changed)
+    if "imagenet" in experiment.options:
         assert {one.config.data.data for one in usual} == {"./here"}
     else:
-        assert usual == plan(Setting("paper"))
+        assert usual == plan_runs(experiment, Setting("paper"))
+
+
+def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked):
+    plan = plan_runs(EXPERIMENTS["fig-learning-rate"], Setting("smoke"))
+    queued = [one.config for one in plan if one.config.model.queue]
+    alike = {one.override(queue=128, rate=0.1) for one in queued}
+    assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
+    configs = {one.name: one.config for one in plan}
+    out = smoked("fig-learning-rate")
+    for run in read_run(out).results["runs"]:
+        logged = read_run(out / run["directory"]).results["last"]["negatives"]
+        assert logged == negatives_of(configs[run["name"]])
+
+
+@pytest.mark.parametrize("epoch", [0.0, -1.0, 500.0])
+def test_an_epoch_outside_the_runs_is_refused_before_training(epoch):
+    with pytest.raises(ValueError, match=rf"epoch={epoch:g}: .* have 15 epochs.*--epoch"):
+        plan_runs(EXPERIMENTS["fig-ess-target"], Setting("small", epoch=epoch))
 
 
 # Images a second on an H200: ResNet-18 at batch 32 10,000, as measured; half of that at batch 16
@@ -579,22 +459,21 @@ def seconds_of(config: TrainConfig) -> float:
     return images_of(config) / (speed if config.model.backbone == "resnet18" else speed / 3)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_small_scale_is_half_an_hour_of_steps_at_most(name, monkeypatch):
-    monkeypatch.setattr(table_transfer, "missing_sets", lambda *_: {})
-    plan = import_module(entry(name).module).RECIPE.plan(Setting("small"))
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_small_scale_is_half_an_hour_of_steps_at_most(name, all_sets):
+    plan = plan_runs(EXPERIMENTS[name], Setting("small"))
     assert sum(seconds_of(one.config) for one in plan) <= 31 * 60
 
 
-def test_what_there_is_to_do_is_said_before_it_is_done(cooked, tmp_path):
-    plan = import_module(entry("fig-ess").module).RECIPE.plan(Setting("smoke", (0, 1, 2)))
-    assert expected(plan, tmp_path) == "6 runs: 8,628 images in all, each epoch counted"
-    assert expected(plan, cooked) == (
+def test_what_there_is_to_do_is_said_before_it_is_done(trained_twice, tmp_path):
+    plan = plan_runs(EXPERIMENTS["fig-ess"], Setting("smoke", (0, 1, 2)))
+    assert amount_of_work(plan, tmp_path) == "6 runs: 8,628 images in all, each epoch counted"
+    assert amount_of_work(plan, trained_twice) == (
         "6 runs, 2 of them to be trained: 2,876 images in all, each epoch counted"
     )
-    assert expected(plan[:2], cooked) == "2 runs, 0 of them to be trained"
+    assert amount_of_work(plan[:2], trained_twice) == "2 runs, 0 of them to be trained"
     folders = [replace(one, config=one.config.override(data="./photos")) for one in plan]
-    assert expected(folders, tmp_path) == "6 runs: 6 epochs in all"
+    assert amount_of_work(folders, tmp_path) == "6 runs: 6 epochs in all"
 
 
 def test_the_command_says_first_how_much_there_is_to_do(copy, capsys):

@@ -6,21 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["correlation_of", "draw_pairs"]
-
 
 def correlation_of(nats: float, dimensions: int) -> float:
-    r"""The correlation of each coordinate that makes the pair share this much information.
+    r"""The correlation per coordinate at which X and Y share this much information.
 
     .. math:: I = -\tfrac{d}{2} \log(1 - \rho^2) \iff \rho = \sqrt{1 - e^{-2I/d}}
-
-    References:
-        Poole et al., 2019, "On Variational Bounds of Mutual Information", Sec. 4,
-        https://arxiv.org/abs/1905.06922
-
-    Arguments:
-        nats: Mutual information of X and Y.
-        dimensions: Coordinates of X, and of Y.
 
     Examples:
         >>> round(correlation_of(10.0, 20), 4)

@@ -1,9 +1,9 @@
-"""``flatnce cost``: what the paper's table says training costs, and what a run of yours did."""
+"""``flatnce cost``: what the paper's table says training costs, and what your own run cost."""
 
 import json
 import sys
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -11,19 +11,18 @@ from rich.table import Table
 
 from flatnce.paper.cost import PAPER, PRICE_NOTE, PaperRow, RunCost, paper_table, run_cost
 
-# Room for the whole table where the output is not a terminal.
-FILE_WIDTH = 110
+FILE_WIDTH = 110  # where the output is not a terminal
 
 
 @dataclass(frozen=True)
 class CostOptions:
-    """Devices x hours x price: Table S1 of the paper, and a run of yours beside it.
+    """Devices x hours x price: Table S1 of the paper, and your own run beside it.
 
     Computing alone: no storage, no network, no tuning.
 
     Arguments:
         run: A run's name in runs/, or its folder.
-        price: What one device costs for an hour, with you, today.
+        price: What one device costs you per hour.
         devices: How many computed at once; by default what the run recorded, else 1.
         json: Print JSON and nothing else.
     """
@@ -49,21 +48,17 @@ def run(arguments: list[str]) -> int:
 
         own = run_cost(find_run(options.run), options.price, options.devices)
     if options.json:
-        print(json.dumps({"paper": paper_table(), "note": PRICE_NOTE, "run": _plain(own)}))
+        fields = ("hours", "device_hours", "cost")
+        plain = own and asdict(own) | {name: getattr(own, name) for name in fields}
+        print(json.dumps({"paper": paper_table(), "note": PRICE_NOTE, "run": plain}))
         return 0
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     console.print(_table(own))
     for line in (PRICE_NOTE, *(f"{row.model}: {row.note}." for row in PAPER if row.note)):
         console.print(f"\n{line}", markup=False)
     if own is not None:
-        console.print(f"\n{_said(own)}", markup=False)
+        console.print(f"\n{_sentence(own)}", markup=False)
     return 0
-
-
-def _plain(own: RunCost | None) -> dict[str, Any] | None:
-    if own is None:
-        return None
-    return {**asdict(own), "hours": own.hours, "device_hours": own.device_hours, "cost": own.cost}
 
 
 def _table(own: RunCost | None) -> Table:
@@ -110,14 +105,14 @@ def _own_cells(own: RunCost) -> list[str]:
     ]
 
 
-def _said(own: RunCost) -> str:
+def _sentence(own: RunCost) -> str:
     so_far = "" if own.finished else " so far (it is not finished)"
     took = f"{own.run} took {own.device_hours:,.3g} device-hours{so_far}"
     if own.cost is None:
-        return f"{took}; what one costs with you: --price."
+        return f"{took}; give your price per device-hour: --price."
     return f"{took}, {_dollars(own.cost)} at ${own.price:g}."
 
 
 def _dollars(amount: float) -> str:
-    """To the cent, or as many places as show something."""
+    """To the cent, or to one significant digit below a cent."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import jinja2
+import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flatnce.paper.demo import DemoConfig, DemoProgress, run_demo
-from flatnce.paper.demo_page import demo_page
+from flatnce.paper.demo.page import NAMES, case_cells, demo_page
+from flatnce.paper.demo.training import DemoConfig, DemoProgress, run_demo
 
-NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
-# Of lines where the output is not a terminal, and from where on columns stand further apart.
-FILE_WIDTH, ROOMY = 100, 90
+# Line width where the output is not a terminal, and from where on columns are further apart.
+FILE_WIDTH, WIDE = 100, 90
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -59,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
-    """A bar on a terminal; elsewhere a line now and then, and after each case."""
+    """A bar on a terminal; elsewhere a line every few seconds and after each case."""
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"),
@@ -109,11 +108,11 @@ def _table(results: dict[str, Any], width: int) -> Table:
         title_justify="left",
         caption="beta: inverse temperature; rate: learning rate; ± standard deviation over seeds."
         "\nESS: share of the negatives that carry the gradient; ESS+: with the positive."
-        "\ngain: what InfoNCE multiplies a row's gradient by."
+        "\ngain: the factor by which InfoNCE multiplies a row's gradient."
         f"\ntop-1: partner found among {results['pool']:,}.",
         caption_justify="left",
         box=None,
-        padding=(0, 1 if width < ROOMY else 2, 0, 0),
+        padding=(0, 1 if width < WIDE else 2, 0, 0),
         pad_edge=False,
     )
     table.add_column("setting", no_wrap=True)
@@ -122,26 +121,12 @@ def _table(results: dict[str, Any], width: int) -> Table:
     for name in (*names, "FlatNCE\n− InfoNCE"):
         table.add_column(name, justify="right", no_wrap=True)
     for case in results["cases"]:
-        for objective, name in NAMES.items():
-            table.add_row(*_row(case, objective, name))
+        setting = (
+            f"K {case['candidates']}, beta {case['inverse_temperature']:g}",
+            f"rate {case['learning_rate']:g}",
+        )
+        for part, (objective, name) in zip(setting, NAMES.items(), strict=True):
+            task, *cells = case_cells(case, objective)
+            table.add_row(part, name, task.replace(" of ", "/"), *cells)
         table.add_row()
     return table
-
-
-def _row(case: dict[str, Any], objective: str, name: str) -> list[str]:
-    measured = case["objectives"][objective]
-    mean = {key: spread["mean"] for key, spread in measured.items()}
-    gap, first = case["difference"], objective == "infonce"
-    setting = f"K {case['candidates']}, beta {case['inverse_temperature']:g}"
-    cells = [
-        setting if first else f"rate {case['learning_rate']:g}",
-        name,
-        f"{mean['k_mi']:.2f}/{case['log_k']:.2f}",
-        f"{mean['pool_mi']:.2f} ± {measured['pool_mi']['sd']:.2f}",
-        f"{mean['ess']:.2f}",
-        f"{mean['ess_with_positive']:.2f}",
-        f"{mean['gain']:.3f}",
-        f"{mean['retrieval']:.1%}",
-        "" if first else f"{gap['mean']:+.2f} ± {gap['sd']:.2f}",
-    ]
-    return [cell.replace("-", "−") for cell in cells]

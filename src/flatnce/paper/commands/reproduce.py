@@ -1,4 +1,4 @@
-"""``flatnce reproduce``: a figure or table of the paper, trained, read and drawn."""
+"""``flatnce reproduce``: train, measure and draw a figure or table of the paper."""
 
 import json
 import sys
@@ -8,36 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flatnce.paper.reproduce.catalogue import CATALOGUE, check_settings, entry
-from flatnce.paper.reproduce_page import reproduce_page, table_of
+from flatnce.paper.reproduce.experiment import Setting
+from flatnce.paper.reproduce.experiments import EXPERIMENTS, check_options, find_experiment
+from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
 
 RUNS = "runs/reproduce"
-# Room for the whole table where the output is not a terminal.
-FILE_WIDTH = 118
+FILE_WIDTH = 118  # where the output is not a terminal
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Train, read and draw one figure or table of the paper; runs that are there are not repeated.
+    """Train, measure and draw one figure or table of the paper; finished runs are not repeated.
 
     Arguments:
-        name: Which, as --list names it.
+        name: Which one; --list shows the names.
         scale: smoke: digits, seconds on a CPU, shows that the code works and nothing about the
             paper; small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
-        seeds: One run of each kind a seed; by default 0 at smoke scale, else 0 1 2.
+        seeds: One run of each kind per seed; by default 0 at smoke scale, else 0 1 2.
         out: Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
         imagenet: ImageNet's folder, for the tables at scale paper.
         rate: Learning rate at the base batch; by default the preset's.
-        epoch: When to read what is read at one epoch (fig-ess-target).
-        list: Say what there is.
+        epoch: The epoch to measure at, for experiments that measure at one (fig-ess-target).
+        list: List the experiments.
         json: Print JSON and nothing else.
     """
 
@@ -58,45 +59,46 @@ def run(arguments: list[str]) -> int:
     if options.list:
         return _list(options.json)
     if options.name is None:
-        raise ValueError("name a recipe: `flatnce reproduce fig-mi`; --list says what there is")
-    out = Path(options.out) if options.out else _default_place(options)
-    directory = _cook(options, out)
+        raise ValueError(
+            "name an experiment: `flatnce reproduce fig-mi`; --list shows all of them"
+        )
+    directory = _reproduce(options)
     page = reproduce_page(directory)
     results = read_run(directory).results or {}
     if options.json:
         print(json.dumps(results))
         return 0
     _show(results)
-    print(f"\nThe picture: {page}")
+    print(f"\nThe page: {page}")
     return 0
 
 
 def _default_place(options: ReproduceOptions) -> Path:
-    name = entry(str(options.name)).name
+    name = str(options.name)
     return Path(RUNS) / (name if options.scale == "smoke" else f"{name}-{options.scale}")
 
 
-def _cook(options: ReproduceOptions, out: Path) -> Path:
-    about = entry(str(options.name))
+def _reproduce(options: ReproduceOptions) -> Path:
+    experiment = find_experiment(str(options.name))
     given = {name: getattr(options, name) for name in ("rate", "epoch", "imagenet")}
-    check_settings(about, given, options.scale)
-    # These bring torch, which --list and a misspelt name do not need.
-    from flatnce.paper.reproduce.execute import reproduce
-    from flatnce.paper.reproduce.recipe import Setting
+    check_options(experiment, given, options.scale)
+    # This imports torch, which --list and a misspelt name do not need.
+    from flatnce.paper.reproduce.engine import reproduce
 
-    setting = Setting(options.scale, options.seeds, options.imagenet, options.rate, options.epoch)
+    out = Path(options.out) if options.out else _default_place(options)
+    setting = Setting(options.scale, options.seeds, **given)
     with _progress(quiet=options.json) as report:
         try:
-            say = None if options.json else lambda line: print(line, flush=True)
-            return reproduce(about.name, setting, out, report=report, announce=say)
+            tell = (lambda _: None) if options.json else (lambda line: print(line, flush=True))
+            return reproduce(experiment.name, setting, out, report=report, announce=tell)
         except KeyboardInterrupt:
-            print(f"What is done is kept in {out}; the same command goes on.", file=sys.stderr)
+            print(f"Finished runs are kept in {out}; the same command continues.", file=sys.stderr)
             raise
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Any], None]]:
-    """One line kept up to date on a terminal; elsewhere a line a run."""
+    """One line that is updated on a terminal; elsewhere one line per run."""
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
@@ -129,11 +131,11 @@ def _line(now: Any, watched: dict[str, Any]) -> str:
 def _show(results: Mapping[str, Any]) -> None:
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     seeds = ", ".join(str(seed) for seed in results["seeds"])
-    found = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds {seeds}.")
-    table = Table(title=found.caption, title_justify="left", box=None, pad_edge=False)
-    for number, name in enumerate(found.header):
+    content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds {seeds}.")
+    table = Table(title=content.caption, title_justify="left", box=None, pad_edge=False)
+    for number, name in enumerate(content.header):
         table.add_column(name, justify="left" if number == 0 else "right")
-    for row in found.rows:
+    for row in content.rows:
         table.add_row(*row)
     console.print()
     console.print(table)
@@ -145,13 +147,13 @@ def _show(results: Mapping[str, Any]) -> None:
 
 
 def _list(as_json: bool) -> int:
+    rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in EXPERIMENTS.values()]
     if as_json:
-        rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in CATALOGUE.values()]
         print(json.dumps(rows))
         return 0
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for one in CATALOGUE.values():
-        table.add_row(one.name, one.paper, one.title)
+    for row in rows:
+        table.add_row(*row.values())
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     console.print(table)
     return 0

@@ -1,3 +1,1 @@
-"""The paper's experiments: one short module a figure or table, each a config and a picture."""
-
-__all__: list[str] = []
+"""``flatnce reproduce``: the paper's experiments as data, and the engine that runs them."""

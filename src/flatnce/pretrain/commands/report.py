@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.paper.demo_page import demo_page
-from flatnce.paper.reproduce_page import reproduce_page
+from flatnce.paper.demo.page import demo_page
+from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.pretrain.commands.compare import compare, named_runs
 from flatnce.pretrain.commands.page_server import PageOptions, say, served
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current

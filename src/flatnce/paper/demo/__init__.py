@@ -1,0 +1,1 @@
+"""``flatnce demo``: InfoNCE against FlatNCE on pairs of known mutual information."""

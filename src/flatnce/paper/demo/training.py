@@ -1,0 +1,389 @@
+"""Train and measure the demo's critics.
+
+Pairs of correlated Gaussians share 10 nats. A small critic learns to tell a partner from K - 1
+others with InfoNCE and with FlatNCE, from the same start, on the same pairs, with the same
+optimiser. Both are then measured on held-out pairs: among K candidates as in training, and among
+a pool of 2,048, where the value can exceed log K.
+
+All runs of a case are trained as one stack of parameters. Each run's loss depends on its own
+slice only, so the gradient of the sum of the losses gives every run its own gradient.
+
+Axes: ``r`` runs, ``s`` seeds, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinates,
+``e`` width of an embedding.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize, relu
+
+from flatnce import functional as F
+from flatnce.core.diagnostics import best_scale
+from flatnce.paper.aggregation import difference, spread
+from flatnce.paper.demo.page import findings_of
+from flatnce.paper.gaussians import correlation_of, draw_pairs
+from flatnce.pretrain.runs.log import RunLog
+
+OBJECTIVES = ("infonce", "flatnce")
+"""The order in which runs are stacked: all seeds of the first, then all of the second."""
+
+MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", "scale")
+
+DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
+# Settings in which InfoNCE does not saturate. The two objectives are equal at the usual learning
+# rate, and InfoNCE is ahead at a larger one (benchmarks/demo/README.md).
+CONTRARY_BETA, CONTRARY_CANDIDATES, RATE_FACTOR = 5.0, 8, 4.0
+# One eighth of the anchors (against all candidates) is enough to choose the scale.
+CALIBRATION_SHARE = 8
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """What to run; the defaults take about a minute on two cores.
+
+    Arguments:
+        steps: Optimiser steps of every run.
+        seeds: How many seeds; each has its own start and data.
+        candidates: The sizes K of the training task: the positive and K - 1 negatives.
+        out: The run's folder; an earlier demo there is replaced.
+        learning_rate: Adam's, the same for both objectives.
+        inverse_temperature: The scale of the cosines in training.
+        width: Of the critics' two hidden layers.
+        every: Steps between two evaluations.
+        pool: Held-out pairs to find partners among.
+        first_seed: Seeds count up from here.
+        contrary: Also run two cases at inverse temperature 5, where FlatNCE does not help.
+    """
+
+    steps: int = 1500
+    seeds: int = 5
+    candidates: tuple[int, ...] = (4, 8, 16, 32)
+    out: Path = Path("runs/demo")
+    learning_rate: float = 1e-3
+    inverse_temperature: float = 20.0
+    width: int = 128
+    every: int = 150
+    pool: int = 2048
+    first_seed: int = 0
+    contrary: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("steps", self.steps, 1, "train for at least one step")
+        _at_least("seeds", self.seeds, 2, "a standard deviation needs at least two seeds")
+        _at_least("width", self.width, 1, "a layer needs at least one unit")
+        _at_least("every", self.every, 1, "evaluate at most once per step")
+        _at_least("first_seed", self.first_seed, 0, "seeds are not negative")
+        if not self.candidates:
+            raise ValueError("candidates=() is empty; name at least one size, for example 8")
+        for size in self.candidates:
+            _at_least("candidates", size, 2, "a positive needs at least one negative")
+        if len(set(self.candidates)) < len(self.candidates):
+            raise ValueError(f"candidates={self.candidates} names a size twice; name each once")
+        largest = max(*self.candidates, CONTRARY_CANDIDATES if self.contrary else 0)
+        _at_least("pool", self.pool, largest, "the pool must hold the largest training task")
+        for name in ("learning_rate", "inverse_temperature"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value} is not positive; pass for example 0.001 or 20")
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"out={str(self.out)!r} is a file; name a folder for the run")
+
+    @property
+    def seed_range(self) -> range:
+        """The seeds."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+
+def _at_least(name: str, value: int, least: int, why: str) -> None:
+    if value < least:
+        raise ValueError(f"{name}={value} is too small; the minimum is {least}: {why}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting, trained with both objectives and all seeds.
+
+    ``candidates`` is K. ``contrary`` marks the cases that show where FlatNCE does not help.
+    """
+
+    candidates: int
+    inverse_temperature: float
+    learning_rate: float
+    contrary: bool = False
+
+
+@dataclass(frozen=True)
+class DemoProgress:
+    """The state after an evaluation; ``pool_mi`` is each objective's mean large-pool MI."""
+
+    case: Case
+    number: int
+    cases: int
+    step: int
+    steps: int
+    pool_mi: dict[str, float]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """The run directory, and the content of its ``results.json``."""
+
+    directory: Path
+    results: dict[str, Any] = field(repr=False)
+
+
+def cases_of(config: DemoConfig) -> list[Case]:
+    """The settings, in the order they are run."""
+    beta, rate = config.inverse_temperature, config.learning_rate
+    cases = [Case(size, beta, rate) for size in config.candidates]
+    if config.contrary:
+        rates = (rate, RATE_FACTOR * rate)
+        cases += [Case(CONTRARY_CANDIDATES, CONTRARY_BETA, rate, contrary=True) for rate in rates]
+    return cases
+
+
+def run_demo(
+    config: DemoConfig, progress: Callable[[DemoProgress], None] = lambda _: None
+) -> DemoResult:
+    """Train every case, write the run directory, return the results. Prints nothing."""
+    began, cases, seeds = time.perf_counter(), cases_of(config), config.seed_range
+    log = RunLog(config.out, kind="demo", config=config, seeds=seeds, device="cpu", replace=True)
+    summaries = []
+    for number, case in enumerate(cases):
+        with one_thread():
+            for step, measured in train_case(case, config):
+                for record in _records(case, step, seeds, measured):
+                    log.log(record)
+                pool_mi = _by_objective(measured["pool_mi"])
+                means = {name: statistics.fmean(values) for name, values in pool_mi.items()}
+                progress(DemoProgress(case, number, len(cases), step, config.steps, means))
+        summaries.append(_summary(case, measured))
+    results: dict[str, Any] = {
+        "nats": NATS,
+        "dimensions": DIMENSIONS,
+        "pool": config.pool,
+        "pool_ceiling": math.log(config.pool),
+        "steps": config.steps,
+        "seeds": list(seeds),
+        "cases": summaries,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+    results["findings"] = findings_of(results)
+    log.finish(results)
+    return DemoResult(config.out, results)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread.
+
+    Products this small gain nothing from a second thread, and the numbers do not depend on the
+    number of cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _by_objective(values: list[float]) -> dict[str, list[float]]:
+    seeds = len(values) // len(OBJECTIVES)
+    return {name: values[i * seeds : (i + 1) * seeds] for i, name in enumerate(OBJECTIVES)}
+
+
+def _records(
+    case: Case, step: int, seeds: range, measured: dict[str, list[float]]
+) -> Iterator[dict[str, Any]]:
+    runs = ((objective, seed) for objective in OBJECTIVES for seed in seeds)
+    for run, (objective, seed) in enumerate(runs):
+        of_run = {name: measured[name][run] for name in MEASURES}
+        yield {**vars(case), "objective": objective, "seed": seed, "step": step, **of_run}
+
+
+def _summary(case: Case, measured: dict[str, list[float]]) -> dict[str, Any]:
+    """Final numbers per objective, and FlatNCE's minus InfoNCE's, paired by seed."""
+    by_measure = {name: _by_objective(measured[name]) for name in MEASURES}
+    pool_mi = by_measure["pool_mi"]
+    return {
+        **vars(case),
+        "log_k": math.log(case.candidates),
+        "objectives": {
+            objective: {name: spread(by_measure[name][objective]) for name in MEASURES}
+            for objective in OBJECTIVES
+        },
+        "difference": difference(pool_mi["flatnce"], pool_mi["infonce"]),
+    }
+
+
+def train_case(
+    case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] | None = None
+) -> Iterator[tuple[int, dict[str, list[float]]]]:
+    """Train all runs of a case together; yield the step and every measure of every run."""
+    losses = losses_of if losses is None else losses
+    seeds, correlation = config.seed_range, correlation_of(NATS, DIMENSIONS)
+    # Three random streams per seed: start, held-out pools, training pairs.
+    critics = start_critics([3 * seed for seed in seeds], DIMENSIONS, config.width)
+    pools = draw_pools([3 * seed + 1 for seed in seeds], config.pool, DIMENSIONS, correlation)
+    streams = [torch.Generator().manual_seed(3 * seed + 2) for seed in seeds]
+    optimizer = torch.optim.Adam(critics.parameters, lr=case.learning_rate, fused=True)
+    beta, scales = case.inverse_temperature, [case.inverse_temperature] * (2 * len(seeds))
+    for step in range(config.steps + 1):
+        if step % config.every == 0 or step == config.steps:
+            measured = measure_critics(critics, pools, case.candidates, beta, scales)
+            scales = measured["scale"]
+            yield step, measured
+        if step < config.steps:
+            drawn = [draw_pairs(s, case.candidates, DIMENSIONS, correlation) for s in streams]
+            # Both objectives see the same pairs.
+            x, y = (torch.stack(part * len(OBJECTIVES)) for part in zip(*drawn, strict=True))
+            left, right = critics.embed(x, y)
+            optimizer.zero_grad()
+            losses(beta * torch.bmm(left, right.mT)).sum().backward()
+            optimizer.step()
+
+
+@dataclass(frozen=True)
+class Critics:
+    """Stacked weights (r, in, out) and biases (r, 1, out) of both towers, alternating."""
+
+    left: tuple[Tensor, ...]
+    right: tuple[Tensor, ...]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All tensors, for an optimiser."""
+        return [*self.left, *self.right]
+
+    def embed(
+        self, x: Float[Tensor, "r k d"], y: Float[Tensor, "r j d"]
+    ) -> tuple[Float[Tensor, "r k e"], Float[Tensor, "r j e"]]:
+        """Unit vectors; the score of a pair is their cosine times the inverse temperature."""
+        return _tower(self.left, x), _tower(self.right, y)
+
+
+def start_critics(seeds: Sequence[int], dimensions: int, width: int) -> Critics:
+    """Untrained critics, one per seed, repeated for each objective."""
+    sizes = (dimensions, width, width, EMBEDDING)
+    apart = [_start(seed, sizes) for seed in seeds] * len(OBJECTIVES)
+    stacked = [torch.stack(tensors).requires_grad_() for tensors in zip(*apart, strict=True)]
+    half = len(stacked) // 2
+    return Critics(tuple(stacked[:half]), tuple(stacked[half:]))
+
+
+def _start(seed: int, sizes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for _ in range(2):
+        for inputs, outputs in pairwise(sizes):
+            # He initialisation; the last layer's scale does not matter, its output is normalised.
+            weight = torch.randn(inputs, outputs, generator=generator) * math.sqrt(2 / inputs)
+            tensors += [weight, torch.zeros(1, outputs)]
+    return tensors
+
+
+def _tower(layers: tuple[Tensor, ...], x: Float[Tensor, "r k d"]) -> Float[Tensor, "r k e"]:
+    *hidden, (weight, bias) = zip(layers[::2], layers[1::2], strict=True)
+    for hidden_weight, hidden_bias in hidden:
+        x = relu(torch.baddbmm(hidden_bias, x, hidden_weight))
+    return normalize(torch.baddbmm(bias, x, weight), dim=-1)
+
+
+def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
+    """InfoNCE of the first half of the runs, FlatNCE of the second half."""
+    runs, batch, _ = logits.shape
+    own = torch.arange(batch).repeat(runs)
+    contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)
+    infonce = F.infonce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
+    flatnce = F.flatnce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
+    half = runs // len(OBJECTIVES)
+    return torch.cat([infonce[:half], flatnce[half:]])
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Held-out pairs per seed: one pool to measure on, and one to choose the scale on.
+
+    The calibration pool has fewer anchors than candidates; its first candidates are the partners.
+    """
+
+    x: Float[Tensor, "s n d"]
+    y: Float[Tensor, "s n d"]
+    x_scale: Float[Tensor, "s a d"]
+    y_scale: Float[Tensor, "s n d"]
+
+
+def draw_pools(seeds: Sequence[int], size: int, dimensions: int, correlation: float) -> Pools:
+    """Two pools per seed, from streams that training does not use."""
+    drawn = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        pools = [draw_pairs(generator, size, dimensions, correlation) for _ in range(2)]
+        drawn.append([tensor for pool in pools for tensor in pool])
+    x, y, x_scale, y_scale = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
+    return Pools(x, y, x_scale[:, : max(size // CALIBRATION_SHARE, 1)], y_scale)
+
+
+@torch.no_grad()
+def measure_critics(
+    critics: Critics, pools: Pools, candidates: int, beta: float, scales: Sequence[float]
+) -> dict[str, list[float]]:
+    """Every measure of every run.
+
+    A critic's scale follows from its training temperature, not from what it has learned. So the
+    large-pool bound is taken at the scale that is best on the second pool. It stays a bound,
+    because that scale does not depend on the pairs the bound is computed from.
+    """
+    left, right = critics.embed(
+        *(part.repeat(len(OBJECTIVES), 1, 1) for part in (pools.x, pools.y))
+    )
+    anchors, keys = critics.embed(
+        *(part.repeat(len(OBJECTIVES), 1, 1) for part in (pools.x_scale, pools.y_scale))
+    )
+    measured: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for run, start in enumerate(scales):
+        scale = best_scale(anchors[run] @ keys[run].T, start)
+        values = _among_candidates(left[run], right[run], candidates, beta)
+        values |= _among_pool(left[run], right[run], scale) | {"scale": scale}
+        for name, value in values.items():
+            measured[name].append(float(value))
+    return measured
+
+
+def _among_candidates(
+    left: Float[Tensor, "n e"], right: Float[Tensor, "n e"], candidates: int, beta: float
+) -> dict[str, Tensor | float]:
+    groups = len(left) // candidates
+    width, used = left.shape[1], groups * candidates
+    scores = beta * torch.bmm(
+        left[:used].reshape(groups, candidates, width),
+        right[:used].reshape(groups, candidates, width).mT,
+    )
+    own = torch.arange(candidates).repeat(groups)
+    contrast = F.contrast_from_logits(scores.reshape(used, candidates), own)
+    return {
+        "k_mi": F.mutual_information(contrast),
+        "ess": F.effective_sample_size(contrast),
+        "ess_with_positive": F.effective_sample_size(contrast, with_positive=True),
+        "gain": F.gradient_gain(contrast),
+    }
+
+
+def _among_pool(
+    left: Float[Tensor, "n e"], right: Float[Tensor, "n e"], scale: float
+) -> dict[str, Tensor | float]:
+    pairs = F.two_tower(left, right, directions="left", normalize=False)
+    # Chunked: the same numbers as dense without the pool's whole matrix in memory.
+    contrast = F.contrast_of(pairs, temperature=1 / scale, kernel="chunked")
+    return {"pool_mi": F.mutual_information(contrast), "retrieval": F.retrieval_top1(contrast)}

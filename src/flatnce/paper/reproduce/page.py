@@ -1,0 +1,105 @@
+"""The page of an experiment: the paper's claim, the results, and the charts with their numbers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flatnce.paper.charts import draw
+from flatnce.pretrain.runs.log import read_run
+from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.text import OBJECTIVES, VARIABLES, in_unit, capitalised
+
+Plain = Mapping[str, Any]
+
+
+def reproduce_page(directory: str | Path) -> Path:
+    """Write ``report.html`` into an experiment's folder and return its path."""
+    run = read_run(directory)
+    if run.kind != "reproduce" or run.results is None:
+        state = f"of kind {run.kind!r}" if run.kind != "reproduce" else "unfinished"
+        raise ValueError(
+            f"directory={str(directory)!r} is {state}; run `flatnce reproduce` to the end first"
+        )
+    return write_page(_page(run.results), run.directory / "report.html")
+
+
+def table_of(rows: Sequence[Plain], caption: str) -> Table:
+    """An experiment's numbers, one row per group of runs, with the paper's beside them."""
+    names = list(dict.fromkeys(name for row in rows for name in row["variables"]))
+    measures = list(dict.fromkeys(name for row in rows for name in row["measures"]))
+    printed = {name for row in rows for name, cell in row["measures"].items() if "paper" in cell}
+    header = [capitalised(VARIABLES.get(name, name.replace("_", " "))) for name in names]
+    for name in measures:
+        shown = capitalised(name)
+        header += [shown, f"{shown}, the paper’s"] if name in printed else [shown]
+    lines = []
+    for row in rows:
+        cells = [_variable(row["variables"].get(name)) for name in names]
+        for name in measures:
+            cell = row["measures"].get(name)
+            cells.append("" if cell is None else _cell(cell))
+            if name in printed:
+                cells.append(_printed(cell))
+        lines.append(cells)
+    return Table(caption, header, lines)
+
+
+def _variable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else OBJECTIVES.get(value, str(value))
+
+
+def _cell(cell: Plain) -> str:
+    """Mean and standard deviation, and the number of seeds where some are missing."""
+    if cell["mean"] is None and cell.get("note"):
+        return str(cell["note"])
+    seeds, known = len(cell["values"]), cell["n"]
+    count = f" (n = {known} of {seeds})" if 0 < known < seeds else ""
+    return in_unit(cell, cell["unit"]) + count
+
+
+def _printed(cell: Plain | None) -> str:
+    if cell is None or cell.get("paper") is None:
+        return ""
+    return in_unit({"mean": cell["paper"], "sd": None}, cell["unit"])
+
+
+def _page(results: Plain) -> Page:
+    seeds = results["seeds"]
+    trained = bool(results["runs"]) or bool(results.get("trains_itself"))
+    prose = []
+    if trained:
+        prose.append(Paragraph(capitalised(f"{results['scale_shows']}."), f"Scale {results['scale']}"))
+    prose += [Paragraph(capitalised(text), capitalised(topic)) for topic, text in results["words"].items()]
+    failed = [run for run in results["runs"] if run["failure"]]
+    prose += [Paragraph(f"{run['name']}: {run['failure']}", "Diverged") for run in failed]
+    caption = f"± is the standard deviation over {len(seeds)} seeds"
+    if len(seeds) == 1 or not trained:
+        caption = "One seed" if trained else "Nothing was trained for this"
+    sections = [Section("What came out", prose, table_of(results["rows"], caption))]
+    if results["pictures"]:
+        figures = [draw(picture) for picture in results["pictures"]]
+        sections.append(Section("In pictures", figures=figures))
+    for table in results["printed"]:
+        sections.append(Section("In the paper", table=Table(**table)))
+    if results["notes"]:
+        sections.append(Section("Notes", [Paragraph(note) for note in results["notes"]]))
+    if results["runs"]:
+        sections.append(Section("Runs", table=_runs(results["runs"]), folded=True))
+    facts = {
+        **origin_of(results["environment"]),
+        "Seeds": ", ".join(str(seed) for seed in seeds) if trained else "none",
+        "Scale": results["scale"],
+        "Time": f"{results['seconds']:,.0f} s, without runs that were finished before",
+    }
+    lead = f"The paper says: {results['claim']}"
+    return Page(f"{results['paper']}: {results['title']}", lead, sections, facts)
+
+
+def _runs(runs: Sequence[Plain]) -> Table:
+    rows = [
+        (run["name"], str(run["seed"]), "diverged" if run["failure"] else "finished")
+        for run in runs
+    ]
+    return Table("Every run of this experiment", ["Run", "Seed", "State"], rows)

@@ -1,0 +1,471 @@
+"""What experiments compute, on hand-made runs whose answers are known."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from flatnce.paper.aggregation import pearson
+from flatnce.paper.charts import line
+from flatnce.paper.reproduce import analyses, runs, tables
+from flatnce.paper.reproduce.analyses import (
+    checkpoint_points,
+    largest_usable,
+    mi_and_accuracy,
+    parting,
+    parting_sentence,
+    seconds_at,
+    speed_up,
+    stepping_seconds,
+)
+from flatnce.paper.reproduce.engine import analyse
+from flatnce.paper.reproduce.experiment import FinishedRun, PlannedRun, Setting
+from flatnce.paper.reproduce.experiments import EXPERIMENTS
+from flatnce.paper.reproduce.page import table_of
+from flatnce.paper.reproduce.runs import Group, Runs, best_of, step_at
+from flatnce.pretrain.runs.log import Run
+from flatnce.pretrain.training.config import TrainConfig
+
+
+def finished(metrics, variables=None, seed=0, failure="", step=40, epochs=4, **settings):
+    config = TrainConfig().override(seed=seed, epochs=epochs, **settings)
+    results = {"step": step, "epochs": epochs}
+    run = Run(Path("."), "train", {}, {}, metrics, results)
+    return FinishedRun(PlannedRun(f"run-seed-{seed}", config, variables or {}), run, failure)
+
+
+def lines_of(knn, speed, steps_per_epoch=10, wall=1000.0, **more):
+    """A check and a line of training an epoch; the wall clock is far from the time in steps."""
+    found = []
+    for i, value in enumerate(knn, start=1):
+        at = {"step": i * steps_per_epoch, "epoch": float(i), "seconds": i * wall}
+        found.append({"kind": "watch", **at, "knn": value})
+        found.append({"kind": "train", **at, "images_per_second": speed, **more})
+    return found
+
+
+# Speed-ups.
+
+
+def speed_run(batch, knn, speed, seed=0, failure=""):
+    variables = {"backbone": "resnet18", "batch_size": batch}
+    return finished(lines_of(knn, speed), variables, seed, failure, batch_size=batch)
+
+
+def test_time_in_steps_leaves_checks_and_saving_out():
+    run = speed_run(64, [0.1, 0.2], speed=128.0)
+    assert stepping_seconds(run) == {0: 0.0, 10: 5.0, 20: 10.0}
+    slower = finished(
+        [
+            {"kind": "train", "step": 10, "images_per_second": 64.0},
+            {"kind": "watch", "step": 15, "knn": 0.5},
+            {"kind": "train", "step": 20, "images_per_second": 32.0},
+        ],
+        batch_size=64,
+    )
+    clock = stepping_seconds(slower)
+    assert clock == {0: 0.0, 10: 10.0, 20: 30.0}
+    assert seconds_at(clock, 15) == 20.0
+
+
+def read_speed(*finished_runs):
+    return speed_up(Runs(finished_runs, Setting()))
+
+
+def test_the_speed_up_is_by_seconds_in_steps_to_the_base_batchs_end():
+    # 95 % of 0.8 is 0.76: batch 64 is there at epoch 4 (20 s), batch 256 at 3 (15 s), batch 1024
+    # at 2 (5 s), whatever the wall clock says.
+    found = read_speed(
+        speed_run(64, [0.2, 0.4, 0.7, 0.77], 128.0),
+        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0),
+        speed_run(1024, [0.5, 0.79, 0.8, 0.8], 4096.0),
+    )
+    cells = [row["measures"] for row in found.rows]
+    assert [one["seconds in steps to 76.0%"]["values"] for one in cells] == [[20.0], [15.0], [5.0]]
+    assert [one["epochs to 76.0%"]["values"] for one in cells] == [[4.0], [3.0], [2.0]]
+    assert found.words["Backbone resnet18"] == (
+        "to 76.0% kNN, by seconds in steps: batch 64 is 0.75 times as fast as batch 256; batch "
+        "1024 is 3.00 times as fast as batch 256."
+    )
+    by_time = next(picture for picture in found.pictures if picture["name"].endswith("seconds"))
+    assert by_time["lines"][2]["x"] == [2.5, 5.0, 7.5, 10.0]
+    assert by_time["references"][0]["y"] == pytest.approx(0.76)
+
+
+def test_a_collapsed_batch_size_does_not_lower_the_target():
+    found = read_speed(
+        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0), speed_run(1024, [0.1] * 4, 4096.0)
+    )
+    cell = found.rows[1]["measures"]["seconds in steps to 76.0%"]
+    assert (cell["mean"], cell["note"]) == (None, "not reached in 1 of 1 seeds")
+    assert "batch 1024 did not reach it in 1 of 1 seeds" in found.words["Backbone resnet18"]
+
+
+@pytest.mark.parametrize("failure", ["", "diverged"])
+def test_no_speed_up_is_stated_where_a_seed_fell_short(failure):
+    found = read_speed(
+        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0),
+        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0, seed=1),
+        speed_run(1024, [0.5, 0.79, 0.8, 0.8], 4096.0),
+        speed_run(1024, [0.1] * 4, 4096.0, seed=1, failure=failure),
+    )
+    said = found.words["Backbone resnet18"]
+    assert "batch 1024 did not reach it in 1 of 2 seeds" in said and "times as fast" not in said
+    shown = table_of(found.rows, "").rows
+    assert "not reached in 1 of 2 seeds" in shown[1]
+    if failure:
+        assert "80.00 % (n = 1 of 2)" in shown[1]
+
+
+def test_without_the_base_batch_there_is_no_target():
+    found = read_speed(
+        speed_run(256, [], 1.0, failure="diverged"), speed_run(1024, [0.5, 0.8], 4096.0)
+    )
+    assert "no target" in found.words["Backbone resnet18"]
+    assert list(found.rows[1]["measures"]) == ["kNN at the end"]
+
+
+# When accuracies are read.
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    monkeypatch.setattr("flatnce.pretrain.runs.checkpoint.steps", lambda _: [0, 10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("epoch, step", [(1.0, 10), (1.4, 10), (2.6, 30), (4.0, 40), (0.5, 10)])
+def test_the_nearest_checkpoint_is_read(kept, epoch, step):
+    run = finished([], checkpoint_every=1.0)
+    assert step_at(run, epoch) == step
+
+
+@pytest.mark.parametrize("epoch", [0.0, 5.0, 500.0])
+def test_an_epoch_without_a_checkpoint_is_refused(kept, epoch):
+    with pytest.raises(ValueError, match="has no checkpoint near it; its nearest is of epoch"):
+        step_at(finished([], checkpoint_every=1.0), epoch)
+
+
+def ess_runs(ess):
+    lines = lines_of([0.5] * 4, 1.0, ess=0.1, ess_with_positive=0.1, temperature=0.1)
+    for target, objective in ((0.1, "flatnce"), (0.4, "flatnce"), (None, "infonce")):
+        variables = {"objective": objective} | ({} if target is None else {"ess": target})
+        yield finished(lines, variables, objective=objective, checkpoint_every=ess)
+    yield finished(lines, {"objective": "flatnce"}, objective="flatnce", checkpoint_every=ess)
+
+
+def test_the_epoch_that_is_named_is_the_one_that_was_read(kept, monkeypatch):
+    asked = []
+
+    def evaluated(run, protocol, step=None, **options):
+        asked.append(step)
+        return [{"top1": 0.5, "top5": 0.9}]
+
+    monkeypatch.setattr(runs, "evaluations", evaluated)
+    findings = analyse(EXPERIMENTS["fig-ess-target"], list(ess_runs(1.0)), Setting(epoch=0.9))
+    assert set(asked) == {10}
+    assert findings.pictures[0]["title"] == "Accuracy by ESS target, at epoch 1"
+    assert "linear top-1 at epoch 1" in findings.rows[0]["measures"]
+    labels = [reference["label"] for reference in findings.pictures[0]["references"]]
+    assert labels == ["InfoNCE", "FlatNCE"]
+
+
+# Choices.
+
+
+@pytest.mark.parametrize(
+    "held_out, tested, said",
+    [
+        (
+            {"a": [0.6, 0.7], "b": [0.5, 0.5]},
+            {"a": [0.6, 0.7], "b": [0.9, 0.9]},
+            "a: kNN 65.00 ± 7.07 % on held-out training images, the highest; linear top-1 65.00 "
+            "± 7.07 % on the test set",
+        ),
+        (
+            {"a": [0.9, None], "b": [0.5, 0.5]},
+            {"b": [0.4, 0.4]},
+            "b: kNN 50.00 ± 0.00 % on held-out training images, the highest; linear top-1 40.00 "
+            "± 0.00 % on the test set",
+        ),
+        (
+            {"a": [0.9, None], "b": [None, 0.5]},
+            {"a": [0.8, None]},
+            "a: kNN 90.00 % (n = 1 of 2) on held-out training images, the highest; linear top-1 "
+            "80.00 % (n = 1 of 2) on the test set",
+        ),
+        ({"a": [None]}, {"a": [None]}, "none: every run diverged"),
+    ],
+    ids=["held-out images decide", "not a diverged one", "unless all have", "all diverged"],
+)
+def test_the_choice_is_made_on_held_out_training_images(held_out, tested, said):
+    assert best_of(held_out, tested) == said
+
+
+def test_the_first_run_that_did_not_diverge():
+    bad, good = finished([], failure="diverged"), finished([], seed=1)
+    assert Runs([bad, good], Setting()).first_trained is good
+    assert Runs([bad], Setting()).first_trained is None
+
+
+# Gaps, points and accuracies.
+
+
+def pair_of(infonce, flatnce, mi):
+    """Two groups of one run: their checks, and how far InfoNCE's information has come."""
+    lines = {
+        "infonce": [
+            one | ({"mi": share * 2.0, "mi_ceiling": 2.0} if one["kind"] == "train" else {})
+            for one, share in zip(
+                lines_of(infonce, 1.0), [s for s in mi for _ in "ab"], strict=True
+            )
+        ],
+        "flatnce": lines_of(flatnce, 1.0),
+    }
+    return [
+        Group({"objective": name}, (finished(found, {"objective": name}, objective=name),))
+        for name, found in lines.items()
+    ]
+
+
+def test_where_the_objectives_part():
+    pair = pair_of([0.4, 0.5], [0.41, 0.55], mi=[0.5, 0.95])
+    cloud = parting(*pair, "batch 32", 0)
+    assert cloud["x"] == pytest.approx([0.5, 0.95])
+    assert cloud["y"] == pytest.approx([1.0, 5.0])
+    assert parting_sentence([cloud]) == (
+        "below 90% of log K, FlatNCE's kNN minus InfoNCE's is +1.00 points (n = 1); from 90% on, "
+        "FlatNCE's kNN minus InfoNCE's is +5.00 points (n = 1)."
+    )
+
+
+def test_a_checkpoint_is_a_point_of_what_was_measured_at_its_step(kept, monkeypatch):
+    top1 = {10: 0.5, 20: 0.6, 30: 0.7}
+    monkeypatch.setattr(analyses, "evaluations", lambda run, p, at, **_: [{"top1": top1[at]}])
+    metrics = [
+        {"kind": "train", "step": 8, "mi": 1.0},
+        {"kind": "watch", "step": 10, "pool_mi": 2.0},
+        {"kind": "train", "step": 12, "mi": 9.0},
+        {"kind": "watch", "step": 20, "pool_mi": 3.0},
+        {"kind": "watch", "step": 25, "pool_mi": 9.0},
+        {"kind": "train", "step": 30, "mi": 5.0},
+        {"kind": "watch", "step": 30, "pool_mi": 4.0},
+    ]
+    assert checkpoint_points(finished(metrics), Runs([], Setting())) == [
+        {"pool_mi": 2.0, "mi": 1.0, "top1": 0.5},
+        {"pool_mi": 3.0, "mi": 9.0, "top1": 0.6},
+        {"pool_mi": 4.0, "mi": 5.0, "top1": 0.7},
+    ]
+
+
+def test_the_correlation_is_over_the_checkpoints_of_all_runs(kept, monkeypatch):
+    values = {"infonce": [2.0, 3.0, 4.0, 5.0], "flatnce": [3.0, 4.0, 5.0, 6.0]}
+    accuracies = {"infonce": [0.5, 0.4, 0.3, 0.2], "flatnce": [0.4, 0.3, 0.2, 0.1]}
+
+    def evaluated(run, protocol, step, **options):
+        return [{"top1": accuracies[run.planned.config.loss.objective][step // 10 - 1]}]
+
+    monkeypatch.setattr(analyses, "evaluations", evaluated)
+    made = []
+    for objective, information in values.items():
+        lines = []
+        for i, one in enumerate(information, start=1):
+            lines.append({"kind": "watch", "step": 10 * i, "pool_mi": one})
+            lines.append({"kind": "train", "step": 10 * i, "mi": float(i % 2)})
+        variables = {"objective": objective}
+        made.append(finished(lines, variables, objective=objective))
+    found = mi_and_accuracy(Runs(made, Setting()))
+    assert found.rows[0]["variables"]["points"] == 8
+    assert found.rows[0]["measures"]["Pearson's ρ"]["mean"] == pytest.approx(-1.0)
+    assert found.words["Large-pool MI (Figure 4)"].startswith("ρ = −1.00, p ")
+
+
+def test_a_negative_correlation_has_a_true_minus_and_the_p_value_none():
+    assert pearson([0.0, 1.0, 2.0], [2.0, 1.0, 0.1]).note.startswith("ρ = −1.00, p = 0.0")
+    assert (
+        "p = 6.4e-19"
+        in pearson([*map(float, range(9))], [0.01 * (i % 3) - i for i in range(9)]).note
+    )
+
+
+def pair_of_runs(**settings):
+    return [
+        finished([], {"objective": name}, objective=name, **settings)
+        for name in ("infonce", "flatnce")
+    ]
+
+
+def test_transfer_reads_mean_average_precision_and_the_papers_numbers(monkeypatch):
+    answers = {"cifar10": {"top1": 0.8}, "voc2007": {"map": 0.7}}
+    asked = []
+
+    def evaluated(run, protocol, step, data, **options):
+        asked.append((protocol, data, options))
+        return [answers[data[0]]]
+
+    monkeypatch.setattr(runs, "evaluations", evaluated)
+    monkeypatch.setattr("flatnce.pretrain.evaluation.TRANSFER_SETS", tuple(answers))
+    monkeypatch.setattr("flatnce.pretrain.evaluation.missing_sets", lambda *_: {})
+    infonce, flatnce = pair_of_runs()
+    lost = FinishedRun(infonce.planned, infonce.run, "diverged")
+    findings = tables.transfer(Runs([lost, flatnce], Setting("paper")))
+    cells = [row["measures"]["top-1"] for row in findings.rows]
+    assert [one["values"] for one in cells] == [[None], [0.8], [None], [0.7]] * 2
+    assert [one.get("paper") for one in cells[:4]] == pytest.approx([0.8774, 0.8792, None, None])
+    assert asked[0] == ("transfer-linear", ("cifar10",), {"size": 224})
+
+
+def test_the_linear_table_has_the_papers_numbers_and_the_gap_at_the_end(kept, monkeypatch):
+    ends = {"infonce": 0.60, "flatnce": 0.62}
+
+    def evaluated(run, protocols, step=None, **options):
+        objective = run.planned.config.loss.objective
+        return [{"top1": ends[objective] - 0.001 * (40 - step), "top5": 0.8}]
+
+    for module in (runs, tables):
+        monkeypatch.setattr(module, "evaluations", evaluated)
+    made = pair_of_runs(checkpoint_every=10.0, epochs=40)
+    findings = tables.linear_by_epoch(Runs(made, Setting("paper")))
+    assert findings.words["top-1, short probe (Table 2)"] == (
+        "FlatNCE is ahead by 2.00 points (one seed) at the end."
+    )
+    printed = [cell["paper"] for cell in findings.rows[-1]["measures"].values()]
+    assert printed == [0.4972, 0.5227, 0.7677] and findings.rows[-1]["variables"]["epoch"] == 40
+    labels = [one["label"] for one in findings.pictures[0]["lines"]]
+    assert labels == ["InfoNCE", "FlatNCE", "paper, InfoNCE", "paper, FlatNCE"]
+
+
+@pytest.mark.parametrize(
+    "protocol, objective, data, share",
+    [
+        ("transfer-linear", "infonce", "cifar10", 0.8774),
+        ("transfer-linear", "flatnce", "sun397", 0.5131),
+        ("transfer-finetune", "flatnce", "voc2007-top1", 0.7073),
+        ("transfer-finetune", "flatnce", "caltech101", None),
+        ("transfer-linear", "flatnce", "voc2007", None),
+    ],
+)
+def test_the_papers_number_stands_beside_the_set_it_is_of(protocol, objective, data, share):
+    found = tables.printed_transfer(protocol, objective, data)
+    assert found == (None if share is None else pytest.approx(share))
+
+
+# Curves and groups.
+
+
+def logged(*values):
+    return [
+        {"kind": "train", "step": i, "epoch": i / 4, "mi": value}
+        for i, value in enumerate(values, start=1)
+    ]
+
+
+def group_of(*members):
+    return Group({}, members)
+
+
+def test_curves_of_seeds_are_joined_by_step():
+    curve = group_of(finished(logged(1.0, 2.0)), finished(logged(3.0, 6.0), seed=1)).curve("mi")
+    assert curve.epochs == [0.25, 0.5]
+    assert curve.by_epoch == [[1.0, 3.0], [2.0, 6.0]]
+    assert (curve.at(0.2), curve.last()) == ([1.0, 3.0], [2.0, 6.0])
+
+
+def test_a_long_curve_is_thinned_where_it_is_drawn_and_nowhere_else():
+    curve = group_of(finished(logged(*(float(i) for i in range(500))))).curve("mi")
+    assert curve.values[0] == [float(i) for i in range(500)]
+    assert curve.at(250 / 4) == [249.0]
+    drawn = line("a", curve.epochs, curve.by_epoch)
+    assert len(drawn["x"]) == len(drawn["y"]) == 60
+    assert (drawn["x"][0], drawn["x"][-1]) == (0.25, 125.0)
+    assert (drawn["y"][0], drawn["y"][-1]) == (0.0, 499.0)
+
+
+def test_what_a_run_measured_before_it_diverged_does_not_count():
+    bad = finished(logged(9.0), seed=1, failure="diverged")
+    assert group_of(finished(logged(1.0, 2.0)), bad).curve("mi").last() == [2.0, None]
+    assert group_of(bad).curve("mi").last() == [None]
+
+
+def test_points_have_a_band_where_there_are_several_seeds():
+    assert line("a", [1.0, 2.0], [[1.0, 3.0], [2.0, 2.0]])["spread"] == [math.sqrt(2), 0.0]
+    assert line("a", [1.0, 2.0], [[1.0], [2.0]])["spread"] is None
+
+
+def test_groups_differ_in_more_than_the_seed():
+    made = [
+        finished([], {"objective": name}, seed, objective=name)
+        for name in ("infonce", "flatnce")
+        for seed in (3, 4)
+    ]
+    groups = Runs(made, Setting()).groups
+    assert [group.label for group in groups] == ["InfoNCE", "FlatNCE"]
+    assert [[run.planned.seed for run in group.runs] for group in groups] == [[3, 4], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "ends, largest",
+    [
+        ({0.1: [0.80], 0.3: [0.81], 1.0: [0.795], 3.0: [0.5]}, 1.0),
+        ({0.1: [0.80], 0.3: [0.81, None]}, 0.1),
+        ({0.1: [None]}, None),
+    ],
+    ids=["within two points", "one seed diverged", "nothing"],
+)
+def test_the_largest_usable_rate(ends, largest):
+    assert largest_usable(ends) == largest
+
+
+def test_pearson_agrees_with_its_definition():
+    x, y = [0.0, 1.0, 2.0, 4.0, 5.0], [1.0, 0.5, 2.5, 2.0, 4.0]
+    found = pearson(x, y)
+    mx, my = sum(x) / 5, sum(y) / 5
+    sxy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    sxx, syy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
+    assert found.rho == pytest.approx(sxy / math.sqrt(sxx * syy))
+    assert found.slope == pytest.approx(sxy / sxx)
+    assert found.intercept == pytest.approx(my - sxy / sxx * mx)
+    # The p-value is that of Student's t with n - 2 degrees of freedom, here 3: closed form.
+    t = found.rho * math.sqrt(3 / (1 - found.rho**2))
+    upper = 0.5 - (t / (math.sqrt(3) * (1 + t * t / 3)) + math.atan(t / math.sqrt(3))) / math.pi
+    assert found.p == pytest.approx(2 * upper)
+
+
+@pytest.mark.parametrize("x, y", [([0.0, 1.0], [0.0, 1.0]), ([1.0] * 4, [0.0, 1.0, 2.0, 3.0])])
+def test_without_spread_there_is_no_correlation(x, y):
+    assert pearson(x, y) is None
+
+
+# Sum of each row, and sum by place (1 x the first + 2 x the second + ...), from the paper's text.
+SUMS = {
+    "Table 2, SimCLR": (tables.TABLE_2["infonce"], 496.25, 2860.56),
+    "Table 2, FlatCLR": (tables.TABLE_2["flatnce"], 508.05, 2934.60),
+    "Table S3, top-1, SimCLR": (tables.TABLE_S3["top1"]["infonce"], 517.37, 2983.76),
+    "Table S3, top-1, FlatCLR": (tables.TABLE_S3["top1"]["flatnce"], 535.64, 3091.31),
+    "Table S3, top-5, SimCLR": (tables.TABLE_S3["top5"]["infonce"], 762.43, 4322.95),
+    "Table S3, top-5, FlatCLR": (tables.TABLE_S3["top5"]["flatnce"], 778.24, 4413.84),
+    "Table 3, SimCLR": (tables.TRANSFER["transfer-linear"]["infonce"], 441.71, 1482.22),
+    "Table 3, FlatCLR": (tables.TRANSFER["transfer-linear"]["flatnce"], 446.11, 1503.35),
+    "Table S2, SimCLR": (tables.TRANSFER["transfer-finetune"]["infonce"], 391.40, 1115.83),
+    "Table S2, FlatCLR": (tables.TRANSFER["transfer-finetune"]["flatnce"], 398.54, 1137.46),
+    "Table S4, supervised": (sum(tables.SEMI["supervised"].values(), ()), 128.68, 428.19),
+    "Table S4, SimCLR": (sum(tables.SEMI["infonce"].values(), ()), 229.24, 639.44),
+    "Table S4, FlatCLR": (sum(tables.SEMI["flatnce"].values(), ()), 238.77, 660.34),
+}
+
+
+@pytest.mark.parametrize("table", SUMS)
+def test_the_papers_rows_have_the_sums_they_have_in_the_paper(table):
+    numbers, total, by_place = SUMS[table]
+    there = [number for number in numbers if number is not None]
+    assert sum(there) == pytest.approx(total, abs=1e-6)
+    weighed = sum(place * number for place, number in enumerate(there, start=1))
+    assert weighed == pytest.approx(by_place, abs=1e-6)
+
+
+def test_the_papers_tables_are_whole():
+    rows = [*tables.TABLE_2.values(), *(r for t in tables.TABLE_S3.values() for r in t.values())]
+    assert {len(row) for row in rows} == {len(tables.EPOCHS)}
+    ends = {tables.printed_at(100.0, row) for row in rows}
+    assert ends == {0.5462, 0.5674, 0.5713, 0.5974, 0.81, 0.8318}
+    widths = {len(row) for table in tables.TRANSFER.values() for row in table.values()}
+    assert widths == {len(tables.TRANSFER_COLUMNS)}

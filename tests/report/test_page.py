@@ -1,0 +1,35 @@
+"""The page that holds sections, tables and charts."""
+
+import json
+
+import pytest
+
+from flatnce.report.charts import Axis, Line, line_chart
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table, render_page
+
+
+def test_text_is_escaped_and_tables_must_fit():
+    table = Table("<b>", ["x"], [["<script>"]])
+    lines = [Line("<u>", [0.0, 1.0], [1.0, 2.0])]
+    chart = line_chart("a", "T & <T>", "D", lines, Axis("x"), Axis("y"))
+    figure = Figure("F", chart, "C", table)
+    section = Section("S", [Paragraph("<i>", "topic")], table, [figure])
+    html = render_page(Page("<title>", "lead", [section], {"k": "<v>"}))
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    with pytest.raises(ValueError, match="2 cells for 1 columns"):
+        Table("t", ["x"], [["1", "2"]])
+
+
+def test_without_jinja2_the_error_names_the_extra(run_python):
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from flatnce.report.page import Page, render_page\n"
+        "try: render_page(Page('t', 'l', [], {}))\n"
+        "except ImportError as error: print(error)"
+    )
+    assert "pip install 'flatnce[report]'" in run_python(code)
+
+
+def test_the_report_needs_no_torch(run_python):
+    code = "import sys, json, flatnce.report; print('torch' in sys.modules)"
+    assert json.loads(run_python(code).strip().lower()) is False
