@@ -12,6 +12,7 @@ from flatnce.paper.aggregation import Correlation, Values, spread
 from flatnce.report.charts import (
     Axis,
     Bars,
+    Chart,
     Cloud,
     Fit,
     Line,

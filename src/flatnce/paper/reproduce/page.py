@@ -7,7 +7,7 @@ from typing import Any
 from flatnce.paper.charts import draw
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import OBJECTIVES, VARIABLES, in_unit, capitalised
+from flatnce.report.text import OBJECTIVES, VARIABLES, capitalised, in_unit
 
 Plain = Mapping[str, Any]
 
@@ -70,8 +70,13 @@ def _page(results: Plain) -> Page:
     trained = bool(results["runs"]) or bool(results.get("trains_itself"))
     prose = []
     if trained:
-        prose.append(Paragraph(capitalised(f"{results['scale_shows']}."), f"Scale {results['scale']}"))
-    prose += [Paragraph(capitalised(text), capitalised(topic)) for topic, text in results["words"].items()]
+        prose.append(
+            Paragraph(capitalised(f"{results['scale_shows']}."), f"Scale {results['scale']}")
+        )
+    prose += [
+        Paragraph(capitalised(text), capitalised(topic))
+        for topic, text in results["words"].items()
+    ]
     failed = [run for run in results["runs"] if run["failure"]]
     prose += [Paragraph(f"{run['name']}: {run['failure']}", "Diverged") for run in failed]
     caption = f"± is the standard deviation over {len(seeds)} seeds"
