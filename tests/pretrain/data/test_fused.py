@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.pretrain.data.augmentation import draws, fused
 from flatnce.pretrain.data.views import Views
-from forked import run_forked
 from pictures import pictures
 
 triton = pytest.importorskip("triton", reason="the kernel needs Triton")
@@ -313,39 +312,6 @@ def test_the_operator_is_registered_rightly(channels_last):
     rest = (1, torch.float32, channels_last)
     arguments = (images, indices, torch.tensor(0, device=DEVICE), *settings, *rest)
     torch.library.opcheck(fused._render, arguments, test_utils=("test_schema", "test_faketensor"))
-
-
-COMPILED = """
-import torch
-from flatnce.pretrain.data.augmentation import fused
-from flatnce.pretrain.data.views import Views
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-draw = Views(6, seed=1)
-images = torch.randint(256, (1, 3, 6, 6), dtype=torch.uint8).to(device)
-indices = torch.arange(1, device=device)
-nodes = []
-
-def backend(graph, inputs):
-    nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
-    return graph.forward
-
-fused.takes = lambda images, size: True  # the interpreter's tensors are on the CPU
-
-def step(images, indices, epoch):
-    return draw(images, indices, epoch, 1, dtype=torch.float16, channels_last=True) * 2
-
-compiled = torch.compile(step, fullgraph=True, backend=backend)
-for epoch in (0, 1):
-    now = torch.tensor(epoch, device=device)
-    assert torch.equal(compiled(images, indices, now), step(images, indices, now))
-assert sum("render_views" in node for node in nodes) == 1, nodes
-print(len(nodes))
-"""
-
-
-def test_compiled_callers_see_one_node():
-    assert int(run_forked(COMPILED)) <= 4  # the operator, the product, and no_grad's switches
 
 
 # ---- on a card

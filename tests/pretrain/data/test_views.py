@@ -38,6 +38,7 @@ import hashlib, json, sys, torch
 sys.path.insert(0, sys.argv[1])
 from pictures import pictures
 from torch._dynamo.utils import counters
+from flatnce.pretrain.data.augmentation import fused
 from flatnce.pretrain.data.views import Views
 
 images, indices = pictures(24), torch.arange(24)
@@ -80,6 +81,26 @@ found["graphs"] = counters["stats"]["unique_graphs"] - found["graphs by tensor"]
 middle = Views.evaluation(16, 18)
 step = torch.compile(middle.__call__, fullgraph=True, backend="aot_eager")
 found["evaluation"] = torch.allclose(step(small), middle(small))
+
+if fused.FOUND:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    draw, nodes = Views(6, seed=1), []
+    images, indices = pictures(1, 3, 6).to(device), torch.arange(1, device=device)
+
+    def backend(graph, inputs):
+        nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    def half(images, indices, epoch):
+        return draw(images, indices, epoch, 1, dtype=torch.float16, channels_last=True) * 2
+
+    fused.takes = lambda images, size: True  # the interpreter's tensors are on the CPU
+    step = torch.compile(half, fullgraph=True, backend=backend)
+    epochs = [torch.tensor(epoch, device=device) for epoch in (0, 1)]
+    found["fused"] = [
+        torch.equal(step(images, indices, now), half(images, indices, now)) for now in epochs
+    ]
+    found["nodes"] = nodes
 print(json.dumps(found))
 """
 
@@ -314,6 +335,13 @@ def test_views_compile_to_two_graphs_for_all_epochs_as_numbers(elsewhere):
 
 def test_evaluation_compiles(elsewhere):
     assert elsewhere["evaluation"]
+
+
+def test_compiled_callers_of_the_kernel_see_one_node(elsewhere):
+    pytest.importorskip("triton", reason="the kernel needs Triton")
+    assert elsewhere["fused"] == [True, True]
+    assert sum("render_views" in node for node in elsewhere["nodes"]) == 1
+    assert len(elsewhere["nodes"]) <= 4  # the operator, the product, and no_grad's switches
 
 
 # ---- bad input

@@ -18,15 +18,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Download:
-    """One file to download.
+    """One file to download, from the first of its addresses that works.
 
-    Arguments:
-        urls: Its addresses, tried in this order.
-        bytes: Its size.
-        checksum: ``algorithm:hex``.
-        into: The folder under the root that it is unpacked into or put into.
-        unpack: Whether it is an archive.
-        inner: An archive inside the archive that is unpacked in turn.
+    It is put into the folder ``into`` under the root, or unpacked there if it is an archive;
+    ``inner`` is an archive inside the archive, which is unpacked in turn.
     """
 
     urls: tuple[str, ...]
@@ -44,12 +39,10 @@ class Download:
 
 @dataclass(frozen=True)
 class Layout:
-    """One official way in which the files of a set lie on disk.
+    """One official way in which the files of a set lie on disk, in a folder under the root.
 
-    Arguments:
-        folder: The folder under the root.
-        files: The paths in the folder that must exist, with their checksums where known.
-        downloads: The files to download; empty if the layout can only be adopted.
+    ``files`` has the paths that must exist, with their checksums where known. A layout without
+    downloads can only be adopted.
     """
 
     folder: str

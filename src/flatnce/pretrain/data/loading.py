@@ -40,8 +40,8 @@ def load(
     if name == "folder" and root is None:
         raise ValueError("name='folder' needs root, the path of a folder of images")
     if name == "folder" or is_path(name):
-        folder = image_folder(name if name != "folder" else str(root), split)
-        return _prepared(folder, size, skip_unreadable)
+        images = image_folder(name if name != "folder" else str(root), split)
+        return _prepared(images, size, skip_unreadable)
     entry = find(name)
     entry.check_split(split)
     if entry.resident and size not in (None, entry.size):

@@ -118,12 +118,12 @@ def tiny_imagenet(folder: Path, split: str) -> FolderSet:
     if split == "train":
         pairs = []
         for code in codes:
-            paths = image_files(folder / "train" / code)
-            if not paths:
+            files = image_files(folder / "train" / code)
+            if not files:
                 raise DamagedData(
                     f"class folder {folder / 'train' / code} holds no image; fetch the set again"
                 )
-            pairs += [(path, number[code]) for path in paths]
+            pairs += [(file, number[code]) for file in files]
     else:
         pairs = _annotated(folder / "val", number)
     paths, labels = zip(*pairs, strict=True)
