@@ -203,7 +203,7 @@ def test_several_classes_an_image(network, digits):
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
 def test_files(tmp_path, monkeypatch, held):
     module = finetune_module
-    monkeypatch.setattr(module, "HELD", 2**30 if held else 0)
+    monkeypatch.setattr(module, "LARGEST_KEPT", 2**30 if held else 0)
     files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
     config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)
     network, decoded = backbone("small"), files.resized(10).decoded()

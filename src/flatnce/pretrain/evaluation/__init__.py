@@ -7,9 +7,8 @@ never on the test set, and every result says how it came about.
 """
 
 from flatnce.pretrain.evaluation.bench import Bench, Options, Subject, missing_sets
-from flatnce.pretrain.evaluation.features import Features, extract, frozen
+from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
-from flatnce.pretrain.evaluation.information import embed_views
 from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
 from flatnce.pretrain.evaluation.logistic import Regression
 from flatnce.pretrain.evaluation.metrics import (

@@ -1,7 +1,8 @@
-"""A test part for a folder of images that has none: a fifth of every class, held out.
+"""What is evaluated, on which images, and with which settings: what all protocols share.
 
-The draw is the same whatever the options, so that all evaluations of a folder are of the same
-images. The encoder may have been pretrained on them, without their labels: a result says so.
+Of a folder without a test part, a fifth of every class is held out as one. The draw does not
+depend on the options, so that all evaluations of a folder use the same images. The encoder may
+have been pretrained on them, without their labels: the result says so.
 """
 
 import difflib
@@ -32,69 +33,29 @@ from flatnce.pretrain.evaluation.knn import NEIGHBOURS
 from flatnce.pretrain.evaluation.probe import VALIDATION, drawn
 from flatnce.pretrain.models import Encoder
 
-__all__ = []
-
-SHARE, SEED = 0.2, 0
-# Of which a fifth is one image.
-FEWEST = 5
-
-
-def has_no_test(data: str) -> bool:
-    """Whether a set is a folder without a test part of its own."""
-    return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
-
-
-def split_labels(
-    image_set: ImageSet | FolderSet, data: str
-) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
-    """The images to train on and those to test on, by class."""
-    labels, classes = image_set.labels.cpu(), image_set.classes
-    counts = torch.bincount(labels, minlength=len(classes))
-    few = [
-        f"{name} has {n}" for name, n in zip(classes, counts.tolist(), strict=True) if n < FEWEST
-    ]
-    why = f"{len(few)} of its {len(classes)} classes are too small for that ({', '.join(few[:3])})"
-    if len(classes) < 2:
-        why = f"it has one class, {classes[0]}, and nothing to tell it from"
-    if few or len(classes) < 2:
-        raise ValueError(
-            f"{data} has no test part (val or test), and a fifth of every class cannot be held "
-            f"out instead: {why}. Put labelled images into {data.rstrip('/')}/train/CLASS and "
-            "/val/CLASS, or evaluate on another set: `flatnce evaluate RUN --data NAME`"
-        )
-    return holdout(labels, SHARE, SEED)
-
-
-def held_out_part(part: str, held: Int64[Tensor, " m"], own: bool) -> dict[str, Any]:
-    """What a result says of such a part."""
-    if part == "train":
-        return {"split": "train, without the images held out as a test part"}
-    how = {"fraction": SHARE, "draw": "stratified", "seed": SEED, "drawn": drawn(held)}
-    seen = {"note": "the encoder was pretrained on these images too, without their labels"}
-    return {"split": "held out of train", **how, **(seen if own else {})}
-
-
-# From this side on, test images of fine-tuning are resized to 8/7 of it first: 256 to 224.
+# The held-out test part of a folder: its share, the seed, and the smallest class it works for.
+SHARE, SEED, FEWEST = 0.2, 0, 5
+# From this side on, fine-tuning resizes test images to 8/7 of it first: 256 for 224.
 PHOTOGRAPH = 65
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """An encoder and how it wants its images.
+    """An encoder and its input.
 
     Arguments:
-        encoder: What is evaluated, on the device to compute on.
+        encoder: The encoder, on the device to compute on.
         size: Side of the images it was trained on, in pixels.
-        channels: What it takes: 3 for colour, 1 for grey.
-        mean: What it was trained to have subtracted, one number a channel.
-        std: And divided by.
-        fresh: Builds its backbone anew, with random weights, for the supervised baseline.
+        channels: Channels it takes: 3 for colour, 1 for grey.
+        mean: Mean of each channel, to normalise with.
+        std: Standard deviation of each channel, to normalise with.
+        fresh: Builds its backbone with random weights, for the supervised baseline.
         views: The augmentation it was trained with, for the mutual information of two views.
-        temperature: What it was trained with, or had come to.
+        temperature: The temperature at the end of training.
         data: The set it was trained on.
-        crop_least: Least share of the area of a random crop, where it is fine-tuned on that set;
-            on others the protocol's own (0.08).
-        flip: Probability of mirroring, likewise (0.5).
+        crop_least: Least share of the area of a random crop in fine-tuning on that set; on other
+            sets it is 0.08.
+        flip: Probability of mirroring in fine-tuning on that set; on other sets it is 0.5.
     """
 
     encoder: Encoder
@@ -150,7 +111,7 @@ class Options:
     skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
-        """Check what no function further on checks with these names."""
+        """Check what is not checked later under these names."""
         for name in ("size", "resize", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -174,11 +135,11 @@ class Options:
 
 @dataclass(eq=False)
 class Bench:
-    """A subject on the bench: loads sets, and extracts features once for all protocols.
+    """Loads data sets and extracts the features of a subject once for all protocols.
 
     Arguments:
         subject: What is evaluated.
-        options: How.
+        options: Settings of the protocols.
         report: Called with a line about what is being done.
     """
 
@@ -191,59 +152,47 @@ class Bench:
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder is."""
+        """The device of the encoder."""
         return device_of(self.subject.encoder)
 
     @property
     def size(self) -> int:
-        """Side of the images that the encoder sees."""
+        """Side of the encoder's input."""
         return self.options.size or self.subject.size
 
     def load(self, data: str, part: str) -> ImageSet | FolderSet:
-        """The training or test images of a set.
+        """The images of a set, or of a folder's path.
 
-        Arguments:
-            data: Its name, or a folder's path.
-            part: ``train``, all labelled images that are not test images; or ``test``.
+        The part is ``train``, all labelled images that are not test images, or ``test``.
         """
         if (data, part) not in self._sets:
-            if has_no_test(data):
+            if _has_no_test(data):
                 whole = self._read(data, "train")
-                rest, held = split_labels(whole, data)
+                rest, held = _split_labels(whole, data)
                 self._sets[data, "train"] = whole.subset(rest)
                 self._sets[data, "test"] = whole.subset(held)
                 self._held[data] = held
             else:
-                self._sets[data, part] = self._read(data, split_of(data, part))
+                self._sets[data, part] = self._read(data, _split_of(data, part))
         return self._sets[data, part]
 
     def part(self, data: str, part: str) -> dict[str, Any]:
-        """Which part of a set was used, for a result.
-
-        Arguments:
-            data: Its name.
-            part: As in :meth:`load`.
-        """
+        """Which part of a set was used, for a result."""
         images = {"images": len(self.load(data, part))}
         if data in self._held:
             own = Path(data).resolve() == Path(self.subject.data).resolve()
-            return {**held_out_part(part, self._held[data], own), **images}
-        return {"split": split_of(data, part), **images}
+            return {**_held_out_part(part, self._held[data], own), **images}
+        return {"split": _split_of(data, part), **images}
 
     def _read(self, data: str, split: str) -> ImageSet | FolderSet:
         skip = {"skip_unreadable": True} if self.options.skip_unreadable else {}
         found = load(data, split, self.options.root, **skip)
-        if not (found.labels.ndim == 2) and int(found.labels.min()) < 0:
+        if found.labels.ndim != 2 and int(found.labels.min()) < 0:
             raise ValueError(f"{data}: some {found.split} images have no label")
         return found
 
     def features(self, data: str, part: str) -> Features:
-        """Features of the training or test images of a set, on the device.
-
-        Arguments:
-            data: Its name.
-            part: As in :meth:`load`.
-        """
+        """Features of the training or test images of a set, on the device."""
         if (data, part) not in self._features:
             subject = self.subject
             self._features[data, part] = extract(
@@ -259,7 +208,7 @@ class Bench:
         return self._features[data, part]
 
     def forget(self, data: str) -> None:
-        """Let go of a set's images and features."""
+        """Release the images and features of a set."""
         for part in ("train", "test"):
             self._sets.pop((data, part), None)
             self._features.pop((data, part), None)
@@ -282,35 +231,26 @@ class Bench:
         return {"crop_least": self.subject.crop_least, "flip": self.subject.flip}
 
     def test_resize(self) -> int:
-        """What test images of fine-tuning are resized to before their centre is cut."""
+        """Length of the shorter side of a test image before its centre is cut, in fine-tuning."""
         if self.options.resize is not None:
             return self.options.resize
         return self.size if self.size < PHOTOGRAPH else round(self.size * 8 / 7)
 
 
-def split_of(data: str, part: str) -> str:
-    """The official part: ``trainval`` is what to train on where a set has one."""
-    if part == "train" and not is_path(data) and "trainval" in find(data).splits:
-        return "trainval"
-    return part
-
-
 def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
-    """The sets that are not on disk, each with what is wrong; nothing is read.
-
-    A name that is no set at all is a ValueError.
+    """The sets that are not on disk, each with the reason; nothing is read.
 
     Arguments:
-        names: Names of sets, or paths of folders.
-        root: Where data sets lie.
+        names: Names of sets, or paths of folders; an unknown name is a ValueError.
+        root: Where data sets are.
     """
     missing: dict[str, str] = {}
     for name in names:
         try:
             if is_path(name):
                 whole = image_folder(name, "train")
-                if has_no_test(name):
-                    split_labels(whole, name)
+                if _has_no_test(name):
+                    _split_labels(whole, name)
                 else:
                     image_folder(name, "test")
             elif (entry := find(name)).layouts:
@@ -321,6 +261,48 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A suggestion for a name that is not known, with a space after it; or nothing."""
+    """A suggestion for an unknown name, with a space after it; empty if none is near."""
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _split_of(data: str, part: str) -> str:
+    """The official part of a set; to train on, ``trainval`` if there is one."""
+    if part == "train" and not is_path(data) and "trainval" in find(data).splits:
+        return "trainval"
+    return part
+
+
+def _has_no_test(data: str) -> bool:
+    """Whether a set is a folder without a test part."""
+    return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
+
+
+def _split_labels(
+    image_set: ImageSet | FolderSet, data: str
+) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+    """Training and test images of a folder, by class."""
+    labels, classes = image_set.labels.cpu(), image_set.classes
+    counts = torch.bincount(labels, minlength=len(classes))
+    few = [
+        f"{name} has {n}" for name, n in zip(classes, counts.tolist(), strict=True) if n < FEWEST
+    ]
+    why = f"{len(few)} of its {len(classes)} classes are too small for that ({', '.join(few[:3])})"
+    if len(classes) < 2:
+        why = f"it has one class, {classes[0]}, and nothing to tell it from"
+    if few or len(classes) < 2:
+        raise ValueError(
+            f"{data} has no test part (val or test), and a fifth of every class cannot be held "
+            f"out instead: {why}. Put labelled images into {data.rstrip('/')}/train/CLASS and "
+            "/val/CLASS, or evaluate on another set: `flatnce evaluate RUN --data NAME`"
+        )
+    return holdout(labels, SHARE, SEED)
+
+
+def _held_out_part(part: str, held: Int64[Tensor, " m"], own: bool) -> dict[str, Any]:
+    """A held-out part, for a result."""
+    if part == "train":
+        return {"split": "train, without the images held out as a test part"}
+    how = {"fraction": SHARE, "draw": "stratified", "seed": SEED, "drawn": drawn(held)}
+    seen = {"note": "the encoder was pretrained on these images too, without their labels"}
+    return {"split": "held out of train", **how, **(seen if own else {})}

@@ -1,30 +1,30 @@
-"""Grey images for a colour network, and colour images for a grey one."""
+"""Features of a frozen backbone, computed once and kept on the device.
+
+The parameters of a frozen network do not change, and neither do the running statistics of its
+batch norms: a probe that leaves the backbone in training mode would move them and normalise by
+the batch. :func:`frozen` ensures both and checks it.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
-from flatnce.pretrain.data import FolderSet, ImageSet, Streaming, Views
+from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
+from flatnce.pretrain.models import Encoder
 
-__all__ = []
-
+BATCH_SIZE = 256
 # ITU-R BT.601 in 16 bits, as Pillow's convert("L"): the weights sum to 65,536.
 LUMA = (19_595, 38_470, 7_471)
 
 
 def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor, "b k h w"]:
-    """The images with the channels that a network takes.
+    """Convert images between 1 and 3 channels.
 
-    Grey becomes colour by repeating it, colour becomes grey by luma (BT.601, to the level what
-    Pillow's ``convert("L")`` gives).
-
-    Arguments:
-        images: Unsigned bytes with 1 or 3 channels.
-        channels: 1 or 3.
+    Grey is repeated; colour becomes grey by luma (BT.601, equal to Pillow's ``convert("L")``).
 
     Examples:
         >>> import torch
@@ -45,11 +45,7 @@ def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor
 
 
 def conversion(found: int, channels: int) -> str:
-    """What :func:`to_channels` does, in words for a protocol.
-
-    Arguments:
-        found: Channels of the images.
-        channels: Channels that the network takes.
+    """What :func:`to_channels` does, in words.
 
     Examples:
         >>> conversion(3, 1)
@@ -62,12 +58,12 @@ def conversion(found: int, channels: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What a frozen network makes of a set of images, and their labels.
+    """Features of a set of images, and their labels.
 
     Arguments:
-        features: One row an image, float32, (n, width).
-        labels: As in the image set: one class number an image, or several classes (n, k).
-        classes: The names of the classes; by default as many as the labels show.
+        features: One row per image, float32, (n, width).
+        labels: As in the image set: one class number per image, or several classes (n, k).
+        classes: Names of the classes; by default as many as the labels show.
 
     Examples:
         >>> import torch
@@ -90,8 +86,8 @@ class Features:
         if labels.shape[:1] != features.shape[:1] or labels.device != features.device:
             raise ValueError(
                 f"labels has shape {tuple(labels.shape)} on {labels.device} for "
-                f"{len(features)} rows of features on {features.device}; pass one label a row, "
-                "there"
+                f"{len(features)} rows of features on {features.device}; pass one label per "
+                "row, there"
             )
 
     def __len__(self) -> int:
@@ -104,13 +100,13 @@ class Features:
 
     @property
     def count(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         if self.classes:
             return len(self.classes)
         return self.labels.shape[1] if self.several else int(self.labels.max()) + 1
 
     def subset(self, indices: Int64[Tensor, " m"]) -> "Features":
-        """Some of the rows, in the order given; all classes stay."""
+        """Some of the rows, in this order, with all classes."""
         there = indices.to(self.features.device)
         named = self.classes or tuple(map(str, range(self.count)))
         return replace(
@@ -118,7 +114,7 @@ class Features:
         )
 
     def check(self) -> "Features":
-        """These features, if a classifier can learn from them; else an error that says why not."""
+        """Return the features; raise if a classifier cannot learn from them."""
         if not bool(self.features.isfinite().all()):
             raise ValueError(
                 "features holds NaN or infinite values: the network has diverged; evaluate an "
@@ -130,19 +126,29 @@ class Features:
             )
         return self
 
+    def check_queries(self, queries: Tensor, name: str) -> None:
+        """Check these features, and the shape and device of those to classify."""
+        self.check()
+        width, device = self.features.shape[1], self.features.device
+        if queries.ndim != 2 or queries.shape[1] != width or queries.device != device:
+            raise ValueError(
+                f"{name} has shape {tuple(queries.shape)} on {queries.device}; pass rows of width "
+                f"{width} on {device}, as the training features"
+            )
+
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode and no gradients inside; on leaving, proof that nothing has moved.
+    """Evaluation mode and no gradients inside the block; check afterwards that nothing changed.
 
-    Every parameter and buffer is compared with a copy taken on entering, bit for bit, and no part
-    may have been put back into training mode: otherwise a RuntimeError names what changed. Then
-    modes and gradients are as they were. Gradients of other modules (a classifier on top) flow.
+    Every parameter and buffer is compared with a copy, bit for bit, and no part may have been put
+    back into training mode: otherwise a RuntimeError names what changed. Afterwards modes and
+    gradients are restored. Gradients of other modules (a classifier on top) flow.
 
-    Limits: holds a second copy of the module while it lasts.
+    Limits: holds a second copy of the module during the block.
 
     Arguments:
-        module: What is to stay as it is.
+        module: The module that must not change.
 
     Examples:
         >>> import torch
@@ -184,20 +190,20 @@ def extract(
     device: torch.device | str | None = None,
     workers: int | None = None,
 ) -> Features:
-    """Features of every image, once, without augmentation, in the order of the set.
+    """Features of every image, without augmentation, in the order of the set.
 
     Arguments:
-        backbone: Images to features; frozen while it lasts.
+        backbone: Images to features; frozen meanwhile.
         image_set: The images.
         size: Side of the centre square that the backbone sees.
-        resize: What the shorter side is resized to first (bicubic); ``size`` by default.
-        mean: To normalise with, as in training; one number, or one a channel.
-        std: Likewise.
-        channels: What the backbone takes; by default what the images have. See
-            :func:`~flatnce.pretrain.evaluation.features.to_channels`.
-        batch_size: Images at a time.
+        resize: Length of the shorter side before that (bicubic); ``size`` by default.
+        mean: Mean to normalise with, as in training; one number, or one per channel.
+        std: Standard deviation to normalise with.
+        channels: Channels that the backbone takes; by default those of the images. Grey is
+            repeated to colour; colour becomes grey by luma.
+        batch_size: Images per batch.
         device: Where to compute; by default where the backbone is.
-        workers: Processes that decode files; by default one a core.
+        workers: Processes that decode files; by default one per core.
 
     Examples:
         >>> from flatnce.pretrain.data import load
@@ -220,6 +226,46 @@ def extract(
                 )
             parts.append(made.to(torch.float32))
     return Features(torch.cat(parts), image_set.labels.to(where), image_set.classes)
+
+
+def embed_views(
+    encoder: Encoder,
+    image_set: ImageSet | FolderSet,
+    views: Views,
+    channels: int,
+    workers: int | None = None,
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """Embeddings of two random views of every image, by the frozen encoder.
+
+    Arguments:
+        encoder: The encoder.
+        image_set: The images.
+        views: How views are drawn.
+        channels: Channels that the encoder takes.
+        workers: Processes that decode files.
+    """
+    device = next(encoder.parameters()).device
+    loader: Resident | Streaming
+    if isinstance(image_set, ImageSet):
+        loader = Resident(image_set.to(device), BATCH_SIZE, 0, drop_last=False, shuffle=False)
+    else:
+        loader = Streaming(
+            image_set,
+            BATCH_SIZE,
+            0,
+            drop_last=False,
+            shuffle=False,
+            workers=workers,
+            device=device,
+        )
+    parts = []
+    with frozen(encoder), torch.no_grad():
+        for indices, images, _ in loader.epoch(0):
+            both = views(to_channels(images, channels), indices, epoch=0)
+            _, embeddings = encoder(both.flatten(0, 1))
+            parts.append(embeddings.unflatten(0, both.shape[:2]))
+    first, second = torch.cat(parts, dim=1)
+    return first, second
 
 
 def image_batches(
@@ -250,7 +296,7 @@ def image_batches(
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module's first parameter or buffer is; the CPU if it has none."""
+    """The device of a module's first parameter or buffer; the CPU if it has none."""
     return next((tensor.device for _, tensor in _tensors(module)), torch.device("cpu"))
 
 
@@ -263,7 +309,7 @@ def _check_unmoved(module: nn.Module, before: dict[str, Tensor]) -> None:
     now = dict(_tensors(module))
     alike = [name for name in before if name in now and now[name].shape == before[name].shape]
     changed = sorted(set(before) ^ set(now) | set(before) - set(alike))
-    if alike:  # one read of the device for all of them
+    if alike:  # read the device once for all of them
         moved = torch.stack([_differs(now[name], before[name]) for name in alike]).tolist()
         changed += [name for name, differs in zip(alike, moved, strict=True) if differs]
     training = [name or "itself" for name, part in module.named_modules() if part.training]

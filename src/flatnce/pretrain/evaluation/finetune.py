@@ -1,4 +1,12 @@
-"""Settings of fine-tuning, every number checked once, and what it reports on the way."""
+"""Fine-tuning: the whole network and a new classifier, from pretrained or from random weights.
+
+The supervised baseline is the same function with ``start="scratch"``: the same architecture,
+images, crops, flips, optimizer and epochs; only the initial weights differ.
+
+References:
+    The paper, "Transfer Learning via Fine-Tuning" (its "Adam with Nesterov momentum" is NAdam,
+    its rate 5e-5) and "Semi-supervised Learning Supervised Baselines".
+"""
 
 import copy
 import math
@@ -26,15 +34,17 @@ from flatnce.pretrain.evaluation.probe import (
     VALIDATION,
     Probe,
     can_hold_out,
+    check_training,
     choose,
     classification_loss,
     goodness,
     validation_split,
 )
 
-__all__ = []
-
 OPTIMIZERS = ("nadam", "adam", "sgd")
+STARTS = ("pretrained", "scratch")
+# Up to so many bytes, images of files are decoded once and kept on the device.
+LARGEST_KEPT = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -43,21 +53,21 @@ class FinetuneConfig:
 
     Arguments:
         size: Side of a crop, in pixels.
-        resize: What the shorter side of a test image is resized to before its centre is cut;
-            ``size`` by default. Files are decoded to it for training too.
-        mean: To normalise with; of the pretrained network.
-        std: Likewise.
-        channels: What the network takes; by default what the images have.
+        resize: Length of the shorter side of a test image before its centre is cut; ``size`` by
+            default. Files are decoded to it for training too.
+        mean: Mean to normalise with; that of the pretrained network.
+        std: Standard deviation to normalise with.
+        channels: Channels that the network takes; by default those of the images.
         epochs: Passes over the training images.
-        batch_size: Images of a step; all of them where there are fewer.
+        batch_size: Images per step; all of them if there are fewer.
         optimizer: ``nadam``, ``adam`` or ``sgd`` (Nesterov); momentum 0.9.
-        rates: Learning rates; of several, one is chosen on held-out training images. Where
-            no class has two images to hold one out of, the first is taken.
-        weight_decay: Of all parameters.
+        rates: Learning rates; of several, one is chosen on held-out training images. If no class
+            has two images, the first is used.
+        weight_decay: Weight decay of all parameters.
         crop_least: Least share of the area that a random crop takes.
         flip: Probability of mirroring.
         validation: Share of the training images held out to choose a rate on.
-        workers: Processes that decode files; by default one a core.
+        workers: Processes that decode files; by default one per core.
     """
 
     size: int
@@ -76,31 +86,27 @@ class FinetuneConfig:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings; sizes and crops are checked by the views."""
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        """Check the settings; the views check sizes and crops."""
+        check_training(self.epochs, self.batch_size, self.rates)
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"optimizer={self.optimizer!r} is unknown; take one of {', '.join(OPTIMIZERS)}"
             )
-        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"rates={self.rates} must be positive numbers, one or more")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay={self.weight_decay} must be at least 0")
 
 
 @dataclass(frozen=True)
 class FinetuneProgress:
-    """Where fine-tuning is.
+    """The state of fine-tuning after an epoch.
 
     Arguments:
-        rate: The learning rate of this training, one of those to choose from or the chosen one.
-        choosing: Whether it is on the way to the choice.
+        rate: The learning rate of this training.
+        choosing: Whether this training only serves to choose the rate.
         epoch: Epochs done.
-        epochs: Of how many.
-        loss: Mean training loss of the last one.
-        seconds: Since this training began.
+        epochs: Epochs in all.
+        loss: Mean training loss of the last epoch.
+        seconds: Seconds since this training began.
     """
 
     rate: float
@@ -111,75 +117,13 @@ class FinetuneProgress:
     seconds: float
 
     def __str__(self) -> str:
-        """A line for a person."""
+        """One line."""
         what = "trying rate" if self.choosing else "rate"
         left = self.seconds / self.epoch * (self.epochs - self.epoch)
         return (
             f"epoch {self.epoch} of {self.epochs}, {what} {self.rate:g}, loss {self.loss:.3f}, "
             f"{left:.0f} s left"
         )
-
-
-def redrawn(backbone: nn.Module, fresh: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """A network of the same architecture whose weights know nothing.
-
-    Convolutions of the copy draw as ResNets do (He et al., normal, fan-out), other layers by
-    their ``reset_parameters``; running statistics start again. A parameter that no layer draws,
-    such as a vision transformer's position embedding, would keep what it has learned: that is an
-    error, and ``fresh`` the remedy.
-
-    Arguments:
-        backbone: What to copy.
-        fresh: Builds it anew instead; what it builds must have the same parameters.
-
-    Examples:
-        >>> from flatnce.pretrain.models import backbone
-        >>> network = backbone("small", channels=1)
-        >>> other = redrawn(network)
-        >>> bool((other.layers[0].weight == network.layers[0].weight).any()), other.width
-        (False, 128)
-    """
-    if fresh is not None:
-        network = fresh()
-        found, wanted = _shapes(network), _shapes(backbone)
-        if found != wanted:
-            differing = sorted(set(found.items()) ^ set(wanted.items()))[0][0]
-            raise ValueError(
-                f"fresh builds another architecture than the backbone's: {differing} differs; "
-                "build it with the same settings"
-            )
-        return network
-    network = copy.deepcopy(backbone)
-    drawn: set[str] = set()
-    for path, part in network.named_modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Linear | nn.LayerNorm | nn.GroupNorm | nn.Embedding | _NormBase):
-            part.reset_parameters()
-        else:
-            continue
-        drawn |= {f"{path}.{name}" if path else name for name, _ in part.named_parameters()}
-    kept = [name for name, _ in network.named_parameters() if name not in drawn]
-    if kept:
-        raise ValueError(
-            f"backbone={type(backbone).__name__}: {kept[0]} and {len(kept) - 1} more parameters "
-            "cannot be drawn anew; pass fresh, a function that builds the network"
-        )
-    return network
-
-
-def _shapes(network: nn.Module) -> dict[str, torch.Size]:
-    return {name: parameter.shape for name, parameter in network.named_parameters()}
-
-
-STARTS = ("pretrained", "scratch")
-# Sets of files that are decoded once and kept on the device, in bytes.
-HELD = 4 * 2**30
-
-
-Report = Callable[[FinetuneProgress], None]
 
 
 def finetune(
@@ -191,59 +135,37 @@ def finetune(
     seed: int = 0,
     start: str = "pretrained",
     fresh: Callable[[], nn.Module] | None = None,
-    report: Report | None = None,
+    report: Callable[[FinetuneProgress], None] | None = None,
 ) -> Probe:
     """Train a copy of the whole network with a linear classifier, then classify the test images.
 
-    The backbone itself is left as it is. Training sees random resized crops and flips, no colour
-    changes; the test images their resized centre, by a network in evaluation mode. The labels of
-    the test images are not looked at.
+    The backbone itself does not change. Training uses random resized crops and flips, without
+    colour changes; the test images are resized and cut to their centre, and classified in
+    evaluation mode. The labels of the test images are not used.
 
     Arguments:
         backbone: Images to features, with an attribute ``width``.
         train_set: The labelled images.
         test_set: The images to classify.
-        config: How.
-        seed: Of the classifier, the order, the crops, the held-out draw and, from scratch, of
-            the network.
+        config: The settings.
+        seed: Seed of the classifier, the order, the crops, the held-out draw and, from scratch,
+            of the network.
         start: ``pretrained``, from the backbone's weights; ``scratch``, from random ones.
-        fresh: Builds the same architecture anew, for ``scratch``. Without it the layers of a
-            copy draw their weights again, where every layer knows how to.
+        fresh: Builds the same architecture with random weights, for ``scratch``. Without it the
+            weights of a copy are drawn again.
         report: Called after every epoch.
     """
     if start not in STARTS:
         raise ValueError(f"start={start!r} is unknown; take one of {', '.join(STARTS)}")
     job = _Job(backbone, config, seed, start, fresh, report, device_of(backbone))
     files = isinstance(train_set, FolderSet)
-    train_set = _held(train_set, config, job.device)
-    rate, how = _rate(job, train_set)
+    train_set = _prepared(train_set, config, job.device)
+    rate, how = job.choose_rate(train_set)
     protocol = {**_described(config, train_set, seed, start), **how, "rate": rate}
     protocol["precision"] = "bfloat16 (autocast)" if job.lower else "float32"
     if files:
         protocol["crops_from"] = f"centre square of {config.resize or config.size}"
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
-
-
-def _rate(job: "_Job", train_set: ImageSet | FolderSet) -> tuple[float, dict[str, Any]]:
-    """The learning rate, and how it was chosen where there are several."""
-    rates, seed = job.config.rates, job.seed
-    if len(rates) == 1:
-        return rates[0], {}
-    if not can_hold_out(train_set.labels):
-        why = (
-            "nothing: no class has two labelled images, so none could be held out, and the first "
-            f"of the rates {rates} was taken"
-        )
-        return rates[0], {"chosen_on": why}
-    rest, held = validation_split(train_set.labels, job.config.validation, seed)
-    part, aside = train_set.subset(rest), train_set.subset(held)
-
-    def score(rate: float) -> tuple[float, float]:
-        scores = job.classify(job.train(part, rate, choosing=True), aside)
-        return goodness(scores, Features(scores, aside.labels.to(job.device), aside.classes))
-
-    choice = choose("rate", rates, score, held, seed)
-    return choice.value, choice.protocol
 
 
 @dataclass(frozen=True)
@@ -255,13 +177,33 @@ class _Job:
     seed: int
     start: str
     fresh: Callable[[], nn.Module] | None
-    report: Report | None
+    report: Callable[[FinetuneProgress], None] | None
     device: torch.device
+
+    def choose_rate(self, train_set: ImageSet | FolderSet) -> tuple[float, dict[str, Any]]:
+        """The learning rate, and how it was chosen if there are several."""
+        rates, seed = self.config.rates, self.seed
+        if len(rates) == 1:
+            return rates[0], {}
+        if not can_hold_out(train_set.labels):
+            why = (
+                "nothing: no class has two labelled images, so none could be held out, and the "
+                f"first of the rates {rates} was taken"
+            )
+            return rates[0], {"chosen_on": why}
+        rest, held = validation_split(train_set.labels, self.config.validation, seed)
+        part, aside = train_set.subset(rest), train_set.subset(held)
+
+        def score(rate: float) -> tuple[float, float]:
+            scores = self.classify(self.train(part, rate, choosing=True), aside)
+            return goodness(scores, Features(scores, aside.labels.to(self.device), aside.classes))
+
+        return choose("rate", rates, score, held, seed)
 
     def train(
         self, train_set: ImageSet | FolderSet, rate: float, *, choosing: bool = False
     ) -> nn.Module:
-        """A network and a classifier on top, trained. The host reads one number an epoch."""
+        """A trained network with a classifier. One number per epoch is read from the device."""
         config, device = self.config, self.device
         with _seeded(self.seed, device):
             model = self._model(len(train_set.classes))
@@ -282,7 +224,7 @@ class _Job:
                 mean = float(total) / len(loader)
                 if not math.isfinite(mean):
                     if choosing:
-                        break  # its scores will say so, and it will not be chosen
+                        break  # its scores are NaN, so it is not chosen
                     raise ValueError(
                         f"rate={rate:g}: the loss is {mean} after {epoch + 1} epochs; lower it"
                     )
@@ -295,7 +237,7 @@ class _Job:
     def classify(
         self, model: nn.Module, image_set: ImageSet | FolderSet
     ) -> Float64[Tensor, "n k"]:
-        """Scores of every image's centre, by the network in evaluation mode."""
+        """Scores of every image's centre, in evaluation mode."""
         config = self.config
         prepare = Views.evaluation(config.size, config.resize, mean=config.mean, std=config.std)
         channels, side = config.channels or image_set.shape[0], config.resize or config.size
@@ -308,7 +250,7 @@ class _Job:
 
     @property
     def lower(self) -> bool:
-        """Whether the network computes in bfloat16, as it did in pretraining: on CUDA."""
+        """Whether the network computes in bfloat16, as in pretraining: on CUDA."""
         return self.device.type == "cuda"
 
     def _scores(self, model: nn.Module, images: Tensor) -> Float[Tensor, "n k"]:
@@ -344,12 +286,12 @@ def _loader(
 ) -> Resident | Streaming:
     n = len(train_set)
     batch = min(config.batch_size, n)
-    # A last batch of one image has no statistics for a batch norm to normalise by.
-    lonely = n > 1 and n % batch == 1
+    # Batch norm cannot normalise a last batch of one image.
+    single = n > 1 and n % batch == 1
     if isinstance(train_set, ImageSet):
-        return Resident(train_set, batch, seed, drop_last=lonely)
+        return Resident(train_set, batch, seed, drop_last=single)
     workers = config.workers
-    return Streaming(train_set, batch, seed, drop_last=lonely, workers=workers, device=device)
+    return Streaming(train_set, batch, seed, drop_last=single, workers=workers, device=device)
 
 
 def _optimizer(model: nn.Module, config: FinetuneConfig, rate: float) -> torch.optim.Optimizer:
@@ -360,13 +302,13 @@ def _optimizer(model: nn.Module, config: FinetuneConfig, rate: float) -> torch.o
     return kind(model.parameters(), betas=(0.9, 0.999), **options)
 
 
-def _held(
+def _prepared(
     image_set: ImageSet | FolderSet, config: FinetuneConfig, device: torch.device
 ) -> ImageSet | FolderSet:
-    """Files decoded once, where they are few enough: they are wanted in every epoch."""
+    """Decode files once if they are few enough: every epoch needs them."""
     if isinstance(image_set, FolderSet):
         side = config.resize or config.size
-        if len(image_set) * 3 * side * side > HELD:
+        if len(image_set) * 3 * side * side > LARGEST_KEPT:
             return image_set.resized(side)
         image_set = image_set.resized(side).decoded()
     return image_set.to(device)
@@ -376,7 +318,7 @@ def _described(
     config: FinetuneConfig, train_set: ImageSet | FolderSet, seed: int, start: str
 ) -> dict[str, Any]:
     trained_by = ("epochs", "optimizer", "weight_decay", "crop_least", "flip")
-    found = train_set.shape[0]
+    channels = train_set.shape[0]
     return {
         "classifier": "linear, and the whole network under it",
         "start": start,
@@ -390,15 +332,68 @@ def _described(
             "resize": config.resize or config.size,
             "mean": config.mean,
             "std": config.std,
-            "channels": conversion(found, config.channels or found),
+            "channels": conversion(channels, config.channels or channels),
         },
     }
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's generators at a seed inside, as they were after."""
+    """Seed torch's generators inside the block and restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
+
+
+def redrawn(backbone: nn.Module, fresh: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """A network of the same architecture with random weights.
+
+    Convolutions are initialised as in ResNets (He et al., normal, fan-out), other layers by their
+    ``reset_parameters``. A parameter that no layer initialises, such as the position embedding of
+    a vision transformer, is an error; ``fresh`` is the remedy.
+
+    Arguments:
+        backbone: The network.
+        fresh: Builds it instead; the parameters must have the same names and shapes.
+
+    Examples:
+        >>> from flatnce.pretrain.models import backbone
+        >>> network = backbone("small", channels=1)
+        >>> other = redrawn(network)
+        >>> bool((other.layers[0].weight == network.layers[0].weight).any()), other.width
+        (False, 128)
+    """
+    if fresh is not None:
+        network = fresh()
+        built, wanted = _shapes(network), _shapes(backbone)
+        if built != wanted:
+            differing = sorted(set(built.items()) ^ set(wanted.items()))[0][0]
+            raise ValueError(
+                f"fresh builds another architecture than the backbone's: {differing} differs; "
+                "build it with the same settings"
+            )
+        return network
+    network = copy.deepcopy(backbone)
+    done: set[str] = set()
+    for path, part in network.named_modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Linear | nn.LayerNorm | nn.GroupNorm | nn.Embedding | _NormBase):
+            part.reset_parameters()
+        else:
+            continue
+        done |= {f"{path}.{name}" if path else name for name, _ in part.named_parameters()}
+    kept = [name for name, _ in network.named_parameters() if name not in done]
+    if kept:
+        raise ValueError(
+            f"backbone={type(backbone).__name__}: {kept[0]} and {len(kept) - 1} more parameters "
+            "cannot be drawn anew; pass fresh, a function that builds the network"
+        )
+    return network
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in network.named_parameters()}

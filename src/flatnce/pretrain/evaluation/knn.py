@@ -1,4 +1,4 @@
-r"""Weighted nearest neighbours: the quickest honest look at features, with nothing to tune.
+r"""Weighted nearest neighbours, which have nothing to tune.
 
 References:
     Wu, Xiong, Yu, Lin, 2018, "Unsupervised feature learning via non-parametric instance
@@ -15,11 +15,11 @@ from torch.nn.functional import normalize
 from flatnce.pretrain.evaluation.features import Features
 
 NEIGHBOURS = (200, 20)
-"""As in Wu et al. and most papers since; and what suits smaller sets better."""
+"""200 as in Wu et al. and most papers since; 20 suits smaller sets better."""
 
 TEMPERATURE = 0.1
 
-# Similarities are compared in units of 2^-40, in which the rounding of a float64 product is lost.
+# Similarities are compared in units of 2^-40, which hide the rounding of a float64 product.
 FINEST_BITS = 40
 # Similarities held at once: half a gigabyte.
 BLOCK = 2**26
@@ -36,15 +36,15 @@ def knn_scores(
     A neighbour at cosine s votes for its class with weight :math:`e^{s / \tau}` (in units of the
     nearest one's weight); a class without a vote scores minus infinity.
 
-    Exact: all similarities, in float64, whatever matrix precision is set. Neighbours are in the
-    order of their similarity, to twelve decimals, then of their number, and votes are added as
-    whole numbers: two images that are equally near tie on every device, and a tie between
-    classes goes to the lower one (``argmax``).
+    All similarities are computed in float64, whatever matrix precision is set. Neighbours are
+    ordered by their similarity, to twelve decimals, then by their number, and votes are added as
+    integers: two equally near images tie on every device, and a tie between classes goes to the
+    lower one (``argmax``).
 
     Arguments:
         train: Features of the labelled images, one class each.
         queries: Features to classify, (n, width).
-        neighbours: The k's wanted, each at most the number of training images.
+        neighbours: Values of k, each at most the number of training images.
         temperature: The τ of the weights.
 
     Examples:
@@ -53,9 +53,20 @@ def knn_scores(
         >>> knn_scores(train, torch.tensor([[0.0, 2.0]]), [1, 2])[2].argmax(1)
         tensor([2])
     """
-    _check(train, queries, neighbours, temperature)
+    if train.several:
+        raise ValueError(
+            "labels has several classes per image, and a neighbour votes for one; use a linear "
+            "probe, or a reading with one class (voc2007-top1)"
+        )
+    train.check_queries(queries, "queries")
+    if not neighbours or min(neighbours) < 1 or max(neighbours) > len(train):
+        raise ValueError(
+            f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training images"
+        )
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature={temperature} must be a positive number; 0.1 is usual")
     n, classes = len(train), train.count
-    # A key holds a similarity and, in its lowest places, a number: one selection orders by both.
+    # A key holds a similarity and, in its lowest digits, an image number.
     unit = 2.0 ** min(FINEST_BITS, 62 - n.bit_length())
     places = torch.arange(n - 1, -1, -1, device=queries.device)
     bank = normalize(train.features.to(torch.float64), dim=1).T.contiguous()
@@ -92,30 +103,7 @@ def _votes(
     temperature: float,
 ) -> Float64[Tensor, "n classes"]:
     weights = ((similarity - similarity[:, :1]) / temperature).exp()
-    # At least one unit: a far neighbour's vote is small, but it is one.
+    # At least one unit: the vote of a far neighbour still counts.
     units = (weights * 2**FINEST_BITS).round().clamp_min(1.0).to(torch.int64)
     total = units.new_zeros(len(units), classes).scatter_add_(1, labels, units)
     return total.to(torch.float64).div_(2**FINEST_BITS).masked_fill_(total == 0, -torch.inf)
-
-
-def _check(
-    train: Features, queries: Tensor, neighbours: Sequence[int], temperature: float
-) -> None:
-    if train.several:
-        raise ValueError(
-            "labels has several classes an image, and a neighbour votes for one; use a linear "
-            "probe, or a reading with one class (voc2007-top1)"
-        )
-    train.check()
-    width = train.features.shape[1]
-    if queries.ndim != 2 or queries.shape[1] != width or queries.device != train.features.device:
-        raise ValueError(
-            f"queries has shape {tuple(queries.shape)} on {queries.device}; pass rows of width "
-            f"{width} on {train.features.device}, as the training features"
-        )
-    if not neighbours or min(neighbours) < 1 or max(neighbours) > len(train):
-        raise ValueError(
-            f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training images"
-        )
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature={temperature} must be a positive number; 0.1 is usual")

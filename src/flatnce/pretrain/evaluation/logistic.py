@@ -3,16 +3,15 @@ r"""Logistic regression by L-BFGS, to convergence: multinomial, or one against t
 .. math:: \min_{W, b} \; \frac{1}{n} \sum_i \ell(W^\top \tilde x_i + b, y_i)
     + \frac{\lambda}{2} \|W\|^2
 
-with ℓ the cross-entropy, or the sum over classes of the binary one where an image may show several
+with ℓ the cross-entropy, or the sum over classes of the binary one if an image may show several
 (labels of -1 are left out of their class's mean). x̃ are the features standardised by the training
-images, so that λ means the same for every network; the bias is free. In scikit-learn's terms,
+images, so that λ means the same for every network; the bias is free. scikit-learn's
 ``LogisticRegression(C=1/(λ n))`` on standardised features has the same minimum.
 
-Everything is in float64 and in blocks of rows: no copy of the features is made where they are
-many, and the minimum does not depend on the matrix precision that is set. L-BFGS works along the
-principal axes of the features, each in units of the curvature to be expected there. That takes a
-fifth of the iterations, and gives the gradient a size that means something: half its squared norm
-is about what the loss is above the minimum, however small λ is.
+Everything is in float64 and in blocks of rows: no copy of large features is made, and the minimum
+does not depend on the matrix precision that is set. L-BFGS works along the principal axes of the
+features, in units of the expected curvature. That takes a fifth of the iterations, and half the
+squared norm of the gradient is about the distance of the loss from its minimum for every λ.
 """
 
 from collections.abc import Callable
@@ -28,10 +27,10 @@ from flatnce.pretrain.evaluation.features import Features
 
 TOLERANCE = 1e-5
 MOST_ITERATIONS = 5000
-# Rows at a time, in values; and up to where a float64 copy of the features is kept (2 GiB).
+# Values per block of rows; and the largest features of which a float64 copy is kept (2 GiB).
 BLOCK, COPIED = 2**24, 2**28
 LEAST_CURVATURE = 1e-8
-# Rows summed over at once, where features meet errors.
+# Rows per sum in the product of features and errors.
 SPAN = 1024
 
 
@@ -48,7 +47,7 @@ class Classifier:
     bias: Float[Tensor, " k"]
 
     def scores(self, features: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
-        """One score a class and row, in float64; higher is likelier."""
+        """One score per row and class, in float64; higher is likelier."""
         weight, bias = self.weight.to(torch.float64), self.bias.to(torch.float64)
         parts = features.split(max(BLOCK // features.shape[1], 1))
         return torch.cat([part.to(torch.float64) @ weight + bias for part in parts])
@@ -56,17 +55,17 @@ class Classifier:
 
 @dataclass(frozen=True, eq=False)
 class LogisticFit:
-    """A fitted regression and how well it has converged.
+    """A fitted regression.
 
     Arguments:
-        classifier: Of features as they are: standardisation is part of its weights.
-        weight: Of standardised features; where to start the next fit from.
-        bias: Likewise.
+        classifier: Takes raw features: the standardisation is part of its weights.
+        weight: Weights of standardised features, to start the next fit from.
+        bias: Its bias.
         regularisation: λ.
-        converged: Whether no entry of the gradient, in units of the expected curvature's root,
-            was larger than the tolerance.
-        gradient: The largest entry of the gradient as it is.
-        iterations: How many were made.
+        converged: Whether no entry of the gradient, in units of the root of the expected
+            curvature, is larger than the tolerance.
+        gradient: The largest entry of the gradient.
+        iterations: Number of iterations.
         loss: The minimum.
     """
 
@@ -80,8 +79,8 @@ class LogisticFit:
     loss: float
 
 
-class _Way(NamedTuple):
-    """Where a descent has come to, in how many iterations, and what is left of the gradient."""
+class _Descent(NamedTuple):
+    """Weights after L-BFGS, the number of iterations, and the largest entry of the gradient."""
 
     weight: Tensor
     bias: Tensor
@@ -90,10 +89,10 @@ class _Way(NamedTuple):
 
 
 class Regression:
-    """The regression of some training images, to be fitted at one λ or along several.
+    """Logistic regression on training images, to be fitted at one λ or several.
 
     Arguments:
-        train: Their features and labels.
+        train: Features and labels.
 
     Examples:
         >>> import torch
@@ -133,7 +132,7 @@ class Regression:
             regularisation: λ; 0 for none.
             start: A fit at another λ, which saves iterations.
             tolerance: When it counts as converged; see :class:`LogisticFit`.
-            most_iterations: When to stop all the same; the result says so.
+            most_iterations: Largest number of iterations.
         """
         if not 0 <= regularisation < float("inf"):
             raise ValueError(f"regularisation={regularisation} must be a number of at least 0")
@@ -145,10 +144,10 @@ class Regression:
         curvature, iterations = self._curvature(weight, bias), 0
         while True:
             most = most_iterations - iterations
-            way = self._descend(weight, bias, regularisation, curvature, tolerance, most)
-            weight, bias, iterations = way.weight, way.bias, iterations + way.iterations
+            result = self._descend(weight, bias, regularisation, curvature, tolerance, most)
+            weight, bias, iterations = result.weight, result.bias, iterations + result.iterations
             former, curvature = curvature, self._curvature(weight, bias)
-            # Where the fit has become much better, the units were too large: again in smaller.
+            # If the curvature has become much smaller, repeat in its units.
             if curvature > former / 4 or iterations >= most_iterations:
                 break
         loss, slope, total = self._loss_at(weight, bias, regularisation)
@@ -159,7 +158,7 @@ class Regression:
             weight,
             bias,
             regularisation,
-            way.left <= tolerance,
+            result.left <= tolerance,
             gradient,
             iterations,
             float(loss),
@@ -173,9 +172,9 @@ class Regression:
         curvature: float,
         tolerance: float,
         most_iterations: int,
-    ) -> "_Way":
+    ) -> _Descent:
         """L-BFGS along the principal axes, in units of their curvature."""
-        # The Hessian is about p(1 - p) times the covariance, plus λ; its root is an axis's unit.
+        # The Hessian is about p(1 - p) times the covariance, plus λ; an axis's unit is its root.
         spread = curvature * self._spread + regularisation
         unit, unit_bias = spread.clamp_min(LEAST_CURVATURE).sqrt()[:, None], curvature**0.5
         x, c = (self._axes.T @ weight) * unit, bias * unit_bias
@@ -189,12 +188,12 @@ class Regression:
         iterations = _minimise(x, c, closure, tolerance, most_iterations)
         closure()
         left = max(float(one.grad.abs().amax()) for one in (x, c) if one.grad is not None)
-        return _Way(self._axes @ (x / unit), c / unit_bias, iterations, left)
+        return _Descent(self._axes @ (x / unit), c / unit_bias, iterations, left)
 
     def _loss_at(
         self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"], regularisation: float
     ) -> tuple[Float64[Tensor, ""], Float64[Tensor, "d k"], Float64[Tensor, " k"]]:
-        """Loss and gradient; standardisation is folded into the weights, not into a copy."""
+        """Loss and gradient; the standardisation is part of the weights."""
         raw = weight / self._std[:, None]
         shifted = bias - self._mean @ raw
         loss = 0.5 * regularisation * weight.square().sum()
@@ -225,7 +224,7 @@ class Regression:
         mean = torch.as_tensor(total) / self._n
         squares = sum((part.to(torch.float64) - mean).square().sum(0) for part in self._parts)
         std = (torch.as_tensor(squares) / self._n).sqrt()
-        # Next to its mean, float32 features cannot tell less than this from nothing.
+        # A smaller deviation is rounding of float32 features around their mean.
         return mean, torch.where(std > 1e-6 * mean.abs().clamp_min(1e-6), std, torch.inf)
 
     def _spectrum(self) -> tuple[Float64[Tensor, " d"], Float64[Tensor, "d d"]]:
@@ -241,7 +240,7 @@ class Regression:
 def _correlated(
     rows: Float64[Tensor, "b d"], error: Float64[Tensor, "b k"]
 ) -> Float64[Tensor, "d k"]:
-    """``rows.T @ error`` in many short sums side by side."""
+    """``rows.T @ error`` as many short sums in parallel."""
     (b, d), k = rows.shape, error.shape[1]
     whole = b - b % SPAN
     shape = b // SPAN, SPAN
@@ -274,13 +273,13 @@ def _minimise(
     tolerance: float,
     most_iterations: int,
 ) -> int:
-    """Move x and c to the minimum; how many iterations that took."""
+    """Move x and c to the minimum; return the number of iterations."""
     optimizer = torch.optim.LBFGS(
         [x, c],
         max_iter=most_iterations,
         max_eval=2 * most_iterations,
         tolerance_grad=tolerance,
-        tolerance_change=0.0,  # the gradient alone says whether this is the minimum
+        tolerance_change=0.0,  # only the gradient decides
         history_size=20,
         line_search_fn="strong_wolfe",
     )

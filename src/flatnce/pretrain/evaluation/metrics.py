@@ -1,7 +1,7 @@
-"""How good predictions are, and how sure that is: accuracies and average precision.
+"""Accuracy and average precision, with 95 % intervals.
 
-A measure is a plain dictionary: ``measure`` names it, ``top1`` and ``top5`` or ``map`` hold it,
-``interval`` is its 95 % interval, ``test_images`` what it was read from.
+A measure is a plain dictionary: ``measure`` is its name, ``top1`` and ``top5`` or ``map`` its
+value, ``interval`` its 95 % interval, ``test_images`` the number of images.
 """
 
 import math
@@ -30,11 +30,11 @@ def measure(
     With fewer than five classes, ``top5`` is over all of them (``top5_of`` says how many).
 
     Arguments:
-        scores: One a class, (n, classes); higher is likelier.
+        scores: One per class, (n, classes); higher is likelier.
         labels: The true class of each row.
         classes: Their names, for the result per class.
         per_class: Add the accuracy of every class, None where a class has no image.
-        name: What to call it, where the labels are one reading of several.
+        name: Name of the measure.
 
     Examples:
         >>> import torch
@@ -65,9 +65,9 @@ def measure(
 def hits(
     scores: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"], k: int
 ) -> Bool[Tensor, " n"]:
-    """Whether each row's class is among the k that score highest.
+    """Whether each row's class is among the k with the highest scores.
 
-    Of equal scores the lower class comes first; a class at minus infinity is never among them.
+    Of equal scores the lower class comes first; a score of minus infinity never counts.
     """
     if bool(scores.isnan().any()):
         raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
@@ -78,7 +78,7 @@ def hits(
 
 
 def wilson_interval(right: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    r"""Wilson's score interval of a share; it never leaves [0, 1] and holds for small samples.
+    r"""Wilson's score interval of a share; it stays in [0, 1] and holds for small samples.
 
     .. math:: \frac{\hat p + \frac{z^2}{2n} \pm z \sqrt{\frac{\hat p (1 - \hat p)}{n}
         + \frac{z^2}{4 n^2}}}{1 + \frac{z^2}{n}}
@@ -89,9 +89,9 @@ def wilson_interval(right: int, total: int, confidence: float = CONFIDENCE) -> t
         Wilson, 1927, "Probable inference, the law of succession, and statistical inference".
 
     Arguments:
-        right: How many were right.
-        total: Of how many.
-        confidence: Of the interval.
+        right: Number of correct ones.
+        total: Number of all.
+        confidence: Confidence of the interval.
 
     Examples:
         >>> tuple(round(end, 4) for end in wilson_interval(81, 263))
@@ -104,7 +104,7 @@ def wilson_interval(right: int, total: int, confidence: float = CONFIDENCE) -> t
     middle = share + squared / 2
     reach = z * math.sqrt(share * (1 - share) / total + squared / (4 * total))
     low, high = (middle - reach) / (1 + squared), (middle + reach) / (1 + squared)
-    # At the ends the formula is exact and its rounding is not.
+    # At the ends only rounding keeps the formula from being exact.
     return (0.0 if right == 0 else low), (1.0 if right == total else high)
 
 
@@ -116,24 +116,23 @@ def measure_several(
     per_class: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Mean 11-point average precision where an image may show several classes (VOC2007).
+    """Mean 11-point average precision for images that may show several classes (VOC2007).
 
-    Labels of -1 (only difficult objects seen) count neither way. A class that no image shows has
-    no precision and is left out of the mean. The interval is the bootstrap's over test images,
-    by percentile.
+    Labels of -1 (only difficult objects) are ignored. A class that no image shows has no
+    precision and is left out of the mean. The interval is a percentile bootstrap over test images.
 
     Arguments:
-        scores: One a class, (n, classes); comparable within a class.
+        scores: One per class, (n, classes); comparable within a class.
         labels: 1 present, 0 absent, -1 not counted.
         classes: Their names, for the result per class.
         per_class: Add the average precision of every class, None where no image shows it.
-        seed: Of the bootstrap.
+        seed: Seed of the bootstrap.
     """
     if bool(scores.isnan().any()):
         raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
     n, count = scores.shape
     weights = torch.cat([scores.new_ones(1, n, dtype=torch.float64), _resamples(n, seed, scores)])
-    # Row 0 is the set itself, the others are drawn from it.
+    # Row 0 is the set itself, the others are resamples.
     found = torch.stack(
         [average_precision(scores[:, c], labels[:, c], weights) for c in range(count)]
     )
@@ -169,7 +168,7 @@ def average_precision(
         Everingham et al., 2010, "The PASCAL visual object classes (VOC) challenge", Sec. 4.2.
 
     Arguments:
-        scores: One an image; higher is likelier.
+        scores: One per image; higher is likelier.
         labels: 1 present, 0 absent, -1 left out.
         weights: How many times each image counts, for several samples of the images at once;
             by default once, which is one sample.
@@ -189,18 +188,18 @@ def average_precision(
     found = (counted * present).cumsum(dim=1)
     seen = counted.cumsum(dim=1)
     total = found[:, -1:]
-    # Where the first of a sample's images has no weight nothing is seen yet: no precision.
+    # There is no precision before the first image with a weight.
     precision = torch.where(seen > 0, found / seen.clamp_min(1e-300), 0.0)
     best_from_here = precision.flip(1).cummax(dim=1).values.flip(1)
     points = torch.arange(11, dtype=torch.float64, device=scores.device)
-    # In tenths of all that is to be found: counts are whole, so that no point is missed by a bit.
+    # In tenths of all positives: counts are integers, so that no point is missed by rounding.
     place = torch.searchsorted(10 * found, points * total)
     reached = torch.nn.functional.pad(best_from_here, (0, 1)).gather(1, place)
     return torch.where(total.squeeze(1) > 0, reached.mean(dim=1), torch.nan)
 
 
 def _resamples(n: int, seed: int, like: Tensor) -> Float64[Tensor, "b n"]:
-    """How often each image is in each of some samples drawn with replacement."""
+    """How often each image is in each resample."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(n, (RESAMPLES, n), generator=generator)
     counts = torch.zeros(RESAMPLES, n, dtype=torch.float64)
@@ -209,7 +208,7 @@ def _resamples(n: int, seed: int, like: Tensor) -> Float64[Tensor, "b n"]:
 
 
 def _named(classes: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """A name for every class, each another; some sets have two classes of one name."""
+    """A unique name for every class; some sets have two classes of one name."""
     names = classes if len(classes) == count else tuple(map(str, range(count)))
     if len(set(names)) == count:
         return names

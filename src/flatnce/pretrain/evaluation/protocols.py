@@ -8,23 +8,28 @@ needed to repeat it. ``protocol["name"]`` distinguishes the rows of one protocol
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from flatnce.pretrain.data import MissingData, label_fraction, label_list
+from flatnce.core.diagnostics import pool_information
+from flatnce.pretrain.data import MissingData, label_fraction, label_list, permutation
 from flatnce.pretrain.evaluation.bench import Bench, missing_sets, nearest
+from flatnce.pretrain.evaluation.features import conversion, embed_views
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
-from flatnce.pretrain.evaluation.information import view_information
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
 from flatnce.pretrain.evaluation.probe import drawn, linear_probe, probe_by_descent
 
-__all__ = []
-
 Result = dict[str, Any]
+Protocol = Callable[[Bench, str], Iterator[Result]]
 
-# The first is what is taken where no labelled image can be spared to choose on.
+# Views of the mutual information have other seeds than those of training.
+UNSEEN_VIEWS = 2**32
+# Fewest pairs for the read-outs of flatnce.mi: the groups of its jackknife.
+FEWEST_PAIRS = 20
+# The first is used if no labelled image can be held out.
 SEMI_RATES = (5e-4, 5e-5, 5e-3)
 FIRST_OBJECT = "top-1 of the first object listed (the paper's reading)"
 
@@ -57,33 +62,39 @@ def linear(bench: Bench, data: str) -> Iterator[Result]:
     yield result(bench, "linear", data, found.scores, protocol, began)
 
 
-def linear_short(bench: Bench, data: str) -> Iterator[Result]:
-    """The linear probe by a short gradient descent (Table 2)."""
-    yield _by_descent(bench, data, "linear-short", "short")
+def _by_descent(name: str, form: str) -> Protocol:
+    """The linear probe by gradient descent."""
+
+    def run(bench: Bench, data: str) -> Iterator[Result]:
+        began = time.perf_counter()
+        options = bench.options
+        found = probe_by_descent(
+            bench.features(data, "train"),
+            bench.features(data, "test"),
+            form,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            rates=options.rates,
+            validation=options.validation,
+            seed=options.seed,
+        )
+        protocol = {"name": name, **found.protocol, "images": bench.images(data)}
+        yield result(bench, name, data, found.scores, protocol, began)
+
+    return run
 
 
-def linear_long(bench: Bench, data: str) -> Iterator[Result]:
-    """The linear probe by a long gradient descent with large batches (Table S3)."""
-    yield _by_descent(bench, data, "linear-long", "long")
-
-
-def transfer_linear(bench: Bench, data: str) -> Iterator[Result]:
-    """The linear probe by Adam, without regularisation (Tables 3 and S2)."""
-    yield _by_descent(bench, data, "transfer-linear", "transfer")
-
-
-def whole(bench: Bench, data: str, name: str = "finetune") -> Iterator[Result]:
+def _finetuned(name: str) -> Protocol:
     """The whole network fine-tuned on all labels (Table S2)."""
-    yield _finetuned(bench, data, name, name)
 
+    def run(bench: Bench, data: str) -> Iterator[Result]:
+        yield _finetune(bench, data, name, name)
 
-def transfer_finetune(bench: Bench, data: str) -> Iterator[Result]:
-    """The same, on other sets than the encoder's own."""
-    yield from whole(bench, data, "transfer-finetune")
+    return run
 
 
 def semi(bench: Bench, data: str) -> Iterator[Result]:
-    """Fine-tuned on few labels, and the same architecture from scratch on the same (Table S4)."""
+    """Fine-tuning on few labels, and the same architecture from random weights (Table S4)."""
     train, options = bench.load(data, "train"), bench.options
     parts: list[tuple[str, dict[str, Any], Tensor]] = []
     if options.label_list is not None:
@@ -98,48 +109,71 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
     for label, how, chosen in parts:
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
         for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
-            found = _finetuned(bench, data, "semi", f"{what}, {label}", chosen, start)
+            found = _finetune(bench, data, "semi", f"{what}, {label}", chosen, start)
             found["protocol"]["labels"] = labels
             yield found
 
 
 def mi(bench: Bench, data: str) -> Iterator[Result]:
-    """Mutual information of two views of a test image, in nats, over a large pool."""
-    yield view_information(bench, data)
+    """Mutual information of two views of a test image, in nats, over a large pool.
+
+    The pool is test images; its scale is chosen on training images. See
+    :func:`flatnce.core.diagnostics.pool_information`.
+    """
+    began = time.perf_counter()
+    subject, seed = bench.subject, bench.options.seed
+    if subject.views is None:
+        raise ValueError("protocol='mi' needs the views that the encoder was trained with")
+    views = replace(subject.views, seed=UNSEEN_VIEWS + seed)
+    test, train = (bench.load(data, part) for part in ("test", "train"))
+    pool = permutation(len(test), seed)[: bench.options.pool]
+    others = permutation(len(train), seed)[: len(pool)]
+    pairs = [
+        embed_views(
+            subject.encoder, part.subset(chosen), views, subject.channels, bench.options.workers
+        )
+        for part, chosen in ((test, pool), (train, others))
+    ]
+    found: dict[str, Any] = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
+    if min(len(pool), len(others)) >= FEWEST_PAIRS:
+        found |= _more_readouts(pairs[0], pairs[1], seed)
+    protocol = {
+        "name": "mi",
+        "data": data,
+        "measure": "InfoNCE's bound over the pool, in nats",
+        "temperature": subject.temperature,
+        "views": {name: getattr(views, name) for name in views.__dataclass_fields__},
+        "pool": {**bench.part(data, "test"), **drawn(pool)},
+        "chosen_on": {**bench.part(data, "train"), **drawn(others)},
+        "channels": conversion(test.shape[0], subject.channels),
+        "seed": seed,
+    }
+    yield {
+        "name": "mi",
+        "data": data,
+        "measure": "mutual information, nats",
+        **found,
+        "test_images": len(pool),
+        "seconds": time.perf_counter() - began,
+        "protocol": protocol,
+    }
 
 
-PROTOCOLS: dict[str, Callable[[Bench, str], Iterator[Result]]] = {
+PROTOCOLS: dict[str, Protocol] = {
     "knn": knn,
     "linear": linear,
-    "linear-short": linear_short,
-    "linear-long": linear_long,
+    "linear-short": _by_descent("linear-short", "short"),
+    "linear-long": _by_descent("linear-long", "long"),
     "semi": semi,
-    "finetune": whole,
-    "transfer-linear": transfer_linear,
-    "transfer-finetune": transfer_finetune,
+    "finetune": _finetuned("finetune"),
+    "transfer-linear": _by_descent("transfer-linear", "transfer"),
+    "transfer-finetune": _finetuned("transfer-finetune"),
     "mi": mi,
 }
-"""Every protocol by its name: a bench and a data set to results, one after another."""
+"""Every protocol by its name: takes a bench and a data set, yields results."""
 
 
-def _by_descent(bench: Bench, data: str, name: str, form: str) -> Result:
-    began = time.perf_counter()
-    options = bench.options
-    found = probe_by_descent(
-        bench.features(data, "train"),
-        bench.features(data, "test"),
-        form,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        rates=options.rates,
-        validation=options.validation,
-        seed=options.seed,
-    )
-    protocol = {"name": name, **found.protocol, "images": bench.images(data)}
-    return result(bench, name, data, found.scores, protocol, began)
-
-
-def _finetuned(
+def _finetune(
     bench: Bench,
     data: str,
     name: str,
@@ -213,7 +247,7 @@ TRANSFER_SETS = (
     "caltech101",
     "sun397",
 )
-"""Those of the paper's Tables 3 and S2, VOC2007 in both readings."""
+"""The sets of the paper's Tables 3 and S2, with both readings of VOC2007."""
 
 TOGETHER = {"transfer": ("transfer-linear", "transfer-finetune")}
 ALL = "all"
@@ -221,7 +255,7 @@ ONE_CLASS = ("knn", "semi")
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The protocols that some names stand for, each once; unknown ones get a suggestion.
+    """The protocols of some names, each once; an unknown name gets a suggestion.
 
     Arguments:
         names: Names of :data:`PROTOCOLS`, ``transfer`` (both of its forms) or ``all``.
@@ -248,7 +282,7 @@ def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tup
     pairs: list[tuple[str, str]] = []
     for name in expand(names):
         if ALL in names and name == "transfer-finetune" and name not in names:
-            continue  # on the same sets it is what finetune is
+            continue  # on the same set it equals finetune
         elsewhere = name.startswith("transfer-") and ALL not in names
         pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
     return pairs
@@ -264,15 +298,15 @@ def plan(
 ) -> list[tuple[str, str]]:
     """Which protocol on which set, checked before any work starts.
 
-    Without ``data`` each protocol is run on the encoder's own set; those of transfer, where they
-    are named, on the paper's list. What is missing on disk is one error that names all of it.
+    Without ``data`` each protocol runs on the encoder's own set; those of transfer, if they are
+    named, on the paper's list. One error names all sets that are missing on disk.
 
     Arguments:
         names: As in :func:`expand`.
         own: The set the encoder was trained on.
         data: Sets to evaluate on instead.
-        root: Where data sets lie.
-        skip_missing: Leave out what is missing instead.
+        root: Where data sets are.
+        skip_missing: Leave out missing sets instead.
     """
     pairs = wanted(names, own, data)
     sets = list(dict.fromkeys(one for _, one in pairs))
@@ -288,22 +322,35 @@ def plan(
     for name, one in pairs:
         if name in ONE_CLASS and one == "voc2007":
             raise ValueError(
-                f"protocol={name!r} needs one class an image and voc2007 has several; take "
+                f"protocol={name!r} needs one class per image and voc2007 has several; take "
                 "voc2007-top1"
             )
     return pairs
 
 
 def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]:
-    """The results of a plan, one at a time as they are done.
+    """Yield the results of a plan, one at a time.
 
     Arguments:
         bench: What is evaluated and how.
-        pairs: Protocol and data set, as :func:`plan` gives them.
+        pairs: Protocol and data set, from :func:`plan`.
     """
-    # Set by set, so that images and features are made once and let go of.
+    # Set by set, so that the images and features of only one set are held.
     for data in dict.fromkeys(one for _, one in pairs):
         for name in (name for name, one in pairs if one == data):
             bench.report(f"{name} on {data}")
             yield from PROTOCOLS[name](bench, data)
         bench.forget(data)
+
+
+def _more_readouts(
+    views: tuple[Tensor, Tensor], calibration: tuple[Tensor, Tensor], seed: int
+) -> dict[str, Any]:
+    """A lower limit, a p-value, other bounds and warnings."""
+    from flatnce.mi import embedding_information  # training must not load it
+
+    answer = embedding_information(*views, calibration=calibration, seed=seed).plain()
+    kept = ("lower", "standard_error", "p_value", "readouts")
+    return {name: answer[name] for name in kept} | {
+        "flags": [flag["name"] for flag in answer["flags"]]
+    }

@@ -1,4 +1,4 @@
-"""A run evaluated: its encoder out of a checkpoint, the protocols, the results into its folder."""
+"""Evaluate a run: load its encoder, run the protocols, add the results to its folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,12 +30,12 @@ def evaluate_run(
     report: Callable[[str], None] | None = None,
     label: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate a run and add every result to its ``results.json`` as soon as it is there.
+    """Evaluate a run and add every result to its ``results.json`` at once.
 
     Names, data sets and the checkpoint are checked before any work starts.
 
     Arguments:
-        directory: The run's.
+        directory: The run.
         protocols: Names of :data:`flatnce.pretrain.evaluation.PROTOCOLS`, ``transfer`` or ``all``.
         data: Sets to evaluate on; by default the run's own, and for transfer the paper's list.
         options: Settings of the protocols.
@@ -43,7 +43,7 @@ def evaluate_run(
         device: Where to compute: ``auto``, or as torch spells it.
         skip_missing: Leave out data sets that are not on disk.
         report: Called with a line about what is being done.
-        label: Of a result: what to write beside it.
+        label: Returns additional entries for a result.
     """
     place = Path(directory)
     run = load_encoder(place, step, choose_device(device))
@@ -70,11 +70,11 @@ def evaluate_run(
 
 
 def subject_of(run: LoadedEncoder, temperature: float | None = None) -> Subject:
-    """What the protocols evaluate: a run's encoder, and how it wants its images.
+    """The subject of the protocols: a run's encoder and its input.
 
     Arguments:
-        run: As :func:`flatnce.pretrain.load_encoder` gives it.
-        temperature: What training had come to; by default what its config says.
+        run: From :func:`flatnce.pretrain.load_encoder`.
+        temperature: The temperature at the end of training; by default that of the config.
     """
     config, (mean, std) = run.config, run.normalisation
     model = config.override(pretrained=False).model
@@ -94,11 +94,7 @@ def subject_of(run: LoadedEncoder, temperature: float | None = None) -> Subject:
 
 
 def own_data(config: TrainConfig) -> str:
-    """The name of the set that a run was trained on; of a folder, its path.
-
-    Arguments:
-        config: The run's.
-    """
+    """The name of the set that a run was trained on, or the path of its folder."""
     if config.data.data != "folder" or config.data.root is None:
         return config.data.data
     path = config.data.root
@@ -106,7 +102,7 @@ def own_data(config: TrainConfig) -> str:
 
 
 def _temperature(directory: Path, run: LoadedEncoder) -> float | None:
-    """What a moving temperature had come to by the checkpoint's step."""
+    """The logged temperature at the checkpoint's step."""
     lines = [
         line["temperature"]
         for line in read_run(directory).metrics
