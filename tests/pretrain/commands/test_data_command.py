@@ -64,7 +64,7 @@ def test_a_folder_of_images_is_looked_into(tmp_path, capsys):
     [
         ([], "name a data set"),
         (["cifra10"], "did you mean 'cifar10'"),
-        (["./photos", "--adopt", "."], "used where it lies"),
+        (["./photos", "--adopt", "."], "used in place"),
     ],
 )
 def test_misuse_is_a_value_error(arguments, message):

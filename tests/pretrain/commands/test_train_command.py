@@ -100,7 +100,7 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing(as_json, capsys, tmp_
         assert found["negatives"] == 62 and found["config"]["run"]["batch_size"] == 32
     else:
         assert "K = 63" in shown and "log K = 4.14" in shown
-        assert "not on this machine" in shown and "memory expected" in shown
+        assert "not on this machine" in shown and "expected memory" in shown
 
 
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):

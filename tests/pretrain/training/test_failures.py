@@ -193,7 +193,6 @@ def test_how_long_a_run_was_to_be_is_told_by_its_folder_where_it_can(data, steps
 
 
 def test_a_full_disk_while_saving_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
-    from flatnce.pretrain.runs import checkpoint as write
 
     original, written = checkpoint._write_file, []
 

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed is the run that was not, to the last bit."""
+"""A run that is killed and resumed equals the run that was not, bit for bit."""
 
 import json
 import math
@@ -27,6 +27,7 @@ SHORT = {
     "pool": 64,
     "tensorboard": False,
     "device": "cpu",
+    "view_size": 4,  # quick
 }
 CASES = {
     "simclr": {},
@@ -251,3 +252,23 @@ def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeyp
     with pytest.raises(OSError, match=r"a\.png"):
         train(config_of("simclr"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+LOSSES = [3.6019392, 3.1133935, 3.0417125, 2.4393725, 2.2825544, 2.298053, 2.4547725, 1.929765]
+LOSSES += [2.1844053, 1.8850632, 1.9595432, 1.8727622, 1.832278, 1.9203882, 2.0571637, 2.0171456]
+LOSSES += [1.7608037, 1.7680326, 1.8885694, 1.6573079]
+"""The losses of the first 20 steps with seed 0."""
+
+
+def test_the_first_twenty_losses_are_those_of_the_version_before(tmp_path):
+    settings = {"log_every": 1, "watch_every": 0.0, "tensorboard": False, "epochs": 1}
+    config = preset("digits").override(device="cpu", **settings)
+    found = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(config, tmp_path / "run", report=found.append)
+    finally:
+        torch.set_num_threads(threads)
+    losses = [line["loss"] for line in found if line["kind"] == "train"]
+    assert losses[:20] == pytest.approx(LOSSES, abs=1e-5)

@@ -97,9 +97,12 @@ def weights(directory):
             {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
             marks=pytest.mark.slow,
         ),
-        {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
         # Without batch norm, which would see other micro-batches.
-        | {"backbone": "test_convnext", "view_size": 32, "head_norm": False, "rate": 0.05},
+        pytest.param(
+            {"queue": 192, "momentum_encoder": 0.9, "learn_temperature": True, "micro_batch": 17}
+            | {"backbone": "test_convnext", "view_size": 32, "head_norm": False, "rate": 0.05},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["simclr", "timm's fused norms", "moco, cached, learned temperature"],
 )

@@ -1,4 +1,4 @@
-"""``flatnce data``: fetch a data set, adopt files that are here, or list what there is."""
+"""``flatnce data``: fetch a data set, adopt files on disk, or list the data sets."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ from flatnce.pretrain.data import (
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.data.folders import image_folder
 
-# Room for the whole table where the output is not a terminal.
+# Wide enough for the table where the output is not a terminal.
 FILE_WIDTH = 110
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -45,11 +45,11 @@ class DataOptions:
     """Fetch a data set, checked and resumable; or adopt files already on disk.
 
     Arguments:
-        name: Which set, as --list names it; or the path of a folder of images, to look into it.
-        root: Where data sets lie. By default $FLATNCE_DATA, or else ~/.cache/flatnce.
-        adopt: Take it from here instead of the network: an official archive, a folder of
-            them, or the unpacked folder. Checked, then linked or copied.
-        list: Say what there is, and what is here.
+        name: Name of the data set, as in --list; or the path of a folder of images, to describe.
+        root: Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
+        adopt: Take the files from here instead of the network: an official archive, a folder of
+            them, or the unpacked folder. They are checked, then linked or copied.
+        list: List the data sets, and which of them are on this machine.
         json: Print JSON and nothing else.
     """
 
@@ -66,7 +66,7 @@ def run(arguments: list[str]) -> int:
     if options.list:
         return _list(options)
     if options.name is None:
-        raise ValueError("name a data set: `flatnce data cifar10`; --list says what there is")
+        raise ValueError("name a data set: `flatnce data cifar10`; --list prints the names")
     if is_path(options.name):
         return _show(_describe_folder(options.name, options.adopt), options.json)
     entry = find(options.name)
@@ -98,9 +98,9 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
 
 def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
-    """What a folder of images holds; it is used where it lies."""
+    """The contents of a folder of images, which is used in place."""
     if adopting is not None:
-        raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used where it lies")
+        raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used in place")
     parts: dict[str, FolderSet] = {"train": image_folder(path, "train")}
     for split in ("validation", "test"):
         try:
@@ -149,7 +149,7 @@ def _list(options: DataOptions) -> int:
         )
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     console.print(table)
-    print("\nA folder of images, one folder a class, is named by its path: ./photos")
+    print("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0
 
 
@@ -165,7 +165,7 @@ def _size(count: int) -> str:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[FetchProgress], None]]:
-    """A bar a file on a terminal; elsewhere a line now and then."""
+    """One bar per file on a terminal; elsewhere a line every few seconds."""
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"),

@@ -1,0 +1,190 @@
+"""Estimates of a run, tuning of the rate, and measurements during training."""
+
+import math
+
+import pytest
+import torch
+
+from flatnce.pretrain import TrainingFailed, preset
+from flatnce.pretrain.data import load
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.learner import build_encoder
+from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.tune import tune
+from flatnce.pretrain.training.watch import Watcher
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "settings, negatives",
+    [({"batch_size": 32}, 62), ({"batch_size": 32, "queue": 100}, 131)],
+)
+def test_negatives_and_ceiling_are_those_of_the_run(settings, negatives, tmp_path):
+    config = preset("digits").override(device="cpu", view_size=4, **settings)
+    found = estimate_run(config, CPU)
+    assert found.negatives == negatives
+    assert found.ceiling == pytest.approx(math.log(negatives + 1))
+    training = Training(config, tmp_path, CPU)
+    for epoch in range(2):  # the queue is full by the second
+        for batch in training.images.loader.epoch(epoch):
+            training.take_step(batch, epoch)
+            training.monitor.update(training.learner.objective.last)
+    count = training.learner.objective.last.contrast.count
+    # With a queue a sample met again leaves its own past key out.
+    assert negatives - 1 <= float(count.max()) <= negatives
+    assert training.steps == found.steps and training.rate.peak == found.rate
+
+
+@pytest.mark.parametrize("micro_batch", [None, 16])
+def test_activations_are_what_autograd_saves(micro_batch):
+    config = preset("digits").override(micro_batch=micro_batch)
+    found = estimate_run(config, CPU)
+    encoder = build_encoder(config.model, channels=1, size=8).train()
+    saved = {}
+
+    def keep(tensor):
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        encoder(torch.zeros(2 * (micro_batch or 64), 1, 8, 8))
+    own = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
+    measured = sum(t.untyped_storage().nbytes() for at, t in saved.items() if at not in own)
+    assert found.activation_bytes == pytest.approx(measured, rel=0.01)
+
+
+def test_halving_the_precision_saves_nearly_half_of_the_activations():
+    full = estimate_run(preset("digits").override(precision="float32"), CPU)
+    half = estimate_run(preset("digits").override(precision="bfloat16"), CPU)
+    assert 0.45 < half.activation_bytes / full.activation_bytes < 0.75
+
+
+def test_a_set_that_is_not_here_can_be_reckoned_with(tmp_path):
+    found = estimate_run(preset("cifar10").override(root=str(tmp_path)), CPU)
+    assert not found.here and found.images == 50_000 and found.data_bytes == 50_000 * 3072
+    assert found.parameters == 11_497_664
+
+
+def test_a_batch_larger_than_the_set_is_refused():
+    with pytest.raises(ValueError, match="batch_size=2000 is larger"):
+        estimate_run(preset("digits").override(batch_size=2000), CPU)
+
+
+@pytest.mark.parametrize(
+    "settings, world_size, words",
+    [
+        ({"batch_size": 64}, 3, "not a multiple of world_size=3"),
+        ({"blur": 0.5}, 1, "blur=0.5 does nothing"),
+        ({"ess": 0.004}, 1, "ess=0.004 is out of reach: of 126 negatives"),
+    ],
+)
+def test_what_training_would_refuse_a_dry_run_refuses(settings, world_size, words):
+    with pytest.raises(ValueError, match=words):
+        estimate_run(preset("digits").override(**settings), CPU, world_size)
+
+
+@pytest.mark.parametrize("backbone", ["vit_tiny_patch16_224", "mobilenetv3_small_050"])
+def test_backbones_of_timm_can_be_reckoned_with(backbone):
+    config = preset("digits").override(backbone=backbone, view_size=32, batch_size=8)
+    found = estimate_run(config, CPU)
+    assert found.parameters > 5e5 and found.activation_bytes > 0
+
+
+CONFIG = preset("digits").override(device="cpu", pool=64, batch_size=64)
+
+
+def test_the_rate_with_the_best_knn_is_taken_and_a_failure_survived(tmp_path):
+    found = tune(CONFIG, [0.05, 0.4, 1e30], tmp_path)
+    scores = {}
+    for rate in (0.05, 0.4):
+        scores[rate] = read_run(tmp_path / f"rate-{rate:g}").results["watch"]["knn"]
+    assert {trial.rate: trial.score for trial in found.trials[:2]} == scores
+    assert found.rate == max(scores, key=scores.get)
+    assert found.at_the_edge == (found.rate == 0.05)
+    failed = found.trials[2]
+    assert failed.score is None and "training stopped" in failed.failure
+
+
+def test_trials_are_at_the_base_batch_where_the_rate_is_not_scaled(tmp_path):
+    found = tune(CONFIG, [0.4], tmp_path)
+    run = read_run(tmp_path / "rate-0.4")
+    assert run.config["run"]["batch_size"] == 256
+    lines = [line for line in run.metrics if line["kind"] == "train"]
+    assert max(line["rate"] for line in lines) <= 0.4
+    assert not found.at_the_edge  # of a single one nothing can be said
+
+
+def test_no_rate_that_works_is_a_failure_in_words(tmp_path):
+    with pytest.raises(TrainingFailed, match="none of the rates 1e\\+30"):
+        tune(CONFIG, [1e30], tmp_path)
+
+
+def test_no_rates_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="rates is empty"):
+        tune(CONFIG, [], tmp_path)
+
+
+@pytest.fixture
+def training(tmp_path):
+    config = preset("digits").override(device="cpu", pool=200, tensorboard=False)
+    return Training(config, tmp_path, torch.device("cpu"))
+
+
+def test_every_image_measured_on_is_of_the_training_part(training):
+    watcher = Watcher(training.config, training.images)
+    train, test = (load("digits", split).images.flatten(1) for split in ("train", "test"))
+    own = {tuple(row) for row in train.tolist()}
+    others = {tuple(row) for row in test.tolist()} - own
+    for part in (watcher.memory, watcher.queries, watcher.pooled):
+        seen = {tuple(row) for row in part.images.flatten(1).tolist()}
+        assert seen <= own and not seen & others
+
+
+def test_a_class_too_small_to_hold_out_of_does_not_stop_pretraining(training):
+    from dataclasses import replace
+
+    labels = training.images.image_set.labels.clone()
+    few = (labels == 3).nonzero().squeeze(1)
+    labels[few[3:]] = 4
+    images = replace(training.images, image_set=replace(training.images.image_set, labels=labels))
+    watcher = Watcher(training.config, images)
+    assert 3 not in watcher.memory.labels and 3 not in watcher.queries.labels
+    assert 0 <= watcher(training.learner)["knn"] <= 1
+
+
+def test_memory_and_queries_share_no_image(training):
+    watcher = Watcher(training.config, training.images)
+    memory = {tuple(image.flatten().tolist()) for image in watcher.memory.images}
+    queries = [tuple(image.flatten().tolist()) for image in watcher.queries.images]
+    assert len(watcher.queries) == pytest.approx(0.1 * 1438, abs=5)
+    # Two digits may be drawn alike to the pixel; a leak would make all queries known.
+    assert sum(query in memory for query in queries) < 3
+
+
+def test_the_measurements_change_nothing_and_repeat_exactly(training):
+    before = {k: v.clone() for k, v in training.learner.state_dict().items()}
+    watcher = Watcher(training.config, training.images)
+    first, again = watcher(training.learner), watcher(training.learner)
+    assert first == again
+    assert training.learner.training
+    for name, tensor in training.learner.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_the_pool_is_as_large_as_asked_for_and_the_set_allows(training):
+    found = Watcher(training.config, training.images)(training.learner)
+    assert found["pool"] == 200
+    assert found["pool_ceiling"] == pytest.approx(torch.tensor(200.0).log().item())
+    large = training.config.override(pool=10_000)
+    assert Watcher(large, training.images).pool == 1438 * 8 // 9
+
+
+def test_without_labels_there_is_no_knn(training):
+    from dataclasses import replace
+
+    blank = replace(training.images.image_set, labels=torch.full((1438,), -1))
+    images = replace(training.images, image_set=blank)
+    found = Watcher(training.config, images)(training.learner)
+    assert "knn" not in found and "pool_mi" in found
