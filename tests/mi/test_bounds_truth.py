@@ -1,10 +1,12 @@
-"""Bounds on data whose information is known, at critics that are known: who stays below it.
+"""Bounds on data whose information is known, at known critics: which stay below it.
 
-Every figure is a mean over independent samples; ``error`` is its standard error over them. A mean
-of 20 to 60 samples lies within 4 standard errors unless something is wrong.
+Every figure is a mean over independent samples; ``error`` is its standard error. A mean of 20 to
+60 samples lies within 4 standard errors unless something is wrong.
 """
 
+import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -140,3 +142,44 @@ def test_one_shuffled_copy_is_worthless_where_all_pairs_are_not():
     assert values[:, 0].std() < 0.5
     assert abs(float(values[:, 0].mean()) - 6) < 0.5
     assert (values[:, 1] - 6).abs().max() > 1
+
+
+SIZES = (2, 16, 128)
+every_information = pytest.mark.parametrize("information", [0.5, 4.0, 8.0])
+
+
+def among(law, size, change=lambda scores: scores, anchors=4000):
+    """InfoNCE among that many candidates, over independent batches: mean and standard error."""
+    batches = min(max(anchors // size, 12), 120)
+    return over_samples(lambda x, y: infonce(change(law.critic(x, y))), law, batches, size)
+
+
+@cache
+def by_size(information):
+    law = Gaussians(information, dimensions=10)
+    return [among(law, size) for size in SIZES]
+
+
+@every_information
+def test_it_stays_below_the_truth_and_below_log_k(information):
+    for size, (found, error) in zip(SIZES, by_size(information), strict=True):
+        assert error < 0.08
+        assert found < information + 4 * error
+        assert found < math.log(size)
+
+
+@every_information
+def test_it_tightens_as_k_grows(information):
+    found = by_size(information)
+    for (less, less_error), (more, more_error) in itertools.pairwise(found):
+        assert more > less - 4 * math.hypot(less_error, more_error)
+    first, last = found[0], found[-1]
+    assert last[0] > first[0] + 4 * math.hypot(first[1], last[1])
+
+
+@pytest.mark.parametrize(("information", "size"), [(0.5, 128), (2.0, 512)])
+def test_it_comes_to_the_truth_once_k_is_far_above_exp_i(information, size):
+    law = Gaussians(information, dimensions=10)
+    found, error = among(law, size, anchors=15_000)
+    # From below, by about (e^I's variance) / 2K.
+    assert information - 0.06 - 4 * error < found < information + 4 * error

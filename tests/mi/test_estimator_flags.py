@@ -1,6 +1,5 @@
 """Warnings: each raised by numbers or data that deserve it, and by no others."""
 
-import dataclasses
 from dataclasses import fields
 
 import numpy as np
@@ -198,9 +197,3 @@ def test_a_broken_critic_is_reported():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(200, seed=0)
     found = mi.estimate(x, y, method="infonce", rate=1e25, steps=30, baselines=False)
     assert found.flagged("diverged") and np.isfinite(found.nats)
-
-
-def test_a_flag_holds_its_words():
-    flag = mi.Flag("scale", "Said.")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        flag.name = "other"

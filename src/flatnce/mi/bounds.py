@@ -1,8 +1,9 @@
 r"""Lower bounds on mutual information and training objectives, as functions of scores, in nats.
 
-All functions take one score matrix, with the partner of row i in column i. Most also take its row
-statistics (:func:`~flatnce.mi.row_statistics`), so that one pass over the scores serves all of
-them. For row i, :math:`g_i` is the partner's score, :math:`Z_i` the mean of :math:`e^{g}` over
+Functions of ``scores`` take a score matrix with the partner of row i in column i. Functions of
+``rows`` also take its row statistics (:func:`~flatnce.mi.row_statistics`), so that one pass over
+the scores serves all of them. ``reduction`` is ``mean``, ``sum`` or ``none`` (one number per
+row). For row i, :math:`g_i` is the partner's score, :math:`Z_i` the mean of :math:`e^{g}` over
 its m negatives, and :math:`\hat u_i = \log Z_i - g_i`. The optimal critic is
 :math:`\log p(y|x)/p(y)`, plus any c(x) where a formula is invariant to it.
 
@@ -81,10 +82,6 @@ def nwj(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
 
     Written for a critic whose optimum is the log density ratio. The form with :math:`e^{g - 1}`
     is the same for a critic that is larger by 1.
-
-    Arguments:
-        rows: Scores or their row statistics.
-        reduction: ``mean``, ``sum`` or ``none`` (one number per row).
     """
     statistics = row_statistics(rows)
     return tuba(statistics, torch.zeros_like(statistics.positive), reduction)
@@ -101,9 +98,7 @@ def tuba(
         NWJ at a = 1. FLO under the constraint u = −g + log a(x).
 
     Arguments:
-        rows: Scores or their row statistics.
         log_baseline: log a(x_i), one number per row, or one for all rows.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     statistics = row_statistics(rows)
     shifted = recentre(statistics, log_baseline.expand_as(statistics.positive))
@@ -115,10 +110,6 @@ def infonce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""InfoNCE: :math:`\log K - \mathrm{softplus}(\ell)`, with K = m + 1 candidates.
 
     Never above log K. Invariant to a c(x) added to the critic.
-
-    Arguments:
-        rows: Scores or their row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     return mutual_information(row_statistics(rows), reduction)
 
@@ -134,7 +125,6 @@ def flatnce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     Arguments:
         rows: Scores or their row statistics; with statistics at a Hölder power, the value of
             Hölder-FlatNCE.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     statistics = row_statistics(rows)
     return statistics.reduce(-optimal_dual(statistics), reduction)
@@ -144,9 +134,6 @@ def optimal_dual(rows: Rows) -> Float[Tensor, " n"]:
     r"""The u that maximises FLO on these scores: :math:`\hat u = \log Z(x) - g(x, y)`.
 
     There FLO equals FlatNCE's value. It is not a bound, because u has seen its negatives.
-
-    Arguments:
-        rows: Scores or their row statistics.
     """
     statistics = row_statistics(rows)
     return statistics.gap - statistics.count.log()
@@ -170,10 +157,8 @@ def flo(
         InfoNCE.
 
     Arguments:
-        rows: Scores or their row statistics.
         dual: u(x_i, y_i), one number per row.
         with_positive: Put the partner into the pool, which caps the value at log K for any u.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     statistics = row_statistics(rows)
     if dual.shape != statistics.positive.shape:
@@ -223,7 +208,6 @@ def cross_fitted_flo(rows: Rows, pool: Scores, reduction: str = "mean") -> Float
     Arguments:
         rows: Scores of the pairs, or their row statistics.
         pool: Scores of the same x's with the y's of a pool that is disjoint from the pairs.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     statistics = row_statistics(rows)
     return flo(statistics, cross_fitted_dual(statistics, pool), reduction=reduction)
@@ -327,9 +311,6 @@ def jensen_shannon(scores: Scores) -> Float[Tensor, ""]:
 
     References:
         Nowozin et al., 2016, "f-GAN"; Hjelm et al., 2019, "Deep InfoMax".
-
-    Arguments:
-        scores: Partner of row i in column i.
     """
     return math.log(2) - jensen_shannon_loss(scores) / 2
 
@@ -338,9 +319,6 @@ def jensen_shannon_loss(scores: Scores) -> Float[Tensor, ""]:
     """Logistic loss of classifying partners against other pairs, with both classes of weight 1.
 
     Equal to 2 log 2 minus twice :func:`jensen_shannon`.
-
-    Arguments:
-        scores: Partner of row i in column i.
     """
 
     def both_classes(block: Tensor, partner: Tensor, start: int) -> Tensor:
@@ -365,7 +343,6 @@ def smile(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
         Estimators", https://arxiv.org/abs/1910.06222
 
     Arguments:
-        scores: Partner of row i in column i.
         clip: τ; infinity gives Donsker–Varadhan.
     """
     if not clip > 0:
@@ -441,7 +418,6 @@ def mine_loss(
         https://arxiv.org/abs/1801.04062
 
     Arguments:
-        rows: Scores or their row statistics.
         log_average: log Z̄ returned by the last call; None at the start.
         rate: Weight r of the present batch.
 
@@ -464,9 +440,6 @@ def flatnce_loss(rows: Rows) -> Float[Tensor, ""]:
     r"""FlatNCE: the gradient of :math:`\hat u`, the value of minus InfoNCE.
 
     Its own value rises without limit with the critic's scale: use it with a bounded critic.
-
-    Arguments:
-        rows: Scores or their row statistics.
     """
     statistics = row_statistics(rows)
     return _with_value(statistics.gap.mean(), -infonce(statistics))
@@ -478,7 +451,6 @@ def holder_flatnce(rows: Rows, power: float, reduction: str = "mean") -> Float[T
     Arguments:
         rows: Scores; row statistics only for a power of 1.
         power: γ, any real number or ±inf; 1 is FlatNCE.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     return flatnce(holder_statistics(rows, power), reduction)
 
@@ -497,7 +469,6 @@ def smile_loss(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
     """SMILE as its authors train it: the gradient of Jensen–Shannon, the value of minus SMILE.
 
     Arguments:
-        scores: Partner of row i in column i.
         clip: τ of the value.
     """
     return _with_value(jensen_shannon_loss(scores), -smile(scores, clip))
@@ -512,7 +483,6 @@ def flo_alternating_losses(
     one of these losses, then on the other.
 
     Arguments:
-        rows: Scores or their row statistics.
         dual: u(x_i, y_i), one number per row.
     """
     statistics = row_statistics(rows)

@@ -114,7 +114,7 @@ def ksg(
     if ties != "mixed":
         sides = _without_ties(sides, ties, np.random.default_rng(seed))
     kind = "mixed" if ties == "mixed" else "box" if algorithm == 2 else "ball"
-    counts = count_neighbours(*sides, k, kind, workers)
+    counts = count_neighbours(sides[0], sides[1], k, kind, workers)
     digamma = needed("scipy.special", "KSG", "mi").digamma
     closed = int(kind == "box")  # its counts include the neighbours on the border
     each = digamma(counts.order) - digamma(counts.left + 1 - closed)
@@ -182,18 +182,11 @@ def _noise(side: Table, generator: np.random.Generator) -> Table:
 
 @dataclass(frozen=True)
 class NeighbourCounts:
-    """Other points near each point.
-
-    Arguments:
-        left: Points within reach on the left side.
-        right: Points within reach on the right side.
-        order: Neighbours in the joint space: k or, where the k-th is at distance 0, the number of
-            equal points, itself included.
-    """
+    """Other points near each point, per side, and the neighbours in the joint space."""
 
     left: Integers
     right: Integers
-    order: Integers
+    order: Integers  # k or, where the k-th distance is 0, the number of equal points
 
 
 @runtime_checkable

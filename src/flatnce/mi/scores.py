@@ -114,23 +114,27 @@ def row_statistics(rows: Rows) -> Contrast:
         return rows
     blocks = paired_blocks(rows)
     flags: list[Tensor | None] = []
-    names = ("positive", "negative", "negative2", "count", "hardest")
 
-    def statistics_of(block: Tensor, start: int) -> Tensor:
+    def statistics_of(block: Tensor, start: int) -> Contrast:
         partners = torch.arange(start, start + len(block), device=block.device)
-        statistics = contrast_from_logits(block, partners)
-        flags.append(statistics.faults)
-        return torch.stack([getattr(statistics, name) for name in names])
+        return contrast_from_logits(block, partners)
+
+    def stacked(block: Tensor, start: int) -> Tensor:
+        part = statistics_of(block, start)
+        flags.append(part.faults)
+        return torch.stack(
+            (part.positive, part.negative, part.negative2, part.count, part.hardest)
+        )
 
     if blocks.rows * blocks.columns <= blocks.entries:
-        scores = blocks.block(0, blocks.rows)
-        return contrast_from_logits(scores, torch.arange(len(scores), device=scores.device))
-    values = dict(zip(names, _collected(blocks, statistics_of), strict=True))
-    values["count"], values["hardest"] = values["count"].detach(), values["hardest"].detach()
+        return statistics_of(blocks.block(0, blocks.rows), 0)
+    positive, negative, negative2, count, hardest = _collected(blocks, stacked)
     flagged = faults.combine(*flags)
     faults.raise_flagged(flagged)  # one read of the device is cheap by comparison
-    beta = torch.full_like(values["positive"][0].detach(), torch.nan)
-    return Contrast(**values, beta=beta, faults=flagged)
+    beta = torch.full_like(positive[0].detach(), torch.nan)
+    return Contrast(
+        positive, negative, negative2, count.detach(), hardest.detach(), beta, faults=flagged
+    )
 
 
 def reduce_rows(

@@ -52,31 +52,17 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class CleanTables:
-    """Tables without missing values and uninformative columns.
-
-    Arguments:
-        x: The first table, rows first.
-        y: The second table.
-        rows: Numbers of these rows in the given tables.
-        columns: Columns of x and of y that were kept; None for samples that are not tables.
-        duplicates: For each row the first row equal to it in x and y, if rows are repeated more
-            often than by chance; else None.
-        tied: Share of values that occur more than once in their column, in the worst column.
-        tied_column: Name of that column.
-        shared: Names of columns that x and y have in common, value for value.
-        repeated: Sides that repeat whole rows more often than by chance.
-        report: What was done.
-    """
+    """Tables without missing values and uninformative columns."""
 
     x: Table
     y: Table
-    rows: Indices
-    columns: tuple[Indices | None, Indices | None]
-    duplicates: Indices | None
-    tied: float
+    rows: Indices  # their numbers in the given tables
+    columns: tuple[Indices | None, Indices | None]  # kept; None for samples that are not tables
+    duplicates: Indices | None  # first equal row of each row, if rows are copied
+    tied: float  # share of repeated values in the most tied column
     tied_column: str
-    shared: tuple[str, ...]
-    repeated: tuple[str, ...]
+    shared: tuple[str, ...]  # columns that x and y have in common
+    repeated: tuple[str, ...]  # sides that repeat whole rows
     report: Cleaning
 
 
@@ -154,7 +140,8 @@ def clean(x: Any, y: Any) -> CleanTables:
     tied, tied_column = _most_tied_column(tables, names)
     repeated = [name for name, side in zip("xy", tables, strict=True) if _repeats_rows(side)]
     return CleanTables(
-        *tables,
+        x=tables[0],
+        y=tables[1],
         rows=rows,
         columns=(kept[0], kept[1]),
         duplicates=duplicates,
@@ -326,17 +313,10 @@ def _grid_points(column: Table) -> float:
 
 @dataclass(frozen=True)
 class Transform:
-    """A map of every column, fitted on some rows and applied to any; it preserves information.
-
-    Arguments:
-        kind: ``copula``, ``standard`` or ``none``.
-        ordered: The sorted columns that it was fitted on, for ranks.
-        centre: Means of the columns.
-        size: Standard deviations of the columns.
-    """
+    """A map of every column, fitted on some rows; it preserves information."""
 
     kind: str
-    ordered: Table | None = None
+    ordered: Table | None = None  # sorted columns, for ranks
     centre: Table | None = None
     size: Table | None = None
 

@@ -25,27 +25,16 @@ LARGEST_MATRIX_ROWS = 2048
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All numbers that were read from critics.
+    """All numbers that were read from critics on test rows."""
 
-    Arguments:
-        readouts: Every read-out; ``infonce`` is the one that is reported.
-        lower: One-sided 95 % limit by Student's t; never negative, because information is not.
-        p_value: Against independence.
-        permutations: Number of permutations.
-        ceiling: The largest value that InfoNCE can have here.
-        ess: Median effective number of negatives per row.
-        rows: Rows of each part.
-        units: Number of distinct units among the rows.
-    """
-
-    readouts: dict[str, Readout]
-    lower: float
-    p_value: float
+    readouts: dict[str, Readout]  # ``infonce`` is the one that is reported
+    lower: float  # one-sided 95 % limit by Student's t; not below 0
+    p_value: float  # against independence
     permutations: int
-    ceiling: float
-    ess: float
-    rows: tuple[int, ...]
-    units: int
+    ceiling: float  # the largest possible value of InfoNCE
+    ess: float  # median effective number of negatives per row
+    rows: tuple[int, ...]  # of each part
+    units: int  # distinct units among the rows
 
 
 def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> Evaluation:

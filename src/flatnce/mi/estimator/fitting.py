@@ -54,25 +54,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How critics are trained.
-
-    Arguments:
-        method: What is minimised.
-        batch_size: Pairs in a batch.
-        steps: Largest number of steps.
-        every: Steps between evaluations on the validation rows.
-        patience: Evaluations without improvement before training stops.
-        rate: Step size of Adam.
-        average: Weight of the past in the running mean of the weights, which is evaluated.
-    """
+    """How critics are trained."""
 
     method: Method
     batch_size: int
     steps: int = 3000
-    every: int = 50
-    patience: int = 10
-    rate: float = 5e-4
-    average: float = 0.99
+    every: int = 50  # steps between evaluations on validation rows
+    patience: int = 10  # evaluations without improvement before training stops
+    rate: float = 5e-4  # of Adam
+    average: float = 0.99  # weight of the past in the running mean of weights, which is evaluated
 
 
 @dataclass(frozen=True)
@@ -89,25 +79,17 @@ class TrainingCase:
 
 @dataclass
 class FittedCritic:
-    """A trained critic: the weights of its best evaluation, and its history.
-
-    Arguments:
-        critic: In evaluation mode.
-        scale: Factor of its scores, chosen on validation rows.
-        validation: InfoNCE there, at that scale.
-        step: When the weights were taken.
-        diverged: Whether training diverged; the weights are from before.
-        history: One record per evaluation.
-        idle: Evaluations since the last improvement.
-    """
+    """A trained critic with the weights of its best evaluation, in evaluation mode."""
 
     critic: Critic
-    scale: float = 1.0
-    validation: float = -math.inf
-    step: int = 0
-    diverged: bool = False
-    history: list[dict[str, float | int]] = field(default_factory=list)
-    idle: int = 0
+    scale: float = 1.0  # factor of its scores, chosen on validation rows
+    validation: float = -math.inf  # InfoNCE there
+    step: int = 0  # when the weights were taken
+    diverged: bool = False  # the weights are from before
+    history: list[dict[str, float | int]] = field(
+        default_factory=list
+    )  # one record per evaluation
+    idle: int = 0  # evaluations since the last improvement
 
 
 @torch.no_grad()

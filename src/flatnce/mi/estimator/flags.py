@@ -30,23 +30,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What the warnings about training are decided on.
+    """What the warnings about training are decided on."""
 
-    Arguments:
-        train: InfoNCE on training rows at the calibrated scale.
-        test: InfoNCE on as many test rows.
-        scales: Calibrated scale of each critic.
-        diverged: Number of critics whose training diverged.
-        best_steps: When each critic's weights were taken.
-        steps: Largest number of steps.
-        folds: Number of folds of cross-fitting.
-    """
-
-    train: float
-    test: float
-    scales: Sequence[float]
-    diverged: int
-    best_steps: Sequence[int]
+    train: float  # InfoNCE on training rows at the calibrated scale
+    test: float  # InfoNCE on as many test rows
+    scales: Sequence[float]  # one per critic
+    diverged: int  # number of critics
+    best_steps: Sequence[int]  # one per critic
     steps: int
     folds: int = 1
 

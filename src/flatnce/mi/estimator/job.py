@@ -194,8 +194,10 @@ def _fold(tables: CleanTables, split: Split, options: EstimationOptions, seed: i
     validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
     device = options.torch_device()
     critic = options.new_critic(x, y, seed).to(device)
-    rows = (torch.from_numpy(side).to(device) for side in (x, y, *validation))
-    return Fold(split, (on_x, on_y), TrainingCase(critic, *rows, seed=seed))
+    rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
+    return Fold(
+        split, (on_x, on_y), TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
+    )
 
 
 def train(

@@ -30,25 +30,15 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class EvaluationPart:
-    """Rows that one critic is evaluated on.
-
-    Arguments:
-        critic: Trained on other rows, in evaluation mode.
-        scale: Calibrated factor of its scores.
-        x: Test rows of x.
-        y: Their partners.
-        y_pool: Validation rows of y, to normalise by.
-        group: The jackknife group of each test row, from 0.
-        units: The unit of each test row; by default every row is its own unit.
-    """
+    """Test rows that one critic is evaluated on; the critic was trained on other rows."""
 
     critic: Critic
-    scale: float
+    scale: float  # calibrated factor of the scores
     x: Tensor
     y: Tensor
-    y_pool: Tensor
-    group: Int[Tensor, " n"]
-    units: NDArray[np.int64] | None = None
+    y_pool: Tensor  # validation rows of y, to normalise by
+    group: Int[Tensor, " n"]  # jackknife group of each row, from 0
+    units: NDArray[np.int64] | None = None  # by default every row is a unit
 
 
 @dataclass(frozen=True)
@@ -91,27 +81,16 @@ _KINDS: Mapping[str, tuple[bool, str]] = {
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Row sums of exp(score) by group of candidates, without the partners.
+    """Row sums of exp(score) by jackknife group of candidates, without the partners."""
 
-    Arguments:
-        positive: Score of the partner.
-        top: The row's largest other score; the sums are relative to it.
-        negatives: Sum of exp(score − top) over each group.
-        squares: Sum of its squares over all groups.
-        clipped: Sum over each group of exp(score − s(x)), clipped to SMILE's limits.
-        shift: s(x): log of the mean of exp(score) over the pool.
-        group: The jackknife group of each row.
-        pool: Rows of the pool.
-    """
-
-    positive: Float[Tensor, " n"]
-    top: Float[Tensor, " n"]
-    negatives: Float[Tensor, "n g"]
-    squares: Float[Tensor, " n"]
-    clipped: Float[Tensor, "n g"]
-    shift: Float[Tensor, " n"]
-    group: Int[Tensor, " n"]
-    pool: int
+    positive: Float[Tensor, " n"]  # score of the partner
+    top: Float[Tensor, " n"]  # largest other score; the sums are relative to it
+    negatives: Float[Tensor, "n g"]  # sums of exp(score − top)
+    squares: Float[Tensor, " n"]  # sum of its squares over all groups
+    clipped: Float[Tensor, "n g"]  # sums of exp(score − shift), clipped as in SMILE
+    shift: Float[Tensor, " n"]  # s(x): log of the mean of exp(score) over the pool
+    group: Int[Tensor, " n"]  # jackknife group of each row
+    pool: int  # rows of the pool
 
     @property
     def sizes(self) -> Int[Tensor, " g"]:

@@ -106,10 +106,10 @@ def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
         )
     parts = _parts(units, [1 / folds] * folds, random)
     splits = []
-    for test in range(folds):
-        validation = (test + 1) % folds
-        train = [parts[fold] for fold in range(folds) if fold not in (test, validation)]
-        splits.append(Split(np.concatenate(train), parts[validation], np.sort(parts[test])))
+    for fold in range(folds):
+        following = (fold + 1) % folds
+        others = [parts[k] for k in range(folds) if k not in (fold, following)]
+        splits.append(Split(np.concatenate(others), parts[following], np.sort(parts[fold])))
     return splits
 
 

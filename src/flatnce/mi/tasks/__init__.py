@@ -1,11 +1,11 @@
-"""Tasks with known mutual information: what an estimator is judged by.
+"""Tasks with known mutual information, to test estimators.
 
 ``TASKS`` holds them by id, in six suites: "bmi" (the 40 laws of that benchmark, same ids, same
 true values), "staircase" and "cubic" (20 columns, 2 to 10 nats), "flo" (the grid of the FLO
 paper), "null" (independent) and "mixture". Every task has ``id``, ``dimensions``, ``mi`` (the true
 value in nats, computed from the law), ``accuracy``, ``description``, ``sample(n, seed)`` and
-``pointwise(x, y)``, the true log density ratio. Where the truth is not known,
-:func:`self_consistency` makes tables whose information must be 0, 1 or 2 times that of yours.
+``pointwise(x, y)``, the true log density ratio. For data with unknown information,
+:func:`self_consistency` derives tables whose information is 0, 1 or 2 times that of yours.
 
 The mixtures are our own laws. For the cross, the shells and the inliers we chose parameters that
 give the values listed for bmi's second tier within 0.004 (those come from 100,000 draws, with
@@ -56,7 +56,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(task.suite for task in TASKS.value
 
 
 def find(id: str) -> Task:
-    """The task of that id; a ValueError with the nearest ids if there is none.
+    """Look up a task by id; the error names the closest ids.
 
     Arguments:
         id: An id of ``TASKS``.
@@ -75,7 +75,7 @@ def find(id: str) -> Task:
 
 
 def suite(name: str) -> tuple[Task, ...]:
-    """The tasks of one suite, in the order of the registry.
+    """Return the tasks of one suite, in the order of the registry.
 
     Arguments:
         name: "bmi", "staircase", "cubic", "flo", "null" or "mixture".

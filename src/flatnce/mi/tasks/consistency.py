@@ -1,8 +1,8 @@
-"""Checks of an estimator where the truth is not known: relations that must hold between estimates.
+"""Checks of an estimator on data with unknown information: relations between estimates.
 
-From tables of your own, new pairs of tables are made whose information is 0, 1 or 2 times that of
-the original, whatever that is. An estimator that breaks one of these relations by more than its
-error is wrong about your data.
+Your tables are rearranged into new pairs of tables whose information is 0, 1 or 2 times that of
+the original. An estimator that violates one of these relations by more than its error is wrong on
+your data.
 
 References:
     Song and Ermon, 2020. Understanding the Limitations of Variational Mutual Information
@@ -20,15 +20,15 @@ FEWEST_ROWS = 4
 
 @dataclass(frozen=True)
 class Consistency:
-    """Two tables made of yours, and what their information has to be.
+    """Two tables derived from yours, and the relation that their information satisfies.
 
     Arguments:
         name: ``independence``, ``data-processing``, ``processed`` or ``additivity``.
         x: Rows of the new X.
         y: Their partners.
-        factor: The new information is this many times the original one ...
-        at_most: ... or, if true, at most that.
-        relation: The same in words.
+        factor: The new information is this many times the original one.
+        at_most: The relation is an upper bound only.
+        relation: The relation as a formula.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Consistency:
     relation: str
 
     def violation(self, found: float, original: float) -> float:
-        """By how many nats two estimates break the relation, with its sign; 0 where they keep it.
+        """Compute by how many nats two estimates violate the relation; 0 if they satisfy it.
 
         Arguments:
             found: The estimate for this pair of tables.
-            original: That for the tables it was made of.
+            original: The estimate for the original tables.
 
         Examples:
             >>> import numpy as np
@@ -65,22 +65,22 @@ def self_consistency(
     process: Map | None = None,
     seed: int = 0,
 ) -> tuple[Consistency, ...]:
-    """Pairs of tables made of x and y, with what their information has to be.
+    """Derive pairs of tables from x and y, with the relation that their information satisfies.
 
-    * ``independence``: every row of x with another row's y. I = 0.
-    * ``data-processing``: y and a function h(y) of it, side by side. I as before.
-    * ``processed``: h(y) alone. I at most as before.
-    * ``additivity``: the rows in two halves, side by side as one of twice the columns: I doubled.
+    * ``independence``: every row of x with the y of another row: I = 0.
+    * ``data-processing``: y together with a function h(y) of it: I is unchanged.
+    * ``processed``: h(y) alone: I is at most the original one.
+    * ``additivity``: the two halves of the rows as one table of twice the columns: I doubles.
 
-    They need rows that are independent of each other: for a series or repeated measurements the
-    first and the last do not hold.
+    Rows must be independent of each other: for time series or repeated measurements the first and
+    the last relation do not hold.
 
     Arguments:
         x: Numbers, rows by columns, or a vector.
-        y: As many rows.
-        process: h, from y's rows to as many rows; by default tanh of a random half (rounded up)
-            of as many directions as y has columns.
-        seed: Of the order of rows and the directions.
+        y: The same number of rows.
+        process: h, which maps rows of y to rows; by default tanh of random directions, half as
+            many (rounded up) as y has columns.
+        seed: Seed of the order of rows and of the directions.
 
     Examples:
         >>> from flatnce.mi import tasks
@@ -95,20 +95,20 @@ def self_consistency(
     x, y = _table("x", x), _table("y", y)
     if len(x) != len(y) or len(x) < FEWEST_ROWS:
         raise ValueError(
-            f"x has {len(x)} rows and y {len(y)}; pass as many of both, at least {FEWEST_ROWS}"
+            f"x has {len(x)} rows and y {len(y)}; pass the same number, at least {FEWEST_ROWS}"
         )
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(x))
-    # Along a circle through all rows: no row keeps its own partner.
-    strangers = np.empty_like(y)
-    strangers[order] = y[np.roll(order, 1)]
+    # A cyclic shift of a random order: no row keeps its own partner.
+    others = np.empty_like(y)
+    others[order] = y[np.roll(order, 1)]
     made = _table("process(y)", (process or _squashed(y.shape[1], generator))(y))
     if len(made) != len(y):
         raise ValueError(f"process(y) has {len(made)} rows for {len(y)} of y; keep them")
     half = len(x) // 2
     first, second = order[:half], order[half : 2 * half]
     return (
-        Consistency("independence", x, strangers, 0.0, False, "I(x; a stranger's y) = 0"),
+        Consistency("independence", x, others, 0.0, False, "I(x; y of another row) = 0"),
         Consistency(
             "data-processing", x, np.hstack((y, made)), 1.0, False, "I(x; y, h(y)) = I(x; y)"
         ),

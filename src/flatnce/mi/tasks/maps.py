@@ -1,7 +1,7 @@
-"""Laws seen through injective maps, which change the shape of the data and never its information.
+"""Injective maps of X and Y, which change the shape of the data but not its information.
 
-The pointwise information of a mapped pair is that of the pair before the maps, so a map that knows
-how to undo itself is enough to compute it.
+The pointwise information of a mapped pair is that of the original pair, so it is computed with the
+inverses of the maps. All maps but ``swissroll`` and ``spiral`` act column by column and increase.
 """
 
 import math
@@ -19,22 +19,22 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Injection:
-    """A map of rows that can be undone; call it to map.
+    """An invertible map of rows; call it to map.
 
     Arguments:
-        forward: From rows to rows.
-        undo: The way back, for rows that ``forward`` returns.
+        forward: Maps rows to rows.
+        undo: Inverts it, for rows that ``forward`` returns.
     """
 
     forward: Map
     undo: Map
 
     def __call__(self, z: Columns) -> np.ndarray:
-        """The rows mapped."""
+        """Map rows."""
         return self.forward(z)
 
     def then(self, other: "Injection") -> "Injection":
-        """This map and another after it."""
+        """Compose this map with another one after it."""
         return Injection(
             lambda z: other.forward(self.forward(z)), lambda w: self.undo(other.undo(w))
         )
@@ -42,12 +42,12 @@ class Injection:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Another law seen through an injective map of X and one of Y, which leave I as it is.
+    """Another law after an injective map of X and one of Y, which leave I unchanged.
 
     Arguments:
-        base: The law that is seen.
-        x_map: What becomes of X; None leaves it.
-        y_map: What becomes of Y; None leaves it.
+        base: The law before the maps.
+        x_map: Map of X; None leaves it unchanged.
+        y_map: Map of Y; None leaves it unchanged.
         x_extra: Columns that the map adds to X.
     """
 
@@ -64,7 +64,7 @@ class Mapped:
 
     @property
     def accuracy(self) -> float:
-        """That of the base."""
+        """The accuracy of the base."""
         return self.base.accuracy
 
     def information(self) -> float:
@@ -72,12 +72,12 @@ class Mapped:
         return self.base.information()
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """The base's pairs, mapped: one seed gives the same underlying pairs in both."""
+        """Map the pairs of the base: one seed gives the same underlying pairs in both."""
         x, y = self.base.draw(generator, n)
         return (self.x_map(x) if self.x_map else x), (self.y_map(y) if self.y_map else y)
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """That of the base, for the pairs before the maps."""
+        """The pointwise information of the base, for the pairs before the maps."""
         return self.base.pointwise(_undone(self.x_map, x), _undone(self.y_map, y))
 
 
@@ -95,7 +95,7 @@ HALVINGS = 60  # of a bracket of a few units: to the last bit of a float64
 
 
 def _cdf(z: Columns) -> Columns:
-    # By erfc: torch's own ndtr is one plus erf, which has no digits left below z = −8.
+    # By erfc: torch's own ndtr is one plus erf, which loses all digits below z = −8.
     return torch.special.erfc(torch.from_numpy(z * -math.sqrt(0.5))).numpy() / 2
 
 
@@ -104,7 +104,7 @@ def _quantile(u: Columns) -> Columns:
 
 
 def _bisected(below: Callable[[Columns], np.ndarray], low: Columns, high: Columns) -> Columns:
-    """Where an increasing function crosses, between two brackets: ``below`` says if it is left."""
+    """Find where an increasing function crosses by bisection; ``below`` is true to the left."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         left = below(middle)
@@ -159,7 +159,7 @@ def to_bimodal(weights: tuple[float, float], centres: tuple[float, float]) -> In
 
     def mapped(z: Columns) -> Columns:
         # Each unit normal's CDF is a shift of Φ, so the answer lies between the two shifts of z.
-        # Upper halves are compared by their upper tails: 1 − Φ(z) keeps no digits far out.
+        # Upper halves are compared by their upper tails: 1 − Φ(z) loses its digits far out.
         side = np.where(z > 0, -1.0, 1.0)
         wanted = _cdf(side * z)
         low, high = z + min(centres), z + max(centres)

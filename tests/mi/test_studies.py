@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flatnce import mi
-from flatnce.mi.studies import _line
+from flatnce.mi import studies
 
 QUICK = {"steps": 8, "permutations": 99}
 
@@ -175,7 +175,7 @@ def test_the_curve_has_a_point_for_every_size(curve):
 
 def test_the_line_is_that_of_weighted_least_squares():
     points = [(100, 0.5 - 2 / 100, 0.1, 4), (200, 0.5 - 2 / 200, 0.05, 2), (400, 0.495, 0.02, 1)]
-    intercept, error, slope = _line(points)
+    intercept, error, slope = studies._line(points)
     assert (intercept, slope) == pytest.approx((0.5, -2.0))
     design = np.array([[1 / e, 1 / n / e] for n, _, e, _ in points])
     assert error == pytest.approx(np.linalg.inv(design.T @ design)[0, 0] ** 0.5)
@@ -188,24 +188,47 @@ def test_the_curve_in_words_and_plain_data(curve):
     assert plain["extrapolation"]["is_bound"] is False and len(plain["points"]) == 3
 
 
-def test_parts_of_a_series_are_stretches_of_it(monkeypatch):
-    from flatnce.mi import studies as module
+@pytest.fixture
+def told(monkeypatch):
+    """What a study estimates, noted instead of estimated."""
 
     class Enough(Exception):
         pass
 
-    def tell(pairs, **rest):
-        seen.extend(part[:, 0] for part, _ in pairs)
-        raise Enough
+    def study(function, *given, **choices):
+        calls = []
 
-    monkeypatch.setattr(module, "estimate_each", tell)
-    x, y = np.arange(400.0), np.random.default_rng(0).normal(size=400)
-    for choices, consecutive in (({"blocks": 5}, True), ({}, False)):
-        seen = []
+        def note(pairs, groups=None, **rest):
+            calls.append((pairs, groups))
+            raise Enough
+
+        monkeypatch.setattr(studies, "estimate_each", note)
         with pytest.raises(Enough):
-            mi.subsampling_curve(x, y, parts=(1, 2, 4), **choices)
-        assert sorted(np.concatenate(seen)) == x.tolist() and len(seen) == 4
-        assert [bool((np.diff(part) == 1).all()) for part in seen] == [consecutive] * 4
+            function(*given, **choices)
+        return calls[0]
+
+    return study
+
+
+@pytest.mark.parametrize("choices, consecutive", [({"blocks": 5}, True), ({}, False)])
+def test_parts_of_a_series_are_stretches_of_it(told, choices, consecutive):
+    x, y = np.arange(400.0), np.random.default_rng(0).normal(size=400)
+    parts, _ = told(mi.subsampling_curve, x, y, parts=(1, 2, 4), **choices)
+    rows = [part[:, 0] for part, _ in parts]
+    assert sorted(np.concatenate(rows)) == x.tolist() and len(rows) == 4
+    assert [bool((np.diff(part) == 1).all()) for part in rows] == [consecutive] * 4
+
+
+def test_rows_of_a_group_stay_together_in_every_study(told):
+    x, labels = np.arange(480.0), np.repeat(np.arange(60), 8)
+    parts, groups = told(mi.subsampling_curve, x, x, (1, 2, 3), groups=labels)
+    for (part, _), own in zip(parts, groups, strict=True):
+        assert (own == part[:, 0] // 8).all() and (
+            np.unique(own, return_counts=True)[1] == 8
+        ).all()
+    assert len(np.unique(np.concatenate(groups))) == 60
+    _, groups = told(mi.pairwise, np.random.default_rng(0).normal(size=(480, 3)), groups=labels)
+    assert len(groups) == 3 and all((own == labels).all() for own in groups)
 
 
 CURVES = {
@@ -291,22 +314,6 @@ def test_names_that_are_not_known_are_refused_before_any_work(choices, said):
     with pytest.raises(ValueError) as caught:
         mi.benchmark(**({"n": 100} | choices))
     assert said in str(caught.value)
-
-
-def test_rows_of_a_group_stay_together_in_every_study():
-    random = np.random.default_rng(0)
-    labels = np.repeat(np.arange(60), 8)
-    # Rows of a group are copies up to nothing: apart, they would leak and look like information.
-    x, y = (random.normal(size=(60, 3))[labels] for _ in range(2))
-    x, y = (side + 0.01 * random.normal(size=side.shape) for side in (x, y))
-    options = {"steps": 60, "permutations": 99}
-    (apart,) = mi.estimate_each([(x, y)], **options)
-    (kept,) = mi.estimate_each([(x, y)], groups=[labels], **options)
-    assert apart.nats > 0.5 > 0.2 > kept.nats
-    curve = mi.subsampling_curve(x, y, (1, 2, 3), groups=labels, **options)
-    assert max(value for _, value, _, _ in curve.points) < 0.2
-    pairs = mi.pairwise(np.column_stack([x[:, 0], y[:, 0]]), groups=labels, **options)
-    assert pairs.estimates[0, 1].nats < 0.2
 
 
 @pytest.mark.parametrize(

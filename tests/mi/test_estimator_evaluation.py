@@ -1,6 +1,7 @@
-"""Numbers read on untouched rows: sums, read-outs and standard errors against loops."""
+"""Numbers read on test rows: sums, read-outs, standard errors and p-values against loops."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from estimator_reference import READOUTS, jackknife, log_mean_exp, mean, others, without
-from flatnce.mi import SeparableCritic, bounds, critic_for
-from flatnce.mi.bounds import smile
+from estimator_reference import READOUTS, infonce, jackknife, log_mean_exp, mean, others, without
+from flatnce.mi import SeparableCritic, critic_for
+from flatnce.mi.estimator import evaluation
+from flatnce.mi.estimator.evaluation import permutation_p_value
 from flatnce.mi.estimator.readouts import (
     EvaluationPart,
     group_sums,
@@ -19,7 +21,6 @@ from flatnce.mi.estimator.readouts import (
     readouts_of,
     student_quantile,
 )
-from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
 
 N, POOL, GROUPS = 17, 11, 4
 
@@ -111,24 +112,6 @@ def test_every_read_out_is_its_definition(size, entries):
     for name, slow in READOUTS.items():
         assert found[name].name == name
         assert found[name].nats == pytest.approx(slow(scores, pool), rel=1e-9, abs=1e-11)
-
-
-def test_read_outs_are_the_bounds_of_the_dense_matrix():
-    given = part()
-    found = readouts_of([group_sums(given)])
-    scores, pool = (torch.tensor(each, dtype=torch.float64) for each in matrices(given))
-    shift = pool_log_sum(pool) - math.log(POOL)
-    centred = recentre(row_statistics(scores), shift)
-    wanted = {
-        "infonce": bounds.infonce(scores),
-        "flo-cross-fitted": bounds.cross_fitted_flo(scores, pool),
-        "tuba": bounds.tuba(scores, shift),
-        "dv-recentred": bounds.donsker_varadhan(centred),
-        "flatnce": bounds.flatnce(scores),
-        "smile": smile(scores - shift[:, None], clip=5.0),
-    }
-    for name, value in wanted.items():
-        assert found[name].nats == pytest.approx(float(value), rel=1e-10)
 
 
 def test_what_is_called_a_bound_is_one():
@@ -271,6 +254,7 @@ def normal_part(r, n, seed, groups=20):
     return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r, samples", [(0.8, 80)])
 def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
     """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
@@ -299,3 +283,132 @@ def test_limits_use_students_quantile(degrees):
     log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
     share = np.trapezoid(density, angle) * math.exp(log_norm)
     assert share == pytest.approx(0.95, abs=1e-4)
+
+
+def permuted_part(n, seed=0, strength=0.0, scale=0.3, units=None):
+    random = torch.Generator().manual_seed(seed)
+    x, noise = torch.randn(2, n, 2, generator=random, dtype=torch.float64)
+    critic = SeparableCritic(nn.Identity(), nn.Identity())
+    return EvaluationPart(critic, scale, x, strength * x + noise, noise, torch.arange(n), units)
+
+
+def draws(count, permutations, seed=0):
+    random = np.random.default_rng([seed, 0x9E57])
+    return [random.permutation(count) for _ in range(permutations)]
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 2.0])
+def test_it_is_infonce_recomputed_under_each_permutation(strength):
+    given = permuted_part(14, strength=strength)
+    scores = (given.scale * given.x @ given.y.T).numpy()
+    true = infonce(scores.tolist())
+    values = [infonce(scores[:, order].tolist()) for order in draws(14, 99)]
+    wanted = (1 + sum(value >= true - 1e-12 for value in values)) / 100
+    assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
+
+
+def test_over_all_orders_of_few_rows_every_rank_is_equally_likely(monkeypatch):
+    """Each of the n! pairings in turn the true one, all of them drawn: p takes n! even values."""
+    n, given = 4, permuted_part(4)
+    orders = [np.array(order) for order in itertools.permutations(range(n))]
+
+    class Every(np.random.Generator):
+        def __init__(self, _):
+            super().__init__(np.random.PCG64(0))
+            self.left = iter(orders[1:])  # the first leaves all in place: the true one
+
+        def permutation(self, x, axis=0):
+            return next(self.left)
+
+    monkeypatch.setattr(evaluation.np.random, "default_rng", Every)
+    found = sorted(
+        permutation_p_value(
+            [EvaluationPart(given.critic, 1.0, given.x, given.y[order], given.y, given.group)],
+            len(orders) - 1,
+            0,
+        )
+        for order in orders
+    )
+    assert found == pytest.approx([rank / 24 for rank in range(1, 25)])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_under_independence_it_keeps_its_level(parts):
+    """400 data sets: shares within 3.5 standard errors of a binomial."""
+    count, found = 400, []
+    for number in range(count):
+        given = [permuted_part(10, seed=1000 * k + number) for k in range(parts)]
+        found.append(permutation_p_value(given, 39, number))
+    for level in (0.05, 0.5):
+        margin = 3.5 * math.sqrt(level * (1 - level) / count)
+        assert np.mean(np.array(found) <= level + 1e-9) == pytest.approx(level, abs=margin)
+
+
+def test_it_is_never_nought_and_never_above_one():
+    strong, none = permuted_part(30, strength=20.0), permuted_part(30)
+    assert permutation_p_value([strong], 99, 0) == pytest.approx(0.01)
+    constant = EvaluationPart(none.critic, 1.0, 0 * none.x, none.y, none.y, none.group)
+    assert permutation_p_value([constant], 99, 0) == 1.0
+
+
+def test_units_of_one_size_move_as_wholes():
+    units = np.repeat(np.arange(8), 3)
+    given = permuted_part(24, units=units)
+    scores = given.scale * given.x @ given.y.T
+    totals = []
+    for order in [np.arange(8), *draws(8, 99)]:
+        partner = [3 * order[unit] + place for unit in range(8) for place in range(3)]
+        totals.append(float(sum(scores[i, j] for i, j in enumerate(partner))))
+    wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
+    assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
+    spread = np.arange(24).reshape(8, 3).T.flatten()  # units whose rows lie apart: the same
+    apart = EvaluationPart(
+        given.critic,
+        given.scale,
+        given.x[spread],
+        given.y[spread],
+        given.y,
+        given.group,
+        units[spread],
+    )
+    assert permutation_p_value([apart], 99, 0) == pytest.approx(wanted)
+
+
+def test_of_units_of_several_sizes_the_rows_that_both_have_meet_in_order():
+    sizes = [1, 2, 3, 4, 5, 9]
+    units, starts = np.repeat(np.arange(6), sizes), np.cumsum([0, *sizes])
+    given = permuted_part(24, units=units)
+    scores = (given.scale * given.x @ given.y.T).numpy()
+
+    def met(a, b):
+        rows = range(min(sizes[a], sizes[b]))
+        return np.mean([scores[starts[a] + k, starts[b] + k] for k in rows])
+
+    orders = [np.arange(6), *draws(6, 99)]
+    totals = [sum(met(a, order[a]) for a in range(6)) for order in orders]
+    wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
+    assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("sizes", [[4] * 12, [3, 4, 5, 4] * 3], ids=["even", "uneven"])
+def test_rows_that_repeat_within_a_unit_do_not_look_like_information(sizes):
+    """Rows of a unit share x and share y, x and y independent: row by row this would be p = 0."""
+    found = []
+    units = np.repeat(np.arange(12), sizes)
+    for number in range(150):
+        given = permuted_part(12, seed=number)
+        whole = EvaluationPart(
+            given.critic, 1.0, given.x[units], given.y[units], given.y, given.group, units
+        )
+        found.append(permutation_p_value([whole], 39, number))
+    margin = 3.5 * math.sqrt(0.25 / 150)
+    assert np.mean(np.array(found) <= 0.5 + 1e-9) == pytest.approx(0.5, abs=margin)
+    assert np.mean(np.array(found) <= 0.05 + 1e-9) < 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 150)
+
+
+def test_of_many_rows_as_many_take_part_as_fit():
+    given = permuted_part(50, strength=0.5)
+    few = EvaluationPart(
+        given.critic, given.scale, given.x[:20], given.y[:20], given.y, given.group
+    )
+    assert permutation_p_value([given], 99, 0) == permutation_p_value([few], 99, 0)
