@@ -16,8 +16,10 @@ import flatnce
 import reference
 from flatnce import Monitor
 from flatnce import functional as F
+from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.objectives import Objective, losses
 from flatnce.core.objectives.registry import OBJECTIVES, Setting, entry_of, gradient_lives
+from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 
 ROOT = Path(flatnce.__file__).parents[2]
@@ -112,6 +114,41 @@ def test_an_objective_is_found_by_any_of_its_names(name, found):
     entry = entry_of(name)
     assert (entry and entry.name) == found
     assert gradient_lives(name) is (found is not None)
+
+
+# --- Diagnostics ---------------------------------------------------------------------------------
+
+every_diagnostic = pytest.mark.parametrize("name", list(DIAGNOSTICS))
+
+
+@every_diagnostic
+def test_a_diagnostic_is_on_the_page_of_log_keys(name):
+    page = (ROOT / "docs" / "reference" / "log-keys.md").read_text(encoding="utf-8")
+    section = page.split("\n## Monitor\n")[1].split("\n## ")[0]
+    assert f"| `{name}` |" in section, f"add a row for {name} to docs/reference/log-keys.md"
+
+
+@every_diagnostic
+def test_a_diagnostic_has_a_line_in_a_chart_of_a_run(name):
+    drawn = {key for chart in CHARTS for key in (*chart.keys, chart.ceiling)}
+    assert (name in drawn) is bool(DIAGNOSTICS[name].chart)
+
+
+@every_diagnostic
+def test_a_diagnostic_says_what_there_is_to_say(name):
+    entry = DIAGNOSTICS[name]
+    assert entry.label and entry.description.endswith(".")
+    assert entry.unit in ("", "nats", "share")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, entry in DIAGNOSTICS.items() if entry.function is not None]
+)
+def test_a_monitor_returns_every_diagnostic_of_the_rows(name):
+    loss_fn, monitor = flatnce.FlatNCE(0.4), Monitor()
+    loss_fn(*(torch.tensor(z) for z in views(8)))
+    monitor.update(loss_fn.last)
+    assert math.isfinite(monitor.compute(step=1)[name])
 
 
 # --- The battery ---------------------------------------------------------------------------------

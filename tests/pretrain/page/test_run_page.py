@@ -19,7 +19,8 @@ CONFIG = {
     "loss": {"objective": "infonce", "temperature": 0.1},
     "run": {"epochs": 4, "batch_size": 32, "seed": 7},
 }
-CHARTS = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
+WRITTEN = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
+CHARTS = (*WRITTEN, "saturated", "top1", "rank")
 
 
 def train_line(step: int, **changes) -> dict:

@@ -70,8 +70,8 @@ class Diagnostic:
         name: Its key in records, logs and saved states.
         label: What charts and tables call it.
         unit: ``nats``, ``share`` (between 0 and 1), or empty.
-        chart: The chart that shows it; entries of one chart are drawn together, in the order of
-            the registry.
+        chart: The chart of a run's page that shows it; entries of one chart are drawn together,
+            in the order of the registry. Empty for none.
         description: One sentence for the documentation.
         function: One number per row; None where a Monitor computes it from something else than
             row statistics.
@@ -165,7 +165,7 @@ DIAGNOSTICS: dict[str, Diagnostic] = {
             "negatives",
             "negatives",
             "",
-            "negatives",
+            "",
             "Number of negatives per row.",
             lambda rows: rows.negatives,
         ),

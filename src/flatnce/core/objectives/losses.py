@@ -461,7 +461,8 @@ class SigLIP(Objective):
             raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
         learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))
         options.setdefault("layout", "two_tower")
-        super().__init__(learned, temperature_gradient="own", **options)
+        options["temperature_gradient"] = "own"
+        super().__init__(learned, **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     @property

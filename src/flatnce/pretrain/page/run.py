@@ -1,10 +1,12 @@
 """The page of one training run: verdict, key numbers, evaluations, curves, encoder."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, Diagnostic
 from flatnce.pretrain.page.groups import finished, flat
 from flatnce.pretrain.page.inspection import inspection_figures, inspection_sections, read_portrait
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
@@ -75,11 +77,12 @@ class Curves:
         return f"log {record['negatives'] + 1:,.0f}" if record.get("negatives") else "log K"
 
 
-CHARTS = (
+WRITTEN = (
     Curves(
         "loss",
         "Loss",
-        "On InfoNCE's scale, whatever the objective. Guessing among the candidates costs log K.",
+        "On InfoNCE's scale, whatever the objective, where guessing among the candidates costs "
+        "log K; and the value that the objective returned, where it is another.",
         "loss (nats)",
         "train",
         {"loss": "loss"},
@@ -164,7 +167,32 @@ CHARTS = (
         low=0.0,
     ),
 )
-"""In reading order."""
+"""Charts with words of their own, in reading order."""
+
+
+def _with_diagnostics(written: Sequence[Curves]) -> tuple[Curves, ...]:
+    """The charts, and a chart or a line for every diagnostic that they do not draw yet."""
+    drawn = {key for chart in written for key in (*chart.keys, chart.ceiling)}
+    missing: dict[str, list[Diagnostic]] = {}
+    for entry in DIAGNOSTICS.values():
+        if entry.chart and entry.name not in drawn:
+            missing.setdefault(entry.chart, []).append(entry)
+    charts = []
+    for chart in written:
+        more = {entry.name: entry.label for entry in missing.pop(chart.name, [])}
+        charts.append(replace(chart, keys={**chart.keys, **more}))
+    for name, entries in missing.items():
+        labels = {entry.name: entry.label for entry in entries}
+        title = capitalised(" and ".join(labels.values()))
+        caption = " ".join(entry.description for entry in entries)
+        units = {entry.unit for entry in entries} - {""}
+        axis = ", ".join(labels.values()) + (f" ({units.pop()})" if len(units) == 1 else "")
+        charts.append(Curves(name.replace("_", "-"), title, caption, axis, "train", labels))
+    return tuple(charts)
+
+
+CHARTS = _with_diagnostics(WRITTEN)
+"""All charts of the curves of a run."""
 
 
 def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
@@ -264,6 +292,10 @@ def _figure(curves: Curves, records: Records, ceiling: str) -> Figure | None:
         for series, (key, label) in enumerate(curves.keys.items())
         if any(record.get(key) is not None for record in kept)
     ]
+    # FlatNCE returns InfoNCE's value: its own would be the same line again.
+    lines = [line for i, line in enumerate(lines) if i == 0 or not _same(line, lines[0])]
+    least = min(value for line in lines for value in line.y if value is not None)
+    low = curves.low if curves.low is None or least >= curves.low else None
     references, moving = _ceiling(curves, kept, ceiling)
     chart = line_chart(
         f"chart-{curves.name}",
@@ -271,7 +303,7 @@ def _figure(curves: Curves, records: Records, ceiling: str) -> Figure | None:
         f"{curves.axis} by epoch. {_in_words(lines, curves.factor)}",
         [*lines, *moving],
         Axis("epoch"),
-        Axis(curves.axis, low=curves.low, factor=curves.factor),
+        Axis(curves.axis, low=low, factor=curves.factor),
         references,
     )
     some = len(kept) < len(measured)
@@ -287,6 +319,14 @@ def _figure(curves: Curves, records: Records, ceiling: str) -> Figure | None:
     ]
     table = Table(f"{curves.title}: {curves.axis} by epoch", header, rows)
     return Figure(curves.title, chart, curves.caption + note, table)
+
+
+def _same(one: Line, other: Line) -> bool:
+    """Whether two lines have the same values."""
+    return all(
+        a is not None and b is not None and math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6)
+        for a, b in zip(one.y, other.y, strict=True)
+    )
 
 
 def _ceiling(curves: Curves, records: Records, label: str) -> tuple[list[Reference], list[Line]]:
