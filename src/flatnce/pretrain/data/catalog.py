@@ -1,6 +1,5 @@
 """The data sets that flatnce knows by name: the entries of ``catalog.toml``."""
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.data.errors import MissingData
 
 __all__ = ["CATALOG", "Entry", "IMAGENET_MEAN", "IMAGENET_STD", "find", "is_path"]
@@ -155,10 +155,9 @@ def find(name: str) -> Entry:
     """
     if name in CATALOG:
         return CATALOG[name]
-    close = difflib.get_close_matches(name.lower(), list(CATALOG), n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    hint = did_you_mean(name.lower(), CATALOG, "choose another.", cutoff=0.5)
     raise ValueError(
-        f"name={name!r} is not a data set; {hint}There are {', '.join(CATALOG)}; a folder of "
+        f"name={name!r} is not a data set; {hint} There are {', '.join(CATALOG)}; a folder of "
         "images is named by its path, with a slash: ./photos"
     )
 

@@ -5,7 +5,6 @@ features. The ResNets are torchvision's and keep its parameter names, so that ex
 elsewhere. To add a backbone, write its entry in ``BACKBONES`` and the function that builds it.
 """
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce.extras import needed
+from flatnce.messages import did_you_mean
 
 __all__ = ["SmallNet"]
 
@@ -142,7 +142,12 @@ def _timm_backbone(
 ) -> nn.Module:
     timm = needed("timm", f"the backbone {name!r}")
     if not timm.is_model(name):
-        raise ValueError(_unknown(name, timm.list_models()))
+        hint = did_you_mean(
+            name, (*BACKBONES, *timm.list_models()), "timm.list_models() lists timm's"
+        )
+        raise ValueError(
+            f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {hint}"
+        )
     if stem == "small":
         raise ValueError(
             f"stem='small' exists for {', '.join(RESNETS)}; {name} of timm keeps its own stem: "
@@ -164,12 +169,6 @@ def _timm_backbone(
     # Some keep a hidden layer of the classifier, which is then the output.
     network.width = int(getattr(network, "head_hidden_size", None) or network.num_features)
     return network
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, [*dict.fromkeys((*BACKBONES, *known))], n=3)
-    meant = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() lists timm's"
-    return f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {meant}"
 
 
 def _no_weights(name: str, error: OSError) -> str:
