@@ -198,7 +198,7 @@ def test_columns_are_listed(calls, capsys):
         (["data.csv", "--x", "site", "--y", "mass"], 2, "--encode one-hot"),
         (["data.csv", "--x", "visit", "--y", "mass"], 2, "holds dates"),
         (["data.csv", "--x", "mass", "--y", "mass"], 2, "both hold 'mass'"),
-        (["dta.csv", "--x", "mass"], 1, "did you mean data.csv?"),
+        (["dta.csv", "--x", "mass"], 1, "did you mean 'data.csv'?"),
         ([".", "--x", "mass"], 1, "folder"),
         (["--x", "mass"], 2, "name a file"),
         (["a", "b", "c"], 2, "3 files"),

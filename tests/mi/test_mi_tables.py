@@ -148,12 +148,13 @@ def test_columns_are_described(people, text_file):
     kinds = {column.name: column.kind for column in describe_columns(people)}
     assert kinds["Visit date"] == "dates" and kinds["city"] == "words"
     assert kinds["smoker"] == "boolean" and kinds["Speed [m/s]"] == "number"
-    odd = describe_columns(text_file('a,b,c,d\n,1,5 kg,"1,000"\n,2,6 kg,"2,000"\n,x,7 kg,3\n'))
-    assert [column.kind for column in odd] == [
+    text = 'a,b,c,d,e\n,1,5 kg,"1,000",info\n,2,6 kg,"2,000",infra\n,x,7 kg,3,inf.\n'
+    assert [column.kind for column in describe_columns(text_file(text))] == [
         "empty",
         "numbers and words",
         "numbers with units",
         "numbers with thousands separators",
+        "words",
     ]
 
 

@@ -55,7 +55,7 @@ class DelimitedFile(TableFile):
             raise ValueError(f"{path} holds names and no rows of numbers")
         _check_width(rows[header:], names, path)
         self.decimal = _decimal(rows[header:], self.separator)
-        super().__init__(path, names, round(self.text_bytes * len(lines) / len(raw)))
+        super().__init__(path, tuple(names), round(self.text_bytes * len(lines) / len(raw)))
         if self.encoding not in ("utf-8-sig", "utf-16"):
             self.notes.append(f"{path.name} is not UTF-8; it was read as {self.encoding}.")
         if self.decimal == ",":
@@ -168,19 +168,15 @@ def _is_header(comment: str, first: list[str], separator: str) -> bool:
 def _names(first: list[str], path: Path) -> list[str]:
     cells = [" ".join(cell.split()) for cell in first]
     numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in cells)
-    if numbers and 2 * numbers >= len(cells) and not _is_counting(cells):
+    # Whole numbers that increase by one, such as 0, 1, 2 or years, are names.
+    start = int(cells[0]) if cells[0].isdecimal() and len(cells) > 1 else None
+    counting = start is not None and cells == [str(start + i) for i in range(len(cells))]
+    if numbers and 2 * numbers >= len(cells) and not counting:
         raise ValueError(
             f"the first line of {path} holds numbers ({', '.join(cells[:4])}), not names; if it "
             "has no header, add --no-header and choose columns by number (--x 0:3 --y 3)"
         )
     return [cell or f"Unnamed: {place}" for place, cell in enumerate(cells)]
-
-
-def _is_counting(cells: list[str]) -> bool:
-    """Whether names are whole numbers that increase by one, such as 0, 1, 2 or years."""
-    if not all(cell.isdecimal() for cell in cells) or len(cells) < 2:
-        return False
-    return [int(cell) for cell in cells] == list(range(int(cells[0]), int(cells[0]) + len(cells)))
 
 
 def _check_width(rows: list[list[str]], names: list[str], path: Path) -> None:
@@ -198,6 +194,6 @@ def _decimal(rows: list[list[str]], separator: str) -> str:
     if separator == ",":
         return "."
     cells = [cell.strip() for row in rows for cell in row]
-    with_comma = sum(re.fullmatch(r"[-+]?\d+,\d+", cell) is not None for cell in cells)
-    with_point = sum(re.fullmatch(r"[-+]?\d+\.\d+", cell) is not None for cell in cells)
-    return "," if with_comma > with_point else "."
+    found = (re.fullmatch(r"[-+]?\d+([.,])\d+", cell) for cell in cells)
+    signs = Counter(match[1] for match in found if match)
+    return "," if signs[","] > signs["."] else "."

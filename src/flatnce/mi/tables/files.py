@@ -1,17 +1,19 @@
 """Files of columns: which formats there are, and how parquet and numpy arrays are read."""
 
-import difflib
 import zipfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from flatnce.extras import needed
+from flatnce.messages import did_you_mean
 from flatnce.mi.tables.cells import kind_of
 
 TEXT = (".csv", ".tsv", ".txt")
@@ -27,6 +29,7 @@ NUMBER_BYTES, TEXT_BYTES = 8, 72
 Header = tuple[tuple[int, ...], np.dtype[Any]]
 
 
+@dataclass(eq=False)
 class TableFile(ABC):
     """A file of columns, of which only the column names have been read.
 
@@ -35,23 +38,18 @@ class TableFile(ABC):
         names: The names of its columns, in order; "0", "1" ... where it has none.
         row_count: The number of rows; an estimate if the file does not say.
         arrays: Names of several columns together.
+        notes: What was assumed while opening it, in sentences.
     """
 
+    path: Path
+    names: tuple[str, ...]
+    row_count: int
+    arrays: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     # Copies of the data at the peak of memory, as measured: chunks, joined table, numbers.
-    copies = 3
+    copies: ClassVar[int] = 3
     # Whether the file itself states the types of its columns.
-    typed = True
-
-    def __init__(
-        self,
-        path: Path,
-        names: Sequence[str],
-        row_count: int,
-        arrays: Mapping[str, tuple[int, ...]] | None = None,
-    ) -> None:
-        self.path, self.names, self.row_count = path, tuple(names), row_count
-        self.arrays = dict(arrays or {})
-        self.notes: list[str] = []
+    typed: ClassVar[bool] = True
 
     @abstractmethod
     def chunks(self, columns: Sequence[int], size: int) -> Iterator[pd.DataFrame]:
@@ -118,10 +116,11 @@ class ParquetFile(TableFile):
         except arrow.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"{path} is not a parquet file ({reason}); write it again") from error
-        super().__init__(path, self.file.schema_arrow.names, self.file.metadata.num_rows)
-        if not self.names or not self.row_count:
+        names, rows = tuple(self.file.schema_arrow.names), self.file.metadata.num_rows
+        super().__init__(path, names, rows)
+        if not names or not rows:
             raise ValueError(f"{path} is empty; a table needs columns and rows")
-        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise ValueError(f"{path} has several columns of the name {twice[0]!r}; rename them")
 
@@ -149,19 +148,19 @@ class ArrayFile(TableFile):
         if len(set(counts.values())) > 1:
             listing = ", ".join(f"{name!r} {count:,}" for name, count in counts.items())
             raise ValueError(f"the arrays of {path} have different numbers of rows ({listing})")
+        self.places: list[tuple[str, int]] = []
         names: list[str] = []
         arrays: dict[str, tuple[int, ...]] = {}
-        self.places: list[tuple[str, int]] = []
         for name, (shape, _) in self.headers.items():
-            width, start = shape[1] if len(shape) == 2 else 1, len(names)
-            self.places += [(name, column) for column in range(width)]
-            arrays[name] = tuple(range(start, start + width))
+            columns = range(shape[1] if len(shape) == 2 else 1)
+            arrays[name] = tuple(len(names) + column for column in columns)
+            self.places += [(name, column) for column in columns]
             if len(self.headers) == 1:
-                names += [str(column) for column in range(width)]
+                names += [str(column) for column in columns]
             else:
-                names += [name] if len(shape) == 1 else [f"{name}_{i}" for i in range(width)]
+                names += [name] if len(shape) == 1 else [f"{name}_{i}" for i in columns]
         arrays.pop("", None)
-        super().__init__(path, names, next(iter(counts.values())), arrays)
+        super().__init__(path, tuple(names), next(iter(counts.values())), arrays)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -245,9 +244,8 @@ def check_file(path: Path, header: bool = True) -> str:
     if not path.exists():
         folder = path.parent
         there = [p.name for p in folder.iterdir() if p.is_file()] if folder.is_dir() else []
-        close = difflib.get_close_matches(path.name, there, n=1, cutoff=0.6)
-        hint = f"; did you mean {folder / close[0]}?" if close else ""
-        raise FileNotFoundError(f"{path} does not exist{hint}")
+        hint = did_you_mean(path.name, there, f"name a file ({readable})")
+        raise FileNotFoundError(f"{path} does not exist; {hint}")
     suffix = path.suffix.lower()
     if suffix == ".gz":
         suffix = Path(path.stem).suffix.lower() + ".gz"

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flatnce.environment import available_memory
+from flatnce.messages import format_bytes
 from flatnce.mi.tables.cells import ENCODINGS, encode_column
 from flatnce.mi.tables.columns import choose_columns, choose_pair
 from flatnce.mi.tables.delimited import DelimitedFile
@@ -203,7 +204,8 @@ def _encode(
     notes: list[str],
 ) -> pd.DataFrame:
     """Return the columns as one table of float64."""
-    tables, names = [], []
+    tables: list[NDArray[np.float64]] = []
+    names: list[str] = []
     for column in columns:
         values, new_names, note = encode_column(frame[column], file.names[column], encode)
         tables.append(values)
@@ -223,8 +225,3 @@ def _group_numbers(cells: pd.Series, name: str) -> NDArray[np.int64]:
 
 def _sample_note(count: int, total: int, seed: int) -> str:
     return f"{count:,} of {total:,} rows were taken at random (seed {seed})."
-
-
-def format_bytes(count: int) -> str:
-    """A number of bytes in MiB or GiB."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
