@@ -735,7 +735,7 @@ def holder_two(positive: float, negatives: Sequence[float]) -> float:
 
 
 def dhel(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float:
-    """DHEL (Koromilas et al., 2024, Section 4), the mean over the anchors of both views.
+    """DHEL (Koromilas et al., 2024, arXiv:2405.18045), the mean over the anchors of both views.
 
     For anchor i of a view: -s(z1_i, z2_i) + log sum_{j != i} exp s(z_i, z_j), all z of that view.
     """

@@ -380,7 +380,7 @@ class DHEL(Objective):
 
     References:
         Koromilas et al., 2024, "Bridging Mini-Batch and Asymptotic Analysis in Contrastive
-        Learning: From InfoNCE to Kernel-Based Losses", Section 4,
+        Learning: From InfoNCE to Kernel-Based Losses",
         https://arxiv.org/abs/2405.18045
 
     Arguments:
