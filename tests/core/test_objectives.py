@@ -258,15 +258,16 @@ def test_the_last_batch_is_kept_beside_the_loss(entry: Entry) -> None:
     contrast = entry.contrast(F.two_view(z1, z2)).detach()
     last = loss_fn.last
     assert torch.equal(last.loss, loss.detach())
-    assert torch.equal(last.ess, F.effective_sample_size(contrast))
-    assert torch.equal(
-        last.ess_with_positive, F.effective_sample_size(contrast, with_positive=True)
-    )
-    assert torch.equal(last.gain, F.gradient_gain(contrast))
-    assert torch.equal(last.mi, F.mutual_information(contrast))
-    assert torch.equal(last.mi_ceiling, F.mutual_information_ceiling(contrast))
-    assert torch.equal(last.top1, F.retrieval_top1(contrast))
-    assert torch.equal(last.saturated, F.saturated_share(contrast))
+    for found, expected in (
+        (last.ess, F.effective_sample_size(contrast)),
+        (last.ess_with_positive, F.effective_sample_size(contrast, with_positive=True)),
+        (last.gain, F.gradient_gain(contrast)),
+        (last.mi, F.mutual_information(contrast)),
+        (last.mi_ceiling, F.mutual_information_ceiling(contrast)),
+        (last.top1, F.retrieval_top1(contrast)),
+        (last.saturated, F.saturated_share(contrast)),
+    ):
+        torch.testing.assert_close(found, expected)
     assert float(last.temperature) == pytest.approx(TEMPERATURE)
     assert last.objective == type(loss_fn).__name__
     assert last.embeddings.shape == (5, 3)

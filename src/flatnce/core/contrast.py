@@ -13,10 +13,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
-from flatnce.core.faults import raise_or_flag
+from flatnce.core.direct import PlainStatistics, plain_statistics, without_autocast
+from flatnce.core.faults import is_transformed, raise_or_flag
 from flatnce.core.kernels import (
     DENSE_LIMIT,
     RowStatistics,
@@ -97,10 +99,12 @@ class Contrast:
 
     def detach(self) -> "Contrast":
         """The same numbers without their history."""
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        present = {name: getattr(self, name) for name in FIELDS}
         pool = present.pop("positives")
-        detached = {name: t.detach() for name, t in present.items() if t is not None}
-        return Contrast(**detached, positives=None if pool is None else pool.map(Tensor.detach))
+        present = {
+            k: t.detach() if t is not None and t.requires_grad else t for k, t in present.items()
+        }
+        return Contrast(**present, positives=None if pool is None else pool.map(Tensor.detach))
 
 
 FIELDS = tuple(f.name for f in fields(Contrast))
@@ -148,6 +152,9 @@ Term: TypeAlias = Callable[..., Tensor]
 
 BLOCK = 1024
 """Rows of one block of an objective's own terms."""
+
+DIRECT_LIMIT = 2**24
+"""Most scores of a plain batch that are held at once: 64 MiB of float32."""
 
 NEAR_ZERO_POWER = 1e-2
 """Hölder powers below this are pooled in float64: dividing by the power magnifies rounding."""
@@ -212,23 +219,23 @@ def contrast_of(
 
 
 def inverse_temperature(
-    temperature: float | Tensor, like: Tensor
+    temperature: float | Tensor, device: torch.device, dtype: torch.dtype
 ) -> tuple[Float[Tensor, ""], Tensor | None]:
-    """Inverse temperature as a zero-dimensional tensor beside ``like``, and its fault flag."""
+    """Inverse temperature as a zero-dimensional tensor, and its fault flag."""
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1 or not temperature.is_floating_point():
             raise ValueError(
                 f"temperature has shape {tuple(temperature.shape)} and dtype {temperature.dtype}; "
                 "pass a number or a zero-dimensional floating-point tensor"
             )
-        value = temperature.reshape(()).to(device=like.device, dtype=like.dtype)
+        value = temperature.reshape(()).to(device=device, dtype=dtype)
         bad = ~((value > 0) & torch.isfinite(value))
         return value.reciprocal(), raise_or_flag(shown=value.detach(), temperature=bad)
     # Below 1e-30 one over it comes near overflow in float32.
     if not (isinstance(temperature, Real) and 1e-30 < float(temperature) < torch.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
     beta = 1.0 / float(temperature)
-    return torch.full((), beta, dtype=like.dtype, device=like.device), None
+    return torch.full((), beta, dtype=dtype, device=device), None
 
 
 def _reduce(
@@ -239,7 +246,7 @@ def _reduce(
     slope: bool,
     statistic: Term | None,
 ) -> Contrast:
-    beta, found = inverse_temperature(temperature, pairs.anchors)
+    beta, found = inverse_temperature(temperature, pairs.anchors.device, pairs.anchors.dtype)
     negatives = _pooled_negatives(pairs, beta, power, kernel, slope)
     positive, positives = _positives(pairs, beta, kernel, slope)
     rows_each = positive.shape[0] // negatives.lse.shape[0]  # several in form "each"
@@ -478,7 +485,7 @@ def importance_weights(
             f"pairs is a {type(pairs).__name__}; pass one direction, for example two_tower(...)[0]"
         )
     anchors, keys = pairs.anchors.detach(), pairs.keys.detach()
-    beta = power * inverse_temperature(temperature, anchors)[0]
+    beta = power * inverse_temperature(temperature, anchors.device, anchors.dtype)[0]
     with torch.autocast(anchors.device.type, enabled=False):
         scores = beta.detach() * anchors @ keys.T
         blocks = [scores.masked_fill(pairs.negatives.block(), -torch.inf)]
@@ -504,11 +511,10 @@ def contrast_of_batches(
     kernel: str = "auto",
     slope: bool = False,
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
-    """The contrast of a plain layout by the fused kernel, and the left rows as it saw them.
+    """The contrast of a plain layout straight from raw rows, and the left rows as it saw them.
 
-    These are the very memory of ``left`` where nothing had to be copied.
-
-    None where another kernel is asked for or better: then go by :func:`contrast_of`.
+    These are the very memory of ``left`` where nothing had to be copied. None where another
+    kernel is asked for or better: then use :func:`contrast_of`.
 
     Arguments:
         left: First views, or the left tower's embeddings.
@@ -520,19 +526,27 @@ def contrast_of_batches(
         kernel: As in :func:`contrast_of`.
         slope: Also InfoNCE's derivative in beta.
     """
-    given = Arguments(normalize, gather=False)
-    one, two = ("z1", "z2") if layout == "views" else ("left", "right")
-    check_embeddings(one, left)
-    check_embeddings(two, right)
-    given.same_batch(two, right, one, left)
-    b, operands = len(left), operands_for(left.dtype, normalize)
+    _check_batches(left, right, layout)
+    b = len(left)
     n = 2 * b if layout == "views" else b
-    if b < 2 or not fused_is_better(kernel, n, n, left, operands):
+    if b < 2:
         return None
+    operands = (
+        torch.float32 if left.dtype == torch.float32 else operands_for(left.dtype, normalize)
+    )
+    may_be_fused = kernel == "fused" or left.is_cuda
+    if not (may_be_fused and fused_is_better(kernel, n, n, left, operands)):
+        if kernel != "auto" or layout == "left" or ids is not None or n * n > DIRECT_LIMIT:
+            return None
+        if any(type(z) not in (Tensor, Parameter) or is_transformed(z) for z in (left, right)):
+            return None
+        with without_autocast(left):
+            return _direct(left, right, temperature, layout == "both", normalize, slope)
     from flatnce.core.kernels.fused import paired_statistics
 
+    given = Arguments(normalize, gather=False)
     with torch.autocast(left.device.type, enabled=False):
-        beta, bad = inverse_temperature(temperature, left.new_empty(0, dtype=torch.float32))
+        beta, bad = inverse_temperature(temperature, left.device, torch.float32)
         known = None if ids is None else given.integers("ids", ids, b).to(left.device)
         found = paired_statistics(
             left,
@@ -547,11 +561,74 @@ def contrast_of_batches(
         flags = faults.combine(found.faults, bad, given.faults)
         if faults.can_raise_now(left):
             faults.raise_flagged(flags)
-        derivative = None
-        if slope:
-            gain = (found.lse - found.positive).detach().sigmoid()
-            derivative = gain * (found.expected - found.positive.detach()) / beta.detach()
+        derivative = _plain_slope(
+            found.positive, found.lse, found.expected if slope else None, beta
+        )
         rows = (found.positive, found.lse, found.lse2, found.count, found.top)
         contrast = Contrast(*rows, beta, slope=derivative, faults=flags)
     seen = found.operand[:b, : left.shape[1]] if len(found.operand) else left.detach()
     return contrast, seen
+
+
+def _check_batches(left: Tensor, right: Tensor, layout: str) -> None:
+    """Refuse what is not two batches of floating-point rows of one shape."""
+    both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
+    alike = both and left.shape == right.shape and left.dtype == right.dtype
+    if alike and left.device == right.device and left.ndim == 2 and left.numel():
+        return
+    one, two = ("z1", "z2") if layout == "views" else ("left", "right")
+    check_embeddings(one, left)
+    check_embeddings(two, right)
+    Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
+
+
+def _direct(
+    left: Tensor,
+    right: Tensor,
+    temperature: float | Tensor,
+    two_towers: bool,
+    normalize: bool,
+    slope: bool,
+) -> tuple[Contrast, Float[Tensor, "b d"]]:
+    """The contrast of a plain layout by :mod:`flatnce.core.direct`."""
+    dtype = torch.float64 if left.dtype == torch.float64 else torch.float32
+    beta, flags = inverse_temperature(temperature, left.device, dtype)
+    # A number saves the operations that a tensor would take.
+    factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
+    here = faults.can_raise_now(left)
+    options = {"two_towers": two_towers, "normalize": normalize}
+    found = plain_statistics(left, right, factor, **options, expected=slope, clamp=not here)
+    if not here:
+        conditions = {"nonfinite": ~torch.isfinite(found.check)}
+        if normalize:
+            conditions["zero_vector"] = (found.norms == 0).any()
+        flags = faults.combine(flags, faults.flag(**conditions))
+    elif not math.isfinite(float(found.check)):
+        _explain(left, right, found, two_towers, normalize)
+    derivative = _plain_slope(found.positive, found.lse, found.expected, beta)
+    negatives = len(left) - 1 if two_towers else 2 * len(left) - 2
+    count = torch.full_like(found.top, negatives)
+    rows = (found.positive, found.lse, found.lse2, count, found.top)
+    return Contrast(*rows, beta, slope=derivative, faults=flags), left.detach()
+
+
+def _explain(
+    left: Tensor, right: Tensor, found: PlainStatistics, two_towers: bool, normalize: bool
+) -> None:
+    """Raise an error that names the bad row, if there is one."""
+    given = Arguments(normalize, gather=False)
+    names = ("left", "right") if two_towers else ("z1", "z2")
+    for name, rows in zip(names, (left, right), strict=True):
+        given.embeddings(name, rows.detach())
+    finite = torch.isfinite(found.lse2) & torch.isfinite(2 * found.positive)
+    raise_or_flag(nonfinite=~finite)
+
+
+def _plain_slope(
+    positive: Tensor, lse: Tensor, expected: Tensor | None, beta: Tensor
+) -> Tensor | None:
+    """Derivative of InfoNCE in beta, of rows that have one positive."""
+    if expected is None:
+        return None
+    gain = (lse - positive).detach().sigmoid()
+    return gain * (expected - positive.detach()) / beta.detach()

@@ -463,7 +463,7 @@ class Objective(nn.Module, ABC):
             shared = {name: distributed.with_mean_gradient(p) for name, p in parameters}
             options["statistic"] = partial(self.statistic, **shared)  # type: ignore[arg-type]
         contrast = contrast_of(pairs, temperature, power=self.power, **options)
-        return contrast, first.anchors[: batch.views[0].shape[0]]
+        return contrast, first.anchors[: batch.views[0].shape[0]].detach()
 
     def _finish(
         self,
@@ -481,6 +481,4 @@ class Objective(nn.Module, ABC):
                 options = {"normalize": self.normalize, "gather": self.gather}
                 self.queue.enqueue(batch.views[1], batch.ids, **options)
         name = type(self).__name__
-        self._last = Snapshot(
-            detached, loss.detach(), samples.detach(), name, unit_rows=self.normalize
-        )
+        self._last = Snapshot(detached, loss.detach(), samples, name, unit_rows=self.normalize)

@@ -19,9 +19,10 @@ has an extra :math:`\nabla\ell \nabla\ell^\top`.
 """
 
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
-from typing import Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 import torch
 from jaxtyping import Bool, Float
@@ -252,15 +253,37 @@ def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
     return rows if contrast.positives is None else rows + (pooled - contrast.positive)
 
 
+class _WithGradientOf(torch.autograd.Function):
+    """Values to show, with the gradient of other rows: exp(rows − sg rows) − 1 + values."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(rows)
+        return values(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if not torch.is_grad_enabled():
+            return gradient, None
+        (rows,) = ctx.saved_tensors
+        return gradient * (rows - rows.detach()).exp(), None
+
+
 def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
     """exp(rows − sg rows), one in value, with the rows' gradient; shown on InfoNCE's scale."""
-    flat = (rows - rows.detach()).exp()
-    if value == "constant":
-        return flat
-    if value != "infonce":
+    if value not in ("infonce", "constant"):
         raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
-    plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
-    return flat - 1 + _infonce_rows(plain).detach()
+
+    def values(rows: Tensor) -> Tensor:
+        if value == "constant":
+            return torch.ones_like(rows)
+        plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
+        return _infonce_rows(plain).detach()
+
+    if faults.is_transformed(rows):
+        return (rows - rows.detach()).exp() - 1 + values(rows)
+    found: Tensor = _WithGradientOf.apply(rows, values)
+    return found
 
 
 class InfoNCE(Objective):
