@@ -153,6 +153,9 @@ Term: TypeAlias = Callable[..., Tensor]
 BLOCK = 1024
 """Rows of one block of an objective's own terms."""
 
+LEAST_TEMPERATURE = 1e-30
+"""Below this, one over the temperature comes near overflow in float32."""
+
 DIRECT_LIMIT = 2**24
 """Most scores of a plain batch that are held at once: 64 MiB of float32."""
 
@@ -231,8 +234,7 @@ def inverse_temperature(
         value = temperature.reshape(()).to(device=device, dtype=dtype)
         bad = ~((value > 0) & torch.isfinite(value))
         return value.reciprocal(), raise_or_flag(shown=value.detach(), temperature=bad)
-    # Below 1e-30 one over it comes near overflow in float32.
-    if not (isinstance(temperature, Real) and 1e-30 < float(temperature) < torch.inf):
+    if not (isinstance(temperature, Real) and LEAST_TEMPERATURE < temperature < math.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
     beta = 1.0 / float(temperature)
     return torch.full((), beta, dtype=dtype, device=device), None
@@ -592,16 +594,19 @@ def _direct(
 ) -> tuple[Contrast, Float[Tensor, "b d"]]:
     """The contrast of a plain layout by :mod:`flatnce.core.direct`."""
     dtype = torch.float64 if left.dtype == torch.float64 else torch.float32
-    beta, flags = inverse_temperature(temperature, left.device, dtype)
-    # A number saves the operations that a tensor would take.
-    factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
     here = faults.can_raise_now(left)
+    if isinstance(temperature, Tensor) and here and not temperature.requires_grad:
+        # Reading it is free, and a number saves the operations that a tensor takes.
+        value = float(temperature) if temperature.numel() == 1 else 0.0
+        temperature = value if LEAST_TEMPERATURE < value < math.inf else temperature
+    beta, flags = inverse_temperature(temperature, left.device, dtype)
+    factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
     options = {"two_towers": two_towers, "normalize": normalize}
     found = plain_statistics(left, right, factor, **options, expected=slope, clamp=not here)
     if not here:
         conditions = {"nonfinite": ~torch.isfinite(found.check)}
-        if normalize:
-            conditions["zero_vector"] = (found.norms == 0).any()
+        if found.norms is not None:
+            conditions["zero_vector"] = found.norms.eq(0).any()
         flags = faults.combine(flags, faults.flag(**conditions))
     elif not math.isfinite(float(found.check)):
         _explain(left, right, found, two_towers, normalize)

@@ -151,6 +151,13 @@ class EssController:
         schedule = Constant(float(target)) if isinstance(target, int | float) else target
         return schedule.at(state["step"])
 
+    def target_now(self, step: Tensor, *, read: bool) -> float | Float[Tensor, ""]:
+        """The ESS wanted at a step; a number where it is one, or where reading it is free."""
+        if isinstance(self.target, int | float):
+            return self.target
+        found = self.target.at(step)
+        return float(found) if read else found
+
     def temperature(self, state: State) -> Float[Tensor, ""]:
         """The temperature to use now."""
         return state["beta"].reciprocal()
@@ -162,10 +169,15 @@ class EssController:
             state: From :meth:`init` or an earlier update.
             ess: Mean ESS without the positive, at the state's temperature.
         """
-        too_flat = ess.to(state["beta"]) > self.target_at(state)
-        beta = state["beta"] * torch.where(too_flat, 1 + self.rate, 1 - self.rate)
-        beta = beta.clamp(1 / self.highest, 1 / self.lowest)
+        beta = self.moved(state["beta"], ess, self.target_at(state))
         return {"beta": beta, "step": state["step"] + 1}
+
+    def moved(
+        self, beta: Float[Tensor, ""], ess: Float[Tensor, ""], target: float | Float[Tensor, ""]
+    ) -> Float[Tensor, ""]:
+        """The inverse temperature after seeing an ESS at another one."""
+        factor = torch.where(ess.to(beta) > target, 1 + self.rate, 1 - self.rate)
+        return (beta * factor).clamp(1 / self.highest, 1 / self.lowest)
 
 
 def solve_for_ess(

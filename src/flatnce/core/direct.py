@@ -130,7 +130,7 @@ class _Plain(torch.autograd.Function):
             to_rows = to_scaled.sub_(scaled * (along / beta)).div_(length)
         else:
             to_rows = to_scaled.addcmul_(scaled, along, value=-1 / beta).div_(length)
-        to_left, to_right = to_rows.to(left.dtype).split(len(left))
+        to_left, to_right = to_rows.to(left.dtype).split(left.shape[0])
         return to_left, to_right, to_beta, None, None, None, None
 
 
@@ -145,9 +145,10 @@ def _pool(scores: Tensor, dim: int, out: Tensor | None = None) -> tuple[Tensor, 
 
 def _views(scaled: Tensor) -> tuple[Any, ...]:
     """All rows against all, without themselves and their positives."""
-    b = len(scaled) // 2
+    b = scaled.shape[0] // 2
     scores = scaled @ scaled.T
-    positive = scores.diagonal(b).repeat(2)
+    partner = scores.diagonal(b)
+    positive = torch.cat((partner, partner))
     scores.view(2, b, 2, b).diagonal(dim1=1, dim2=3).fill_(-torch.inf)  # itself and its positive
     lse, lse2, top, weights, total, spread = _pool(scores, 1, out=scores)
     return positive, lse, lse2, top, (weights,), total, spread
@@ -158,7 +159,7 @@ def _towers(scaled: Tensor) -> tuple[Any, ...]:
     left, right = scaled.chunk(2)
     scores = left @ right.T
     partner = scores.diagonal()
-    positive = partner.repeat(2)
+    positive = torch.cat((partner, partner))
     partner.fill_(-torch.inf)
     forth = _pool(scores, 1)
     back = _pool(scores, 0, out=scores)
@@ -196,7 +197,7 @@ def _symmetric_changes(
     to_lse2: Tensor | None,
 ) -> Tensor:
     """Gradient of the scaled rows of two views; each score stands in two rows."""
-    b = len(scaled) // 2
+    b = scaled.shape[0] // 2
     by_scores = _derivatives(weights[0], 1, total, spread, to_lse, to_lse2)
     if to_positive is not None:
         by_scores.diagonal(b).copy_(to_positive.view(2, b).sum(dim=0))

@@ -463,13 +463,12 @@ class Monitor(nn.Module):
         beta = together([step.beta for step in steps])
         rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
         unknown = torch.full_like(beta, torch.nan)
-        values = [
-            entry.function(rows).expand_as(rows.positive)
-            if first.unit_rows or not entry.needs_unit_rows
-            else unknown[..., None].expand_as(rows.positive)
-            for entry in OF_ROWS
-            if entry.function is not None
-        ]
+        values = []
+        for entry in OF_ROWS:
+            known = first.unit_rows or not entry.needs_unit_rows
+            value = entry.function(rows) if known else unknown[..., None]  # type: ignore[misc]
+            alike = value.shape == rows.positive.shape
+            values.append(value if alike else value.expand_as(rows.positive))
         of_rows = torch.stack(values, dim=-2)
         of_rows = of_rows if weight is None else of_rows * weight[..., None, :]
         losses = [step.loss for step in steps if step.loss is not None]
@@ -478,7 +477,7 @@ class Monitor(nn.Module):
         potential = self._look_at(together(samples)) if samples else unknown
         others = torch.stack([loss.double(), potential.double()], dim=-1)
         means = torch.cat([of_rows.mean(-1).double(), others], dim=-1)
-        for step_means in means.view(-1, len(MEANS)):
+        for step_means in means if len(steps) > 1 else (means,):
             self.totals += step_means
 
     def _look_at(self, samples: Tensor) -> Tensor:
@@ -487,7 +486,7 @@ class Monitor(nn.Module):
         if self.gram.shape[0] != width:
             self.gram = self.gram.new_zeros((width, width))
         rows = normalize(samples.double(), dim=-1)
-        for step in rows.view(-1, n, width):
+        for step in rows if rows.ndim == 3 else (rows,):
             self.gram.addmm_(step.T, step)
         # Of unit rows exp(-2 |x - y|²) is exp(4 <x, y> - 4), and a row's own is 1.
         potentials = (rows @ rows.mT).mul_(4).sub_(4).exp_().sum(dim=(-2, -1))
@@ -528,7 +527,11 @@ def _row_fields(contrast: Contrast) -> dict[str, Tensor]:
     if contrast.positives is not None:
         pool = {f"positives.{name}": getattr(contrast.positives, name) for name in POOL_FIELDS}
         found |= pool
-    return {name: value.detach() for name, value in found.items() if value is not None}
+    return {
+        name: value.detach() if value.requires_grad else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _sent(tensor: Tensor) -> Tensor:

@@ -476,7 +476,8 @@ class Objective(nn.Module, ABC):
         detached = contrast.detach()
         if self.training:
             found = self.temperature_source.advance(detached)
-            detached = replace(detached, faults=faults.combine(detached.faults, found))
+            if found is not None:
+                detached = replace(detached, faults=faults.combine(detached.faults, found))
             if self.queue is not None:
                 options = {"normalize": self.normalize, "gather": self.gather}
                 self.queue.enqueue(batch.views[1], batch.ids, **options)

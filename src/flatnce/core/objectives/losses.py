@@ -18,6 +18,7 @@ Only first derivatives of FlatNCE and DCL agree: the value of FlatNCE is detache
 has an extra :math:`\nabla\ell \nabla\ell^\top`.
 """
 
+import math
 from abc import ABC
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from torch.nn.functional import softplus
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
+from flatnce.core.direct import without_autocast
 from flatnce.core.objectives.base import Batch, Objective, Options, OwnView
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 
@@ -213,6 +215,11 @@ def cross_entropy(
     flat_target = target.reshape(-1)
     kept = flat_target != ignore_index
     rows = classes_last.reshape(-1, classes)
+    if weight is None and _all_usable(rows, flat_target, kept):
+        found = _rows_from_logits(rows, flat_target)
+        if found is not None:
+            found = found.reshape(target.shape)
+            return found if reduction == "none" else getattr(found, reduction)()
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
     harmless = torch.zeros_like(rows)
     column = torch.where(kept, flat_target, 0)
@@ -226,6 +233,51 @@ def cross_entropy(
     if reduction == "none":
         return losses.reshape(target.shape)
     return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
+
+
+class _FlatRows(torch.autograd.Function):
+    """Cross-entropy of each row, with the gradient of the gap; of complete rows of logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, column: Tensor) -> Tensor:
+        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        positive = wide.gather(1, column)
+        weights = wide.scatter(1, column, -torch.inf)
+        top = weights.amax(dim=1, keepdim=True)
+        weights.sub_(top).exp_()
+        total = weights.sum(dim=1, keepdim=True)
+        gap = (total.log().add_(top)).sub_(positive)[:, 0]
+        ctx.save_for_backward(logits, column, weights, total)
+        return softplus(gap, threshold=EXACT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logits, column, weights, total = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            shown = flatnce(contrast_from_logits(logits, column[:, 0]), reduction="none")
+            (found,) = torch.autograd.grad(shown, logits, gradient, create_graph=True)
+            return found, None
+        incoming = gradient[:, None]
+        found = weights * (incoming / total)
+        return found.scatter_(1, column, -incoming).to(logits.dtype), None
+
+
+def _all_usable(rows: Tensor, target: Tensor, kept: Tensor) -> bool:
+    """Whether logits can be read on the host, and every target names a class."""
+    if not (faults.can_raise_now(rows) and faults.can_raise_now(target)):
+        return False
+    classes = rows.shape[-1]
+    if not rows.is_floating_point() or rows.ndim != 2 or 0 in rows.shape or classes < 2:
+        return False
+    low, high = target.aminmax()
+    return bool(kept.all()) and 0 <= int(low) and int(high) < classes
+
+
+def _rows_from_logits(rows: Tensor, target: Tensor) -> Tensor | None:
+    """The losses of complete rows, or None where a row is not finite."""
+    with without_autocast(rows):
+        found: Tensor = _FlatRows.apply(rows, target.long()[:, None])
+    return found if math.isfinite(float(found.detach().sum())) else None
 
 
 def _check(contrast: Contrast) -> None:

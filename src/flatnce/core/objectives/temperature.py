@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
-from flatnce.core.control import EssController, Schedule, State
+from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics.ess import effective_sample_size, least_effective_sample_size
-from flatnce.core.faults import raise_or_flag
 
 __all__ = ["Temperature", "TemperatureSource"]
 
@@ -95,7 +94,8 @@ class TemperatureSource(nn.Module):
             self.source = float(temperature) if isinstance(temperature, Real) else temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
-        if not number and not isinstance(temperature, Tensor | LearnedTemperature):
+        self.moves = not (number or isinstance(temperature, Tensor | LearnedTemperature))
+        if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def forward(self) -> float | Float[Tensor, ""]:
@@ -105,7 +105,7 @@ class TemperatureSource(nn.Module):
             found: Tensor = source()
             return found
         if isinstance(source, EssController):
-            return source.temperature(self._state())
+            return copy_buffer(self.beta).reciprocal()
         if isinstance(source, Tensor):
             return source.reshape(())
         if isinstance(source, int | float):
@@ -114,8 +114,9 @@ class TemperatureSource(nn.Module):
 
     def follow(self, device: torch.device) -> None:
         """Bring the state to the batch's device, so that no step copies it to and fro."""
-        if any(buffer.device != device for buffer in self.buffers(recurse=False)):
-            self.to(device)
+        if not isinstance(self.source, float):
+            if any(buffer.device != device for buffer in self.buffers(recurse=False)):
+                self.to(device)
 
     @torch.no_grad()
     def advance(self, contrast: Contrast) -> Tensor | None:
@@ -124,29 +125,28 @@ class TemperatureSource(nn.Module):
         Arguments:
             contrast: The batch just seen, at the present temperature.
         """
-        if not hasattr(self, "step"):
+        if not self.moves:
             return None
         if not isinstance(self.source, EssController):
             self.step += 1
             return None
-        both = effective_sample_size(contrast), least_effective_sample_size(contrast)
-        ess, least = distributed.mean(torch.stack(both)).unbind()
-        target = self.source.target_at(self._state())
-        reachable = (target > least.to(target)) & (target <= 1)
-        if faults.can_raise_now(target) and not bool(reachable):
+        ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
+        if distributed.is_active():
+            ess, least = distributed.mean(torch.stack([ess, least])).unbind()
+        here = faults.can_raise_now(self.beta)
+        target = self.source.target_now(self.step, read=here)
+        unreachable = (least.to(self.beta) >= target) | (target > 1)
+        if not here:
+            found = faults.flag(ess_target=unreachable)
+        elif bool(unreachable):
             raise ValueError(
                 f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
                 f"is {float(least):.4g})"
             )
-        found = raise_or_flag(shown=target, ess_target=~reachable)
-        state = self.source.update(self._state(), ess)
-        self.beta.copy_(state["beta"])
-        self.step.copy_(state["step"])
-        return found
+        self.beta.copy_(self.source.moved(copy_buffer(self.beta), ess, target))
+        self.step += 1
+        return None if here else found
 
     def extra_repr(self) -> str:
         """The source, for print; a module prints itself."""
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
-
-    def _state(self) -> State:
-        return {"beta": copy_buffer(self.beta), "step": copy_buffer(self.step)}
