@@ -7,9 +7,15 @@ __all__ = ["did_you_mean", "format_bytes"]
 
 
 def did_you_mean(
-    name: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6
+    name: str,
+    known: Iterable[str],
+    otherwise: str = "",
+    *,
+    then: str = "",
+    cutoff: float = 0.6,
+    most: int = 1,
 ) -> str:
-    """Suggest the known name closest to a mistyped one, or say something else.
+    """Suggest the known names closest to a mistyped one, or say something else; add ``then``.
 
     Examples:
         >>> did_you_mean("cifer10", ["cifar10", "digits"])
@@ -17,8 +23,9 @@ def did_you_mean(
         >>> did_you_mean("x", ["cifar10", "digits"], "choose cifar10 or digits")
         'choose cifar10 or digits'
     """
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
+    return " ".join(filter(None, (hint, then)))
 
 
 def format_bytes(count: int) -> str:

@@ -411,7 +411,7 @@ def test_what_reads_rows_takes_statistics(name):
         (lambda s: holder_statistics(row_statistics(s), 2.0), "needs the scores"),
         (lambda s: mine_loss(s, rate=0.0), "rate=0.0"),
         (lambda s: barber_agakov(s[0]), "either log_marginal or entropy"),
-        (lambda s: bound_named("infonse"), "did you mean infonce"),
+        (lambda s: bound_named("infonse"), "did you mean 'infonce'"),
     ],
 )
 def test_misuse_is_said_in_one_message(call, message):

@@ -394,7 +394,7 @@ def test_new_rows_that_do_not_fit_are_refused(fitted, call, said):
 # --- Choices -------------------------------------------------------------------------------------
 
 CHOICES = {
-    "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean infonce?"),
+    "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean 'infonce'?"),
     "critic": ({"critic": "dott"}, "critic='dott' is unknown; choose from auto, gaussian"),
     "transform": ({"transform": "log"}, "transform='log' is unknown; choose from copula"),
     "folds": ({"folds": 2}, "folds=2: give 1"),

@@ -56,7 +56,7 @@ def test_a_comparison_is_json(comparison):
     [
         ("auto", "give a list of names"),
         ([], "give a list of names"),
-        (["auto", "flatnec"], "method='flatnec' is unknown; did you mean flatnce?"),
+        (["auto", "flatnec"], "method='flatnec' is unknown; did you mean 'flatnce'?"),
     ],
 )
 def test_methods_that_cannot_be_compared_are_refused_before_any_work(methods, said):
@@ -303,7 +303,7 @@ def test_a_benchmark_as_text_and_json(result):
 @pytest.mark.parametrize(
     "choices, said",
     [
-        ({"methods": ["auot"]}, "method='auot' is unknown; did you mean auto?"),
+        ({"methods": ["auot"]}, "method='auot' is unknown; did you mean 'auto'?"),
         ({"tasks": ["1v1-normal-0.7"]}, "1v1-normal-0.75"),
         ({"methods": []}, "at least one method"),
         ({"tasks": []}, "one task"),

@@ -8,13 +8,13 @@ train a critic with it, its ``method`` says how. :data:`METHODS` is derived from
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from flatnce.messages import did_you_mean
 from flatnce.mi import bounds
 
 __all__ = ["BOUNDS", "Method", "method_named"]
@@ -343,9 +343,8 @@ def method_named(name: str) -> Method:
 def _look_up(registry: Mapping[str, Entry], name: str, described: str) -> Entry:
     if name in registry:
         return registry[name]
-    close = get_close_matches(str(name), registry, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise ValueError(f"{described} is unknown; {hint}choose from {', '.join(registry)}")
+    hint = did_you_mean(str(name), registry, then=f"choose from {', '.join(registry)}")
+    raise ValueError(f"{described} is unknown; {hint}")
 
 
 def refuse_classical(name: str, purpose: str) -> None:

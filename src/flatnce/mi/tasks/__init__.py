@@ -12,10 +12,10 @@ give the values listed for bmi's second tier within 0.004 (those come from 100,0
 standard errors of 0.002 to 0.003): the same values need not mean the same laws.
 """
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from flatnce.messages import did_you_mean
 from flatnce.mi.tasks.catalogue import (
     Task,
     bmi_tasks,
@@ -91,5 +91,5 @@ def suite(name: str) -> tuple[Task, ...]:
 
 
 def _nearest(name: str, known: Mapping[str, Task] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    hint = did_you_mean(name.lower(), known, cutoff=0.5, most=3)
+    return f"; {hint}" if hint else ""

@@ -1,9 +1,9 @@
 """The list of experiments, and the two that train critics while they are analysed."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from flatnce.messages import did_you_mean
 from flatnce.paper.reproduce.experiment import Experiment, Findings
 from flatnce.paper.reproduce.figures import (
     FIG_BATCH_SIZE,
@@ -132,8 +132,7 @@ def find_experiment(name: str) -> Experiment:
     """The experiment of a name, or an error with a suggestion."""
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else "--list shows all names"
+    hint = did_you_mean(name, EXPERIMENTS, "--list shows all names", cutoff=0.4)
     raise ValueError(f"name={name!r} is not an experiment; {hint}")
 
 

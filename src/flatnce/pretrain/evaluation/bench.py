@@ -5,7 +5,6 @@ depend on the options, so that all evaluations of a folder use the same images. 
 have been pretrained on them, without their labels: the result says so.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.data import (
     FolderSet,
     ImageSet,
@@ -262,8 +262,8 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """A suggestion for an unknown name, with a space after it; empty if none is near."""
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name.lower(), known, cutoff=0.5)
+    return f"{hint} " if hint else ""
 
 
 def _split_of(data: str, part: str) -> str:

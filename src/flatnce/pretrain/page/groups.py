@@ -1,12 +1,12 @@
 """Runs in groups: settings that differ, measures, and differences paired by seed."""
 
-import difflib
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs.log import Run, score_cells
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES
 
@@ -159,8 +159,7 @@ def _check_setting(name: str, settings: dict[str, Any]) -> None:
     if name == "seed":
         raise ValueError("by='seed': seeds are pooled; group by another setting")
     if name not in settings:
-        close = difflib.get_close_matches(name, settings, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "config.json of a run lists them"
+        hint = did_you_mean(name, settings, "config.json of a run lists them")
         raise ValueError(f"by={name!r} is not a setting of these runs; {hint}")
 
 

@@ -289,10 +289,8 @@ class WatchConfig:
 
 
 def _unknown(name: str, value: str, known: tuple[str, ...]) -> str:
-    hint = did_you_mean(value, known, cutoff=0.5)
-    return f"{name}={value!r} is unknown; {hint} choose one of {', '.join(known)}".replace(
-        "  ", " "
-    )
+    hint = did_you_mean(value, known, then=f"choose one of {', '.join(known)}", cutoff=0.5)
+    return f"{name}={value!r} is unknown; {hint}"
 
 
 @dataclass(frozen=True)
