@@ -266,7 +266,7 @@ def test_curves_are_means_with_their_spread(tmp_path):
 
 def test_what_was_set_alike_is_not_drawn(tmp_path):
     names = [chart.name for chart in charts_of_runs(write_pairs(tmp_path, [0.1]))]
-    assert "chart-loss-loss" in names and "chart-temperature" not in names
+    assert "chart-loss" in names and "chart-temperature" not in names
 
 
 def test_our_own_page_is_replaced_and_a_file_of_someone_else_is_not(tmp_path):

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
 from flatnce.pretrain.runs.log import RunLog, add_evaluation
 from made_runs import html_without_charts
@@ -21,6 +22,9 @@ CONFIG = {
 }
 WRITTEN = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
 CHARTS = (*WRITTEN, "saturated", "top1", "rank")
+
+
+PLACE = {"kind": "train", "step": 10, "epoch": 0.1}
 
 
 def train_line(step: int, **changes) -> dict:
@@ -186,6 +190,13 @@ def test_a_ceiling_is_a_reference(tmp_path, chart, ceiling):
     assert references[-1].y == ceiling
 
 
+@pytest.mark.parametrize("name", [name for name in DIAGNOSTICS if name != "mi_ceiling"])
+def test_every_diagnostic_of_the_registry_is_on_the_page(tmp_path, name):
+    page = page_of_run(write(tmp_path / "run", [{**PLACE, name: 0.5}]))
+    shown = f"{page.lead} {page.sections[1].table.rows}".lower()
+    assert DIAGNOSTICS[name].label.lower() in shown, f"add {name} to pretrain/page/run.py"
+
+
 def test_the_page_is_small(html):
     assert len(html) < 300_000
 
@@ -201,7 +212,7 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
     "start, cells",
     [
         ("kNN at the last watch (held-out training images, not a result)", ["70.00 %", "100 %"]),
-        ("K-sample MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
+        ("MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
         ("Large-pool MI, best", ["6.000 nats", f"{POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
         ("Images a second, everything included", ["11,900"]),

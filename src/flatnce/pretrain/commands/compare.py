@@ -57,7 +57,7 @@ def compare(
     by: Sequence[str] = (),
     against: str | None = None,
 ) -> int:
-    """Write the page that compares runs, and what else was asked for; return the exit code."""
+    """Write the page that compares runs, and figures; return the exit code."""
     out = options.out or OUT
     check_place(out)
     anew = partial(page_of_runs, directories, by=by, against=against)
@@ -73,7 +73,7 @@ def compare(
 
 
 def named_runs(names: Sequence[str]) -> list[Path]:
-    """The directories of runs, each once; a sweep stands for all that have begun."""
+    """The directories of runs, each once; a sweep stands for all its runs that have begun."""
     if not names:
         raise ValueError("RUN is missing: name at least one run")
     found: dict[Path, None] = {}

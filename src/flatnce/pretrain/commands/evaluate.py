@@ -49,7 +49,7 @@ SAID = (
     ("all", "every one, fine-tuning once, on the run's own set unless --data says otherwise"),
 )
 
-# Room for the whole table where the output is not a terminal.
+# Width of the table if the output is not a terminal.
 FILE_WIDTH = 110
 PERCENT = "{:.1f}"
 SECONDS_BETWEEN_LINES = 10.0
@@ -122,17 +122,17 @@ def run(arguments: list[str]) -> int:
 
 
 def check_protocols(names: Sequence[str]) -> None:
-    """Refuse a name that is no protocol, with a suggestion; none at all is fine."""
+    """Refuse an unknown name, with a suggestion; no name is fine."""
     if names:
         expand(names)
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print results as one table, and what was found for each class where it was asked for."""
+    """Print results as one table, and the results per class if there are any."""
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
-    # Above the table and not its title, which would be broken to the table's width.
+    # Not the title of the table, which would be wrapped to its width.
     console.print(f"On test images{after}; accuracies in per cent, with 95 % intervals.")
     table = Table(box=None, pad_edge=False)
     table.add_column("protocol")
@@ -168,7 +168,7 @@ def _percent(share: float | None) -> str:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """One line kept up to date on a terminal; elsewhere a line now and then."""
+    """A status line on a terminal; elsewhere a line now and then."""
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
         with console.status("starting") as status:

@@ -1,4 +1,4 @@
-"""``flatnce export``: take a run's backbone away, for timm, plain torch or ONNX."""
+"""``flatnce export``: write a run's backbone for timm, plain torch or ONNX."""
 
 import json
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
             replace=options.replace,
         )
     except ModuleNotFoundError as error:
-        # Which extra is missing only the export knows; its message says so.
+        # The message names the missing extra.
         raise OSError(str(error)) from error
     return _show(folder, find_run(options.run), options.json)
 

@@ -1,4 +1,4 @@
-"""What the commands that write pages share: where to, figures beside it, and serving it."""
+"""Options and output of the commands that write pages, and serving a page."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from flatnce.report.page import Page
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Where a page goes, and what goes with it.
+    """Where a page is written, and what is written with it.
 
     Arguments:
         out: The file; by default report.html in the run's directory, of several runs
@@ -63,10 +63,10 @@ def say(
 def served(
     directories: Sequence[Path], page: Callable[[], Page], options: PageOptions
 ) -> Iterator[None]:
-    """Where it was asked for, serve a page during the block, and then until Ctrl-C.
+    """With ``--watch``, serve a page during the block and then until Ctrl-C.
 
-    The address is said first: what the block does may take a while, and the page can be read
-    meanwhile. In JSON it comes after what the block says.
+    The address is printed first, because the block may take a while. With ``--json`` it is
+    printed after the output of the block.
     """
     if not options.watch:
         yield
@@ -81,8 +81,8 @@ def served(
             yield
             if options.json:
                 print(json.dumps({"address": address}), flush=True)
-            with suppress(KeyboardInterrupt):  # the way to end it
+            with suppress(KeyboardInterrupt):
                 while answering.is_alive():
-                    answering.join(1.0)  # by the second, where a wait hears no Ctrl-C
+                    answering.join(1.0)  # with a timeout, so that Ctrl-C is noticed
         finally:
             server.shutdown()

@@ -30,17 +30,17 @@ class ReportOptions:
 
     Arguments:
         runs: Names in runs/, or paths; a sweep stands for all its runs.
-        portrait: Look at the encoder (similarities, 2-D picture, nearest neighbours);
+        portrait: Inspect the encoder (similarities, 2-D picture, nearest neighbours);
             --no-portrait leaves it out.
-        looked: What to look at.
-        step: Which checkpoint to look at; the newest by default.
+        inspection: How much is inspected.
+        step: Which checkpoint to inspect; the newest by default.
         device: auto, cpu, cuda or cuda:1.
         page: Where the page goes.
     """
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
     portrait: bool = True
-    looked: Annotated[InspectionOptions, tyro.conf.arg(name="")] = field(
+    inspection: Annotated[InspectionOptions, tyro.conf.arg(name="")] = field(
         default_factory=InspectionOptions
     )
     step: int | None = None
@@ -79,7 +79,7 @@ def _one(directory: Path, options: ReportOptions) -> int:
 
 
 def _other(directory: Path, kind: str, asked: PageOptions) -> int:
-    """The page of a demo or a reproduction, which has a place and a form of its own."""
+    """The page of a demo or a reproduction."""
     if asked.out or asked.watch or asked.figures:
         raise ValueError(
             f"{str(directory)!r} is a {kind} run: --out, --watch and --figures are for runs of "
@@ -91,13 +91,13 @@ def _other(directory: Path, kind: str, asked: PageOptions) -> int:
 
 def _portrait(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
-    if is_current(directory, options.looked, options.step):
+    if is_current(directory, options.inspection, options.step):
         return ""
     quiet = options.page.json or not sys.stderr.isatty()
     tell = None if quiet else lambda line: print(line, file=sys.stderr)
     try:
         inspect_encoder(
-            directory, options.looked, step=options.step, device=options.device, report=tell
+            directory, options.inspection, step=options.step, device=options.device, report=tell
         )
     except OSError as error:
         if options.step is not None:

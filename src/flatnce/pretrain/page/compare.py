@@ -283,12 +283,12 @@ def _overlay(every: Curves, key: str, groups: Sequence[Group]) -> Figure | None:
         for group, (epochs, means, spreads, count) in drawn
     ]
     title = one.title if single else f"{one.title}, {one.keys[key]}"
-    name = f"chart-{one.name}" if single else f"chart-{one.name}-{key}".replace("_", "-")
+    name = f"chart-{one.name}" if single or key == one.name else f"chart-{one.name}-{key}"
     ends = " ".join(
         f"{line.label} ends at {one.factor * (line.y[-1] or 0.0):.3g}." for line in lines
     )
     chart = line_chart(
-        name,
+        name.replace("_", "-"),
         title,
         f"{one.axis} by epoch, a line per group: the mean over seeds, the band its standard "
         f"deviation. {ends}",

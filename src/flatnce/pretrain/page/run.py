@@ -404,48 +404,35 @@ def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
     seconds = results.get("seconds") or train.get("seconds")
     everything = ", everything included" if results.get("images_per_second") else ""
     knn = "kNN at the last watch (held-out training images, not a result)"
-    pool_ceiling = _nats(watch.get("pool_ceiling"))
-    at_temperature = _nats(watch.get("pool_mi_at_temperature"))
+    ceiling, at = watch.get("pool_ceiling"), watch.get("pool_mi_at_temperature")
     rows = [
-        (knn, _percent(watch.get("knn")), "100 %"),
-        ("Loss, on InfoNCE's scale", _nats(train.get("loss")), ""),
-        ("K-sample MI", _nats(train.get("mi")), _nats(train.get("mi_ceiling"))),
-        ("Large-pool MI, best scale", _nats(watch.get("pool_mi")), pool_ceiling),
-        ("Large-pool MI, temperature of training", at_temperature, pool_ceiling),
-        ("ESS, share of the negatives", _share(train.get("ess")), "1"),
-        (
-            "ESS with the positive, share of candidates",
-            _share(train.get("ess_with_positive")),
-            "1",
-        ),
-        ("Gradient gain", _share(train.get("gain")), "1"),
-        ("Saturated rows", _percent(train.get("saturated")), "100 %"),
-        ("Positive found among the candidates", _percent(train.get("top1")), "100 %"),
-        ("Effective rank of the embeddings", _share(train.get("effective_rank")), ""),
-        ("Temperature", _share(train.get("temperature")), ""),
+        (knn, "" if watch.get("knn") is None else f"{100 * watch['knn']:.2f} %", "100 %"),
+        ("Large-pool MI, best scale", _written(watch.get("pool_mi"), "nats"), ceiling),
+        ("Large-pool MI, temperature of training", _written(at, "nats"), ceiling),
+    ]
+    most = {"mi": train.get("mi_ceiling")}
+    for name, entry in DIAGNOSTICS.items():
+        if name not in ("mi_ceiling", "negatives"):
+            label = "Loss, on InfoNCE's scale" if name == "loss" else capitalised(entry.label)
+            at_most = most.get(name, "1" if entry.unit == "share" else "")
+            rows.append((label, _written(train.get(name), entry.unit), at_most))
+    rows += [
         (f"Images a second{everything}", f"{speed:,.0f}" if speed else "", ""),
         ("Time", "" if seconds is None else duration_text(seconds), ""),
         ("Memory of training, estimated", byte_text(sum(memory.values())) if memory else "", ""),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"
-    return Table(
-        f"After {steps}; the most each can be at the right",
-        ["Measure", "Value", "At most"],
-        [row for row in rows if row[1]],
-    )
+    shown = [(name, value, _written(most, "nats")) for name, value, most in rows if value]
+    caption = f"After {steps}; the most each can be at the right"
+    return Table(caption, ["Measure", "Value", "At most"], shown)
+
+
+def _written(value: float | str | None, unit: str) -> str:
+    """A number in its unit; text stays as it is."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.3f} nats" if unit == "nats" else f"{value:.3g}"
 
 
 def _last(run: Run, kind: str) -> dict[str, Any]:
     return next((r for r in reversed(run.metrics) if r.get("kind") == kind), {})
-
-
-def _nats(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f} nats"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f} %"
