@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatnce.extras import needed
+from flatnce.report.text import in_unit
 
 Values = list[float | None]
 """One number per seed; None where a run gave none."""
@@ -25,6 +26,15 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
         "n": len(known),
         "values": list(values),
     }
+
+
+def cell_text(cell: Mapping[str, Any]) -> str:
+    """A spread with a ``unit`` as text, with the number of seeds where some are missing."""
+    if cell["mean"] is None and cell.get("note"):
+        return str(cell["note"])
+    seeds, known = len(cell["values"]), cell["n"]
+    count = f" (n = {known} of {seeds})" if 0 < known < seeds else ""
+    return in_unit(cell, cell["unit"]) + count
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from flatnce.paper.aggregation import Values, difference, mean, pearson
 from flatnce.paper.charts import Charts, accuracy_axis, axis, line, line_figure, scatter_figure
 from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, FinishedRun
@@ -109,14 +111,7 @@ def stepping_seconds(run: FinishedRun) -> dict[int, float]:
 
 def seconds_at(clock: Clock, step: int) -> float:
     """The clock at a step, by linear interpolation."""
-    if step in clock:
-        return clock[step]
-    before = max(known for known in clock if known < step)
-    after = min((known for known in clock if known > step), default=None)
-    if after is None:
-        return clock[before]
-    share = (step - before) / (after - before)
-    return clock[before] + share * (clock[after] - clock[before])
+    return float(np.interp(step, list(clock), list(clock.values())))
 
 
 def speed_up(runs: Runs) -> Findings:

@@ -23,6 +23,11 @@ OBJECTIVES = ("infonce", "flatnce")
 """What the paper calls SimCLR and FlatCLR."""
 
 
+def by_scale(smoke: Any, small: Any, paper: Any) -> dict[str, Any]:
+    """A value that depends on the scale."""
+    return {"smoke": smoke, "small": small, "paper": paper}
+
+
 @dataclass(frozen=True)
 class Setting:
     """What the user chose: a scale, seeds (by default the scale's), and further options.

@@ -16,7 +16,7 @@ from flatnce.paper.reproduce.analyses import (
     speed_up,
     with_queue,
 )
-from flatnce.paper.reproduce.experiment import OBJECTIVES, Experiment
+from flatnce.paper.reproduce.experiment import OBJECTIVES, Experiment, by_scale
 from flatnce.paper.reproduce.runs import (
     KNN,
     LINEAR,
@@ -28,8 +28,8 @@ from flatnce.paper.reproduce.runs import (
     Runs,
 )
 
-SMALL_BATCH = {"batch_size": {"smoke": 64, "small": 32, "paper": 32}}
-MIDDLE_BATCH = {"batch_size": {"smoke": 64, "small": 32, "paper": 128}}
+SMALL_BATCH = {"batch_size": by_scale(64, 32, 32)}
+MIDDLE_BATCH = {"batch_size": by_scale(64, 32, 128)}
 
 NATS = axis("mutual information (nats)", low=0.0)
 K_MI = Measure("K-sample MI", "nats", NATS, key="mi")
@@ -39,6 +39,7 @@ POOL_MI_AS_TRAINED = Measure(
 )
 SATURATION = Measure("K-sample MI / log K", "share", function=lambda group, _: saturation(group))
 ESS = Measure("ESS", axis=axis("ESS (share of negatives)"), key="ess")
+ESS_WITH_POSITIVE = Measure("ESS with the positive", key="ess_with_positive")
 TEMPERATURE = Measure("temperature", axis=axis("temperature"), key="temperature")
 
 
@@ -96,11 +97,7 @@ FIG_BATCH_SIZE = Experiment(
     settings={"epochs": {"small": 15}},
     grids=[
         {
-            "batch_size": {
-                "smoke": (64, 128),
-                "small": (16, 32, 128),
-                "paper": (16, 32, 64, 128, 256),
-            },
+            "batch_size": by_scale((64, 128), (16, 32, 128), (16, 32, 64, 128, 256)),
             "objective": OBJECTIVES,
         }
     ],
@@ -115,12 +112,7 @@ FIG_BATCH_SIZE = Experiment(
             logarithmic=True,
         ),
         parting_chart,
-        ByEpoch(
-            KNN,
-            "kNN on held-out training images by epoch.",
-            "Batch size {batch_size}",
-            split="batch_size",
-        ),
+        ByEpoch(KNN, "kNN by epoch.", "Batch size {batch_size}", split="batch_size"),
     ),
     words=(Ahead(LINEAR, "Batch {batch_size}", split="batch_size"), parting_words),
 )
@@ -144,16 +136,10 @@ FIG_SPEEDUP = Experiment(
     settings={"scaling": "linear", "base_batch": BASE_BATCH, "epochs": {"small": 10}},
     grids=[
         {
-            "backbone": {
-                "smoke": ("small",),
-                "small": ("resnet18", "resnet50"),
-                "paper": ("resnet18", "resnet50"),
-            },
-            "batch_size": {
-                "smoke": (64, BASE_BATCH),
-                "small": (64, BASE_BATCH, 1024),
-                "paper": (64, 128, BASE_BATCH, 512, 1024),
-            },
+            "backbone": by_scale(("small",), ("resnet18", "resnet50"), ("resnet18", "resnet50")),
+            "batch_size": by_scale(
+                (64, BASE_BATCH), (64, BASE_BATCH, 1024), (64, 128, BASE_BATCH, 512, 1024)
+            ),
         }
     ],
     analyse=speed_up,
@@ -172,13 +158,13 @@ FIG_MI_ACCURACY = Experiment(
         "test set.",
     ),
     settings={
-        "checkpoint_every": {"smoke": 0.34, "small": 2.0, "paper": 5.0},
-        "watch_every": {"smoke": 0.34, "small": 2.0, "paper": 5.0},
+        "checkpoint_every": by_scale(0.34, 2.0, 5.0),
+        "watch_every": by_scale(0.34, 2.0, 5.0),
         "keep": None,
     },
     grids=[
         {
-            "batch_size": {"smoke": (64,), "small": (32, 256), "paper": (16, 32, 64, 128, 256)},
+            "batch_size": by_scale((64,), (32, 256), (16, 32, 64, 128, 256)),
             "objective": OBJECTIVES,
         }
     ],
@@ -257,29 +243,23 @@ FIG_ESS_TARGET = Experiment(
     options=("rate", "epoch"),
     settings={
         **MIDDLE_BATCH,
-        "checkpoint_every": {"smoke": 0.5, "small": 5.0, "paper": 10.0},
+        "checkpoint_every": by_scale(0.5, 5.0, 10.0),
         "epochs": {"small": 15},
         "keep": None,
     },
     grids=[
         {
             "objective": ("flatnce",),
-            "ess": {
-                "smoke": (0.1, 0.4),
-                "small": (0.05, 0.15, 0.25, 0.4, 0.8),
-                "paper": (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8),
-            },
+            "ess": by_scale(
+                (0.1, 0.4),
+                (0.05, 0.15, 0.25, 0.4, 0.8),
+                (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8),
+            ),
         },
         {"objective": OBJECTIVES},
     ],
-    epoch={"smoke": 0.5, "small": 10.0, "paper": 50.0},
-    columns=(
-        LINEAR,
-        KNN,
-        ESS,
-        Measure("ESS with the positive", key="ess_with_positive"),
-        TEMPERATURE,
-    ),
+    epoch=by_scale(0.5, 10.0, 50.0),
+    columns=(LINEAR, KNN, ESS, ESS_WITH_POSITIVE, TEMPERATURE),
     charts=(
         ByVariable(
             LINEAR,
@@ -308,15 +288,7 @@ FIG_ESS_SCHEDULE = Experiment(
     claim="Algorithm S1 takes a schedule of ESS targets; the paper shows fixed ones only and "
     "leaves schedules to future work.",
     settings=MIDDLE_BATCH,
-    grids=[
-        {
-            "schedule": {
-                "smoke": ("0.2 held", "0.1 to 0.4"),
-                "small": tuple(SCHEDULES),
-                "paper": tuple(SCHEDULES),
-            }
-        }
-    ],
+    grids=[{"schedule": by_scale(("0.2 held", "0.1 to 0.4"), tuple(SCHEDULES), tuple(SCHEDULES))}],
     overrides=lambda variables: SCHEDULES[variables["schedule"]],
     columns=(LINEAR, KNN, ESS),
     charts=(
@@ -326,22 +298,13 @@ FIG_ESS_SCHEDULE = Experiment(
             "Effective sample size",
             label="schedule",
         ),
-        ByEpoch(
-            TEMPERATURE,
-            "The temperature that the controller set.",
-            "Temperature",
-            label="schedule",
-        ),
+        ByEpoch(TEMPERATURE, "The temperature that the controller set.", label="schedule"),
         ByEpoch(KNN, "kNN on held-out training images.", "Accuracy", label="schedule"),
     ),
     words=(Best("schedule", "Best schedule"),),
 )
 
-RATES = {
-    "smoke": (0.1, 3.0),
-    "small": (0.03, 0.1, 0.3, 1.0, 3.0),
-    "paper": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
-}
+RATES = by_scale((0.1, 3.0), (0.03, 0.1, 0.3, 1.0, 3.0), (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 
 FIG_LEARNING_RATE = Experiment(
     "fig-learning-rate",
@@ -360,15 +323,11 @@ FIG_LEARNING_RATE = Experiment(
     settings={"scaling": "none", "epochs": {"small": 5}},
     grids=[
         {
-            "batch_size": {
-                "smoke": (64, 128),
-                "small": (32, 256),
-                "paper": (16, 32, 64, 128, 256, 512),
-            },
+            "batch_size": by_scale((64, 128), (32, 256), (16, 32, 64, 128, 256, 512)),
             "rate": RATES,
         },
         {
-            "queue": {"smoke": (128, 512), "small": (256, 4096), "paper": (64, 256, 1024, 4096)},
+            "queue": by_scale((128, 512), (256, 4096), (64, 256, 1024, 4096)),
             "rate": RATES,
         },
     ],
@@ -389,11 +348,7 @@ FIG_HOLDER = Experiment(
     grids=[
         {
             "objective": ("holder",),
-            "gamma": {
-                "smoke": (0.5, 2.0),
-                "small": (0.5, 1.0, 2.0, 4.0),
-                "paper": (0.25, 0.5, 1.0, 2.0, 4.0),
-            },
+            "gamma": by_scale((0.5, 2.0), (0.5, 1.0, 2.0, 4.0), (0.25, 0.5, 1.0, 2.0, 4.0)),
         },
         {"objective": ("flatnce",)},
     ],

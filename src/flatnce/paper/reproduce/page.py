@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flatnce.paper.aggregation import cell_text
 from flatnce.paper.charts import draw
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
@@ -37,7 +38,7 @@ def table_of(rows: Sequence[Plain], caption: str) -> Table:
         cells = [_variable(row["variables"].get(name)) for name in names]
         for name in measures:
             cell = row["measures"].get(name)
-            cells.append("" if cell is None else _cell(cell))
+            cells.append("" if cell is None else cell_text(cell))
             if name in printed:
                 cells.append(_printed(cell))
         lines.append(cells)
@@ -48,15 +49,6 @@ def _variable(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return "" if value is None else OBJECTIVES.get(value, str(value))
-
-
-def _cell(cell: Plain) -> str:
-    """Mean and standard deviation, and the number of seeds where some are missing."""
-    if cell["mean"] is None and cell.get("note"):
-        return str(cell["note"])
-    seeds, known = len(cell["values"]), cell["n"]
-    count = f" (n = {known} of {seeds})" if 0 < known < seeds else ""
-    return in_unit(cell, cell["unit"]) + count
 
 
 def _printed(cell: Plain | None) -> str:
@@ -82,10 +74,10 @@ def _page(results: Plain) -> Page:
     caption = f"± is the standard deviation over {len(seeds)} seeds"
     if len(seeds) == 1 or not trained:
         caption = "One seed" if trained else "Nothing was trained for this"
-    sections = [Section("What came out", prose, table_of(results["rows"], caption))]
+    sections = [Section("Results", prose, table_of(results["rows"], caption))]
     if results["pictures"]:
         figures = [draw(picture) for picture in results["pictures"]]
-        sections.append(Section("In pictures", figures=figures))
+        sections.append(Section("Charts", figures=figures))
     for table in results["printed"]:
         sections.append(Section("In the paper", table=Table(**table)))
     if results["notes"]:

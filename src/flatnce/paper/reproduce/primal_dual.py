@@ -26,7 +26,7 @@ from flatnce.paper.reproduce.critics import (
     start_critics,
     train_critics,
 )
-from flatnce.paper.reproduce.experiment import Findings, Setting
+from flatnce.paper.reproduce.experiment import Findings, Setting, by_scale
 from flatnce.paper.reproduce.runs import cell
 from flatnce.pretrain.data import label_fraction, load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
@@ -136,22 +136,22 @@ def compare_variants(setting: Setting) -> Findings:
     """Train every variant on Gaussians, then on images."""
     seeds, digits = setting.seeds, preset("digits").override(batch_size=64)
     size = setting.pick(
-        {
-            "smoke": Size((2.0,), seeds, steps=6, pool=100, batches=4, width=16),
-            "small": Size((2.0, 4.0, 6.0), seeds, steps=800, pool=2_000, batches=50),
-            "paper": Size((2.0, 4.0, 6.0), seeds, 10_000, 4_000, batches=400, width=256),
-        }
+        by_scale(
+            Size((2.0,), seeds, steps=6, pool=100, batches=4, width=16),
+            Size((2.0, 4.0, 6.0), seeds, steps=800, pool=2_000, batches=50),
+            Size((2.0, 4.0, 6.0), seeds, 10_000, 4_000, batches=400, width=256),
+        )
     )
     config = setting.pick(
-        {
-            "smoke": digits.override(epochs=1),
-            "small": digits.override(epochs=8),
-            "paper": preset("cifar10").override(epochs=100),
-        }
+        by_scale(
+            digits.override(epochs=1),
+            digits.override(epochs=8),
+            preset("cifar10").override(epochs=100),
+        )
     )
     # At smoke scale every u, joint and alternating, one negative and all, but not each with each.
     few = VARIANTS[:3] + VARIANTS[6::3]
-    variants = setting.pick({"smoke": few, "small": VARIANTS, "paper": VARIANTS})
+    variants = setting.pick(by_scale(few, VARIANTS, VARIANTS))
     trained = {variant: _train_on_gaussians(variant, size) for variant in variants}
     rows = [_gaussian_row(one, nats, trained[one]) for nats in size.nats for one in variants]
     # On images all critics are cosines, so variants that differ in the critic alone are the same.

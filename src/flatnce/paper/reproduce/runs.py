@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatnce.environment import plain
-from flatnce.paper.aggregation import Values, comparison, difference, mean, spread
+from flatnce.paper.aggregation import Values, cell_text, comparison, difference, mean, spread
 from flatnce.paper.charts import Charts, accuracy_axis, axis, line, line_figure
 from flatnce.paper.reproduce.experiment import FinishedRun, Setting
 from flatnce.pretrain.runs.log import read_run
@@ -405,16 +405,8 @@ def best_of(held_out: Mapping[str, Values], tested: Mapping[str, Values]) -> str
     complete = {name: value for name, value in known.items() if None not in held_out[name]}
     candidates = complete or known
     best = max(candidates, key=lambda name: candidates[name])
+    knn, top1 = (cell_text(cell(values[best], "share")) for values in (held_out, tested))
     return (
-        f"{best}: kNN {_per_cent(held_out[best])} on held-out training images, the highest; "
-        f"linear top-1 {_per_cent(tested[best])} on the test set"
+        f"{best}: kNN {knn} on held-out training images, the highest; linear top-1 {top1} on the "
+        "test set"
     )
-
-
-def _per_cent(values: Values) -> str:
-    one = spread(values)
-    if one["mean"] is None:
-        return "not measured"
-    around = "" if one["sd"] is None else f" ± {100 * one['sd']:.2f}"
-    count = "" if one["n"] == len(values) else f" (n = {one['n']} of {len(values)})"
-    return f"{100 * one['mean']:.2f}{around} %{count}"

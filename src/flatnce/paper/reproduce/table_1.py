@@ -25,7 +25,7 @@ from flatnce.paper.reproduce.critics import (
     train_critics,
     true_scores,
 )
-from flatnce.paper.reproduce.experiment import Findings, Setting
+from flatnce.paper.reproduce.experiment import Findings, Setting, by_scale
 from flatnce.paper.reproduce.runs import cell
 
 LARGE_SAMPLE = 200_000
@@ -49,7 +49,6 @@ STEADY, WILD = 0.2, 1.0
 """Spreads of the gradient up to which stability is called excellent, and okay."""
 
 Row = Mapping[str, Any]
-Numbers = dict[tuple[float, int], tuple[Values, Values]]
 
 
 @dataclass(frozen=True)
@@ -148,68 +147,80 @@ def compare_bounds(setting: Setting) -> Findings:
     """Values at the true critic, then critics trained with each bound."""
     seeds = setting.seeds
     size = setting.pick(
-        {
-            "smoke": Size((2.0,), seeds, steps=6, pool=100, batches=4, width=16),
-            "small": Size((2.0, 4.0, 6.0), seeds, steps=1_000, pool=2_000, batches=100),
-            "paper": Size((2.0, 4.0, 6.0, 8.0, 10.0), seeds, 10_000, 4_000, 400, width=256),
-        }
+        by_scale(
+            Size((2.0,), seeds, steps=6, pool=100, batches=4, width=16),
+            Size((2.0, 4.0, 6.0), seeds, steps=1_000, pool=2_000, batches=100),
+            Size((2.0, 4.0, 6.0, 8.0, 10.0), seeds, 10_000, 4_000, 400, width=256),
+        )
     )
-    batches = setting.pick(
-        {"smoke": (16, 64), "small": (16, 64, 256), "paper": (16, 64, 256, 1024)}
-    )
-    true = {variant: true_critic_values(variant, size, batches) for variant in VARIANTS}
-    trained = {variant: _train(variant, size) for variant in VARIANTS if variant.trains}
-    rows = [
-        _row(variant, nats, size, true[variant][nats, size.batch], trained.get(variant))
+    batches = setting.pick(by_scale((16, 64), (16, 64, 256), (16, 64, 256, 1024)))
+    true = {
+        (variant, batch): bias_and_deviation(variant, size, batch)
         for variant in VARIANTS
-        for nats in size.nats
-    ]
+        for batch in batches
+    }
+    rows = [row for variant in VARIANTS for row in _rows(variant, size, true[variant, size.batch])]
     charts = [*_by_batch(true, size, batches), *_after_training(rows, size)]
     return Findings(rows, charts, sentences(rows), [verdicts(rows)])
 
 
-def _row(
-    variant: BoundVariant,
-    nats: float,
-    size: Size,
-    true: tuple[Values, Values],
-    trained: TrainedCritics | None,
-) -> dict[str, Any]:
-    measures = {TRUE_BIAS: cell(true[0], "rounded"), TRUE_SD: cell(true[1], "rounded")}
-    if trained is not None:
-        bias, deviation = _trained_critic_values(variant, nats, size, trained)
-        measures |= {
-            "bias, trained": cell(bias, "rounded"),
-            "sd, trained": cell(deviation, "rounded"),
-            CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
-            "unstable": cell(trained.of(nats, trained.unstable()), "share"),
-            SPREAD: cell(trained.of(nats, trained.spread), "rounded"),
-            "a step": cell([trained.milliseconds], "milliseconds"),
+def _rows(
+    variant: BoundVariant, size: Size, true: Mapping[float, tuple[Values, Values]]
+) -> Iterator[dict[str, Any]]:
+    """Train critics with a bound, and give its rows of the table, one per information."""
+    if variant.trains:
+        trained = _train(variant, size)
+        with torch.no_grad():
+            own = bias_and_deviation(variant, size, size.batch, trained)
+    for nats in size.nats:
+        measures = {
+            TRUE_BIAS: cell(true[nats][0], "rounded"),
+            TRUE_SD: cell(true[nats][1], "rounded"),
         }
-    variables = {
-        "objective": variant.label,
-        "critic": variant.critic,
-        "bound?": variant.is_bound,
-        "nats": nats,
-    }
-    return {"variables": variables, "measures": measures}
+        if variant.trains:
+            measures |= {
+                "bias, trained": cell(own[nats][0], "rounded"),
+                "sd, trained": cell(own[nats][1], "rounded"),
+                CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
+                "unstable": cell(trained.of(nats, trained.unstable()), "share"),
+                SPREAD: cell(trained.of(nats, trained.spread), "rounded"),
+                "a step": cell([trained.milliseconds], "milliseconds"),
+            }
+        words = {"objective": variant.label, "critic": variant.critic, "bound?": variant.is_bound}
+        yield {"variables": {**words, "nats": nats}, "measures": measures}
 
 
 # Values.
 
 
-def true_critic_values(variant: BoundVariant, size: Size, batches: Sequence[int]) -> Numbers:
-    """Bias and standard deviation at the true critic per seed, by information and batch size."""
-    numbers: Numbers = {}
-    for batch in batches:
-        values: list[list[float]] = [[] for _ in size.runs]
-        for x, y in _batches(size, batch, variant.needs_pool, purpose=2):
-            for run, (nats, _) in enumerate(size.runs):
+def bias_and_deviation(
+    variant: BoundVariant, size: Size, batch: int, trained: TrainedCritics | None = None
+) -> dict[float, tuple[Values, Values]]:
+    """Bias and standard deviation per seed over held-out batches, by information.
+
+    They are of the value at the true critic, or at the critics that the bound trained.
+    """
+    stream, extra = Stream(size, 2 if trained is None else 3), batch if variant.needs_pool else 0
+    values: list[list[float]] = [[] for _ in size.runs]
+    for _ in range(size.batches):
+        x, y = stream.draw(batch, extra)
+        if trained is not None:
+            scores, dual = (part.double() for part in trained.scores(x, y))
+        for run, (nats, _) in enumerate(size.runs):
+            if trained is None:
                 values[run].append(float(_true_value(variant, x[run], y[run], nats)))
-        for nats in size.nats:
-            target = _target(variant, nats, size.dimensions)
-            of_run = [values[run] for run, (at, _) in enumerate(size.runs) if at == nats]
-            numbers[nats, batch] = _bias_and_deviation(of_run, target)
+            elif trained.alive[run]:
+                values[run].append(float(variant.value(scores[run], dual[run])))
+    numbers = {}
+    for nats in size.nats:
+        target = _target(variant, nats, size.dimensions)
+        known = [
+            spread([value for value in values[run] if math.isfinite(value)])
+            for run, (at, _) in enumerate(size.runs)
+            if at == nats
+        ]
+        biases = [None if one["mean"] is None else one["mean"] - target for one in known]
+        numbers[nats] = biases, [one["sd"] for one in known]
     return numbers
 
 
@@ -240,19 +251,6 @@ def jensen_shannon_truth(partners: Float[Tensor, " n"], others: Float[Tensor, " 
     return float(math.log(2) - (softplus(-partners).mean() + softplus(others).mean()) / 2)
 
 
-def _batches(size: Size, batch: int, pool: bool, purpose: int) -> Iterator[tuple[Tensor, Tensor]]:
-    stream = Stream(size, purpose)
-    yield from (stream.draw(batch, batch if pool else 0) for _ in range(size.batches))
-
-
-def _bias_and_deviation(values: Sequence[Sequence[float]], target: float) -> tuple[Values, Values]:
-    known = [spread([v for v in run if math.isfinite(v)]) for run in values]
-    return (
-        [None if one["mean"] is None else one["mean"] - target for one in known],
-        [one["sd"] for one in known],
-    )
-
-
 def _train(variant: BoundVariant, size: Size) -> TrainedCritics:
     memories: list[dict[str, Any]] = [{} for _ in size.runs]
     return train_critics(
@@ -263,31 +261,19 @@ def _train(variant: BoundVariant, size: Size) -> TrainedCritics:
     )
 
 
-@torch.no_grad()
-def _trained_critic_values(
-    variant: BoundVariant, nats: float, size: Size, trained: TrainedCritics
-) -> tuple[Values, Values]:
-    values: list[list[float]] = [[] for _ in size.runs]
-    for x, y in _batches(size, size.batch, variant.needs_pool, purpose=3):
-        scores, dual = trained.scores(x, y)
-        for run, (at, _) in enumerate(size.runs):
-            if at == nats and trained.alive[run]:
-                values[run].append(float(variant.value(scores[run].double(), dual[run].double())))
-    of_run = [values[run] for run, (at, _) in enumerate(size.runs) if at == nats]
-    return _bias_and_deviation(of_run, _target(variant, nats, size.dimensions))
-
-
 # Charts and words.
 
 
-def _by_batch(true: Mapping[BoundVariant, Numbers], size: Size, batches: Sequence[int]) -> Charts:
+def _by_batch(
+    true: Mapping[tuple[BoundVariant, int], Any], size: Size, batches: Sequence[int]
+) -> Charts:
     nats = size.nats[len(size.nats) // 2]
     shown = [variant for variant in VARIANTS if variant.label in DRAWN and variant.critic == "dot"]
     charts = []
     for place, (name, label) in enumerate((("bias", "bias (nats)"), ("deviation", "sd (nats)"))):
         lines = []
         for series, variant in enumerate(shown):
-            values = [true[variant][nats, batch][place] for batch in batches]
+            values = [true[variant, batch][nats][place] for batch in batches]
             lines.append(line(variant.label, batches, values, series))
         charts += line_figure(
             name,

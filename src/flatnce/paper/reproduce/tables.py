@@ -5,7 +5,7 @@ References:
     Learners with FlatNCE", Tables 2, 3, S1 to S4, https://arxiv.org/abs/2107.01152
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flatnce.paper.aggregation import Values, comparison, difference
@@ -19,7 +19,13 @@ from flatnce.paper.charts import (
     line_figure,
 )
 from flatnce.paper.cost import PAPER, PRICE_NOTE
-from flatnce.paper.reproduce.experiment import OBJECTIVES, Experiment, Findings, Setting
+from flatnce.paper.reproduce.experiment import (
+    OBJECTIVES,
+    Experiment,
+    Findings,
+    Setting,
+    by_scale,
+)
 from flatnce.paper.reproduce.runs import (
     Runs,
     cell,
@@ -39,7 +45,14 @@ CENTRE_SQUARES = (
 PAPER_NAMES = {"infonce": "SimCLR", "flatnce": "FlatCLR", "supervised": "Supervised"}
 
 
-def _printed_table(header: Sequence[str], rows: list[list[str]]) -> list[dict[str, Any]]:
+def _printed_table(
+    header: Sequence[str], numbers: Mapping[str, Sequence[float | None]]
+) -> list[dict[str, Any]]:
+    """A table of the paper, in per cent."""
+    rows = [
+        [label, *("" if number is None else f"{number:.2f}" for number in of_row)]
+        for label, of_row in numbers.items()
+    ]
     return [{"caption": "The paper's numbers", "header": list(header), "rows": rows}]
 
 
@@ -92,7 +105,7 @@ def linear_by_epoch(runs: Runs) -> Findings:
     first, at_paper_scale = runs.first_trained, runs.setting.scale == "paper"
     epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
     smoke: dict[str, Any] = {"epochs": 2, "rates": (1.0,)}
-    options = runs.setting.pick({"smoke": smoke, "small": {}, "paper": {}})
+    options = runs.setting.pick(by_scale(smoke, {}, {}))
     for run in runs.finished:
         for epoch in () if run.failure else epochs:
             evaluations(run, PROBES, step_at(run, epoch), **options)  # both share their features
@@ -127,7 +140,13 @@ def linear_by_epoch(runs: Runs) -> Findings:
         for group in runs.groups
         for epoch in epochs
     ]
-    return Findings(rows, charts, words, _printed_linear())
+    header = ["ImageNet, per cent", *(f"epoch {epoch}" for epoch in EPOCHS)]
+    printed_rows = {
+        f"{PAPER_NAMES[objective]}, {name}": numbers[objective]
+        for name, (_, _, numbers) in COLUMNS.items()
+        for objective in OBJECTIVES
+    }
+    return Findings(rows, charts, words, _printed_table(header, printed_rows))
 
 
 def _epoch_chart(name: str, lines: Charts) -> Charts:
@@ -135,16 +154,6 @@ def _epoch_chart(name: str, lines: Charts) -> Charts:
     caption = "Linear probe by gradient descent on the test set, by epoch of pretraining."
     title, y = name[0].upper() + name[1:], accuracy_axis(name.partition(",")[0])
     return line_figure(short, title, caption, axis("epoch"), y, lines)
-
-
-def _printed_linear() -> list[dict[str, Any]]:
-    rows = [
-        [f"{PAPER_NAMES[objective]}, {name}", *(f"{value:.2f}" for value in numbers[objective])]
-        for name, (_, _, numbers) in COLUMNS.items()
-        for objective in OBJECTIVES
-    ]
-    header = ["ImageNet, per cent", *(f"epoch {epoch}" for epoch in EPOCHS)]
-    return _printed_table(header, rows)
 
 
 TABLE_LINEAR = Experiment(
@@ -161,7 +170,7 @@ TABLE_LINEAR = Experiment(
     ),
     options=("rate", "imagenet"),
     base="imagenet",
-    settings={"checkpoint_every": {"smoke": 0.5, "small": 5.0, "paper": 10.0}, "keep": None},
+    settings={"checkpoint_every": by_scale(0.5, 5.0, 10.0), "keep": None},
     grids=[{"objective": OBJECTIVES}],
     analyse=linear_by_epoch,
 )
@@ -192,7 +201,7 @@ def _missing(setting: Setting, config: Any) -> tuple[tuple[str, ...], dict[str, 
     from flatnce.pretrain.evaluation import TRANSFER_SETS, missing_sets
 
     small = ("cifar100", "stl10", "fashion-mnist")
-    wanted = setting.pick({"smoke": ("digits",), "small": small, "paper": TRANSFER_SETS})
+    wanted = setting.pick(by_scale(("digits",), small, TRANSFER_SETS))
     return wanted, missing_sets(wanted, config.data.root)
 
 
@@ -224,7 +233,7 @@ def transfer(runs: Runs) -> Findings:
     for protocol, title in PROTOCOLS.items():
         finetuned = {"epochs": 10} if protocol == "transfer-finetune" else {}
         smoke = {"epochs": 1, "rates": (1e-3,)}
-        options = runs.setting.pick({"smoke": smoke, "small": finetuned, "paper": {"size": 224}})
+        options = runs.setting.pick(by_scale(smoke, finetuned, {"size": 224}))
         values, printed = {}, {}
         for data in here:
             for group in runs.groups:
@@ -250,24 +259,18 @@ def transfer(runs: Runs) -> Findings:
         ]
         caption = "Accuracy on the test sets (mAP on voc2007); intervals are ± one sd over seeds."
         marks, y = "the paper’s" if at_paper_scale else "", accuracy_axis("test", low=0.0)
-        title = f"{title} transfer"
-        charts += bar_figure(protocol, title, caption, "data set", y, here, bars, marks)
+        heading = f"{title} transfer"
+        charts += bar_figure(protocol, heading, caption, "data set", y, here, bars, marks)
     words = {}
     if missing:
         words["Not on disk"] = f"{', '.join(missing)}; fetch with `flatnce data NAME`."
-    return Findings(rows, charts, words, _printed_transfers())
-
-
-def _printed_transfers() -> list[dict[str, Any]]:
-    rows = [
-        [
-            f"{PAPER_NAMES[objective]}, {title.lower()}",
-            *("" if value is None else f"{value:.2f}" for value in TRANSFER[protocol][objective]),
-        ]
+    printed_rows = {
+        f"{PAPER_NAMES[objective]}, {title.lower()}": TRANSFER[protocol][objective]
         for protocol, title in PROTOCOLS.items()
         for objective in OBJECTIVES
-    ]
-    return _printed_table(["From ImageNet, per cent", *TRANSFER_COLUMNS], rows)
+    }
+    header = ["From ImageNet, per cent", *TRANSFER_COLUMNS]
+    return Findings(rows, charts, words, _printed_table(header, printed_rows))
 
 
 TABLE_TRANSFER = Experiment(
@@ -315,7 +318,7 @@ Results = dict[tuple[str, float], list[dict[str, Any]]]
 def few_labels(runs: Runs) -> Findings:
     """Top-1 and top-5 by share of labels, beside the same architecture from random weights."""
     at_paper_scale = runs.setting.scale == "paper"
-    fractions = runs.setting.pick({"smoke": (0.05, 0.2), "small": FRACTIONS, "paper": FRACTIONS})
+    fractions = runs.setting.pick(by_scale((0.05, 0.2), FRACTIONS, FRACTIONS))
     results = _semi_results(runs, fractions)
     rows, words = [], {}
     top1: dict[str, list[Values]] = {name: [] for name in STARTS}
@@ -346,10 +349,10 @@ def few_labels(runs: Runs) -> Findings:
         bars,
         "the paper’s" if at_paper_scale else "",
     )
-    printed_rows = [
-        [PAPER_NAMES[name], *(f"{v:.2f}" for fraction in FRACTIONS for v in SEMI[name][fraction])]
+    printed_rows = {
+        PAPER_NAMES[name]: [number for fraction in FRACTIONS for number in SEMI[name][fraction]]
         for name in STARTS
-    ]
+    }
     header = ["ImageNet, per cent", "1 %, top-1", "1 %, top-5", "10 %, top-1", "10 %, top-5"]
     return Findings(rows, charts, words, _printed_table(header, printed_rows))
 
@@ -357,7 +360,7 @@ def few_labels(runs: Runs) -> Findings:
 def _semi_results(runs: Runs, fractions: Sequence[float]) -> Results:
     """The result of each start and fraction, one per seed; empty where a run diverged."""
     smoke = {"epochs": 1, "rates": (5e-4,), "batch_size": 64}
-    options = runs.setting.pick({"smoke": smoke, "small": {"epochs": 30}, "paper": {}})
+    options = runs.setting.pick(by_scale(smoke, {"epochs": 30}, {}))
     members = {group.objective: group.runs for group in runs.groups}
     # From random weights the objective plays no part: any run of the seed that did not diverge.
     members["supervised"] = tuple(
