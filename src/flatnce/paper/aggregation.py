@@ -8,6 +8,8 @@ from typing import Any
 from flatnce.extras import needed
 from flatnce.report.text import in_unit
 
+__all__ = ["Values", "cell_text", "comparison", "difference", "mean", "pearson", "spread"]
+
 Values = list[float | None]
 """One number per seed; None where a run gave none."""
 

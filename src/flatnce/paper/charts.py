@@ -23,6 +23,18 @@ from flatnce.report.charts import (
 )
 from flatnce.report.page import Figure, Table
 
+__all__ = [
+    "Charts",
+    "accuracy_axis",
+    "axis",
+    "bar",
+    "bar_figure",
+    "draw",
+    "line",
+    "line_figure",
+    "scatter_figure",
+]
+
 Plain = Mapping[str, Any]
 Charts = list[dict[str, Any]]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from flatnce.pretrain.runs.log import Run, read_run
 
+__all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "paper_table", "run_cost"]
+
 
 @dataclass(frozen=True)
 class PaperRow:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+__all__ = ["correlation_of", "draw_pairs"]
+
 
 def correlation_of(nats: float, dimensions: int) -> float:
     r"""The correlation per coordinate at which X and Y share this much information.

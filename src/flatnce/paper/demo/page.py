@@ -11,6 +11,8 @@ from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import plus_minus
 
+__all__ = ["NAMES", "case_cells", "demo_page"]
+
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
 LABELS = {

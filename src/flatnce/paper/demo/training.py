@@ -34,6 +34,8 @@ from flatnce.paper.demo.page import findings_of
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import RunLog
 
+__all__ = ["DemoConfig", "DemoProgress", "run_demo"]
+
 OBJECTIVES = ("infonce", "flatnce")
 """The order in which runs are stacked: all seeds of the first, then all of the second."""
 

@@ -36,6 +36,8 @@ from flatnce.pretrain.training.loop import resume, train
 from flatnce.pretrain.training.saved import with_absolute_paths
 from flatnce.pretrain.training.step import TrainingFailed
 
+__all__ = ["reproduce"]
+
 KIND = "reproduce"
 """The kind of an experiment's run directory."""
 

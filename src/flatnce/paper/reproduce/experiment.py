@@ -10,6 +10,8 @@ from typing import Any
 
 from flatnce.pretrain.runs.log import Run
 
+__all__ = ["Setting"]
+
 SCALES = {
     "smoke": "digits, seconds on a CPU: shows that the code works, and nothing about the paper",
     "small": "CIFAR-10, one GPU, half an hour of training at most: the paper's question, in small",

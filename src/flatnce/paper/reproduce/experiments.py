@@ -19,6 +19,8 @@ from flatnce.paper.reproduce.figures import (
 from flatnce.paper.reproduce.runs import Runs
 from flatnce.paper.reproduce.tables import TABLE_COST, TABLE_LINEAR, TABLE_SEMI, TABLE_TRANSFER
 
+__all__ = ["EXPERIMENTS", "check_options", "find_experiment"]
+
 
 def _table_1(runs: Runs) -> Findings:
     from flatnce.paper.reproduce.table_1 import compare_bounds
