@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from jaxtyping import TypeCheckError
 
+from flatnce.core.objectives.registry import OBJECTIVES
+
 PACKAGE = Path(__file__).parent.parent / "src" / "flatnce"
 
 # From the top down. A module imports from the blocks above its own and from its own folder.
@@ -36,13 +38,7 @@ LEVEL = {name: level for level, block in enumerate(BLOCKS) for name in block}
 ALLOWED_FROM_ROOT = {"__version__"}
 
 PUBLIC = [
-    "FlatNCE",
-    "InfoNCE",
-    "DCL",
-    "FlatNCEPlus",
-    "HolderFlatNCE",
-    "DHEL",
-    "SigLIP",
+    *(entry.class_name for entry in OBJECTIVES.values()),
     "Monitor",
     "EssController",
     "KeyQueue",
