@@ -231,12 +231,16 @@ def _two_tables(options: MiOptions) -> None:
     with showing(training_progress) as progress:
         given = {**options.settings(), **together, "progress": progress}
         if options.curve:
-            return _print_table(mi.subsampling_curve(x, y, **given), options, data)
-        if options.compare is not None:
+            found: Any = mi.subsampling_curve(x, y, **given)
+        elif options.compare is not None:
             del given["method"]
-            return _print_table(mi.compare(x, y, _split(options.compare), **given), options, data)
-        found = mi.estimate(x, y, **given)
-    _print_estimate(found, options, data)
+            found = mi.compare(x, y, _split(options.compare), **given)
+        else:
+            found = mi.estimate(x, y, **given)
+    if options.curve or options.compare is not None:
+        _print_table(found, options, data)
+    else:
+        _print_estimate(found, options, data)
 
 
 def _print_estimate(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
