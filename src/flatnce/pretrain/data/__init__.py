@@ -11,7 +11,7 @@ from flatnce.pretrain.data.errors import DamagedData, MissingData, UnreadableIma
 from flatnce.pretrain.data.fractions import holdout, label_fraction, label_list
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 from flatnce.pretrain.data.install import FetchProgress, Installed, adopt, fetch
-from flatnce.pretrain.data.loading import load
+from flatnce.pretrain.data.readers import load
 from flatnce.pretrain.data.views import Views
 
 __all__ = [

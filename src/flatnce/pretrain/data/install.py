@@ -26,7 +26,7 @@ from pathlib import Path
 
 from flatnce.pretrain.data.catalog import Download, Entry, Layout, data_root, find, is_path
 from flatnce.pretrain.data.errors import DamagedData, MissingData
-from flatnce.pretrain.data.loading import read_split
+from flatnce.pretrain.data.readers import read_split
 
 ATTEMPTS = 5
 """Failed attempts in a row, each without a new byte, after which a download is given up."""

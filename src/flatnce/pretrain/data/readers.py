@@ -1,9 +1,9 @@
-"""One reader per data set of ``catalog.toml``, under the name of the set with ``_`` for ``-``.
+"""Load a data set by its name (:func:`load`), with one reader per data set of ``catalog.toml``.
 
-A reader takes the folder of a layout and a split, and returns an :class:`ImageSet` or, where the
-images are files, a :class:`FolderSet`. It checks what the bytes can tell (sizes, magic numbers,
-range of labels). :func:`flatnce.pretrain.data.load` checks the number of images and sets the
-name.
+A reader has the name of its set, with ``_`` for ``-``. It takes the folder of a layout and a
+split, and returns an :class:`ImageSet` or, where the images are files, a :class:`FolderSet`. It
+checks what the bytes can tell (sizes, magic numbers, range of labels); :func:`load` checks the
+number of images and sets the name.
 
 Photographs are listed through torchvision's data sets. Where torchvision leaves the split open:
 
@@ -24,7 +24,10 @@ References:
 import codecs
 import gzip
 import pickle
+import warnings
 import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -36,8 +39,9 @@ from torch import Tensor
 
 from flatnce.extras import needed
 from flatnce.pretrain.data.batches import permutation
+from flatnce.pretrain.data.catalog import Entry, data_root, find, is_path
 from flatnce.pretrain.data.errors import DamagedData, MissingData
-from flatnce.pretrain.data.folders import image_files
+from flatnce.pretrain.data.folders import image_files, image_folder
 from flatnce.pretrain.data.fractions import holdout
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 
@@ -54,6 +58,93 @@ VOC_CLASSES = tuple(
 )
 
 
+Reader = Callable[[Any, str], ImageSet | FolderSet]
+READERS: dict[str, Reader] = {}
+"""The reader of every data set, by the name of the set."""
+
+
+def load(
+    name: str,
+    split: str = "train",
+    root: str | Path | None = None,
+    *,
+    size: int | None = None,
+    skip_unreadable: bool = False,
+) -> ImageSet | FolderSet:
+    """A split of a data set: in memory if it is small, as files to be streamed if it is not.
+
+    Arguments:
+        name: A name of :data:`flatnce.pretrain.data.CATALOG`; or the path of a folder of images,
+            which contains a slash (or ``folder``, the path being ``root``).
+        split: ``train``, ``test``, or ``validation`` where the set has one. Some sets have more;
+            the catalogue lists them.
+        root: The folder of the data sets; see :func:`data_root`.
+        size: Side to which image files are decoded, instead of the catalogue's (256 for a
+            folder). Sets in memory keep their size.
+        skip_unreadable: Leave out files that cannot be decoded, with a warning that names them,
+            instead of failing at the first one. Every file is read once to find them.
+
+    Examples:
+        >>> digits = load("digits", "test")
+        >>> len(digits), digits.shape, digits.classes[:3]
+        (359, (1, 8, 8), ('0', '1', '2'))
+    """
+    if name == "folder" and root is None:
+        raise ValueError("name='folder' needs root, the path of a folder of images")
+    if name == "folder" or is_path(name):
+        images = image_folder(name if name != "folder" else str(root), split)
+        return _prepared(images, size, skip_unreadable)
+    entry = find(name)
+    entry.check_split(split)
+    if entry.resident and size not in (None, entry.size):
+        raise ValueError(
+            f"size={size}: the images of {name} are {entry.size} x {entry.size}; enlarge them "
+            "in the views"
+        )
+    where = data_root(root)
+    folder = where / entry.present_layout(where).folder if entry.layouts else None
+    found = read_split(entry, folder, split)
+    if isinstance(found, ImageSet):
+        return found
+    files = _prepared(found, size or entry.size, skip_unreadable)
+    return files.decoded() if entry.resident else files
+
+
+def read_split(entry: Entry, folder: Path | None, split: str) -> ImageSet | FolderSet:
+    """A split as its reader finds it; a DamagedData if its number of images is not official."""
+    found = READERS[entry.name](folder, split)
+    expected = entry.splits[split]
+    if len(found) != expected:
+        raise DamagedData(
+            f"{folder} has {len(found):,} {split} images where {entry.name} has {expected:,}: it "
+            "is cut short or another set; move it away and fetch it again"
+        )
+    return replace(found, name=entry.name, split=split)
+
+
+def _prepared(files: FolderSet, size: int | None, skip_unreadable: bool) -> FolderSet:
+    if size is not None:
+        files = files.resized(size)
+    if not skip_unreadable:
+        return files
+    readable = files.readable()
+    if readable.skipped:
+        shown = ", ".join(readable.skipped[:5]) + (", ..." if len(readable.skipped) > 5 else "")
+        warnings.warn(
+            f"{files.name}: {len(readable.skipped)} files cannot be read as images and are left "
+            f"out: {shown}",
+            stacklevel=3,
+        )
+    return readable
+
+
+def reader(function: Reader) -> Reader:
+    """Register the reader of the data set with its name."""
+    READERS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+@reader
 def digits(folder: Path | None, split: str) -> ImageSet:
     """scikit-learn's handwritten digits at 8 x 8, their values 0 to 16 scaled to 0 to 255.
 
@@ -67,6 +158,7 @@ def digits(folder: Path | None, split: str) -> ImageSet:
     return ImageSet(images[chosen], labels[chosen], tuple(str(digit) for digit in range(10)))
 
 
+@reader
 def cifar10(folder: Path, split: str) -> ImageSet:
     """CIFAR-10 as binary records or as pickled dictionaries."""
     files = ["test_batch"] if split == "test" else [f"data_batch_{i}" for i in range(1, 6)]
@@ -77,6 +169,7 @@ def cifar10(folder: Path, split: str) -> ImageSet:
     return _cifar(folder, [_records(folder / f"{file}.bin", 1) for file in files], classes)
 
 
+@reader
 def cifar100(folder: Path, split: str) -> ImageSet:
     """CIFAR-100, with its fine labels, as binary records or as pickled dictionaries."""
     if folder.name == "cifar-100-python":
@@ -86,6 +179,7 @@ def cifar100(folder: Path, split: str) -> ImageSet:
     return _cifar(folder, [_records(folder / f"{split}.bin", 2)], classes)
 
 
+@reader
 def stl10(folder: Path, split: str) -> ImageSet:
     """STL-10: 3 x 96 x 96 pixels column by column, labels from 1; unlabelled images get -1."""
     classes = _lines(folder / "class_names.txt")
@@ -97,6 +191,7 @@ def stl10(folder: Path, split: str) -> ImageSet:
     return _checked(file, images, _rows(file, 1).reshape(-1).astype(np.int64) - 1, classes)
 
 
+@reader
 def fashion_mnist(folder: Path, split: str) -> ImageSet:
     """Fashion-MNIST as idx files, compressed by gzip or not."""
     stem = {"train": "train", "test": "t10k"}[split]
@@ -105,6 +200,7 @@ def fashion_mnist(folder: Path, split: str) -> ImageSet:
     return _checked(folder, images, labels, FASHION_CLASSES)
 
 
+@reader
 def tiny_imagenet(folder: Path, split: str) -> FolderSet:
     """Tiny-ImageNet-200: ``train/CLASS/images`` and, as test, ``val`` with its annotations.
 
@@ -131,6 +227,7 @@ def tiny_imagenet(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, torch.tensor(labels), classes)
 
 
+@reader
 def flowers102(folder: Path, split: str) -> FolderSet:
     """Flowers-102 in its official splits; ``trainval`` is train, then validation."""
     pairs = []
@@ -142,6 +239,7 @@ def flowers102(folder: Path, split: str) -> FolderSet:
     return _with_files(FolderSet(paths, torch.tensor(labels), tuple(found.classes)))
 
 
+@reader
 def caltech101(folder: Path, split: str) -> FolderSet:
     """Caltech-101 by the fixed draw of 30 training images per class."""
     found = _torchvision("Caltech101", folder.parent)
@@ -166,6 +264,7 @@ def caltech101(folder: Path, split: str) -> FolderSet:
     return _with_files(everything.subset(chosen.nonzero().squeeze(1)))
 
 
+@reader
 def sun397(folder: Path, split: str) -> FolderSet:
     """SUN397 by its first official partition."""
     found = _torchvision("SUN397", folder.parent, loader=str)
@@ -185,12 +284,14 @@ def sun397(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, labels, tuple(found.classes))
 
 
+@reader
 def voc2007(folder: Path, split: str) -> FolderSet:
     """VOC2007 with every class of an image."""
     paths, objects = _voc(folder, split)
     return FolderSet(paths, torch.stack([_present(listed) for listed in objects]), VOC_CLASSES)
 
 
+@reader
 def voc2007_top1(folder: Path, split: str) -> FolderSet:
     """VOC2007 with the first object listed as the one class of an image."""
     paths, objects = _voc(folder, split)
