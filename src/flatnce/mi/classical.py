@@ -82,10 +82,9 @@ def ksg(
     those within the extent of the k neighbours on that side. An estimate, not a bound; it may be
     slightly negative.
 
-    Ties break both (distances of zero). Data without a repeated value are not changed. Otherwise
-    ``jitter`` adds noise far below any difference, ``mixed`` counts equal points where the k-th
-    distance is 0 (Gao et al., with digamma throughout, so that untied data give algorithm 1), and
-    ``refuse`` raises an error.
+    Both need distances above zero. If values repeat, ``jitter`` adds noise far below any
+    difference, ``mixed`` counts equal points where the k-th distance is 0 (Gao et al., with
+    digamma throughout, so that untied data give algorithm 1), and ``refuse`` raises an error.
 
     References:
         Kraskov et al., 2004, "Estimating mutual information", Eq. 8 and 9,
@@ -100,8 +99,7 @@ def ksg(
         ties: How to treat repeated values: ``jitter``, ``mixed`` or ``refuse``.
         standardise: Scale every column to unit variance first.
         seed: Seed of the jitter.
-        workers: Threads of the tree search, −1 for all cores. With many columns all distances are
-            computed instead, with torch's threads.
+        workers: Threads of the tree search, −1 for all cores; many columns use torch's threads.
 
     Examples:
         >>> x = np.random.default_rng(0).normal(size=400)
@@ -347,15 +345,6 @@ def gaussian_bias(rows: int, left: int, right: int) -> float:
         return float(digamma((rows - np.arange(1, columns + 1)) / 2).sum())
 
     return (total(left) + total(right) - total(left + right)) / 2
-
-
-def canonical_correlations(x: ArrayLike, y: ArrayLike) -> Table:
-    """Correlations of the best-matched directions of x and y, largest first.
-
-    Columns that others determine (constant, repeated) do not count.
-    """
-    left, right = two_tables(x, y)
-    return _correlations(_orthonormal_basis(left), _orthonormal_basis(right))
 
 
 def _orthonormal_basis(table: Table) -> Table:

@@ -64,13 +64,12 @@ class GaussianTower(nn.Module):
         features: int,
         *,
         leads: bool,
-        centre: Float[Tensor, " d"] | None = None,
-        size: Float[Tensor, " d"] | None = None,
+        centre: Float[Tensor, " d"],
+        size: Float[Tensor, " d"],
     ) -> None:
         super().__init__()
-        columns = linear.new_ones(len(linear))
-        self.register_buffer("centre", 0 * columns if centre is None else centre)
-        self.register_buffer("size", columns if size is None else size)
+        self.register_buffer("centre", centre)
+        self.register_buffer("size", size)
         width = 2 * len(linear) + 1
         self.squares, self.leads = Squares(), leads
         self.perceptron = perceptron(width, features + 1, hidden, nn.SiLU)

@@ -7,7 +7,7 @@ train a critic with it, its ``method`` says how. :data:`METHODS` is derived from
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -33,8 +33,8 @@ class Method:
     """A way to estimate mutual information.
 
     Arguments:
-        name: Its name.
         note: One sentence on what it is.
+        name: Its name.
         critic: The kind of critic that it trains by default; None for a classical estimator.
         loss: What the critics minimise, for several critics at once; None for a classical
             estimator.
@@ -42,8 +42,8 @@ class Method:
         clip: Largest norm of a gradient, for objectives whose gradients have heavy tails.
     """
 
-    name: str
     note: str
+    name: str = ""
     critic: str | None = None
     loss: Loss | None = None
     dual: str | None = None
@@ -76,7 +76,8 @@ class Bound:
         ceiling: Function from the number of columns to the largest possible value, in nats; None
             if there is no such limit.
         free_of_offset: Whether a c(x) added to the critic changes nothing; else recentre first.
-        method: How :func:`flatnce.mi.estimate` trains a critic with it; None if it does not.
+        method: How :func:`flatnce.mi.estimate` trains a critic with it; None if it does not. The
+            name and, by default, the loss of the method are those of the bound.
     """
 
     name: str
@@ -95,6 +96,9 @@ class Bound:
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", _minus(self.value))
+        if self.method is not None:
+            loss = self.method.loss or _per_critic(self.loss)
+            object.__setattr__(self, "method", replace(self.method, name=self.name, loss=loss))
 
     @property
     def is_lower_bound(self) -> bool:
@@ -152,7 +156,7 @@ _BOUNDS = (
         "Low variance; near log K it only says that there is at least as much.",
         ceiling=math.log,
         free_of_offset=True,
-        method=Method("infonce", "InfoNCE on a product of perceptrons.", "dot", _infonce),
+        method=Method("InfoNCE on a product of perceptrons.", critic="dot", loss=_infonce),
     ),
     Bound(
         "flatnce",
@@ -162,10 +166,9 @@ _BOUNDS = (
         bounds.flatnce_loss,
         free_of_offset=True,
         method=Method(
-            "flatnce",
             "FlatNCE on a cosine of bounded scale: keeps learning in small batches.",
-            "cosine",
-            _flatnce,
+            critic="cosine",
+            loss=_flatnce,
         ),
     ),
     Bound(
@@ -180,10 +183,9 @@ _BOUNDS = (
         passes=2,
         free_of_offset=True,
         method=Method(
-            "holder-flatnce",
             "FlatNCE of power 2.",
-            "cosine",
-            _per_critic(lambda scores: bounds.holder_flatnce_loss(scores, 2.0)),
+            critic="cosine",
+            loss=_per_critic(lambda scores: bounds.holder_flatnce_loss(scores, 2.0)),
         ),
     ),
     Bound(
@@ -191,13 +193,7 @@ _BOUNDS = (
         "limit",
         bounds.donsker_varadhan,
         "High variance; the logarithm of a sample mean is biased upward.",
-        method=Method(
-            "dv",
-            "Donsker–Varadhan.",
-            "dot",
-            _per_critic(_minus(bounds.donsker_varadhan)),
-            clip=5.0,
-        ),
+        method=Method("Donsker–Varadhan.", critic="dot", clip=5.0),
     ),
     Bound(
         "mine",
@@ -205,16 +201,16 @@ _BOUNDS = (
         bounds.donsker_varadhan,
         "Donsker–Varadhan's value; the loss takes and returns a moving average.",
         bounds.mine_loss,
-        method=Method("mine", "Donsker–Varadhan with a moving average.", "dot", _mine, clip=5.0),
+        method=Method(
+            "Donsker–Varadhan with a moving average.", critic="dot", loss=_mine, clip=5.0
+        ),
     ),
     Bound(
         "nwj",
         "expected",
         bounds.nwj,
         "High variance; collapses on a critic with the wrong scale.",
-        method=Method(
-            "nwj", "Nguyen–Wainwright–Jordan.", "dot", _per_critic(_minus(bounds.nwj)), clip=5.0
-        ),
+        method=Method("Nguyen–Wainwright–Jordan.", critic="dot", clip=5.0),
     ),
     Bound(
         "tuba",
@@ -223,11 +219,10 @@ _BOUNDS = (
         "The baseline must not depend on these y's.",
         needs=("log_baseline",),
         method=Method(
-            "tuba",
             "NWJ with a learned baseline a(x).",
-            "dot",
-            _per_critic(_tuba),
-            "constrained",
+            critic="dot",
+            loss=_per_critic(_tuba),
+            dual="constrained",
             clip=5.0,
         ),
     ),
@@ -257,12 +252,7 @@ _BOUNDS = (
         # A c(x) cancels in score differences, and a u that is learned separately stays right.
         free_of_offset=True,
         method=Method(
-            "flo",
-            "Fenchel–Legendre with a learned u(x, y).",
-            "dot",
-            _per_critic(_minus(bounds.flo)),
-            "free",
-            clip=5.0,
+            "Fenchel–Legendre with a learned u(x, y).", critic="dot", dual="free", clip=5.0
         ),
     ),
     Bound(
@@ -283,7 +273,7 @@ _BOUNDS = (
         on="the Jensen–Shannon divergence of p(x, y) from p(x)p(y)",
         reads="scores",
         ceiling=lambda columns: math.log(2),
-        method=Method("js", "Jensen–Shannon.", "dot", _per_critic(bounds.jensen_shannon_loss)),
+        method=Method("Jensen–Shannon.", critic="dot"),
     ),
     Bound(
         "smile",
@@ -294,23 +284,21 @@ _BOUNDS = (
         on="an estimate with an unknown bias of either sign",
         reads="scores",
         passes=2,
-        method=Method(
-            "smile", "Trained as Jensen–Shannon.", "dot", _per_critic(bounds.smile_loss)
-        ),
+        method=Method("Trained as Jensen–Shannon.", critic="dot"),
     ),
 )
 
 _METHODS = (
     Method(
-        "auto",
         "InfoNCE on a critic that starts from the best Gaussian one.",
-        "gaussian",
-        _infonce,
+        "auto",
+        critic="gaussian",
+        loss=_infonce,
     ),
     *(bound.method for bound in _BOUNDS if bound.method is not None),
-    Method("ksg", "Nearest neighbours (Kraskov, algorithm 1)."),
-    Method("cca", "Canonical correlations, bias removed: Gaussian dependence only."),
-    Method("gaussian-copula", "Correlations of normal scores, bias removed."),
+    Method("Nearest neighbours (Kraskov, algorithm 1).", "ksg"),
+    Method("Canonical correlations, bias removed: Gaussian dependence only.", "cca"),
+    Method("Correlations of normal scores, bias removed.", "gaussian-copula"),
 )
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType({bound.name: bound for bound in _BOUNDS})

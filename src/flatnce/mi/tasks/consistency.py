@@ -105,23 +105,19 @@ def self_consistency(
     made = _table("process(y)", (process or _squashed(y.shape[1], generator))(y))
     if len(made) != len(y):
         raise ValueError(f"process(y) has {len(made)} rows for {len(y)} of y; keep them")
-    half = len(x) // 2
-    first, second = order[:half], order[half : 2 * half]
+    both = np.hstack((y, made))
+    x_doubled, y_doubled = (_halves_side_by_side(side, order) for side in (x, y))
     return (
         Consistency("independence", x, others, 0.0, False, "I(x; y of another row) = 0"),
-        Consistency(
-            "data-processing", x, np.hstack((y, made)), 1.0, False, "I(x; y, h(y)) = I(x; y)"
-        ),
+        Consistency("data-processing", x, both, 1.0, False, "I(x; y, h(y)) = I(x; y)"),
         Consistency("processed", x, made, 1.0, True, "I(x; h(y)) ≤ I(x; y)"),
-        Consistency(
-            "additivity",
-            np.hstack((x[first], x[second])),
-            np.hstack((y[first], y[second])),
-            2.0,
-            False,
-            "I(x, x'; y, y') = 2 I(x; y)",
-        ),
+        Consistency("additivity", x_doubled, y_doubled, 2.0, False, "I(x, x'; y, y') = 2 I(x; y)"),
     )
+
+
+def _halves_side_by_side(table: Columns, order: np.ndarray) -> np.ndarray:
+    half = len(order) // 2
+    return np.hstack((table[order[:half]], table[order[half : 2 * half]]))
 
 
 def _squashed(width: int, generator: np.random.Generator) -> Map:
