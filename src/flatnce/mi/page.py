@@ -63,7 +63,8 @@ def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
             "limit lies below the truth."
         )
     error = "" if shown["standard_error"] is None else f" ± {shown['standard_error']:.2g}"
-    about = f"{shown['estimate']:.3g}{error} {unit}, {_how(shown)}."
+    value = "not a number" if shown["estimate"] is None else f"{shown['estimate']:.3g}"
+    about = f"{value}{error} {unit}, {_how(shown)}."
     said = [Paragraph(lower, "Lower limit"), Paragraph(about, "Estimate")]
     if shown["ceiling"] is not None:
         near = "the estimate is well below it"
