@@ -29,7 +29,15 @@ from flatnce.core.kernels import (
 from flatnce.core.pairs import Arguments, Form, Pairs, check_embeddings, operands_for
 from flatnce.core.selection import Selection
 
-__all__ = ["Contrast", "FIELDS", "POOL_FIELDS", "contrast_from_logits", "contrast_of", "contrast_of_batches", "importance_weights"]
+__all__ = [
+    "Contrast",
+    "FIELDS",
+    "POOL_FIELDS",
+    "contrast_from_logits",
+    "contrast_of",
+    "contrast_of_batches",
+    "importance_weights",
+]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Cosine", "EssController", "Schedule", "State", "solve_for_ess"]
+__all__ = ["Cosine", "EssController", "Schedule", "solve_for_ess"]
 
 State: TypeAlias = dict[str, Tensor]
 

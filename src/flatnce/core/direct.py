@@ -15,6 +15,8 @@ from torch import Tensor
 
 from flatnce.core.kernels import RowStatistics, statistics_of_scores
 
+__all__ = ["without_autocast"]
+
 
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
     """A context in which products keep their precision; nothing where autocast is off."""

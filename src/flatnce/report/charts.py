@@ -15,7 +15,23 @@ from typing import Any
 
 from flatnce.extras import needed
 
-__all__ = ["Axis", "Bars", "Chart", "Cloud", "Dot", "FORMATS", "Fit", "Line", "Reference", "Upright", "bar_chart", "dot_chart", "line_chart", "scatter_chart", "write_figures"]
+__all__ = [
+    "Axis",
+    "Bars",
+    "Chart",
+    "Cloud",
+    "Dot",
+    "FORMATS",
+    "Fit",
+    "Line",
+    "Reference",
+    "Upright",
+    "bar_chart",
+    "dot_chart",
+    "line_chart",
+    "scatter_chart",
+    "write_figures",
+]
 
 FORMATS = ("pdf", "svg", "png")
 

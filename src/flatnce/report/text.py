@@ -6,7 +6,16 @@ from typing import Any
 
 from flatnce.core.objectives import registry
 
-__all__ = ["OBJECTIVES", "UNITS", "VARIABLES", "byte_text", "capitalised", "duration_text", "in_unit", "plus_minus"]
+__all__ = [
+    "OBJECTIVES",
+    "UNITS",
+    "VARIABLES",
+    "byte_text",
+    "capitalised",
+    "duration_text",
+    "in_unit",
+    "plus_minus",
+]
 
 OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
 

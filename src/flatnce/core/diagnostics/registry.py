@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+__all__ = ["DIAGNOSTICS", "Diagnostic"]
+
 
 SATURATED_ROW = 0.01
 """A row is saturated when InfoNCE would shrink its gradient to less than this share."""

@@ -1,15 +1,14 @@
 """``flatnce report``: one offline page about a run; of several runs, the page that compares."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from flatnce.paper.demo.page import demo_page
-from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.pretrain.commands.compare import compare, named_runs
 from flatnce.pretrain.commands.page_server import PageOptions, say, served
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
@@ -18,9 +17,11 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.report.charts import write_figures
 from flatnce.report.page import check_place
 
-OTHER_PAGES: dict[str, Callable[[Path], Path]] = {
-    "demo": demo_page,
-    "reproduce": reproduce_page,
+# The pages of other kinds of run, as (module, function): imported on demand, since this package
+# does not depend on theirs.
+OTHER_PAGES = {
+    "demo": ("flatnce.paper.demo.page", "demo_page"),
+    "reproduce": ("flatnce.paper.reproduce.page", "reproduce_page"),
 }
 
 
@@ -85,7 +86,8 @@ def _other(directory: Path, kind: str, asked: PageOptions) -> int:
             f"{str(directory)!r} is a {kind} run: --out, --watch and --figures are for runs of "
             "`flatnce train`; its page is report.html in its folder"
         )
-    say(OTHER_PAGES[kind](directory), (), as_json=asked.json)
+    module, name = OTHER_PAGES[kind]
+    say(getattr(import_module(module), name)(directory), (), as_json=asked.json)
     return 0
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "LoadedEncoder",
     "PATHS",
     "RUNS",
-    "RunStatus",
     "SWEEP",
     "describe_status",
     "find_run",
