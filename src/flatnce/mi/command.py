@@ -72,7 +72,7 @@ class MiOptions:
         rate: Learning rate. Chosen by default.
         bits: Show results in bits instead of nats.
         report: Write an offline page, mi.html or the name that follows.
-        compare: Methods, separated by commas: one table with the result of each.
+        compare: Compare methods, separated by commas, in one table.
         pairwise: Every column of the table against every other.
         curve: Estimates from parts of the rows, extrapolated to more rows.
         list_columns: List the columns of a file, and stop.
