@@ -55,10 +55,10 @@ def accuracy_axis(label: str, **more: Any) -> dict[str, Any]:
 
 
 def line(
-    label: str, x: Sequence[float | int], values: Sequence[Values], series: int = 0
+    label: str, x: Sequence[float | int], values: Sequence[Sequence[float | None]], series: int = 0
 ) -> dict[str, Any]:
     """Means over seeds at each x, with a band of one standard deviation where it is known."""
-    kept = range(len(x))
+    kept: Sequence[int] = range(len(x))
     if len(x) > MOST_POINTS:
         kept = [round(i * (len(x) - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
     spreads = [spread(values[i]) for i in kept]
@@ -141,7 +141,7 @@ def draw(chart: Plain) -> Figure:
     return Figure(chart["title"], drawn, chart["caption"], Table(chart["title"], header, rows))
 
 
-Drawn = tuple[Chart, list[str], list[tuple[str, ...]]]
+Drawn = tuple[Chart, list[str], Sequence[tuple[str, ...]]]
 
 
 def _draw_lines(chart: Plain, name: str, title: str) -> Drawn:

@@ -51,10 +51,11 @@ def parting(infonce: Group, flatnce: Group, label: str, series: int) -> dict[str
 
 
 def _partings(runs: Runs) -> Charts:
-    return [
-        parting(*runs.where(batch_size=size), f"batch {size}", series)
-        for series, size in enumerate(runs.distinct("batch_size"))
-    ]
+    clouds = []
+    for series, size in enumerate(runs.distinct("batch_size")):
+        infonce, flatnce = runs.where(batch_size=size)
+        clouds.append(parting(infonce, flatnce, f"batch {size}", series))
+    return clouds
 
 
 def parting_chart(runs: Runs) -> Charts:

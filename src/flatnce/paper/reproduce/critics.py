@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -168,7 +169,9 @@ def train_critics(
     """Train with Adam on fresh pairs; runs that are no longer finite are left as they are."""
     stream, alive = Stream(size, purpose=0), torch.ones(critics.count, dtype=torch.bool)
     trained = TrainedCritics(size, critics, alive, best=[-math.inf] * critics.count)
-    parts = ("critic", "dual") if alternating else ("all",)
+    parts: tuple[Literal["all", "critic", "dual"], ...] = (
+        ("critic", "dual") if alternating else ("all",)
+    )
     optimisers = [torch.optim.Adam(critics.parameters(part), size.rate) for part in parts]
     norms: list[Tensor] = []
     seconds = 0.0

@@ -118,7 +118,9 @@ def linear_by_epoch(runs: Runs) -> Findings:
     cells: dict[tuple[str, float], dict[str, Any]] = {}
     charts, words = [], {}
     for name, (protocol, key, numbers) in COLUMNS.items():
-        lines, printed_lines, ends = [], [], {}
+        lines: Charts = []
+        printed_lines: Charts = []
+        ends = {}
         for group in runs.groups:
             label, theirs = group.label, numbers[group.objective]
             values = [[one.get(key) for one in results[label, protocol, at]] for at in epochs]
@@ -234,7 +236,8 @@ def transfer(runs: Runs) -> Findings:
         finetuned = {"epochs": 10} if protocol == "transfer-finetune" else {}
         smoke = {"epochs": 1, "rates": (1e-3,)}
         options = runs.setting.pick(by_scale(smoke, finetuned, {"size": 224}))
-        values, printed = {}, {}
+        values: dict[tuple[str, str], Values] = {}
+        printed: dict[tuple[str, str], float | None] = {}
         for data in here:
             for group in runs.groups:
                 key = (group.label, data)
