@@ -185,7 +185,7 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
         (["digits", "--gamma", "1", "2"], 2, "--gamma has no effect here"),
         (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma has no effect here"),
         (["digits", "--ess-rate", "0.1", "0.2"], 2, "it is for --ess"),
-        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is not an option of a sweep"),
+        (["digits", "--seed", "0", "1", "--devices", "2"], 2, "--devices is not an option"),
         (["digits", "--seed", "0", "1", "--replace"], 2, "delete the folder"),
         (["--resume"], 2, "`flatnce sweep --resume NAME`"),
         (

@@ -117,7 +117,7 @@ def test_another_base_batch_may_be_given():
         (-0.1, 32, {}, "base=-0.1"),
         (0.1, 0, {}, "batch=0 must be at least 1"),
         (0.1, 32, {"base_batch": 0}, "base_batch=0"),
-        (0.1, 32, {"rule": "cubic"}, "rule='cubic' is unknown; take one of linear, sqrt, none"),
+        (0.1, 32, {"rule": "cubic"}, "rule='cubic' is unknown; use one of linear, sqrt, none"),
     ],
 )
 def test_bad_scalings_are_refused(base, batch, options, message):
@@ -369,7 +369,7 @@ def test_the_kind_is_what_was_asked(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "adam"}, "name='adam' is no optimizer; take one of sgd, adamw, lars"),
+        ({"name": "adam"}, "name='adam' is not an optimizer; use one of sgd, adamw, lars"),
         ({"lr": -0.1}, "lr=-0.1"),
         ({"lr": math.inf}, "lr=inf"),
         ({"weight_decay": -1.0}, "weight_decay=-1.0"),

@@ -125,8 +125,13 @@ def data_and_preset(arguments: list[str]) -> tuple[str, str | None]:
 
 def parse_options(default: Options, arguments: list[str], command: str) -> Options:
     """Parse options over the defaults of a data set."""
-    kind = tyro.conf.OmitArgPrefixes[type(default)]  # type: ignore[misc]
-    return tyro.cli(kind, prog=f"flatnce {command} DATA", args=arguments, default=default)
+    return tyro.cli(
+        type(default),
+        prog=f"flatnce {command} DATA",
+        args=arguments,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
 
 
 def print_help(

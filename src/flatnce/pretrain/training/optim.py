@@ -19,15 +19,15 @@ SCALING_RULES = ("linear", "sqrt", "none")
 
 @dataclass(frozen=True)
 class WarmupCosine:
-    r"""A line up to the peak over the warm-up, then half a cosine down to the end.
+    r"""Linear warm-up to the peak, then half a cosine down to the end.
 
     .. math::
         \eta_t = \eta \frac{t + 1}{w} \;\; (t < w), \qquad
         \eta_t = \eta_T + (\eta - \eta_T)\,\frac{1 + \cos\left(\pi \frac{t - w}{T - w}\right)}{2}
 
-    A pure function of the step, counted from 0, so a resumed run needs no state of it. The first
-    step already moves and the last of the warm-up is at the peak; from step T on the rate is
-    the end's. Without a warm-up it is :class:`~flatnce.core.control.Cosine` of the same ends.
+    It is a pure function of the step, counted from 0, so it has no state. The rate of the first
+    step is positive and that of the last warm-up step is the peak; from step T on it is the end.
+    Without a warm-up it is a :class:`~flatnce.core.control.Cosine`.
 
     References:
         Loshchilov and Hutter, 2017, SGDR, Eq. 5, https://arxiv.org/abs/1608.03983; warm-up as in
@@ -54,7 +54,7 @@ class WarmupCosine:
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check every number once."""
+        """Check the numbers."""
         if not 0 < self.peak < math.inf:
             raise ValueError(f"peak={self.peak} must be a positive finite learning rate")
         if not 0 <= self.end <= self.peak:
@@ -73,7 +73,7 @@ class WarmupCosine:
     def at(self, step: Tensor) -> Float[Tensor, ""]: ...
 
     def at(self, step: int | Shaped[Tensor, ""]) -> float | Float[Tensor, ""]:
-        """The rate at a step: a number for a number, a float32 tensor on its device for a tensor.
+        """The rate at a step: a number, or for a tensor a float32 tensor on its device.
 
         Arguments:
             step: Steps done before this one.
@@ -83,7 +83,7 @@ class WarmupCosine:
                 return self.peak * (step + 1) / self.warmup
             done = min((step - self.warmup) / (self.steps - self.warmup), 1.0)
             return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * done)) / 2
-        # The subtraction first, in whole numbers: a float32 cannot count past 2**24.
+        # Subtract in whole numbers first: float32 is exact only up to 2**24.
         rising = self.peak * (step + 1).to(torch.float32) / max(self.warmup, 1)
         passed = (step - self.warmup).to(torch.float32)
         done_tensor = (passed / (self.steps - self.warmup)).clamp(0, 1)
@@ -92,7 +92,7 @@ class WarmupCosine:
 
 
 def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
-    """The learning rate for a batch, from the one tuned at another batch.
+    """Scale a learning rate to another batch size.
 
     Limits:
         ``linear`` suits SGD and LARS at large batches (the paper's choice); ``sqrt`` learns
@@ -104,9 +104,9 @@ def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "
 
     Arguments:
         base: The rate at ``base_batch``.
-        batch: Images of a step, of all processes together.
-        base_batch: Where ``base`` was tuned.
-        rule: ``linear``, ``sqrt``, or ``none``: the base as it is.
+        batch: Images per step, over all processes.
+        base_batch: The batch size at which ``base`` was tuned.
+        rule: ``linear``, ``sqrt``, or ``none`` for no scaling.
 
     Examples:
         >>> scaled_rate(0.3, 1024), scaled_rate(0.3, 1024, rule="sqrt"), scaled_rate(0.3, 64)
@@ -118,7 +118,7 @@ def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
     if rule not in SCALING_RULES:
-        raise ValueError(f"rule={rule!r} is unknown; take one of {', '.join(SCALING_RULES)}")
+        raise ValueError(f"rule={rule!r} is unknown; use one of {', '.join(SCALING_RULES)}")
     ratio = batch / base_batch
     return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
@@ -131,19 +131,19 @@ class LARS(Optimizer):
         v \leftarrow \mu v + \eta\,\kappa \frac{\lVert w\rVert}{\lVert g\rVert}\,g, \quad
         w \leftarrow w - v
 
-    κ is the trust coefficient. Where a norm is zero the factor κ‖w‖/‖g‖ is 1. A group with
-    ``adapt=False`` (biases and norms, see :func:`build_optimizer`) takes that factor as 1
-    throughout: plain momentum.
+    κ is the trust coefficient. Where a norm is zero the factor κ‖w‖/‖g‖ is 1. In a group with
+    ``adapt=False`` (biases and norm layers, see :func:`build_optimizer`) it is always 1: plain
+    momentum.
 
     Relations:
         The paper's denominator is ‖∇L‖ + λ‖w‖; SimCLR's, used here, is ‖∇L + λw‖, which is never
-        larger. The rate stands inside the velocity, as in both: unlike torch's SGD, a change of
+        larger. As in both, the rate is inside the velocity: unlike in torch's SGD, a change of
         rate does not rescale past steps.
 
     Limits:
-        Multi-tensor, no host read, so a step can be compiled or captured in a CUDA graph; the rate
-        may then be a tensor on the device. One operation a layer remains: no multi-tensor
-        operation scales each tensor by its own number on the device.
+        The step uses multi-tensor operations and no host read, so it can be compiled or captured
+        in a CUDA graph; the rate may then be a tensor on the device. One operation per layer
+        remains, because no multi-tensor operation scales each tensor by its own device scalar.
 
     References:
         You et al., 2017, "Large Batch Training of Convolutional Networks", Eq. 6 and Alg. 1,
@@ -156,7 +156,7 @@ class LARS(Optimizer):
         momentum: μ.
         weight_decay: λ.
         trust: κ.
-        adapt: Scale by layer; for a group that does not say.
+        adapt: Scale by layer, in groups without their own ``adapt``.
 
     Examples:
         >>> import torch
@@ -177,15 +177,9 @@ class LARS(Optimizer):
         trust: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        """Check every number once."""
-        if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
-            raise ValueError(f"lr={lr} must be a finite number of at least 0")
+        _check_numbers(lr, weight_decay, momentum)
         if isinstance(lr, Tensor) and lr.ndim:
             raise ValueError(f"lr has shape {tuple(lr.shape)}; pass a zero-dimensional tensor")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum={momentum} must lie in [0, 1); SimCLR's is 0.9")
-        if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"weight_decay={weight_decay} must be a finite number of at least 0")
         if not 0 < trust < math.inf:
             raise ValueError(f"trust={trust} must be a positive finite number; SimCLR's is 0.001")
         defaults = {
@@ -199,10 +193,10 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One step down the gradients.
+        """Take one step.
 
         Arguments:
-            closure: Computes the loss anew, as torch's optimizers may ask.
+            closure: Recomputes the loss, as in torch's optimizers.
         """
         loss = None
         if closure is not None:
@@ -216,7 +210,7 @@ class LARS(Optimizer):
     def _alike(
         self, group: dict[str, Any]
     ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
-        """Parameters, gradients and velocities by device and dtype, as multi-tensor asks."""
+        """Parameters, gradients and velocities by device and dtype."""
         found: dict[
             tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor], list[Tensor]]
         ] = {}
@@ -238,7 +232,7 @@ def _step(
 ) -> None:
     if group["weight_decay"]:
         gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-    rates: Any = group["lr"]  # one for all, or one for each
+    rates: Any = group["lr"]  # one for all parameters, or one per parameter
     if group["adapt"]:
         rates = list((_factors(weights, gradients, group["trust"]) * group["lr"]).unbind())
     torch._foreach_mul_(velocities, group["momentum"])
@@ -247,7 +241,7 @@ def _step(
 
 
 def _factors(weights: list[Tensor], gradients: list[Tensor], trust: float) -> Tensor:
-    """κ‖w‖/‖g‖ of every layer, and 1 where a norm is zero; float32 for half precision."""
+    """κ‖w‖/‖g‖ per layer, and 1 where a norm is zero; float32 for half precision."""
     dtype = torch.promote_types(weights[0].dtype, torch.float32)
     weight_norms = torch.stack(torch._foreach_norm(weights, 2, dtype=dtype))
     gradient_norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
@@ -259,7 +253,7 @@ OPTIMIZERS = ("sgd", "adamw", "lars")
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
-# Options that belong to the machine of now, not to the one that wrote a checkpoint.
+# Options of the present machine, not of the one that wrote a checkpoint.
 _OF_THE_MACHINE = ("fused", "foreach", "capturable")
 
 
@@ -272,27 +266,27 @@ def build_optimizer(
     momentum: float = 0.9,
     trust: float = 0.001,
 ) -> Optimizer:
-    """An optimizer with two groups: ``decay``, and ``no_decay`` for biases and norms.
+    """Build an optimizer with two groups: ``decay``, and ``no_decay`` for biases and norms.
 
-    ``no_decay`` holds every parameter of fewer than two axes (biases, scales, a learned
-    temperature), all of a norm layer, and what a backbone itself lists (timm's
-    ``no_weight_decay``); LARS does not adapt its rate either. Parameters without gradients are
-    left out. A group knows its ``name`` and its ``param_names``.
+    ``no_decay`` has every parameter of fewer than two axes (biases, scales, a learned
+    temperature), all of a norm layer, and those that a backbone lists (timm's
+    ``no_weight_decay``); LARS does not adapt their rate either. Parameters without gradients are
+    left out. A group has a ``name`` and ``param_names``.
 
     Limits:
-        Build it after the model is on its device: on CUDA the steps are fused and may be
-        captured in a graph, for which ``lr`` must be a tensor there.
+        Build it after the model is on its device: on CUDA the steps are fused and can be captured
+        in a graph, for which ``lr`` must be a tensor on the device.
 
     Relations:
-        :func:`set_rate` moves the rate, :func:`load_optimizer` restores a saved state.
+        :func:`set_rate` changes the rate, :func:`load_optimizer` restores a saved state.
 
     Arguments:
-        model: Whose parameters.
+        model: The model to optimize.
         name: ``sgd``, ``adamw`` or ``lars``.
         lr: The learning rate.
         weight_decay: For the ``decay`` group; AdamW's is decoupled, the others' is not.
-        momentum: Of SGD and LARS; the first of AdamW's betas.
-        trust: LARS's coefficient.
+        momentum: Momentum of SGD and LARS; AdamW's first beta.
+        trust: Trust coefficient of LARS.
 
     Examples:
         >>> import torch
@@ -301,7 +295,9 @@ def build_optimizer(
         >>> [(group["name"], group["param_names"]) for group in optimizer.param_groups]
         [('decay', ['0.weight']), ('no_decay', ['0.bias', '1.weight', '1.bias'])]
     """
-    _check(name, lr, weight_decay, momentum)
+    if name not in OPTIMIZERS:
+        raise ValueError(f"name={name!r} is not an optimizer; use one of {', '.join(OPTIMIZERS)}")
+    _check_numbers(lr, weight_decay, momentum)
     groups = _groups(model, weight_decay)
     if name == "lars":
         for group in groups:
@@ -319,8 +315,8 @@ def set_rate(optimizer: Optimizer, rate: float | Tensor) -> None:
     """Set the learning rate of every group, in place where it is a tensor.
 
     Arguments:
-        optimizer: Whose rate.
-        rate: For example :meth:`WarmupCosine.at` of the step.
+        optimizer: The optimizer.
+        rate: The rate, for example :meth:`WarmupCosine.at` of the step.
 
     Examples:
         >>> import torch
@@ -339,15 +335,15 @@ def set_rate(optimizer: Optimizer, rate: float | Tensor) -> None:
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Restore what ``optimizer.state_dict()`` saved, perhaps on another kind of machine.
+    """Restore what ``optimizer.state_dict()`` saved, also on another kind of machine.
 
-    Unlike torch's own method it keeps how *this* optimizer computes (fused or not) and the tensor
-    that holds its rate, into which the saved rate is written; and it refuses the state of other
+    Unlike torch's own method it keeps this optimizer's implementation (fused or not) and the
+    tensor of its rate, into which the saved rate is written. It refuses the state of other
     parameters by name.
 
     Arguments:
-        optimizer: Built like the one that was saved.
-        state: Its state dict.
+        optimizer: An optimizer built like the saved one.
+        state: The saved state dict.
     """
     groups = state.get("param_groups", ())
     mine = [tuple(group.get("param_names", ())) for group in optimizer.param_groups]
@@ -372,9 +368,7 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             group["lr"] = float(group["lr"])
 
 
-def _check(name: str, lr: float | Tensor, weight_decay: float, momentum: float) -> None:
-    if name not in OPTIMIZERS:
-        raise ValueError(f"name={name!r} is no optimizer; take one of {', '.join(OPTIMIZERS)}")
+def _check_numbers(lr: float | Tensor, weight_decay: float, momentum: float) -> None:
     if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
         raise ValueError(f"lr={lr} must be a finite number of at least 0")
     if not 0 <= weight_decay < math.inf:
@@ -384,7 +378,7 @@ def _check(name: str, lr: float | Tensor, weight_decay: float, momentum: float) 
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The two groups, each parameter with its name; an empty one is left out."""
+    """The groups that are not empty, each parameter with its name."""
     exempt = _exempt(model)
     sides: dict[str, list[tuple[str, nn.Parameter]]] = {"decay": [], "no_decay": []}
     for name, parameter in model.named_parameters():
@@ -408,7 +402,7 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _exempt(model: nn.Module) -> set[str]:
-    """Names of what a norm layer or a biased layer adds, and of what a backbone lists."""
+    """Names of biases, of parameters of norm layers, and of those that a backbone lists."""
     found: set[str] = set()
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
