@@ -193,7 +193,7 @@ def test_quitting_at_once_says_how_to_go_on(monkeypatch, capsys):
             2,
             "at_once=0 must be a whole number between",
         ),
-        (["digits", "--backbone", "small", "resnet81"], 2, "did you mean resnet18"),
+        (["digits", "--backbone", "small", "resnet81"], 2, "did you mean 'resnet18'"),
         (["--resume", "nothing"], 2, "resume='nothing' is not a sweep"),
         (["cifar10", "--seed", "0", "1"], 1, "flatnce data cifar10"),
     ],

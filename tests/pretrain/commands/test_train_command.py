@@ -14,7 +14,7 @@ from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked
 
-QUICK = "--epochs 1 --batch-size 96 --pool 64 --no-tensorboard --device cpu".split()
+QUICK = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_no_arguments_are_misuse_and_show_the_help(capsys):
     [
         (["digist"], 2, "did you mean 'digits'"),
         (["--epochs", "3"], 2, "comes before the data set"),
-        (["digits", "--backbone", "resnet81"], 2, "did you mean resnet18"),
+        (["digits", "--backbone", "resnet81"], 2, "did you mean 'resnet18'"),
         (["digits", "--preset", "cifr10"], 2, "did you mean 'cifar10'"),
         (["digits", "--batch-size", "9999"], 2, "larger than the data set"),
         (["digits", "--evaluate", "linaer"], 2, "linear"),
@@ -116,7 +116,7 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert main(["train", "digits", "--name", "first", *QUICK]) == 2
     assert "flatnce resume first" in capsys.readouterr().err
     assert main(["train", "digits", "--name", "first", "--replace", "--json", *QUICK]) == 0
-    assert json.loads(capsys.readouterr().out)["step"] == 14
+    assert json.loads(capsys.readouterr().out)["step"] == 7
 
 
 def test_resume_names_the_runs_there_are(capsys):
