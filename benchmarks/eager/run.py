@@ -11,6 +11,7 @@ calls is reported. Results are merged into results.json under the device's name.
 import argparse
 import json
 import platform
+import random
 import statistics
 import time
 from pathlib import Path
@@ -84,8 +85,10 @@ def banks(device):
 def median_times(functions, inputs, calls, device):
     """Medians in milliseconds; the functions are called in turn."""
     times = {name: [] for name in functions}
+    order, shuffle = list(functions.items()), random.Random(0).shuffle
     for call in range(calls + 3):
-        for name, function in functions.items():
+        shuffle(order)  # none always follows the same one
+        for name, function in order:
             for tensor in inputs:
                 tensor.grad = None
             wait(device)

@@ -520,6 +520,7 @@ def contrast_of_batches(
     normalize: bool = True,
     kernel: str = "auto",
     slope: bool = False,
+    bounded: bool = False,
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
     """The contrast of a plain layout straight from raw rows, and the left rows as it saw them.
 
@@ -535,6 +536,7 @@ def contrast_of_batches(
         normalize: Divide rows by their norm.
         kernel: As in :func:`contrast_of`.
         slope: Also InfoNCE's derivative in beta.
+        bounded: Whether the temperature is known to be positive and finite.
     """
     _check_batches(left, right, layout)
     b = len(left)
@@ -551,7 +553,8 @@ def contrast_of_batches(
         if any(type(z) not in (Tensor, Parameter) or is_transformed(z) for z in (left, right)):
             return None
         with without_autocast(left):
-            return _direct(left, right, temperature, layout == "both", normalize, slope)
+            two_towers = layout == "both"
+            return _direct(left, right, temperature, two_towers, normalize, slope, bounded)
     from flatnce.core.kernels.fused import paired_statistics
 
     given = Arguments(normalize, gather=False)
@@ -599,6 +602,7 @@ def _direct(
     two_towers: bool,
     normalize: bool,
     slope: bool,
+    bounded: bool,
 ) -> tuple[Contrast, Float[Tensor, "b d"]]:
     """The contrast of a plain layout by :mod:`flatnce.core.direct`."""
     dtype = torch.float64 if left.dtype == torch.float64 else torch.float32
@@ -607,22 +611,33 @@ def _direct(
         # Reading it is free, and a number saves the operations that a tensor takes.
         value = float(temperature) if temperature.numel() == 1 else 0.0
         temperature = value if LEAST_TEMPERATURE < value < math.inf else temperature
-    beta, flags = inverse_temperature(temperature, left.device, dtype)
+    if bounded and isinstance(temperature, Tensor):
+        beta, flags = temperature.to(left.device, dtype).reciprocal(), None
+    else:
+        beta, flags = inverse_temperature(temperature, left.device, dtype)
     factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
     options = {"two_towers": two_towers, "normalize": normalize}
     found = plain_statistics(left, right, factor, **options, expected=slope, clamp=not here)
     if not here:
-        conditions = {"nonfinite": ~torch.isfinite(found.check)}
-        if found.norms is not None:
-            conditions["zero_vector"] = found.norms.eq(0).any()
-        flags = faults.combine(flags, faults.flag(**conditions))
+        flags = faults.combine(flags, _flags_of(found))
     elif not math.isfinite(float(found.check)):
         _explain(left, right, found, two_towers, normalize)
     derivative = _plain_slope(found.positive, found.lse, found.expected, beta)
     negatives = len(left) - 1 if two_towers else 2 * len(left) - 2
-    count = torch.full_like(found.top, negatives)
+    count = torch.full((), negatives, dtype=dtype, device=left.device).expand_as(found.top)
     rows = (found.positive, found.lse, found.lse2, count, found.top)
     return Contrast(*rows, beta, slope=derivative, faults=flags), left.detach()
+
+
+def _flags_of(found: PlainStatistics) -> Bool[Tensor, " f"]:
+    """Fault flags without a host read, in as few operations as can be."""
+    flags = torch.zeros(len(faults.FAULTS), dtype=torch.bool, device=found.check.device)
+    names = list(faults.FAULTS)
+    rest = found.check - found.check  # 0, or NaN
+    torch.ne(rest, 0.0, out=flags[names.index("nonfinite")])
+    if found.norms is not None:
+        torch.eq(found.norms.amin(), 0.0, out=flags[names.index("zero_vector")])
+    return flags
 
 
 def _explain(

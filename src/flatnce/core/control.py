@@ -154,7 +154,7 @@ class EssController:
     def target_now(self, step: Tensor, *, read: bool) -> float | Float[Tensor, ""]:
         """The ESS wanted at a step; a number where it is one, or where reading it is free."""
         if isinstance(self.target, int | float):
-            return self.target
+            return float(self.target)
         found = self.target.at(step)
         return float(found) if read else found
 

@@ -92,8 +92,9 @@ class _Plain(torch.autograd.Function):
         norms = length = mean = None
         if normalize:
             norms = torch.linalg.vector_norm(rows, dim=1)
-            used = norms.clamp_min(torch.finfo(rows.dtype).tiny) if clamp else norms
-            length = (used / root)[:, None]
+            length = (norms / root)[:, None]
+            if clamp:
+                length.clamp_min_(torch.finfo(rows.dtype).tiny)
             scaled = rows.div_(length)
         else:
             scaled = rows.mul_(root)

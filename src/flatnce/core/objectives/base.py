@@ -452,6 +452,7 @@ class Objective(nn.Module, ABC):
                 layout=plain,
                 ids=batch.ids,
                 normalize=batch.normalize,
+                bounded=self.temperature_source.bounded,
                 **options,
             )
             if found is not None:

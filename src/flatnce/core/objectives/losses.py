@@ -220,6 +220,11 @@ def cross_entropy(
         if found is not None:
             found = found.reshape(target.shape)
             return found if reduction == "none" else getattr(found, reduction)()
+    if weight is None and rows.is_cuda and not faults.is_transformed(rows) and classes > 1:
+        found = _rows_on_device(rows, flat_target, kept).reshape(target.shape)
+        if reduction == "mean":
+            return found.sum() / kept.sum()
+        return found if reduction == "none" else found.sum()
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
     harmless = torch.zeros_like(rows)
     column = torch.where(kept, flat_target, 0)
@@ -239,7 +244,9 @@ class _FlatRows(torch.autograd.Function):
     """Cross-entropy of each row, with the gradient of the gap; of complete rows of logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, column: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, column: Tensor, ignored: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         positive = wide.gather(1, column)
         weights = wide.scatter(1, column, -torch.inf)
@@ -247,19 +254,22 @@ class _FlatRows(torch.autograd.Function):
         weights.sub_(top).exp_()
         total = weights.sum(dim=1, keepdim=True)
         gap = (total.log().add_(top)).sub_(positive)[:, 0]
-        ctx.save_for_backward(logits, column, weights, total)
-        return softplus(gap, threshold=EXACT)
+        ctx.save_for_backward(logits, column, ignored, weights, total)
+        ctx.mark_non_differentiable(top, positive)
+        return softplus(gap, threshold=EXACT), top, positive
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        logits, column, weights, total = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        logits, column, ignored, weights, total = ctx.saved_tensors
         if torch.is_grad_enabled():
             shown = flatnce(contrast_from_logits(logits, column[:, 0]), reduction="none")
             (found,) = torch.autograd.grad(shown, logits, gradient, create_graph=True)
-            return found, None
+            return found, None, None
         incoming = gradient[:, None]
-        found = weights * (incoming / total)
-        return found.scatter_(1, column, -incoming).to(logits.dtype), None
+        found = (weights * (incoming / total)).scatter_(1, column, -incoming)
+        if ignored is not None:  # such a row may hold anything
+            found.masked_fill_(ignored[:, None], 0.0)
+        return found.to(logits.dtype), None, None
 
 
 def _all_usable(rows: Tensor, target: Tensor, kept: Tensor) -> bool:
@@ -276,8 +286,21 @@ def _all_usable(rows: Tensor, target: Tensor, kept: Tensor) -> bool:
 def _rows_from_logits(rows: Tensor, target: Tensor) -> Tensor | None:
     """The losses of complete rows, or None where a row is not finite."""
     with without_autocast(rows):
-        found: Tensor = _FlatRows.apply(rows, target.long()[:, None])
+        found, _, _ = _FlatRows.apply(rows, target.long()[:, None], None)
     return found if math.isfinite(float(found.detach().sum())) else None
+
+
+def _rows_on_device(rows: Tensor, target: Tensor, kept: Tensor) -> Tensor:
+    """The losses of rows that must not be read on the host; ignored rows are 0."""
+    column = torch.where(kept, target, 0).long()
+    inside = column.clamp(0, rows.shape[1] - 1)[:, None]
+    with without_autocast(rows):
+        found, top, positive = _FlatRows.apply(rows, inside, ~kept)
+    bad = (column != inside[:, 0]) | (torch.minimum(top, positive)[:, 0] == -torch.inf)
+    torch._assert_async(
+        ~(bad & kept).any() & kept.any(), "cross_entropy: bad target, or no negative"
+    )
+    return torch.where(kept, found, 0.0)
 
 
 def _check(contrast: Contrast) -> None:

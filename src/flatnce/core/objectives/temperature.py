@@ -94,6 +94,7 @@ class TemperatureSource(nn.Module):
             self.source = float(temperature) if isinstance(temperature, Real) else temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
+        self.bounded = isinstance(temperature, EssController)
         self.moves = not (number or isinstance(temperature, Tensor | LearnedTemperature))
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -135,10 +136,12 @@ class TemperatureSource(nn.Module):
             ess, least = distributed.mean(torch.stack([ess, least])).unbind()
         here = faults.can_raise_now(self.beta)
         target = self.source.target_now(self.step, read=here)
-        unreachable = (least.to(self.beta) >= target) | (target > 1)
+        reachable = least.to(self.beta) < target
+        if not (isinstance(target, float) and target <= 1):
+            reachable = reachable & (target <= 1)
         if not here:
-            found = faults.flag(ess_target=unreachable)
-        elif bool(unreachable):
+            found = faults.flag(ess_target=~reachable)
+        elif not bool(reachable):
             raise ValueError(
                 f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
                 f"is {float(least):.4g})"
