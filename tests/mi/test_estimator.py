@@ -134,18 +134,6 @@ def test_repeated_rows_stay_together():
     assert found.flagged("duplicates") and found.lower == 0 and found.p_value > 0.02
 
 
-def test_blocks_keep_neighbours_together():
-    """Rows of a block are alike, x and y independent: apart, they give the answer away."""
-    random = np.random.default_rng(0)
-    x, y = (np.repeat(random.normal(size=(80, 3)), 8, axis=0) for _ in range(2))
-    x, y = (side + 0.01 * random.normal(size=side.shape) for side in (x, y))
-    apart, kept = (mi.MutualInformation(blocks=size, **LONGER).fit(x, y) for size in (None, 8))
-    assert apart.estimate_.nats > 0.5 > 0.2 > kept.estimate_.nats
-    (split,) = [fold.split for fold in kept._fitted_job.folds]
-    parts = [set((rows // 8).tolist()) for rows in (split.train, split.validation, split.test)]
-    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
-
-
 @pytest.mark.slow
 def test_pools_are_cut_between_groups_and_keep_the_level_of_the_test():
     """Groups of equal rows, x and y independent: cut apart, each pool would say it again."""
@@ -159,8 +147,8 @@ def test_pools_are_cut_between_groups_and_keep_the_level_of_the_test():
     assert np.mean(np.array(found) <= 0.1 + 1e-9) < 0.1 + 3.5 * math.sqrt(0.09 / 60)
 
 
-@pytest.mark.parametrize("n, columns", [(100, 80), (60, 100)])
-def test_more_columns_than_rows_give_a_sane_number(n, columns):
+def test_more_columns_than_rows_give_a_sane_number():
+    n, columns = 60, 100
     random = np.random.default_rng(0)
     x, y = random.normal(size=(2, n, columns))
     assert -0.5 < mi.estimate(x, y, **LONGER).nats < 0.5
@@ -183,15 +171,6 @@ def test_a_value_too_large_for_a_critic_is_refused_without_ranks():
         mi.estimate(x, y, transform="none", **QUICK)
 
 
-def test_large_groups_all_take_part_in_the_p_value():
-    random = np.random.default_rng(0)
-    groups = np.repeat(np.arange(20), 20)
-    x = random.normal(size=400)
-    found = mi.estimate(x, x + random.normal(size=400), groups=groups, folds=4, **QUICK)
-    assert found.p_value <= 0.02
-    assert mi.estimate(x, x, groups=groups, **QUICK).flagged("few_units")
-
-
 def test_a_module_that_is_no_critic_is_refused():
     with pytest.raises(ValueError, match="critic is a Linear; wrap"):
         mi.estimate(*pairs(), critic=torch.nn.Linear(1, 1), **QUICK)
@@ -212,14 +191,6 @@ def test_a_small_pool_cuts_the_rows_that_are_read_into_parts():
     whole = mi.estimate(*pairs(400), **QUICK)
     assert found.nats == pytest.approx(whole.nats, abs=0.2)
     assert math.isfinite(found.standard_error) and found.p_value < 0.05
-
-
-def test_labels_without_a_number_and_rows_left_out_keep_their_groups():
-    x, y = pairs(300)
-    x[::10] = np.nan
-    groups = [f"patient {number // 10}" for number in range(300)]
-    found = mi.estimate(x, y, groups=groups, **QUICK)
-    assert found.cleaning.rows_used == 270 and found.settings["groups"] == 30
 
 
 # --- Seeds ---------------------------------------------------------------------------------------
