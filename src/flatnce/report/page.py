@@ -1,4 +1,4 @@
-"""Pictures in rows: an image, and what lies nearest to it."""
+"""A page: one offline HTML file of paragraphs, tables, pictures and charts."""
 
 import base64
 import hashlib
@@ -32,10 +32,10 @@ class Picture:
     """One small picture with words under it.
 
     Arguments:
-        source: A ``data:`` address of an image; empty for words alone.
+        source: A ``data:`` address of an image; empty for text alone.
         text: Shown under it.
-        words: What a screen reader says instead of the picture.
-        marked: Whether it is set off from the others, as of another class.
+        words: Alternative text for a screen reader.
+        marked: Whether it is highlighted, for example as of another class.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Picture:
     def __post_init__(self) -> None:
         if self.source and not self.source.startswith(("data:image/png;", "data:image/jpeg;")):
             raise ValueError(
-                f"source={self.source[:40]!r} is no picture that a page can hold; pass a data: "
+                f"source={self.source[:40]!r} is not a picture that a page can hold; pass a data: "
                 "address of a PNG or JPEG image"
             )
 
@@ -58,7 +58,7 @@ class Gallery:
     Arguments:
         caption: What it shows.
         header: Column names.
-        rows: Of pictures, as many each as there are columns; the first names the row.
+        rows: One picture per column; the first names the row.
     """
 
     caption: str
@@ -67,7 +67,7 @@ class Gallery:
 
 
 GENERATOR = '<meta name="generator" content="flatnce">'
-"""By which a page of ours is known."""
+"""Identifies pages written by flatnce."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Table:
     Arguments:
         caption: What the table holds.
         header: Column names; the first column names the row.
-        rows: One cell a column.
-        remarks: Whether the last column is text, set to the left.
+        rows: One cell per column.
+        remarks: Whether the last column is text, aligned to the left.
     """
 
     caption: str
@@ -97,7 +97,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Plain text, with its topic in bold before it."""
+    """Plain text after its topic in bold."""
 
     text: str
     topic: str = ""
@@ -122,7 +122,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what belongs under it, in this order.
+    """A heading and its content, in this order.
 
     Arguments:
         heading: A few words.
@@ -146,8 +146,8 @@ class Page:
     """A whole page.
 
     Arguments:
-        title: Of the page and its window.
-        lead: The point, in a paragraph.
+        title: Title of the page and its window.
+        lead: The main point, in a paragraph.
         sections: In reading order.
         facts: Where the numbers come from, by name.
     """
@@ -172,7 +172,7 @@ def render_page(page: Page, live: str = "") -> str:
     )
     environment.filters["drawing"] = Markup  # our own charts, which escape their own text
     script = _template("live.js") if live else ""
-    # The browser runs the one script whose digest the page names, and no other.
+    # The browser runs only the script whose digest the page names.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.from_string(_template("page.html")).render(
         page=page,
@@ -184,9 +184,9 @@ def render_page(page: Page, live: str = "") -> str:
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write the page, all or nothing, and return where it is.
+    """Write the page, all or nothing, and return its path.
 
-    A file that is there and is no page of ours is never replaced.
+    A file that flatnce did not write is never replaced.
     """
     check_place(path)
     temporary = path.with_name(f".{path.name}.partial")
@@ -219,13 +219,13 @@ def origin_of(environment: Mapping[str, Any]) -> dict[str, str]:
     """Names and values for the foot of a page.
 
     Arguments:
-        environment: As in ``environment.json``; what it does not say is left out.
+        environment: The content of ``environment.json``; missing entries are left out.
 
     Examples:
         >>> origin_of({"command": ["flatnce", "train", "my digits"], "python": "3.11.2"})
         {'Command': "flatnce train 'my digits'", 'Python': '3.11.2'}
     """
-    # An installed package has no commit: its version says which it is.
+    # An installed package has no commit.
     commit, release = environment.get("commit"), environment.get("flatnce")
     threads = environment.get("threads")
     device = environment.get("device")

@@ -1,4 +1,4 @@
-"""Names, numbers, sizes and times as text."""
+"""Names, numbers and times as text."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ __all__ = [
     "OBJECTIVES",
     "UNITS",
     "VARIABLES",
-    "byte_text",
     "capitalised",
     "duration_text",
     "in_unit",
@@ -77,16 +76,6 @@ def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
         return "–"
     factor, style, said = UNITS[unit]
     return _joined(spread, factor, style, style) + said
-
-
-def byte_text(count: int) -> str:
-    """A number of bytes in MiB or GiB.
-
-    Examples:
-        >>> byte_text(3 * 2**20), byte_text(3 * 2**29)
-        ('3.0 MiB', '1.50 GiB')
-    """
-    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
 
 
 def duration_text(seconds: int | float) -> str:

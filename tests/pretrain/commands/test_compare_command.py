@@ -19,10 +19,14 @@ def names(tmp_path):
 
 
 def test_runs_are_compared_by_a_setting(names, tmp_path, capsys):
-    assert main(["compare", *names, "--by", "objective"]) == 0
-    assert capsys.readouterr().out.strip() == "the page: comparison.html"
+    figures = ["--figures", "f", "--formats", "svg"]
+    assert main(["compare", *names, "--by", "objective", *figures]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "the page: comparison.html" and said[1].endswith("figures in f")
     html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert "6 runs in 2 groups by objective" in html and len(html) < 1_000_000
+    drawn = (tmp_path / "f" / "knn.svg").read_text(encoding="utf-8")
+    assert "FlatNCE" in drawn and "InfoNCE" in drawn
 
 
 def test_json_holds_the_differences(names, capsys):
@@ -38,12 +42,6 @@ def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
     (tmp_path / "runs" / "mine" / "sweep.json").write_text("{}")
     assert main(["compare", "mine", "mine/infonce-0", "--out", "a.html"]) == 0
     assert "4 runs in 2 groups" in (tmp_path / "a.html").read_text(encoding="utf-8")
-
-
-def test_figures_are_written_on_request(names, tmp_path, capsys):
-    assert main(["compare", *names, "--figures", "f", "--formats", "svg"]) == 0
-    drawn = (tmp_path / "f" / "knn.svg").read_text(encoding="utf-8")
-    assert "FlatNCE" in drawn and "InfoNCE" in drawn
 
 
 @pytest.mark.parametrize(

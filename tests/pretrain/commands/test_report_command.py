@@ -37,22 +37,20 @@ def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):
     assert (first / "portrait.json").stat().st_mtime_ns == made, "looked at twice"
 
 
-def test_json_names_what_was_written(first, tmp_path, capsys):
-    typed = ["report", "first", "--no-portrait", "--out", "mine.html", "--json"]
-    assert main([*typed, "--figures", "figures", "--formats", "svg"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["page"] == "mine.html" and (tmp_path / "mine.html").is_file()
-    assert not (first / "portrait.json").exists()
-
-
-def test_figures_are_written_on_request(tmp_path, capsys):
-    made_runs.write_run(tmp_path / "runs" / "first")
-    typed = ["report", "first", "--no-portrait", "--figures", "figures", "--formats", "svg"]
-    assert main(typed) == 0
-    assert "figures in figures" in capsys.readouterr().out
-    assert {"loss.svg", "mi.svg", "ess.svg", "knn.svg"} <= {
-        file.name for file in (tmp_path / "figures").iterdir()
-    }
+@pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
+def test_page_and_figures_are_written_on_request(tmp_path, capsys, as_json):
+    place = made_runs.write_run(tmp_path / "runs" / "first")
+    typed = ["--no-portrait", "--out", "mine.html", "--figures", "figures", "--formats", "svg"]
+    assert main(["report", "first", *typed, *(["--json"] if as_json else [])]) == 0
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert {"loss.svg", "mi.svg", "ess.svg", "knn.svg"} <= names
+    assert (tmp_path / "mine.html").is_file() and not (place / "portrait.json").exists()
+    said = capsys.readouterr().out
+    if as_json:
+        assert json.loads(said)["page"] == "mine.html"
+        assert len(json.loads(said)["figures"]) == len(names)
+    else:
+        assert said == f"the page: mine.html\n{len(names)} figures in figures\n"
 
 
 def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, capsys):

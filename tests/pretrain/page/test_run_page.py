@@ -231,7 +231,7 @@ def test_the_page_says_which_knn_is_the_result(html):
     said = html[html.index("<h2>Evaluations") : html.index("<h2>During training")]
     assert "The result.</strong> These are the results to quote" in said
     assert "kNN among the key numbers and during training" in said and "not a result" in said
-    assert "<strong>kNN on the way</strong>" in html and "so it is no result" in html
+    assert "<strong>kNN on the way</strong>" in html and "so it is not a result" in html
 
 
 def test_without_a_watch_there_is_no_other_knn_to_warn_of(tmp_path):

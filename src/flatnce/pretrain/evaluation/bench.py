@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from flatnce.messages import did_you_mean
 from flatnce.pretrain.data import (
     FolderSet,
     ImageSet,
@@ -258,12 +257,6 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
         except MissingData as error:
             missing[name] = str(error)
     return missing
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A suggestion for an unknown name, with a space after it; empty if none is near."""
-    hint = did_you_mean(name.lower(), known, cutoff=0.5)
-    return f"{hint} " if hint else ""
 
 
 def _split_of(data: str, part: str) -> str:

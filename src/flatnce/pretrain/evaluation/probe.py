@@ -214,11 +214,8 @@ def probe_by_descent(
     if isinstance(form, str) and form not in FORMS:
         raise ValueError(f"form={form!r} is unknown; take one of {', '.join(FORMS)}")
     config = FORMS[form] if isinstance(form, str) else form
-    given: dict[str, Any] = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "rates": rates and tuple(rates),
-    }
+    given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
+    given["rates"] = rates and tuple(rates)
     config = replace(config, **{name: value for name, value in given.items() if value is not None})
     asked = test.features if isinstance(test, Features) else test
     train.check()

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.data import MissingData, label_fraction, label_list, permutation
-from flatnce.pretrain.evaluation.bench import Bench, missing_sets, nearest
+from flatnce.pretrain.evaluation.bench import Bench, missing_sets
 from flatnce.pretrain.evaluation.features import conversion, embed_views
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
@@ -268,9 +269,9 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         if name not in known:
-            raise ValueError(
-                f"protocol={name!r} is unknown; {nearest(name, known)}There are {', '.join(known)}"
-            )
+            there = f"There are {', '.join(known)}"
+            hint = did_you_mean(name.lower(), known, then=there, cutoff=0.5)
+            raise ValueError(f"protocol={name!r} is unknown; {hint}")
         found += PROTOCOLS if name == ALL else TOGETHER.get(name, (name,))
     if not found:
         raise ValueError(f"protocol is empty; name one or more of {', '.join(known)}")

@@ -1,6 +1,5 @@
 """Write a trained backbone to a folder, load it back, and compare the features."""
 
-import difflib
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 
 from flatnce import __version__
+from flatnce.messages import did_you_mean
 from flatnce.pretrain.exporting.card import card
 from flatnce.pretrain.exporting.folder import (
     CARD,
@@ -89,10 +89,10 @@ def check_form(to: str) -> Form:
     """The form of this name; a ValueError with the nearest name if there is none."""
     if to in FORMS:
         return FORMS[to]
-    near = difflib.get_close_matches(to, [*FORMS, "pytorch", "safetensors"], n=1, cutoff=0.5)
-    meant = {"pytorch": "torch", "safetensors": "torch"}.get(near[0], near[0]) if near else None
-    hint = f"did you mean {meant!r}? " if meant else ""
-    raise ValueError(f"to={to!r} is not a form of export; {hint}Take one of {', '.join(FORMS)}")
+    meant = {"pytorch": "torch", "safetensors": "torch"}.get(to, to)
+    then = f"Take one of {', '.join(FORMS)}"
+    hint = did_you_mean(meant, FORMS, then=then, cutoff=0.5)
+    raise ValueError(f"to={to!r} is not a form of export; {hint}")
 
 
 def _write(source: Source, to: str, folder: Path, name: str, normalise: bool) -> None:

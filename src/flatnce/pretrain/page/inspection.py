@@ -426,18 +426,19 @@ def _embedding(portrait: Portrait) -> Figure:
         Axis(axes[0]),
         Axis(axes[1]),
     )
-    how = "straight down onto their two widest axes" if shares else "so that near stays near"
-    colours = "one colour and shape a class" if classes else "they have no labels"
+    how = (
+        "projected onto principal components" if shares else "placed so that neighbours stay near"
+    )
+    colours = "one colour and marker per class" if classes else "they have no labels"
     caption = (
-        f"Features of the backbone, of length 1, laid out {how} ({method}); {colours}. "
-        "Labels took no part in it. Much is lost on the way to two dimensions: classes that "
-        "overlap here may be apart."
+        f"Normalised features of the backbone, {how} ({method}); {colours}. Labels were not used "
+        "for the positions. Two dimensions lose much: classes that overlap here may be separate."
     )
     rows = [
         (str(number + 1), name, f"{x:.3f}", f"{y:.3f}")
         for number, (name, x, y) in enumerate(zip(names, found["x"], found["y"], strict=True))
     ]
-    table = Table("Where each image lies", ["Image", "Class", *axes], rows)
+    table = Table("Position of each image", ["Image", "Class", *axes], rows)
     return Figure(title, chart, caption, table)
 
 

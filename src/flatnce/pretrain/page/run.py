@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, Diagnostic
+from flatnce.messages import format_bytes
 from flatnce.pretrain.page.groups import finished, flat
 from flatnce.pretrain.page.inspection import inspection_figures, inspection_sections, read_portrait
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.report.charts import Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import OBJECTIVES, byte_text, capitalised, duration_text
+from flatnce.report.text import OBJECTIVES, capitalised, duration_text
 
 __all__ = ["charts_of_run", "page_of_run", "run_page"]
 
@@ -92,7 +93,7 @@ WRITTEN = (
     Curves(
         "mi",
         "K-sample mutual information",
-        "What the batch can show: log K minus the loss. At the ceiling it carries no information.",
+        "What the batch can show: log K minus the loss. At its ceiling it cannot grow further.",
         "MI (nats)",
         "train",
         {"mi": "MI"},
@@ -133,7 +134,7 @@ WRITTEN = (
         "knn",
         "kNN on the way",
         "Accuracy on a tenth of the labelled training images that the vote does not use; never on "
-        "the test set, so it is no result.",
+        "the test set, so it is not a result.",
         "accuracy (%)",
         "watch",
         {"knn": "kNN"},
@@ -419,7 +420,11 @@ def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
     rows += [
         (f"Images a second{everything}", f"{speed:,.0f}" if speed else "", ""),
         ("Time", "" if seconds is None else duration_text(seconds), ""),
-        ("Memory of training, estimated", byte_text(sum(memory.values())) if memory else "", ""),
+        (
+            "Memory of training, estimated",
+            format_bytes(sum(memory.values())) if memory else "",
+            "",
+        ),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"
     shown = [(name, value, _written(most, "nats")) for name, value, most in rows if value]

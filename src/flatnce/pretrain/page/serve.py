@@ -1,4 +1,4 @@
-"""A page served to this machine alone, which follows its runs while they go on."""
+"""Serve a page on this machine only; the page follows its runs."""
 
 import hashlib
 import ipaddress
@@ -16,10 +16,7 @@ LOCAL = "localhost"
 
 
 def loopback_of(host: str) -> str:
-    """The host, if it is this machine as seen from itself; else an error.
-
-    Arguments:
-        host: An address or ``localhost``.
+    """Return the host if it is a loopback address or ``localhost``; else raise.
 
     Examples:
         >>> loopback_of("127.0.0.1")
@@ -33,14 +30,14 @@ def loopback_of(host: str) -> str:
         fine = False
     if not fine:
         raise ValueError(
-            f"host={host!r} can be reached from other machines or is no address; the page is "
+            f"host={host!r} can be reached from other machines or is not an address; the page is "
             "served on 127.0.0.1 only (from elsewhere: ssh -L PORT:127.0.0.1:PORT)"
         )
     return host
 
 
 def state_of(directories: Sequence[Path]) -> str:
-    """A short text that changes whenever a file of the runs does."""
+    """A short text that changes with every change of a file of the runs."""
     digest = hashlib.sha256()
     for path in (directory / name for directory in directories for name in WATCHED):
         try:
@@ -58,7 +55,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> ThreadingHTTPServer:
-    """A server of one page, not yet answering: call its ``serve_forever``."""
+    """A server of one page; call its ``serve_forever``."""
     if not 0 <= port <= 65535:
         raise ValueError(f"port={port} must lie between 0 (any free one) and 65535")
     answers = {"directories": directories, "page": staticmethod(page), "host": host}
@@ -70,7 +67,7 @@ def serve(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers for the page and for its state, to whoever calls it by a loopback name."""
+    """Answers requests for the page and its state that use a loopback name."""
 
     directories: Sequence[Path]
     page: Callable[[], Page]
@@ -90,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer_with_page(self) -> None:
-        # Taken before the files are read: what is written meanwhile is a newer state.
+        # Before the files are read: what is written meanwhile is a newer state.
         state = state_of(self.directories)
         try:
             text = render_page(type(self).page(), live=state)
@@ -100,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "text/html", text)
 
     def _is_called_locally(self) -> bool:
-        """Whether the name asked for is this machine's own."""
+        """Whether the request uses a name of this machine."""
         name = self.headers.get("Host", "").partition(":")[0]
         return name in (LOCAL, "127.0.0.1", self.host)
 
@@ -118,4 +115,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: the terminal belongs to the command."""
+        """Print nothing: the terminal belongs to the command."""
