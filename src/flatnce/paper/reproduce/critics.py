@@ -127,14 +127,9 @@ def start_critics(size: Size, kind: str, dual: str | None = None) -> StackedCrit
 class TrainedCritics:
     """Critics after training, with numbers per run.
 
-    Arguments:
-        size: How much was done.
-        critics: The critics.
-        alive: Which runs' scores and gradients stayed finite.
-        held_out: Calibrated InfoNCE on held-out pairs at the end.
-        best: The best held-out value in training.
-        spread: Standard deviation of the gradient's length over its mean, in the second half.
-        milliseconds: Processor time per step and run.
+    ``alive`` are the runs whose scores and gradients stayed finite, ``held_out`` and ``best`` the
+    calibrated InfoNCE at the end and the best in training, ``spread`` the standard deviation of
+    the gradient's length over its mean in the second half. Milliseconds are per step and run.
     """
 
     size: Size

@@ -61,14 +61,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PrimalDualVariant:
-    """An objective, the u beside it, and how both are trained.
+    """An objective, the u beside it (a key of :data:`DUALS`), and how both are trained.
 
-    Arguments:
-        objective: ``infonce``, ``flatnce`` or ``flo``.
-        critic: ``dot`` or ``cosine``; on images all critics are cosines.
-        dual: What u is: a key of :data:`DUALS`, or none.
-        alternating: Whether critic and u are updated in turn instead of jointly.
-        single: Whether there is one negative per row (K = 1) instead of the whole batch.
+    ``alternating`` means that critic and u are updated in turn instead of jointly, ``single`` that
+    there is one negative per row (K = 1). On images all critics are cosines.
     """
 
     objective: str

@@ -53,16 +53,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class BoundVariant:
-    """One bound with one kind of critic.
+    """One bound of the registry with one kind of critic and, for some, a learned u or baseline.
 
-    Arguments:
-        label: Its usual name.
-        bound: Its name in the registry.
-        critic: ``dot``, or ``cosine`` with a fixed scale.
-        dual: Which u or baseline is learned beside the critic.
-        options: Further arguments of the registry's functions.
-        single: Whether there is one negative per row, that is one shuffled copy of y.
-        in_paper: What Table 1 says of its bias and its stability, if it is there.
+    ``single`` means one negative per row, that is one shuffled copy of y. ``in_paper`` is what
+    Table 1 says of its bias and its stability.
     """
 
     label: str
