@@ -45,8 +45,9 @@ def is_transformed(tensor: Tensor) -> bool:
 
 def must_not_read(tensor: Tensor) -> bool:
     """Whether a host read is impossible now: while compiling or capturing a CUDA graph."""
-    capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    return torch.compiler.is_compiling() or capturing
+    if torch.compiler.is_compiling():  # asked first: the compiler cannot trace the question below
+        return True
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def flag(**conditions: Bool[Tensor, ""]) -> Bool[Tensor, " f"]:
