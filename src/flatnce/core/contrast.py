@@ -417,7 +417,14 @@ def _sum_over_keys(
     if whole or faults.is_transformed(pairs.anchors):
         return of_rows(*inputs, slice(0, n))
     parts = [
-        checkpoint(of_rows, *inputs, slice(start, start + BLOCK), use_reentrant=False)
+        # The terms draw no random numbers, whose state a CUDA graph could not save.
+        checkpoint(
+            of_rows,
+            *inputs,
+            slice(start, start + BLOCK),
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
         for start in range(0, n, BLOCK)
     ]
     return torch.cat(parts)
