@@ -643,7 +643,7 @@ def _flags_of(found: PlainStatistics) -> Bool[Tensor, " f"]:
     rest = found.check - found.check  # 0, or NaN
     torch.ne(rest, 0.0, out=flags[names.index("nonfinite")])
     if found.norms is not None:
-        torch.eq(found.norms.amin(), 0.0, out=flags[names.index("zero_vector")])
+        torch.any(found.norms == 0, dim=0, out=flags[names.index("zero_vector")])
     return flags
 
 
