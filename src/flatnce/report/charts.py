@@ -48,6 +48,7 @@ DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (3, 1.5)))
 MARKERS = ("o", "s", "^", "D")
 # More markers than this hide the line.
 MOST_MARKERS = 15
+MOST_TICKS = 6
 # Above this many letters, the names of categories are written at an angle.
 LONGEST_ROW = 40
 
@@ -461,9 +462,12 @@ def _label(axes: Any, side: str, axis: Axis) -> None:
     """Label, scale and number format, before the data are drawn."""
     getattr(axes, f"set_{side}label")(axis.label)
     mine = getattr(axes, f"{side}axis")
+    ticker = needed("matplotlib.ticker", "a chart", "report")
     if axis.logarithmic:
         getattr(axes, f"set_{side}scale")("log")
-        mine.set_minor_locator(needed("matplotlib.ticker", "a chart", "report").NullLocator())
+        mine.set_minor_locator(ticker.NullLocator())
+    else:
+        mine.set_major_locator(ticker.MaxNLocator(MOST_TICKS, steps=[1, 2, 5, 10]))
     mine.set_major_formatter(lambda value, _: _written(float(value)))
 
 
