@@ -32,14 +32,17 @@ def first(trained_once, tmp_path, monkeypatch):
 
 
 def test_the_table_has_a_row_for_each_result_and_they_are_kept(first, capsys):
-    assert run(["first", "--protocol", "knn", "linear"]) == 0
+    assert run(["first", "--protocol", "knn", "linear", "--per-class"]) == 0
     said = capsys.readouterr().out
+    assert "knn, k = 20 on digits, by class:\n0 " in said
     rows = [line.split("  ")[0] for line in said.splitlines()]
     assert {"knn, k = 200", "knn, k = 20", "linear"} <= set(rows)
     assert "On test images at step 22" in said and " to " in said
     kept = read_run(first).results["evaluations"]
     assert [one["protocol"]["name"] for one in kept] == ["knn, k = 200", "knn, k = 20", "linear"]
     assert all(one["step"] == 22 for one in kept)
+    results_table(kept)
+    assert capsys.readouterr().out in said
 
 
 def test_json_is_json_and_nothing_else(first, capsys):
@@ -80,11 +83,6 @@ def test_the_small_knobs_reach_the_protocol(first, capsys):
     assert protocol["batch_size"] == 16 and protocol["images"]["size"] == 12
 
 
-def test_by_class_is_shown_on_request(first, capsys):
-    assert run(["first", "--protocol", "knn", "--neighbours", "20", "--per-class"]) == 0
-    assert "knn, k = 20 on digits, by class:\n0 " in capsys.readouterr().out
-
-
 def test_the_temperature_is_what_training_had_come_to(first):
     with (first / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"kind": "train", "step": 22, "temperature": 0.25}) + "\n")
@@ -99,12 +97,6 @@ def test_the_baseline_has_the_runs_own_architecture_and_crops(first):
     views = preset("digits").views
     assert found[0]["protocol"]["flip"] == views.flip
     assert found[0]["protocol"]["crop_least"] == views.crop_least
-
-
-def test_the_table_can_be_made_of_what_was_kept(first, capsys):
-    evaluate_run(first, "linear-short")
-    results_table(read_run(first).results["evaluations"])
-    assert "linear-short" in capsys.readouterr().out
 
 
 def test_help_fits_a_screen_and_names_every_protocol(capsys):
