@@ -1,4 +1,4 @@
-"""Train for a few steps eagerly and compiled, and print what came of both as JSON.
+"""Train for a few steps eagerly and compiled, and print the results of both as JSON.
 
     python tests/compiled_step.py BACKEND CASE...
 
@@ -19,7 +19,8 @@ from flatnce import DCL, EssController, FlatNCE, KeyQueue, LearnedTemperature, M
 from flatnce.core.control import Cosine
 from flatnce.core.objectives import Objective
 
-STEPS, BATCH, WIDTH = 5, 10, 8
+BATCH, WIDTH = 10, 8
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def queue() -> KeyQueue:
@@ -40,13 +41,17 @@ CASES: dict[str, Callable[[], Objective]] = {
     "queue and batch": lambda: FlatNCE(queue=queue(), in_batch=True, kernel="dense"),
     "learned towers": lambda: DCL(temperature=LearnedTemperature(0.2), layout="two_tower"),
     "whole step": lambda: FlatNCE(temperature=EssController(0.5, rate=0.3), kernel="dense"),
+    "fused": lambda: FlatNCE(temperature=0.2, kernel="fused"),
 }
 
 
 def train(case: str, backend: str = "") -> dict[str, object]:
-    """Plain gradient descent on fresh pairs, eager without a backend; what came of it."""
+    """Plain gradient descent on fresh pairs, eager without a backend; returns the results."""
     torch.manual_seed(0)
-    encoder = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, WIDTH)).double()
+    fused = case == "fused"  # takes float32 only, and is slow in Triton's interpreter
+    kind = {"dtype": torch.float32 if fused else torch.float64}
+    place_of = {**kind, "device": DEVICE if fused else "cpu"}
+    encoder = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, WIDTH)).to(**place_of)
     loss_fn, monitor = CASES[case](), Monitor(rows=BATCH)
     parameters = [*encoder.parameters(), *loss_fn.parameters()]
 
@@ -68,10 +73,10 @@ def train(case: str, backend: str = "") -> dict[str, object]:
     # half a minute a graph, so there it is left out.
     alone = backend == "inductor"
     draw, losses = torch.Generator().manual_seed(1), []
-    for place in range(STEPS):
+    for place in range(3 if fused else 5):
         run = eager if alone and place == 0 else step
-        x1 = torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
-        x2 = x1 + 0.3 * torch.randn(BATCH, 12, generator=draw, dtype=torch.float64)
+        x1, noise = (torch.randn(BATCH, 12, generator=draw, **kind) for _ in range(2))
+        x1, x2 = (x.to(**place_of) for x in (x1, x1 + 0.3 * noise))
         # Half of the samples of a step were in the step before, and so are in the queue.
         ids = torch.arange(BATCH) + BATCH // 2 * (place + 1) if loss_fn.queue is not None else None
         if case == "whole step":

@@ -1,29 +1,20 @@
-"""Integrations over two gloo processes: what each runs; alone, the same on the whole batch.
+"""The cases of the integrations over two gloo processes, run as those of processes.py.
 
-    python tests/integration_processes.py RANK FOLDER
-
-As processes.py, whose encoder, views and shares it uses: losses and gradients are averaged over
-the processes, as DistributedDataParallel does. A library that is not installed is left out.
-The first process also runs alone, before it meets the other.
+A library that is not installed is left out.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.integrations.open_clip import FlatClipLoss
-from forked import Forked
-from once import once
-from processes import LABELS, TEMPERATURE, TIMEOUT, Share, encoder, view
+from processes import LABELS, TEMPERATURE, Share, encoder, main, random, view
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 FLAGS = [(local, grad) for local in (False, True) for grad in (False, True)]
@@ -68,8 +59,11 @@ def open_clip(share: Share, flags: tuple[bool, bool]) -> dict[str, Tensor]:
         local_loss=local, gather_with_grad=grad, rank=share.rank, world_size=share.world
     )
     log_scale = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-    unit = lambda z: normalize(z, dim=1)
-    found = gradients(share, lambda z1, z2: loss_fn(unit(z1), unit(z2), log_scale.exp()))
+
+    def loss_of_units(*views: Tensor) -> Tensor:
+        return loss_fn(*(normalize(z, dim=1) for z in views), log_scale.exp())
+
+    found = gradients(share, loss_of_units)
     return found | {"scale": share.mean(log_scale.grad)}
 
 
@@ -86,6 +80,21 @@ def metric_learning(share: Share, memory: bool) -> dict[str, Tensor]:
     return gradients(share, lambda z1, z2: loss_fn(torch.cat([z1, z2]), labels))
 
 
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+
+
+def sentence_transformers(share: Share, directions: tuple[str, ...]) -> dict[str, Tensor]:
+    """Queries, documents and hard negatives, through one encoder."""
+    from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
+
+    options = {"directions": directions, "gather_across_devices": True}
+    loss_fn, model = FlatNCERankingLoss(nn.Identity(), **options), encoder()
+    columns = [model(share(random(6, 5, seed=number))) for number in range(3)]
+    loss = loss_fn.compute_loss_from_embeddings(columns)
+    loss.backward()
+    return {"loss": share.mean(loss), "weight": share.mean(model.weight.grad)}
+
+
 def run(share: Share) -> dict[str, Any]:
     found: dict[str, Any] = {
         "lightly": gradients(share, FlatNCELoss(TEMPERATURE, gather_distributed=True)),
@@ -93,46 +102,13 @@ def run(share: Share) -> dict[str, Any]:
     }
     found |= {f"open_clip {flags}": open_clip(share, flags) for flags in FLAGS}
     if find_spec("pytorch_metric_learning"):
-        for name, memory in (("metric learning", False), ("metric learning, memory", True)):
-            found[name] = metric_learning(share, memory)
+        found["metric learning"] = metric_learning(share, memory=False)
+        found["metric learning, memory"] = metric_learning(share, memory=True)
+    if find_spec("sentence_transformers"):
+        found["sentences, one"] = sentence_transformers(share, DIRECTIONS[:1])
+        found["sentences, all"] = sentence_transformers(share, DIRECTIONS)
     return found
 
 
-def run_all(folder: Path) -> str:
-    """Both at once; if one process fails or hangs, none is left behind."""
-    folder.mkdir()
-    code = Path(__file__).read_text(encoding="utf-8")
-    running = [Forked(rank, folder, code=code) for rank in (0, 1)]
-    try:
-        done = [process.wait(timeout=240) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    failed = [one.stdout + one.stderr for one in done if one.returncode]
-    assert not failed, "\n\n".join(failed)
-    return str(folder)
-
-
-def results_of(factory: Any) -> tuple[dict, dict, dict]:
-    """What the first and the second of two processes found, and what one found alone."""
-    folder = factory.mktemp("integrations") / "job"
-    folder = Path(once(factory, "integrations", lambda: run_all(folder)))
-    names = ("0.pt", "1.pt", "alone.pt")
-    first, second, alone = (torch.load(folder / name, weights_only=True) for name in names)
-    return first, second, alone
-
-
-def main(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    if rank == 0:
-        torch.save(run(Share(0, 1)), folder / "alone.pt")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    meeting = f"file://{folder / 'meeting'}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=TIMEOUT)
-    torch.save(run(Share(rank, 2)), folder / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(run, *sys.argv[1:])

@@ -1,9 +1,10 @@
-"""What every process of the distributed tests runs; alone, the same on the whole batch.
+"""The cases of the distributed tests, run by two processes, and by one on the whole batch.
 
-    python tests/processes.py RANK WORLD FOLDER
+    python tests/processes.py RANK FOLDER
 
 Each case takes this process's share of a global batch and returns a loss. Losses and gradients are
-averaged over the processes, as DistributedDataParallel does, and saved in the folder.
+averaged over the processes, as DistributedDataParallel does, and saved in the folder. The first
+process also runs alone, before it meets the other.
 """
 
 import os
@@ -20,22 +21,17 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torch.nn.parallel import DistributedDataParallel
 
-from flatnce import (
-    DHEL,
-    EssController,
-    FlatNCE,
-    InfoNCE,
-    KeyQueue,
-    LearnedTemperature,
-    Monitor,
-    SigLIP,
-)
+from flatnce import DHEL, EssController, FlatNCE, InfoNCE, KeyQueue, Monitor, SigLIP
+from flatnce import LearnedTemperature as Learned
 from flatnce import functional as F
 from flatnce.core import faults
 from flatnce.core.objectives import Objective
 from flatnce.functional import Contrast
+from flatnce.integrations.lightly import FlatNCELoss
+from forked import Forked
+from once import once
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=200)
 IMAGES, WIDTH = 6, 4  # of the whole batch
 TEMPERATURE, STEPS = 0.3, 5
 
@@ -87,72 +83,49 @@ HARD, OWN = random(4, 5, seed=30), random(IMAGES, 2, 5, seed=31)
 # --- One loss ------------------------------------------------------------------------------------
 
 
-def two_views(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
-    z1, z2 = (encode(share(view(number))) for number in (1, 2))
-    return F.contrast_of(F.two_view(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
+def several_views(*views: Tensor, **options: Any) -> Any:
+    return F.multi_view(views, **options)
 
 
-def two_towers(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
-    z1, z2 = (encode(share(view(number))) for number in (1, 2))
-    return F.contrast_of(F.two_tower(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
-
-
-def three_views(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
-    views = [encode(share(view(number))) for number in (1, 2, 3)]
-    pairs = F.multi_view(views, gather=True, **options)
-    return F.contrast_of(pairs, TEMPERATURE, kernel=kernel)
-
-
-def labels(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
-    pairs = F.labelled(encode(share(view(1))), share(LABELS), gather=True, **options)
-    return F.contrast_of(pairs, TEMPERATURE, kernel=kernel)
-
-
-def one_each(encode: Encode, share: Share, kernel: str, options: dict[str, Any]) -> Contrast:
-    """A single image for each of two processes: its negatives are all elsewhere."""
-    z1, z2 = (encode(share(view(number, images=2))) for number in (1, 2))
-    return F.contrast_of(F.two_view(z1, z2, gather=True, **options), TEMPERATURE, kernel=kernel)
-
-
-LAYOUTS: dict[str, tuple[Callable[..., Contrast], dict[str, Any]]] = {
-    "two views": (two_views, {}),
-    "two views, ids": (two_views, {"ids": IDS}),
+# The function, how many views it takes, and its options, of which every process gets its share.
+LAYOUTS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
+    "two views": (F.two_view, 2, {}),
+    "two views, ids": (F.two_view, 2, {"ids": IDS}),
     "two views, mask and shared negatives": (
-        two_views,
+        F.two_view,
+        2,
         {"false_negatives": MASK, "negatives": HARD},
     ),
-    "two views, own negatives": (two_views, {"negatives": OWN}),
-    "two towers": (two_towers, {}),
-    "two towers, left": (two_towers, {"directions": "left"}),
+    "two views, own negatives": (F.two_view, 2, {"negatives": OWN}),
+    "two towers": (F.two_tower, 2, {}),
+    "two towers, left": (F.two_tower, 2, {"directions": "left"}),
     "two towers, ids, mask and shared negatives": (
-        two_towers,
+        F.two_tower,
+        2,
         {"ids": IDS, "false_negatives": MASK, "negatives": HARD},
     ),
-    "three views, each": (three_views, {"form": "each"}),
-    "three views, out": (three_views, {"form": "out"}),
-    "three views, in": (three_views, {"form": "in", "ids": IDS, "false_negatives": MASK}),
-    "labels, out": (labels, {"form": "out"}),
-    "labels, in": (labels, {"form": "in", "negatives": HARD}),
-    "one image each": (one_each, {}),
+    "three views, each": (several_views, 3, {"form": "each"}),
+    "three views, out": (several_views, 3, {"form": "out"}),
+    "three views, in": (several_views, 3, {"form": "in", "ids": IDS, "false_negatives": MASK}),
+    "labels, out": (F.labelled, 1, {"labels": LABELS, "form": "out"}),
+    "labels, in": (F.labelled, 1, {"labels": LABELS, "form": "in", "negatives": HARD}),
+    "one image each": (F.two_view, 2, {}),  # all its negatives are on the other process
 }
 READERS: dict[str, Callable[[Contrast], Tensor]] = {"flatnce": F.flatnce, "infonce": F.infonce}
 KERNELS = ("dense", "chunked")
 
 
-def shared_options(encode: Encode, share: Share, options: dict[str, Any]) -> dict[str, Any]:
-    """This process's part of the options; hard negatives go through the encoder as well."""
-    found = {name: v if isinstance(v, str) else share(v) for name, v in options.items()}
-    if "negatives" in found:
-        found["negatives"] = encode(found["negatives"])
-    return found
-
-
 def one_loss(share: Share, layout: str, reader: str, kernel: str) -> dict[str, Tensor]:
     """The value and the encoder's gradient, averaged over the processes."""
     model = encoder()
-    make, options = LAYOUTS[layout]
-    contrast = make(model, share, kernel, shared_options(model, share, options))
-    loss = READERS[reader](contrast)
+    make, count, given = LAYOUTS[layout]
+    images = 2 if layout == "one image each" else IMAGES
+    views = [model(share(view(number, images))) for number in range(1, count + 1)]
+    options = {name: v if isinstance(v, str) else share(v) for name, v in given.items()}
+    if "negatives" in options:
+        options["negatives"] = model(options["negatives"])
+    pairs = make(*views, gather=True, **options)
+    loss = READERS[reader](F.contrast_of(pairs, TEMPERATURE, kernel=kernel))
     loss.backward()
     return {
         "loss": share.mean(loss),
@@ -198,9 +171,7 @@ OBJECTIVES: dict[str, Callable[[], nn.Module]] = {
     "dhel": lambda: DHEL(0.3, gather=True),
     "siglip": lambda: SigLIP(0.3, bias=-2.0, gather=True).double(),
     "siglip, two views": lambda: SigLIP(0.3, layout="two_view", gather=True).double(),
-    "learned": lambda: FlatNCE(
-        temperature=LearnedTemperature(0.2).double(), layout="two_tower", gather=True
-    ),
+    "learned": lambda: FlatNCE(temperature=Learned(0.2).double(), layout="two_tower", gather=True),
     "own statistic": lambda: Pairwise(layout="two_tower", gather=True),
 }
 
@@ -232,6 +203,45 @@ def train(share: Share, objective: str) -> dict[str, Any]:
         **{f"encoder.{name}": value for name, value in model.state_dict().items()},
         **{f"loss.{name}": value for name, value in loss_fn.state_dict().items()},
     }
+
+
+# --- One temperature for all processes -----------------------------------------------------------
+
+
+def noisy(rank: int, step: int, rows: int = 5) -> tuple[Tensor, Tensor]:
+    """Two views whose noise depends on the process."""
+    z, noise = random(2, rows, 6, seed=10 * step + rank)
+    return z.clone().requires_grad_(), z + (0.2 + rank) * noise
+
+
+TEMPERATURES: dict[str, Callable[[], Objective]] = {
+    "learned": lambda: FlatNCE(Learned(0.2).double()),
+    "learned, single row": lambda: FlatNCELoss(Learned(0.2).double()),
+    "controlled, single row": lambda: FlatNCELoss(
+        EssController(0.4, rate=0.2, temperature_at_start=0.2)
+    ),
+}
+
+
+def temperatures(share: Share, name: str) -> Tensor:
+    """The temperature after every step, and the gradients of a learned one."""
+    loss_fn, found = TEMPERATURES[name](), []
+    parameters = list(loss_fn.parameters())
+    for step in range(4):
+        alone = "single row" in name and step == 3 and share.rank == 1
+        loss_fn(*noisy(share.rank, step, 1 if alone else 5)).backward()
+        for parameter in parameters:
+            found.append(parameter.grad.clone())
+            parameter.data -= 0.5 * parameter.grad
+            parameter.grad = None
+        found.append(torch.as_tensor(loss_fn.temperature).detach())
+    return torch.stack(found)
+
+
+def loss_of_the_first_process(share: Share) -> Tensor | None:
+    """Without gradient a learned temperature is not collective: the second does nothing."""
+    with torch.no_grad():
+        return TEMPERATURES["learned"]()(*noisy(0, 0)) if share.rank == 0 else None
 
 
 # --- Monitor -------------------------------------------------------------------------------------
@@ -324,25 +334,48 @@ def run(share: Share) -> dict[str, Any]:
     found |= {"potentials apart": potentials_apart(share), "steps": unequal_steps(share)}
     found["fault elsewhere"] = fault_elsewhere(share)
     if share.world > 1:
+        found |= {f"temperature {name}": temperatures(share, name) for name in TEMPERATURES}
+        found["by itself"] = loss_of_the_first_process(share)
         found |= {f"uneven {layout}": uneven(share, layout) for layout in UNEVEN}
         # The refusals left the processes in step: the next collective still works.
         found["after"] = one_loss(share, "two views", "flatnce", "dense")
     return found
 
 
-def main(rank: int, world: int, folder: Path) -> None:
+def main(run: Callable[[Share], dict[str, Any]], rank: str, folder: str) -> None:
+    """Run the cases as one of two processes; the first also runs them alone."""
     torch.set_num_threads(1)
-    if world > 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-        meeting = f"file://{folder / 'meeting'}"
-        dist.init_process_group(
-            "gloo", init_method=meeting, rank=rank, world_size=world, timeout=TIMEOUT
-        )
-    torch.save(run(Share(rank, world)), folder / f"{rank}_of_{world}.pt")
-    if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+    if rank == "0":
+        torch.save(run(Share(0, 1)), Path(folder, "alone.pt"))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", meeting, TIMEOUT, world_size=2, rank=int(rank))
+    torch.save(run(Share(int(rank), 2)), Path(folder, f"{rank}.pt"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def results_of(script: str, factory: Any) -> tuple[dict, dict, dict]:
+    """Results of the first and the second of two processes, and of one process alone."""
+
+    def run_both() -> str:
+        folder = factory.mktemp("processes")
+        code = Path(script).read_text(encoding="utf-8")
+        running = [Forked(rank, folder, code=code) for rank in (0, 1)]
+        try:
+            done = [process.wait(timeout=240) for process in running]
+        finally:  # if one fails or hangs, none is left behind
+            for process in running:
+                process.kill()
+        failed = [one.stdout + one.stderr for one in done if one.returncode]
+        assert not failed, "\n\n".join(failed)
+        return str(folder)
+
+    folder = Path(once(factory, Path(script).stem, run_both))
+    names = ("0.pt", "1.pt", "alone.pt")
+    first, second, alone = (torch.load(folder / name, weights_only=True) for name in names)
+    return first, second, alone
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(run, *sys.argv[1:])

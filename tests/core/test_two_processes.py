@@ -1,10 +1,9 @@
 """Two gloo processes equal one process on the whole batch, in value and gradient.
 
-Everything is run once, by three processes (two that share a job, one alone); see processes.py.
+Everything is run once, by two processes, the first of which also runs alone; see processes.py.
 """
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,36 +11,14 @@ from torch import Tensor
 
 import processes
 import reference
-from forked import Forked
-from once import once
 
-SCRIPT = Path(processes.__file__)
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-
-
-def run_all(folder: Path) -> str:
-    """Both jobs at once; if one process fails or hangs, none is left behind."""
-    folder.mkdir()
-    code = SCRIPT.read_text(encoding="utf-8")
-    running = [Forked(rank, world, folder, code=code) for rank, world in [(0, 2), (1, 2), (0, 1)]]
-    try:
-        done = [process.wait(timeout=240) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    failed = [one.stdout + one.stderr for one in done if one.returncode]
-    assert not failed, "\n\n".join(failed)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> tuple[dict, dict, dict]:
-    """What the first and the second of two processes found, and what one found alone."""
-    folder = tmp_path_factory.mktemp("processes") / "job"
-    folder = Path(once(tmp_path_factory, "processes", lambda: run_all(folder)))
-    names = ("0_of_2.pt", "1_of_2.pt", "0_of_1.pt")
-    first, second, alone = (torch.load(folder / name, weights_only=True) for name in names)
-    return first, second, alone
+    """Results of the first and the second of two processes, and of one process alone."""
+    return processes.results_of(processes.__file__, tmp_path_factory)
 
 
 def numbers(found: dict) -> dict[str, Tensor]:
@@ -90,6 +67,32 @@ def test_the_controllers_beta_is_the_same_everywhere(objective, results):
     first, second, _ = (found[objective]["temperatures"] for found in results)
     assert torch.equal(first, second)
     assert len(set(first.tolist())) == processes.STEPS
+
+
+# --- One temperature for all processes -----------------------------------------------------------
+
+
+def test_a_temperature_learned_without_gathering_is_the_same_everywhere(results):
+    slopes = []
+    for rank in (0, 1):
+        loss_fn = processes.TEMPERATURES["learned"]()
+        loss_fn(*processes.noisy(rank, 0)).backward()
+        slopes.append(next(loss_fn.parameters()).grad)
+    assert float((slopes[0] - slopes[1]).abs()) > 0.01  # alone they would differ
+    first, second, _ = (found.get("temperature learned") for found in results)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first[0], torch.stack(slopes).mean())
+
+
+@pytest.mark.parametrize("kind", ["learned", "controlled"])
+def test_a_process_whose_batch_has_no_negatives_keeps_the_temperature_of_the_others(kind, results):
+    first, second = (found[f"temperature {kind}, single row"] for found in results[:2])
+    assert torch.equal(first, second)
+    assert float(first[-1]) != float(first[0])
+
+
+def test_without_gradient_a_learned_temperature_waits_for_no_other_process(results):
+    assert float(results[0]["by itself"]) > 0
 
 
 # --- Monitor -------------------------------------------------------------------------------------

@@ -3,19 +3,16 @@
 import copy
 import inspect
 import math
-import runpy
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 import torch
 
-import integration_processes
 from flatnce import EssController, LearnedTemperature
 from flatnce import functional as F
 from flatnce.core.control import Cosine
 from flatnce.integrations.lightly import FlatNCELoss
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "from_lightly.py"
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -117,7 +114,7 @@ def test_a_bank_left_on_the_host_follows_the_batch():
 
 
 @pytest.mark.parametrize("size", [0, (0, 128), (0,)])
-def test_a_size_of_nothing_is_no_bank(size):
+def test_a_size_of_zero_means_no_bank(size):
     assert FlatNCELoss(memory_bank_size=size).queue is None
 
 
@@ -179,54 +176,15 @@ def test_moco_of_lightlys_parts_trains(lightly_loss):
     assert sum(losses[-8:]) < 0.8 * sum(losses[4:12])
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
-@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
-@pytest.mark.filterwarnings("ignore:The number of training batches.*")
-@pytest.mark.filterwarnings("ignore:.*litlogger.*")
-def test_in_a_lightning_module_the_diagnostics_reach_the_logger(lightly_loss, tmp_path):
-    pl = pytest.importorskip("pytorch_lightning", reason="lightly 1.6 brings pytorch_lightning")
-    from lightly.models.modules import SimCLRProjectionHead
-    from pytorch_lightning.loggers import CSVLogger
-
-    from flatnce.integrations.lightning import DiagnosticsCallback
-
-    class SimCLR(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.head = SimCLRProjectionHead(6, 6, 4)
-            self.criterion = FlatNCELoss(temperature=0.2)
-
-        def training_step(self, batch, batch_index):
-            return self.criterion(*(self.head(batch + torch.rand_like(batch)) for _ in range(2)))
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.06)
-
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
-    logger, callback = CSVLogger(tmp_path), DiagnosticsCallback(every_n_steps=2)
-    options = {"max_epochs": 1, "accelerator": "cpu", "enable_checkpointing": False, **quiet}
-    trainer = pl.Trainer(logger=logger, callbacks=[callback], **options)
-    trainer.fit(SimCLR(), torch.utils.data.DataLoader(torch.randn(24, 6), batch_size=6))
-    written = (Path(logger.log_dir) / "metrics.csv").read_text()
-    assert "flatnce/ess" in written.splitlines()[0]
-    assert 0 < float(trainer.callback_metrics["flatnce/ess"]) <= 1
-
-
-def test_the_example_runs_and_learns(lightly_loss, capsys):
-    pytest.importorskip("timm", reason="timm is not installed: pip install 'flatnce[train]'")
-    history = runpy.run_path(str(EXAMPLE))["main"]()
+@pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")
+def test_the_example_runs_and_learns(lightly_loss, example, capsys):
+    history = example.main()
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
     assert all(0 < line["ess"] <= 1 for line in history)
     assert capsys.readouterr().out.count("ESS") == len(history)
-    assert len(EXAMPLE.read_text().splitlines()) < 60
 
 
 # --- Several processes ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return integration_processes.results_of(tmp_path_factory)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -241,15 +199,12 @@ def test_two_processes_have_the_gradient_of_one(case, rank, results):
 # --- Light ---------------------------------------------------------------------------------------
 
 
-def test_the_modules_import_nothing_of_their_hosts(run_python):
-    modules = "flatnce.integrations.lightly, flatnce.integrations.open_clip"
-    loaded = run_python(f"import sys, {modules}; print(*sys.modules)").split()
+def test_the_modules_and_their_package_import_nothing_of_their_hosts(run_python):
+    code = "import sys, flatnce.integrations; print('torch' in sys.modules)\n"
+    code += "import flatnce.integrations.lightly, flatnce.integrations.open_clip\n"
+    torch_loaded, *loaded = run_python(f"{code}print(*sys.modules)").split()
+    assert torch_loaded == "False"
     assert not {"lightly", "pytorch_lightning", "open_clip", "torchvision", "timm"} & set(loaded)
-
-
-def test_the_package_of_integrations_imports_nothing(run_python):
-    code = "import sys, flatnce.integrations; print(*sys.modules)"
-    assert not {"torch", "lightly", "open_clip"} & set(run_python(code).split())
 
 
 # --- A last batch of one row ---------------------------------------------------------------------

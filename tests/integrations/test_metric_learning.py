@@ -1,12 +1,8 @@
 """FlatNCE as a pair loss of pytorch-metric-learning, inside everything that wraps one there."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 
-import integration_processes
 from flatnce import FlatNCE, Monitor
 from flatnce.integrations.recorder import Recorder
 
@@ -17,7 +13,6 @@ from pytorch_metric_learning import distances, miners, reducers, regularizers
 
 from flatnce.integrations.metric_learning import CrossBatchMemory, FlatNCELoss, SelfSupervisedLoss
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "from_metric_learning.py"
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LABELS = torch.tensor([0, 0, 1, 1, 1, 2, 2, 0])
 
@@ -94,7 +89,7 @@ def test_self_supervised_has_flatnces_gradient_and_value():
     torch.testing.assert_close(gradient(found, z1), gradient(expected, z1), **EXACT)
 
 
-def test_self_supervised_one_way_is_the_left_direction():
+def test_self_supervised_one_way_has_the_librarys_value():
     z1, z2 = embeddings(), embeddings()
     one_way = SelfSupervisedLoss(FlatNCELoss(0.3), symmetric=False)(z1, z2)
     theirs = losses.SelfSupervisedLoss(losses.NTXentLoss(0.3), symmetric=False)(z1, z2)
@@ -142,7 +137,7 @@ def test_triplets_serve_as_pairs_and_count_once(miner):
     torch.testing.assert_close(triplets, pairs, **EXACT)
 
 
-def test_a_positive_pair_without_negatives_counts_as_zero_and_pulls_nothing():
+def test_a_positive_pair_without_negatives_counts_as_zero_and_has_no_gradient():
     z = embeddings()
     a, p, b, n = (torch.tensor(i) for i in ([0, 2], [1, 3], [0, 0], [4, 5]))
     loss_fn = FlatNCELoss(0.3, reducer=reducers.SumReducer())
@@ -166,17 +161,12 @@ def test_a_batch_without_pairs_is_zero_with_a_gradient_of_zero(labels):
 # --- Diagnostics and arguments -------------------------------------------------------------------
 
 
-def test_diagnostics_are_in_last_and_fit_a_monitor():
-    loss_fn, monitor = FlatNCELoss(0.3), Monitor()
+def test_diagnostics_are_in_last_fit_a_monitor_and_are_recordable():
+    loss_fn, monitor = FlatNCELoss(0.3, collect_stats=True), Monitor()
     loss = loss_fn(embeddings(), LABELS)
     monitor.update(loss_fn.last)
     assert monitor.compute()["loss"] == pytest.approx(loss.item())
     assert float(loss_fn.last.temperature) == pytest.approx(0.3)
-
-
-def test_diagnostics_are_recordable_where_the_library_collects():
-    loss_fn = FlatNCELoss(0.3, collect_stats=True)
-    loss_fn(embeddings(), LABELS)
     assert "temperature" in loss_fn._record_these
     assert {"ess", "gain", "mi"} <= set(loss_fn._record_these_stats)
     assert loss_fn.ess == pytest.approx(loss_fn.last.ess.item())
@@ -184,7 +174,7 @@ def test_diagnostics_are_recordable_where_the_library_collects():
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_a_temperature_that_is_none_is_refused(temperature):
+def test_a_temperature_that_is_not_positive_is_refused(temperature):
     with pytest.raises(ValueError, match=r"temperature=.* must be a positive finite number"):
         FlatNCELoss(temperature)
 
@@ -206,11 +196,6 @@ def test_embeddings_that_are_not_numbers_are_refused():
 # --- Several processes, and the example ----------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return integration_processes.results_of(tmp_path_factory)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("case", ["metric learning", "metric learning, memory"])
 def test_in_the_distributed_wrapper_two_processes_have_the_gradient_of_one(case, rank, results):
@@ -222,13 +207,12 @@ def test_in_the_distributed_wrapper_two_processes_have_the_gradient_of_one(case,
     torch.testing.assert_close(found["loss"], 2 * alone["loss"], **EXACT)
 
 
-def test_the_example_runs_and_learns(capsys):
-    history, right = runpy.run_path(str(EXAMPLE))["main"]()
+def test_the_example_runs_and_learns(example, capsys):
+    history, right = example.main()
     assert min(history) >= 0
     assert sum(history[-10:]) < 0.5 * sum(history[:10])
     assert right > 0.8
     assert "unseen digits" in capsys.readouterr().out
-    assert len(EXAMPLE.read_text().splitlines()) < 60
 
 
 @pytest.mark.parametrize("wrap", [lambda loss: loss, SelfSupervisedLoss], ids=["plain", "wrapped"])

@@ -2,8 +2,6 @@
 
 import argparse
 import inspect
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ import integration_processes
 from flatnce import FlatNCE, Monitor
 from flatnce.integrations.open_clip import LOGGED, FlatClipLoss, create_loss
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "from_open_clip.py"
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
@@ -46,7 +43,7 @@ def test_it_takes_what_cliploss_takes(clip_loss, method):
     }.items()
 
 
-def test_value_and_scales_gradient_are_cliplosss(clip_loss):
+def test_value_and_gradient_of_the_scale_are_those_of_cliploss(clip_loss):
     z, scale = features(), scale_of()
     ours, theirs = FlatClipLoss()(*z, scale), clip_loss()(*z, scale)
     torch.testing.assert_close(ours, theirs, **EXACT)
@@ -64,11 +61,6 @@ def test_features_get_flatnces_gradient(scale):
     torch.testing.assert_close(found, expected, **EXACT)
 
 
-def test_a_scale_that_is_a_number_serves():
-    z = features()
-    torch.testing.assert_close(FlatClipLoss()(*z, 10.0), FlatClipLoss()(*z, scale_of()))
-
-
 def test_a_won_batch_moves_the_features_but_hardly_the_scale():
     z = [torch.eye(6).requires_grad_() for _ in range(2)]
     scale = scale_of(20.0, torch.float32)
@@ -79,14 +71,14 @@ def test_a_won_batch_moves_the_features_but_hardly_the_scale():
     assert float(images.norm()) > 1
 
 
-def test_the_dict_holds_the_loss_alone_because_open_clip_sums_it():
-    z, scale = features(), scale_of()
-    found = FlatClipLoss()(*z, logit_scale=scale, output_dict=True)
+def test_the_dict_holds_only_the_loss_because_open_clip_sums_it():
+    z = features()
+    found = FlatClipLoss()(*z, logit_scale=10.0, output_dict=True)  # a number is a scale too
     assert list(found) == ["contrastive_loss"]
-    torch.testing.assert_close(found["contrastive_loss"], FlatClipLoss()(*z, scale))
+    torch.testing.assert_close(found["contrastive_loss"], FlatClipLoss()(*z, scale_of()))
 
 
-def test_what_is_logged_is_in_the_dict_but_not_among_what_is_summed():
+def test_logged_numbers_are_in_the_dict_but_not_among_its_values():
     found = FlatClipLoss(logged=["ess", "gain"])(*features(), scale_of(), output_dict=True)
     assert list(found) == ["contrastive_loss", "ess", "gain"]
     assert torch.equal(sum(found.values()), found["contrastive_loss"])
@@ -170,11 +162,6 @@ def test_processes_that_are_not_there_are_refused():
 # --- In open_clip --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def towers(clip_loss):
-    return runpy.run_path(str(EXAMPLE))["towers"]
-
-
 class Loader(list):
     """What the training loop asks of a loader."""
 
@@ -182,22 +169,20 @@ class Loader(list):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_released_training_loop_runs_with_it(towers, accumulate):
+def test_the_released_training_loop_runs_with_it(clip_loss, example, accumulate):
     reason = "open_clip's training loop is not installed: pip install 'open_clip_torch[training]'"
     train = pytest.importorskip("open_clip_train.train", reason=reason)
-    args = argparse.Namespace(
-        device="cpu", precision="fp32", accum_freq=accumulate, distill=False, horovod=False,
-        skip_scheduler=True, grad_clip_norm=1.0, log_every_n_steps=1, rank=0, local_rank=0,
-        world_size=1, log_local=False, batch_size=8, wandb=False, save_logs=False,
-        local_loss=False, gather_with_grad=False, model="tiny", siglip=False,
+    args = arguments(
+        device="cpu", precision="fp32", accum_freq=accumulate, skip_scheduler=True, local_rank=0,
+        grad_clip_norm=1.0, log_every_n_steps=1, log_local=False, batch_size=8, wandb=False,
+        save_logs=True, model="tiny",
     )  # fmt: skip
     batches = Loader((torch.randn(8, 3, 8, 8), torch.randint(1, 99, (8, 12))) for _ in range(4))
     data = {"train": argparse.Namespace(dataloader=batches, set_epoch=lambda epoch: None)}
-    model, logged = towers(), []
+    model, logged = example.towers(), []
     before = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     writer = argparse.Namespace(add_scalar=lambda *line: logged.append(line))
-    args.save_logs = True
     loss = create_loss(args)
     train.train_one_epoch(
         model, data, loss, 0, optimizer, None, None, None, args, tb_writer=writer
@@ -213,20 +198,14 @@ def test_the_released_training_loop_runs_with_it(towers, accumulate):
     assert any(not torch.equal(old, new) for old, new in moved)
 
 
-def test_the_example_runs_and_learns(clip_loss, capsys):
-    history, accuracy = runpy.run_path(str(EXAMPLE))["main"]()
+def test_the_example_runs_and_learns(clip_loss, example, capsys):
+    history, accuracy = example.main()
     assert accuracy > 0.3  # of ten digits
     assert min(line["loss"] for line in history) >= 0
     assert "zero-shot accuracy" in capsys.readouterr().out
-    assert len(EXAMPLE.read_text().splitlines()) < 60
 
 
 # --- Several processes ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return integration_processes.results_of(tmp_path_factory)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

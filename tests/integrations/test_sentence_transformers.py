@@ -1,18 +1,14 @@
 """sentence-transformers, the released one: same value, FlatNCE's gradient, diagnostics logged."""
 
 import copy
-import importlib.util
 import inspect
 import json
 import math
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
-
-from forked import run_forked
 
 reason = "sentence-transformers is not installed: pip install 'flatnce[sentence-transformers]'"
 pytest.importorskip("sentence_transformers", reason=reason)
@@ -30,7 +26,6 @@ from flatnce.integrations.sentence_transformers import (
     FlatNCETrainer,
 )
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 BOTH = ("query_to_doc", "doc_to_query")
 ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
@@ -48,13 +43,24 @@ def gradients(loss: Tensor, embeddings: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, embeddings))
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    path = EXAMPLES / "from_sentence_transformers.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def value(kind: type, embeddings: list[Tensor], **options: object) -> Tensor:
+    """The loss of embeddings under a class of losses with these options."""
+    return kind(nn.Identity(), **options).compute_loss_from_embeddings(embeddings, None)
+
+
+def assert_same(found: Tensor, expected: Tensor, embeddings: list[Tensor]) -> None:
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
+
+
+HOST = losses.MultipleNegativesRankingLoss
+SYMMETRIC = {"directions": BOTH, "partition_mode": "per_direction"}
+DIRECTIONS = [
+    {},
+    SYMMETRIC,
+    {"directions": ("query_to_doc", "query_to_query")},
+    {"directions": ("query_to_doc", "doc_to_doc")},
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,35 +68,23 @@ def model(example):
     return example.small_model(["a cat sleeps at home", "a dog runs outside"])
 
 
+@pytest.mark.parametrize("rows", [5, 1])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"scale": 5.0},
-        {"scale": 1.0, "similarity_fct": dot_score},
-        {"directions": BOTH, "partition_mode": "per_direction"},
-        {"directions": ("query_to_doc", "query_to_query")},
-        {"directions": ("query_to_doc", "doc_to_doc")},
-    ],
+    "options", [*DIRECTIONS, {"scale": 5.0}, {"scale": 1.0, "similarity_fct": dot_score}]
 )
-def test_as_infonce_it_is_the_librarys_own_loss_in_value_and_gradient(options, count):
-    embeddings = columns(count)
-    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
-    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
-    expected = theirs.compute_loss_from_embeddings(embeddings, None)
-    found = ours.compute_loss_from_embeddings(embeddings, None)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
+def test_as_infonce_it_is_the_librarys_own_loss_in_value_and_gradient(options, count, rows):
+    embeddings = columns(count, rows)
+    found = value(FlatNCERankingLoss, embeddings, **options, objective="infonce")
+    assert_same(found, value(HOST, embeddings, **options), embeddings)
 
 
 def test_a_joint_pool_with_doc_to_query_counts_the_positive_once_where_the_library_does_twice():
     embeddings = columns(spread=0.01)
     options = {"scale": 50.0, "directions": BOTH}
-    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
-    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
-    assert theirs.compute_loss_from_embeddings(embeddings, None).item() > math.log(2)
-    assert 0 <= ours.compute_loss_from_embeddings(embeddings).item() < 0.1
+    assert value(HOST, embeddings, **options).item() > math.log(2)
+    ours = value(FlatNCERankingLoss, embeddings, **options, objective="infonce")
+    assert 0 <= ours.item() < 0.1
 
 
 def gaps(embeddings: list[Tensor], scale: float, directions: tuple[str, ...]) -> Tensor:
@@ -121,8 +115,7 @@ def gaps(embeddings: list[Tensor], scale: float, directions: tuple[str, ...]) ->
 @pytest.mark.parametrize("directions", [("query_to_doc",), ALL], ids=["one", "all"])
 def test_the_gradient_is_flatnces_and_the_value_infonces(directions, count):
     embeddings = columns(count, rows=4)
-    loss = FlatNCERankingLoss(nn.Identity(), directions=directions)
-    found = loss.compute_loss_from_embeddings(embeddings)
+    found = value(FlatNCERankingLoss, embeddings, directions=directions)
     rows = gaps(embeddings, 20.0, directions)
     torch.testing.assert_close(found, nn.functional.softplus(rows, threshold=50).mean())
     torch.testing.assert_close(gradients(found, embeddings), gradients(rows.mean(), embeddings))
@@ -130,30 +123,27 @@ def test_the_gradient_is_flatnces_and_the_value_infonces(directions, count):
 
 def test_the_symmetric_loss_has_the_librarys_symmetric_value():
     embeddings = columns()
-    options = {"directions": BOTH, "partition_mode": "per_direction"}
-    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
-    ours = FlatNCESymmetricRankingLoss(nn.Identity())
-    expected = theirs.compute_loss_from_embeddings(embeddings, None)
-    torch.testing.assert_close(ours.compute_loss_from_embeddings(embeddings), expected)
+    found = value(FlatNCESymmetricRankingLoss, embeddings)
+    torch.testing.assert_close(found, value(HOST, embeddings, **SYMMETRIC))
 
 
 def test_where_every_positive_wins_the_value_stays_above_zero_and_the_gradient_alive():
     embeddings = columns(spread=0.05)
-    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), scale=50.0)
     ours = FlatNCERankingLoss(nn.Identity(), scale=50.0)
     loss = ours.compute_loss_from_embeddings(embeddings)
-    dead = gradients(theirs.compute_loss_from_embeddings(embeddings, None), embeddings)[0]
+    dead = gradients(value(HOST, embeddings, scale=50.0), embeddings)[0]
     alive = gradients(loss, embeddings)[0]
     assert 0 <= loss.item() < 1e-3
     assert float(alive.norm()) > 100 * float(dead.norm())
     assert float(ours.last.gain) < 0.01
 
 
-@pytest.mark.parametrize("options", [{}, {"directions": BOTH, "partition_mode": "per_direction"}])
+TEXTS = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
+
+
+@pytest.mark.parametrize("options", [{}, SYMMETRIC])
 def test_gradient_caching_gives_the_same_gradient(model, options):
-    texts = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
-    # In float64: sums over other batches round otherwise. And without dropout, which the loss
-    # itself does not mind.
+    # In float64, because sums over other batches round differently, and without dropout.
     model = copy.deepcopy(model).double().eval()
     found = []
     for loss in (
@@ -161,11 +151,10 @@ def test_gradient_caching_gives_the_same_gradient(model, options):
         CachedFlatNCERankingLoss(model, mini_batch_size=2, **options),
     ):
         model.zero_grad()
-        value = loss([model.preprocess(column) for column in texts], None)
-        value.backward()
-        found.append(
-            (value.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None])
-        )
+        total = loss([model.preprocess(column) for column in TEXTS], None)
+        total.backward()
+        slopes = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append((total.detach(), slopes))
     torch.testing.assert_close(found[1], found[0])
     assert found[0][0].dtype == torch.float64
 
@@ -174,7 +163,6 @@ def test_gradient_caching_gives_the_same_gradient(model, options):
 def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_loss(
     model, weights
 ):
-    texts = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
     model.eval()
     found = []
     for kind, options in (
@@ -185,10 +173,10 @@ def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_
         loss = kind(model, temperature=temperature, **options)
         if weights is not None:
             loss = losses.MatryoshkaLoss(model, loss, [64, 16], weights)
-        value = loss([model.preprocess(column) for column in texts], None)
+        total = loss([model.preprocess(column) for column in TEXTS], None)
         assert temperature.log_beta.grad is None  # before backward nothing may be there
-        (1024 * value).backward()
-        found.append((value.detach(), temperature.log_beta.grad))
+        (1024 * total).backward()
+        found.append((total.detach(), temperature.log_beta.grad))
     assert abs(float(found[0][1])) > 1
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
@@ -196,9 +184,8 @@ def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_
 @pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
 def test_matryoshka_takes_it(model, kind):
     loss = losses.MatryoshkaLoss(model, kind(model), [64, 16])
-    texts = [["a cat sleeps", "a dog runs"], ["the cat", "dogs run outside"]]
     model.train().zero_grad()
-    loss([model.preprocess(column) for column in texts], None).backward()
+    loss([model.preprocess(column) for column in TEXTS], None).backward()
     assert any(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
 
 
@@ -259,11 +246,8 @@ def test_the_cached_loss_also_cites_gradient_caching(model):
 def test_a_scale_assigned_later_counts():
     embeddings, loss = columns(), FlatNCERankingLoss(nn.Identity())
     loss.scale = 5.0
-    expected = FlatNCERankingLoss(nn.Identity(), scale=5.0)
-    torch.testing.assert_close(
-        loss.compute_loss_from_embeddings(embeddings),
-        expected.compute_loss_from_embeddings(embeddings),
-    )
+    found = loss.compute_loss_from_embeddings(embeddings)
+    torch.testing.assert_close(found, value(FlatNCERankingLoss, embeddings, scale=5.0))
 
 
 def test_only_training_moves_a_controlled_temperature():
@@ -278,24 +262,30 @@ def test_only_training_moves_a_controlled_temperature():
     assert float(loss.temperature) != start
 
 
-def test_the_trainer_can_hold_an_ess(example, model, tmp_path):
-    arguments = example.SentenceTransformerTrainingArguments(
-        str(tmp_path), max_steps=3, report_to="none", save_strategy="no", use_cpu=True
-    )
+@pytest.fixture
+def trainer(example, model, tmp_path):
+    """Build a trainer for a loss; by default it takes three steps."""
+
+    def build(loss, data=None, ess=None, **options) -> FlatNCETrainer:
+        usual = {"report_to": "none", "save_strategy": "no", "use_cpu": True}
+        arguments = example.SentenceTransformerTrainingArguments(str(tmp_path), **usual, **options)
+        data = example.paraphrases() if data is None else data
+        return FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=loss, ess=ess)
+
+    return build
+
+
+def test_the_trainer_can_hold_an_ess(trainer, model):
     loss = FlatNCERankingLoss(model)
-    trainer = FlatNCETrainer(model, arguments, example.paraphrases(), loss=loss, ess=0.3)
-    trainer.train()
-    # An untrained model's negatives all look alike, so every step asks for a colder one.
+    trainer(loss, ess=0.3, max_steps=3).train()
+    # The negatives of an untrained model are all alike, so every step lowers the temperature.
     assert float(loss.temperature) == pytest.approx(0.05 / 1.01**3)
 
 
-def test_the_trainer_does_not_replace_a_learned_temperature(example, model, tmp_path):
-    arguments = example.SentenceTransformerTrainingArguments(
-        str(tmp_path), report_to="none", save_strategy="no", use_cpu=True
-    )
+def test_the_trainer_does_not_replace_a_learned_temperature(trainer, model):
     loss = FlatNCERankingLoss(model, temperature=LearnedTemperature(0.05))
     with pytest.raises(ValueError, match=r"ess=0\.3.*temperature=LearnedTemperature.*leave ess"):
-        FlatNCETrainer(model, arguments, example.paraphrases(), loss=loss, ess=0.3)
+        trainer(loss, ess=0.3)
 
 
 @pytest.mark.parametrize(
@@ -325,15 +315,19 @@ def test_scale_and_temperature_are_refused_together_by_all(model, kind):
         kind(model, 20.0, temperature=EssController(0.3))
 
 
-def test_the_cached_loss_takes_its_options_in_the_librarys_order():
-    theirs = list(inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters)
-    ours = list(inspect.signature(CachedFlatNCERankingLoss).parameters)
-    assert ours[: len(theirs)] == theirs or "mini_batch_num_tokens" not in theirs
-
-
-def test_the_cached_loss_hands_on_the_number_of_tokens(model):
-    theirs = inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters
-    if "mini_batch_num_tokens" not in theirs:
+def test_the_losses_take_the_options_of_the_library_in_its_order(model):
+    loss = FlatNCERankingLoss(model, 5.0, dot_score, True, BOTH, "per_direction")
+    assert (loss.scale, loss.similarity_fct) == (5.0, dot_score)
+    assert (loss.gather_across_devices, loss.directions) == (True, BOTH)
+    assert (loss.objective.gather, loss.objective.joint, loss.objective.normalize) == (
+        True,
+        False,
+        False,
+    )
+    if (
+        "mini_batch_num_tokens"
+        not in inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters
+    ):
         pytest.skip("this release of sentence-transformers does not know mini_batch_num_tokens")
     assert CachedFlatNCERankingLoss(model, 20.0, cos_sim, 32, 7).mini_batch_num_tokens == 7
 
@@ -341,35 +335,12 @@ def test_the_cached_loss_hands_on_the_number_of_tokens(model):
 # --- A last batch of one row ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"directions": BOTH, "partition_mode": "per_direction"},
-        {"directions": ("query_to_doc", "query_to_query")},
-        {"directions": ("query_to_doc", "doc_to_doc")},
-    ],
-    ids=["one", "symmetric", "queries", "documents"],
-)
-def test_one_row_has_the_librarys_own_value_and_gradient(options, count):
-    embeddings = columns(count, rows=1)
-    theirs = losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
-    ours = FlatNCERankingLoss(nn.Identity(), **options, objective="infonce")
-    expected = theirs.compute_loss_from_embeddings(embeddings, None)
-    found = ours.compute_loss_from_embeddings(embeddings)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
-
-
 def test_one_row_teaches_a_learned_temperature_what_the_library_would():
     embeddings, temperature = columns(4, rows=1), LearnedTemperature(0.5).double()
     ours = FlatNCESymmetricRankingLoss(nn.Identity(), temperature=temperature)
     ours.compute_loss_from_embeddings(embeddings).backward()
     log_scale = torch.tensor(2.0, dtype=torch.float64).log().requires_grad_()
-    theirs = losses.MultipleNegativesRankingLoss(
-        nn.Identity(), directions=BOTH, partition_mode="per_direction"
-    )
+    theirs = HOST(nn.Identity(), **SYMMETRIC)
     theirs.scale = log_scale.exp()
     theirs.compute_loss_from_embeddings(embeddings, None).backward()
     assert abs(log_scale.grad) > 1e-3
@@ -379,17 +350,16 @@ def test_one_row_teaches_a_learned_temperature_what_the_library_would():
 def test_one_row_of_the_cached_loss_leaves_a_learned_temperature_alone(model):
     temperature = LearnedTemperature(0.05)
     loss = CachedFlatNCERankingLoss(model, temperature=temperature)
-    texts = [["a cat sleeps"], ["the cat"]]
-    value = loss([model.preprocess(column) for column in texts], None)
-    value.backward()
-    assert value.item() == temperature.log_beta.grad.item() == 0
+    total = loss([model.preprocess(column[:1]) for column in TEXTS], None)
+    total.backward()
+    assert total.item() == temperature.log_beta.grad.item() == 0
 
 
 def test_one_row_with_negatives_leaves_its_diagnostics_and_one_without_those_before():
     loss = FlatNCESymmetricRankingLoss(nn.Identity())
-    value = loss.compute_loss_from_embeddings(columns(4, rows=1))
+    total = loss.compute_loss_from_embeddings(columns(4, rows=1))
     kept = loss.last
-    assert kept.loss.item() == value.item() > 0
+    assert kept.loss.item() == total.item() > 0
     assert kept.contrast.count.tolist() == [2.0]  # the query's row; the document's has none
     assert loss.compute_loss_from_embeddings(columns(rows=1)).item() == 0
     assert loss.last is kept
@@ -397,21 +367,13 @@ def test_one_row_with_negatives_leaves_its_diagnostics_and_one_without_those_bef
 
 @pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
 @pytest.mark.parametrize("stage", ["train", "evaluate"])
-def test_the_trainer_goes_over_a_last_batch_of_one(example, model, tmp_path, kind, stage):
-    arguments = example.SentenceTransformerTrainingArguments(
-        str(tmp_path),
-        num_train_epochs=1,
-        per_device_train_batch_size=4,
-        per_device_eval_batch_size=4,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-    )
+def test_the_trainer_accepts_a_last_batch_of_one(example, trainer, model, kind, stage):
+    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     data = example.paraphrases().select(range(5))
-    trainer = FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=kind(model))
-    found = getattr(trainer, stage)()
+    run = trainer(kind(model), data, num_train_epochs=1, **sizes)
+    found = getattr(run, stage)()
     if stage == "train":
-        assert trainer.state.global_step == 2
+        assert run.state.global_step == 2
     else:
         assert found["eval_loss"] > 0
 
@@ -421,44 +383,9 @@ def test_one_column_is_refused():
         FlatNCERankingLoss(nn.Identity()).compute_loss_from_embeddings(columns()[:1])
 
 
-TWO_PROCESSES = """
-import sys
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as processes
-from torch import nn
-from flatnce.integrations.sentence_transformers import FlatNCERankingLoss
-
-torch.set_num_threads(1)
-folder = sys.argv[1]
-ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-whole = [torch.randn(6, 4, generator=torch.Generator().manual_seed(i)).double() for i in range(3)]
-
-def gradients(columns, directions):
-    columns = [z.clone().requires_grad_() for z in columns]
-    options = {"directions": directions, "gather_across_devices": True}
-    loss = FlatNCERankingLoss(nn.Identity(), **options).compute_loss_from_embeddings(columns)
-    loss.backward()
-    return loss.detach(), [z.grad for z in columns]
-
-def run(rank):
-    meeting = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-    share = [z.chunk(2)[rank] for z in whole]
-    torch.save([gradients(share, d) for d in (ALL[:1], ALL)], f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-alone = [gradients(whole, d) for d in (ALL[:1], ALL)]
-processes.start_processes(run, nprocs=2, start_method="fork")
-found = [torch.load(f"{folder}/{rank}.pt") for rank in (0, 1)]
-for (loss, expected), first, second in zip(alone, *found, strict=True):
-    torch.testing.assert_close((first[0] + second[0]) / 2, loss)
-    for z, one, two in zip(expected, first[1], second[1], strict=True):
-        torch.testing.assert_close(torch.cat([one, two]) / 2, z)
-print("equal")
-"""
-
-
-def test_two_processes_that_gather_have_the_gradient_of_one(tmp_path):
-    assert run_forked(TWO_PROCESSES, tmp_path).strip() == "equal"
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("directions", ["one", "all"])
+def test_two_processes_that_gather_have_the_gradient_of_one(directions, rank, results):
+    found, alone = (results[place][f"sentences, {directions}"] for place in (rank, 2))
+    assert float(alone["weight"].norm()) > 0.01
+    torch.testing.assert_close(found, alone, rtol=1e-10, atol=1e-10)

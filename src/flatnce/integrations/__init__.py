@@ -1,6 +1,3 @@
-"""FlatNCE inside other libraries: one module a library, imported only by its full name.
-
-Each stands in for the library's own loss and changes nothing in it.
-"""
+"""FlatNCE inside other libraries: one module per library, imported by its full name."""
 
 __all__: list[str] = []

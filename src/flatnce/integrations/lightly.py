@@ -1,7 +1,4 @@
-"""FlatNCE where lightly's ``NTXentLoss`` stands: change the import and the name.
-
-Nothing of lightly is imported here, so that every release of it will do.
-"""
+"""FlatNCE in place of lightly's ``NTXentLoss``; works with every release of lightly."""
 
 from collections.abc import Sequence
 
@@ -20,27 +17,20 @@ from flatnce.integrations.single_row import is_single_row, zero_loss
 class FlatNCELoss(FlatNCE):
     """Called and built as lightly's ``NTXentLoss``: its value, FlatNCE's gradient.
 
-    Takes un-normalised projections. The value is NT-Xent's, hence never negative; the gradient is
-    that of lightly's ``DCLLoss`` at the same temperature. Diagnostics are in
-    :attr:`~flatnce.core.objectives.Objective.last`.
+    Takes projections that need not be normalised. The gradient is that of lightly's ``DCLLoss``
+    at the same temperature. Diagnostics are in :attr:`~flatnce.core.objectives.Objective.last`.
 
-    With a memory bank (MoCo) the first argument is the query, the second its key, and the bank
-    alone holds the negatives. As in lightly it starts with random unit rows and takes in keys
-    when the query needs a gradient; unlike there it is saved in the state dict, and a batch that
-    does not fit before its end goes on at its beginning. A batch without gradient moves neither
-    the bank nor a controlled temperature.
+    With a memory bank (MoCo) the first argument is the query, the second its key, and all
+    negatives come from the bank. As in lightly the bank starts with random unit rows and takes in
+    keys when the query needs a gradient. Unlike there it is saved in the state dict, and a batch
+    that passes its end continues at its beginning. A batch without gradient changes neither the
+    bank nor a controlled temperature.
 
     A batch of one without a bank has no negatives: its loss is 0 with a gradient of zero, as in
     lightly, and ``last`` stays that of the batch before.
 
-    References:
-        Chen et al., 2021, FlatNCE, https://arxiv.org/abs/2107.01152; lightly,
-        https://github.com/lightly-ai/lightly
-
     Arguments:
-        temperature: As in :class:`~flatnce.FlatNCE`; a number, an
-            :class:`~flatnce.EssController`, or a :class:`~flatnce.LearnedTemperature`. The
-            default is that of ``NTXentLoss``.
+        temperature: As in :class:`~flatnce.FlatNCE`; the default is that of ``NTXentLoss``.
         memory_bank_size: 0 for none, or (keys, width).
         gather_distributed: Contrast with the keys of every process, differentiably; with a bank,
             put the keys of every process into it.
@@ -68,19 +58,13 @@ class FlatNCELoss(FlatNCE):
         super().__init__(temperature, queue=queue, in_batch=False, gather=gather_distributed)
 
     def forward(self, out0: Tensor, out1: Tensor) -> Float[Tensor, ""]:  # type: ignore[override]
-        """The scalar loss of a batch.
-
-        Arguments:
-            out0: (b, d), projections of the first views, or queries.
-            out1: (b, d), projections of the second views, or keys; row i belongs to row i.
-        """
+        """The scalar loss of (b, d) first views or queries, and second views or keys."""
         queue = self.queue
         if queue is not None and isinstance(out0, Tensor) and queue.keys.device != out0.device:
-            # lightly's own examples leave the criterion where it was made.
+            # lightly's own examples do not move the criterion.
             queue.to(out0.device)
         mode = self.training
-        # lightly's rule for its bank, kept for the temperature too: learn when there is a
-        # gradient, whatever the mode.
+        # As in lightly, the bank and the temperature change only when there is a gradient.
         self.training = isinstance(out0, Tensor) and out0.requires_grad
         processes = distributed.world_size() if self.gather else 1
         try:

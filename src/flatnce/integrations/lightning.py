@@ -1,7 +1,4 @@
-"""The diagnostics in Lightning, as a callback of ``lightning.pytorch`` and ``pytorch_lightning``.
-
-The two refuse each other's modules but run each other's callbacks, so one class serves both.
-"""
+"""The diagnostics as one callback for ``lightning.pytorch`` and ``pytorch_lightning``."""
 
 import sys
 from types import ModuleType
@@ -17,7 +14,7 @@ _PURPOSE = "flatnce.integrations.lightning"
 
 
 def _namespace() -> ModuleType:
-    """The namespace that is in use already, else the one that is installed."""
+    """The namespace that is imported already, else the one that is installed."""
     old = "pytorch_lightning"
     if old in sys.modules and "lightning.pytorch" not in sys.modules:
         return sys.modules[old]
@@ -34,21 +31,19 @@ _base: Any = _namespace().Callback
 
 
 class DiagnosticsCallback(_base):  # type: ignore[misc]
-    """Logs ESS, gain, MI with its ceiling and the rest, and the verdict; may drive temperatures.
+    """Logs the diagnostics and the verdict; can also control temperatures.
 
-    The numbers go to every logger of the trainer and to ``trainer.callback_metrics`` (so that
-    early stopping and checkpoints can go by them), as means over the steps since the last time.
-    The verdict goes as text to loggers that take text (TensorBoard), to Python's logger
-    ``flatnce`` when it changes, and is in :attr:`verdict`.
+    The numbers are means over the steps since the last reading. They go to every logger of the
+    trainer and to ``trainer.callback_metrics``, where early stopping and checkpoints can use
+    them. The verdict goes to loggers that take text (TensorBoard), to Python's logger ``flatnce``
+    when it changes, and to :attr:`verdict`.
 
     Arguments:
-        loss_fn: The loss, where the LightningModule does not hold it; any of flatnce's.
+        loss_fn: The flatnce loss, if it is not a part of the LightningModule.
         every_n_steps: Optimizer steps between two readings; None is the trainer's
             ``log_every_n_steps``.
-        ess: Hold this ESS by moving the temperature; a number, a schedule of numbers, or an
-            :class:`~flatnce.EssController`. None leaves the temperature alone. For objectives
-            only: others, such as ``FlatClipLoss``, are given theirs.
-        rows: Samples a step for uniformity and effective rank; 0 for neither.
+        ess: As in :class:`~flatnce.integrations.recorder.Recorder`.
+        rows: Samples per step for uniformity and effective rank; 0 for neither.
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
 
     @property
     def verdict(self) -> str:
-        """The verdict now, one sentence an objective; empty before the first reading."""
+        """The verdict now, one sentence per objective; empty before the first reading."""
         return "\n".join(str(found) for found in self.diagnostics.verdicts().values())
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -77,13 +72,8 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         if stage == "fit":
             self.diagnostics.watch(self.loss_fn, pl_module)
 
-    def on_train_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        *batch: Any,
-    ) -> None:
-        """Take the batch, and read when it is time."""
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:
+        """Take the batch, and read at the end of an interval."""
         self.diagnostics.take()
         step = trainer.global_step
         every = self.every_n_steps or trainer.log_every_n_steps
@@ -91,7 +81,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
             self._read(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Read what is left of the last interval."""
+        """Read the unfinished last interval."""
         self._read(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,7 +89,7 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         return {"diagnostics": self.diagnostics.state_dict(), "read_at": self._read_at}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.diagnostics.load_state_dict(state_dict["diagnostics"])
         self._read_at = state_dict["read_at"]
 

@@ -1,8 +1,6 @@
-"""FlatNCE as a pair loss of pytorch-metric-learning, and its wrappers that admit losses by name.
+"""FlatNCE as a pair loss of pytorch-metric-learning, and its wrappers that list losses by name.
 
 Reducers, distances, miners, regularizers and ``DistributedLossWrapper`` are the library's own.
-``SelfSupervisedLoss`` and ``CrossBatchMemory`` there keep a list of admitted class names; those
-here are subclasses whose list has one name more.
 """
 
 import math
@@ -30,19 +28,13 @@ Losses = dict[str, dict[str, Any]]
 class FlatNCELoss(losses.GenericPairLoss):
     """Called and built as ``losses.NTXentLoss``: its value, FlatNCE's gradient.
 
-    One loss for each positive pair: that pair against all negatives of its anchor. Other
-    positives of the anchor are left out of the pool. Needs memory for one matrix of scores,
-    whatever the number of pairs; a pair that a miner lists twice counts once. A positive pair
-    whose anchor has no negative counts as 0, as in ``NTXentLoss``.
+    One loss for each positive pair: that pair against all negatives of its anchor. A pair that a
+    miner lists twice counts once. A positive pair whose anchor has no negative counts as 0, as in
+    ``NTXentLoss``. Every other loss is above 0, so that reducers which drop zeros
+    (``AvgNonZeroReducer``, ``ThresholdReducer(low=0)``) keep it.
 
-    Every other pair's loss is above 0, so that reducers which drop zeros (``AvgNonZeroReducer``,
-    ``ThresholdReducer(low=0)``) keep it. Diagnostics are in :attr:`last`; where the library
-    collects statistics (``collect_stats=True``) they are also the recordable attributes ``ess``,
-    ``gain`` and ``mi``.
-
-    References:
-        Chen et al., 2021, FlatNCE, https://arxiv.org/abs/2107.01152; pytorch-metric-learning,
-        https://github.com/KevinMusgrave/pytorch-metric-learning
+    Diagnostics are in :attr:`last`. With ``collect_stats=True`` they are also the recordable
+    attributes ``ess``, ``gain`` and ``mi``.
 
     Arguments:
         temperature: A positive number; the default is that of ``NTXentLoss``.
@@ -73,7 +65,7 @@ class FlatNCELoss(losses.GenericPairLoss):
         pos_mask: Shaped[Tensor, "n m"],
         neg_mask: Shaped[Tensor, "n m"],
     ) -> Losses:
-        """The library's hook: similarities or distances, and who is whose positive."""
+        """The library's hook: similarities or distances, and masks of the pairs."""
         anchor, positive = pos_mask.nonzero(as_tuple=True)
         counted = neg_mask != 0
         self._last = None
@@ -93,7 +85,7 @@ class FlatNCELoss(losses.GenericPairLoss):
         return {"loss": pairs}
 
     def get_default_distance(self) -> CosineSimilarity:
-        """Cosines, which normalise the rows."""
+        """Cosine similarity."""
         return CosineSimilarity()
 
     @property
@@ -120,26 +112,18 @@ class FlatNCELoss(losses.GenericPairLoss):
         present = (negatives.count > 0).to(score.dtype)
         weight = present / present.mean().clamp_min(torch.finfo(score.dtype).tiny)
         beta = torch.full_like(score[0], 1 / self.temperature)
-        return Contrast(
-            score,
-            negatives.lse,
-            negatives.lse2,
-            negatives.count,
-            negatives.top,
-            beta,
-            weight=weight,
-            faults=found,
-        )
+        pool = (negatives.lse, negatives.lse2, negatives.count, negatives.top)
+        return Contrast(score, *pool, beta, weight=weight, faults=found)
 
     def _keep(self, contrast: Contrast, values: Float[Tensor, " r"]) -> None:
-        """Leave the diagnostics behind, and as numbers if the library collects them."""
+        """Store the diagnostics, also as numbers if the library collects them."""
         detached = contrast.detach()
         cosines = type(self.distance) is CosineSimilarity
         loss = detached.reduce(values)
         self._last = Snapshot(detached, loss, objective="FlatNCE", unit_rows=cosines)
         if self.collect_stats:
-            self.ess, self.gain = self.last.ess.item(), self.last.gain.item()
-            self.mi = self.last.mi.item()
+            for name in ("ess", "gain", "mi"):
+                setattr(self, name, getattr(self.last, name).item())
 
 
 class SelfSupervisedLoss(losses.SelfSupervisedLoss):

@@ -1,7 +1,7 @@
-"""FlatNCE where open_clip's ``ClipLoss`` stands: change the name.
+"""FlatNCE in place of open_clip's ``ClipLoss``.
 
-Nothing of open_clip is imported here: the loss fits the released trainer, which calls what
-``create_loss`` returns, and the main branch's ``CLIPTask(model, loss=...)`` alike.
+It fits the released trainer, which calls the result of ``create_loss``, and
+``CLIPTask(model, loss=...)`` of the main branch.
 """
 
 from collections.abc import Sequence, ValuesView
@@ -17,7 +17,7 @@ from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.diagnostics import Snapshot
 from flatnce.core.objectives.losses import flatnce
 from flatnce.core.pairs import two_tower
-from flatnce.integrations.single_row import is_single_row, nothing
+from flatnce.integrations.single_row import is_single_row, zero_of
 
 LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1")
 """Diagnostics that can go to open_clip's logger."""
@@ -26,31 +26,27 @@ LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "
 class FlatClipLoss(nn.Module):
     """Called and built as open_clip's ``ClipLoss``: its value, FlatNCE's gradient.
 
-    The features get FlatNCE's gradient, the logit scale InfoNCE's: a scale learned through
-    FlatNCE runs away. Keep open_clip's clamp of the scale at 100. A logit bias moves every logit
-    alike, so it changes nothing and gets a gradient of zero.
+    The features get FlatNCE's gradient. The logit scale gets InfoNCE's, because a scale learned
+    through FlatNCE diverges; keep open_clip's clamp of the scale at 100. A logit bias shifts all
+    logits equally, so it has no effect and gets a gradient of zero.
 
     Over several processes the gradient, once averaged by DistributedDataParallel, is that of one
     process on the whole batch, **whatever the flags**. (``ClipLoss`` without flags gives that
     gradient divided by the number of processes, and ``local_loss`` without ``gather_with_grad``
-    leaves a part of it out.) The logits of the whole batch are never held at once.
+    leaves a part of it out.)
 
     A batch of one has no negatives: its loss is 0 with a gradient of zero, as in ``ClipLoss``;
-    :attr:`last` stays that of the batch before, and the dict holds the loss alone.
+    :attr:`last` stays that of the batch before, and the dict holds only the loss.
 
-    Diagnostics are in :attr:`last`. Those named in ``logged`` also go to open_clip's own log, by
-    the returned dict: its entries are what the trainers log, but its ``values()``, which the
-    released trainer sums, are those to be minimised.
-
-    References:
-        Chen et al., 2021, FlatNCE, https://arxiv.org/abs/2107.01152; open_clip,
-        https://github.com/mlfoundations/open_clip
+    Diagnostics are in :attr:`last`. Those named in ``logged`` are also in the returned dict,
+    whose entries the trainers log. Its ``values()``, which the released trainer sums, contain
+    only the loss.
 
     Arguments:
-        local_loss: Return the mean over this process's rows; otherwise over everybody's.
-        gather_with_grad: For ``ClipLoss``'s sake; features always travel with their gradient.
-        cache_labels: For ``ClipLoss``'s sake; there are no labels to cache.
-        rank: This process's number.
+        local_loss: Return the mean over the rows of this process; otherwise over all rows.
+        gather_with_grad: No effect; features are always gathered with their gradient.
+        cache_labels: No effect; there are no labels to cache.
+        rank: The number of this process.
         world_size: How many processes share the batch; with 1 nothing is gathered.
         use_horovod: Must be False.
         logged: Names from :data:`LOGGED` to add to a returned dict.
@@ -102,21 +98,17 @@ class FlatClipLoss(nn.Module):
         logit_bias: Tensor | float | None = None,
         output_dict: bool = False,
     ) -> Float[Tensor, ""] | dict[str, Tensor]:
-        """The mean over both directions; in a dict on request.
+        """The mean over both directions, in a dict if ``output_dict``.
 
-        Arguments:
-            image_features: (b, d), normalised, as open_clip's models return them.
-            text_features: (b, d), normalised; row i belongs to row i of the images.
-            logit_scale: One over the temperature (the exponential is taken by the model).
-            logit_bias: As some of open_clip's models return it.
-            output_dict: Return ``{"contrastive_loss": loss}``.
+        Features are (b, d) and normalised, as open_clip's models return them. The scale is one
+        over the temperature.
         """
         self._check_processes()
         scale = logit_scale if isinstance(logit_scale, Tensor) else torch.tensor(logit_scale)
         scale = scale.reshape(()).to(torch.promote_types(scale.dtype, torch.float32))
         if is_single_row(image_features, text_features, processes=self.world_size):
             bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
-            zero = nothing(image_features, text_features, scale, *bias)
+            zero = zero_of(image_features, text_features, scale, *bias)
             return {"contrastive_loss": zero} if output_dict else zero
         learned = scale.requires_grad
         contrast, images = self._contrast(image_features, text_features, scale.detach(), learned)
@@ -137,7 +129,7 @@ class FlatClipLoss(nn.Module):
             return loss
         if not self.logged:
             return {"contrastive_loss": loss}
-        # A snapshot raises what it knows to be wrong, which waits for an accelerator: not here.
+        # Reading a snapshot checks its faults, which would wait for an accelerator.
         unread = replace(self._last, contrast=replace(self._last.contrast, faults=None))
         return _Logged(
             contrastive_loss=loss, **{name: getattr(unread, name) for name in self.logged}
@@ -164,7 +156,7 @@ class FlatClipLoss(nn.Module):
     def _contrast(
         self, images: Tensor, texts: Tensor, scale: Float[Tensor, ""], slope: bool
     ) -> tuple[Contrast, Tensor]:
-        """Both directions' rows, and the images as they were contrasted."""
+        """The rows of both directions, and the images as they were contrasted."""
         temperature = scale.reciprocal()
         if self.world_size == 1:
             found = contrast_of_batches(
@@ -177,15 +169,15 @@ class FlatClipLoss(nn.Module):
 
 
 class _Logged(dict[str, Tensor]):
-    """Losses beside numbers to log; only the losses are among the values."""
+    """Losses and numbers to log; only the losses are among the values."""
 
     def values(self) -> ValuesView[Tensor]:  # type: ignore[override]
-        """What is to be minimised."""
+        """The losses, which the trainer sums."""
         return {name: value for name, value in self.items() if name.endswith("_loss")}.values()
 
 
 def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:
-    """Stands in for ``open_clip.create_loss`` in a copy of the released training script."""
+    """Replaces ``open_clip.create_loss`` in a copy of the released training script."""
     others = {
         "distill": bool(getattr(args, "distill", False)),
         "siglip": bool(getattr(args, "siglip", False)),

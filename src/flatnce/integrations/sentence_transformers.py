@@ -9,7 +9,8 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeAlias
+from inspect import signature
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -35,39 +36,30 @@ from sentence_transformers.util import cos_sim, dot_score
 
 from flatnce.integrations.transformers import DiagnosticsMixin
 
-DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-
 
 class Ranking(Objective, ABC):
     """Called with queries, documents and columns of hard negatives, all (b, d).
 
+    A row without negatives counts as 0, as in the library's loss. A batch of one row without hard
+    negatives is 0 with a gradient of zero, and ``last`` stays that of the batch before.
+
     Arguments:
         temperature: As in :class:`~flatnce.core.objectives.Objective`.
-        directions: Whose similarities are contrasted, of :data:`DIRECTIONS`.
-        joint: One pool of all directions for a pair; else a row for each direction.
-        gather: Contrast with the rows of every process.
-        normalize: Divide rows by their norm.
-
-    A row without negatives counts as 0, as in the host's loss. A batch of one row without hard
-    negatives is 0 with a gradient of zero, and ``last`` stays that of the batch before.
+        directions: Of the similarities that are contrasted, as the library names them.
+        joint: Use one pool of all directions for each pair; otherwise one row per direction.
+        **options: Of :class:`~flatnce.core.objectives.Objective`.
     """
 
     def __init__(
-        self,
-        temperature: Temperature = 0.05,
-        *,
-        directions: Sequence[str] = ("query_to_doc",),
-        joint: bool = True,
-        gather: bool = False,
-        normalize: bool = True,
+        self, temperature: Temperature, *, directions: Sequence[str], joint: bool, **options: Any
     ) -> None:
-        """Keep the directions."""
-        super().__init__(temperature, gather=gather, normalize=normalize)
+        """Store the directions."""
+        super().__init__(temperature, **options)
         self.directions, self.joint = tuple(directions), joint
 
     def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
         """The scalar loss of a batch."""
-        if len(columns) == 2 and self._is_lonely(columns):
+        if len(columns) == 2 and self._is_single_row(columns):
             return zero_loss(self, *columns)
         loss: Tensor = super().forward(*columns, ids=ids)
         return loss
@@ -76,12 +68,12 @@ class Ranking(Objective, ABC):
         """The loss of a contrast."""
         return self._share(contrast) * super().loss_from(contrast)  # type: ignore[safe-super]
 
-    def _is_lonely(self, columns: Sequence[Tensor]) -> bool:
-        """Whether hard negatives are all that a batch has."""
+    def _is_single_row(self, columns: Sequence[Tensor]) -> bool:
+        """Whether the batch has no negatives other than hard negatives."""
         return is_single_row(*columns, processes=distributed.world_size() if self.gather else 1)
 
     def _share(self, contrast: Contrast) -> float:
-        """Share of the rows that have negatives: of a lonely pair the query, not the document."""
+        """Share of the rows with negatives; in a single pair only the query can have them."""
         both = not {"doc_to_query", "doc_to_doc"}.isdisjoint(self.directions)
         return 0.5 if both and not self.joint and contrast.positive.shape[0] == 1 else 1.0
 
@@ -90,8 +82,8 @@ class Ranking(Objective, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The rows of every direction, and the queries."""
         from_queries, from_documents = self._both_sides(batch.views, batch.ids)
-        if self._is_lonely(batch.views):
-            from_documents = None  # the hard negatives are its query's
+        if self._is_single_row(batch.views):
+            from_documents = None  # hard negatives belong to the query
         if from_documents is None:
             found = contrast_of(from_queries, temperature, slope=slope)
         elif not self.joint:
@@ -111,7 +103,7 @@ class Ranking(Objective, ABC):
     def _both_sides(
         self, views: tuple[Tensor, ...], ids: Tensor | None
     ) -> tuple[Pairs, Pairs | None]:
-        """Queries against what they are compared with, and documents likewise."""
+        """Pairs with the queries as anchors, and pairs with the documents as anchors."""
         given = Arguments(self.normalize, self.gather)
         names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
         columns = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
@@ -121,9 +113,9 @@ class Ranking(Objective, ABC):
         local, total = given.groups(ids, len(queries), queries.device)
         given.enough(names[0], total, hard[0] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
-        # Everybody's hard negatives are nobody's relatives, not even of the query they came with.
-        strangers = [torch.full_like(total, NEGATIVE_TO_ALL)] * len(hard)
-        keys, groups = everyone[1:], [total, *strangers]
+        # Hard negatives are negatives of every query, including the one they came with.
+        hard_groups = [torch.full_like(total, NEGATIVE_TO_ALL)] * len(hard)
+        keys, groups = everyone[1:], [total, *hard_groups]
         if "query_to_query" in self.directions:
             keys, groups = [*keys, everyone[0]], [*groups, total]
         back: list[Tensor] = []
@@ -148,21 +140,15 @@ class Ranking(Objective, ABC):
 
 
 class _FlatNCERanking(Ranking, objective_losses.FlatNCE):
-    """FlatNCE of a ranking batch; named like its reader, which is what a verdict goes by.
-
-    Examples:
-        >>> queries = documents = torch.eye(4)
-        >>> round(float(FlatNCE(0.5)(queries, documents)), 4)
-        0.3408
-    """
+    """FlatNCE of a ranking batch."""
 
 
 class _InfoNCERanking(Ranking, objective_losses.InfoNCE):
-    """InfoNCE of a ranking batch: the host's own loss, with diagnostics."""
+    """InfoNCE of a ranking batch: the library's own loss, with diagnostics."""
 
 
 def _pooled(one: Contrast, other: Contrast) -> Contrast:
-    """One row of two: the same positive against both pools of negatives."""
+    """One row from two: the positive against both pools of negatives."""
     return Contrast(
         one.positive,
         torch.logaddexp(one.negative, other.negative),
@@ -173,10 +159,6 @@ def _pooled(one: Contrast, other: Contrast) -> Contrast:
         faults=faults.combine(one.faults, other.faults),
     )
 
-
-Similarity: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-USUAL_SCALE = 20.0
-"""The host's."""
 
 CITATION = """
 @misc{chen2021simplerfasterstronger,
@@ -191,25 +173,50 @@ CITATION = """
 
 
 class Ranked(nn.Module):
-    """What the plain and the cached loss share: an objective built from the host's options."""
+    """Shared by the plain and the cached loss: an objective built from the library's options."""
 
     model: nn.Module
     scale: float
-    similarity_fct: Similarity
+    similarity_fct: Callable[[Tensor, Tensor], Tensor]
     directions: tuple[str, ...]
     partition_mode: str
     gather_across_devices: bool
-    objective: Ranking
 
-    def _use(self, temperature: Temperature | None, objective: str, hardness: object) -> None:
-        """Build the objective from the options that the host's constructor has checked."""
-        readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
-        if objective not in readers:
-            raise ValueError(f"objective={objective!r} is unknown; choose 'flatnce' or 'infonce'")
+    def __init__(
+        self,
+        *arguments: Any,
+        temperature: Temperature | None = None,
+        objective: str = "flatnce",
+        **options: Any,
+    ) -> None:
+        """Let the library check its own options, then build the objective."""
+        given = signature(super().__init__).bind(*arguments, **options).arguments
+        scale = given.pop("scale", None)
+        if scale is not None:
+            given["scale"] = scale
+        if scale is not None and temperature is not None:
+            raise ValueError(
+                f"scale={scale} and temperature={temperature} were both given, and scale is one "
+                "over the temperature; pass one of them"
+            )
+        hardness = given.pop("hardness_mode", None)
         if hardness is not None:
             raise ValueError(
                 f"hardness_mode={hardness!r} has no FlatNCE form here: its gradient weighs hard "
                 "negatives by their softmax already; leave it out, or raise scale"
+            )
+        super().__init__(**given)
+        if isinstance(temperature, int | float) and temperature > 0:
+            self.scale, temperature = 1 / temperature, None  # so that the model card shows it
+        self._scale, self._reader = self.scale, objective
+        self.objective = self._build(1 / self.scale if temperature is None else temperature)
+
+    def _build(self, temperature: Temperature) -> Ranking:
+        """The objective of the library's options."""
+        readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
+        if self._reader not in readers:
+            raise ValueError(
+                f"objective={self._reader!r} is unknown; choose 'flatnce' or 'infonce'"
             )
         similarity = self.similarity_fct
         if similarity not in (cos_sim, dot_score):
@@ -217,16 +224,13 @@ class Ranked(nn.Module):
                 f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
                 "here; pass sentence_transformers.util.cos_sim or dot_score"
             )
-        if isinstance(temperature, int | float) and temperature > 0:
-            self.scale, temperature = 1 / temperature, None  # what the model card then says
-        self.objective = readers[objective](
-            1 / self.scale if temperature is None else temperature,
+        return readers[self._reader](
+            temperature,
             directions=self.directions,
             joint=self.partition_mode == "joint",
             gather=self.gather_across_devices,
             normalize=similarity is cos_sim,
         )
-        self._scale, self._reader = self.scale, objective
 
     def _value(self, columns: Sequence[Tensor]) -> Tensor:
         """The loss of a batch's columns."""
@@ -235,10 +239,10 @@ class Ranked(nn.Module):
                 f"the batch has {len(columns)} column; pass (anchor, positive) pairs, with "
                 "columns of negatives if you have them"
             )
-        if self.scale != self._scale:  # assigned since, as the host's loss allows
+        if self.scale != self._scale:  # assigned later, which the library's loss allows
             self.objective.temperature = 1 / self.scale
             self._scale = self.scale
-        # The trainer sets the mode of the model alone; evaluation must not move a temperature.
+        # The trainer sets only the mode of the model; evaluation must not move a temperature.
         self.objective.train(self.model.training)
         loss: Tensor = self.objective(*columns)
         return loss
@@ -264,63 +268,21 @@ class Ranked(nn.Module):
         return {**settings, "objective": self._reader}
 
 
-def scale_of(scale: float | None, temperature: Temperature | None) -> float:
-    """The scale to give to the host: one's own, or its usual one."""
-    if scale is not None and temperature is not None:
-        raise ValueError(
-            f"scale={scale} and temperature={temperature} were both given, and scale is one over "
-            "the temperature; pass one of them"
-        )
-    return USUAL_SCALE if scale is None else scale
-
-
-SYMMETRIC = ("query_to_doc", "doc_to_query")
-
-
 class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
     """Built and called as ``MultipleNegativesRankingLoss``: its value, FlatNCE's gradient.
 
-    A batch of one row without hard negatives is 0 with a gradient of zero, as in the host;
+    A batch of one row without hard negatives is 0 with a gradient of zero, as in the library;
     ``last`` stays that of the batch before.
 
     Arguments:
-        model: The SentenceTransformer.
-        scale: One over the temperature; None is the host's 20, unless a temperature is given.
-        similarity_fct: ``cos_sim`` or ``dot_score`` of ``sentence_transformers.util``.
-        gather_across_devices: Contrast with the rows of every process.
-        directions: As in the host's loss.
-        partition_mode: As in the host's loss.
-        hardness_mode: Must be None.
-        hardness_strength: Not used.
-        temperature: In place of ``scale``: an :class:`~flatnce.EssController`, a schedule, or a
-            :class:`~flatnce.LearnedTemperature`.
-        objective: ``flatnce``, or ``infonce`` for the host's own gradient with diagnostics.
+        *arguments: Those of the library's loss, in its order: ``model``, ``scale``,
+            ``similarity_fct`` (``cos_sim`` or ``dot_score``), ``gather_across_devices``,
+            ``directions``, ``partition_mode``. ``hardness_mode`` must be None.
+        temperature: In place of ``scale``: a number, an :class:`~flatnce.EssController`, a
+            schedule, or a :class:`~flatnce.LearnedTemperature`.
+        objective: ``flatnce``, or ``infonce`` for the library's own gradient with diagnostics.
+        **options: Those of the library's loss, by name.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        scale: float | None = None,
-        similarity_fct: Similarity = cos_sim,
-        gather_across_devices: bool = False,
-        directions: Sequence[str] = ("query_to_doc",),
-        partition_mode: str = "joint",
-        hardness_mode: str | None = None,
-        hardness_strength: float = 0.0,
-        *,
-        temperature: Temperature | None = None,
-        objective: str = "flatnce",
-    ) -> None:
-        """Let the host check its options."""
-        super().__init__(
-            model,
-            scale=scale_of(scale, temperature),
-            similarity_fct=similarity_fct,
-            gather_across_devices=gather_across_devices,
-            directions=tuple(directions),
-            partition_mode=partition_mode,
-        )
-        self._use(temperature, objective, hardness_mode)
 
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
@@ -330,7 +292,7 @@ class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
 
     @property
     def citation(self) -> str:
-        """Whom to cite, for the model card."""
+        """References for the model card."""
         return CITATION
 
 
@@ -338,90 +300,24 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
     """Both directions, as ``MultipleNegativesSymmetricRankingLoss``.
 
     Arguments:
-        model: The SentenceTransformer.
-        scale: One over the temperature; None is the host's 20, unless a temperature is given.
-        similarity_fct: As in :class:`FlatNCERankingLoss`.
-        gather_across_devices: Contrast with the rows of every process.
-        temperature: As in :class:`FlatNCERankingLoss`.
-        objective: As in :class:`FlatNCERankingLoss`.
+        *arguments: ``model``, ``scale``, ``similarity_fct``, ``gather_across_devices``.
+        **options: As in :class:`FlatNCERankingLoss`, without the directions and their mode.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        scale: float | None = None,
-        similarity_fct: Similarity = cos_sim,
-        gather_across_devices: bool = False,
-        *,
-        temperature: Temperature | None = None,
-        objective: str = "flatnce",
-    ) -> None:
-        """Fix the directions."""
-        super().__init__(
-            model,
-            scale,
-            similarity_fct,
-            gather_across_devices,
-            directions=SYMMETRIC,
-            partition_mode="per_direction",
-            temperature=temperature,
-            objective=objective,
-        )
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Set the directions."""
+        options["directions"] = ("query_to_doc", "doc_to_query")
+        options["partition_mode"] = "per_direction"
+        super().__init__(*arguments, **options)
 
 
 class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss):
     """Built and called as ``CachedMultipleNegativesRankingLoss`` (gradient caching).
 
-    The rows of a large batch in the memory of a small one; the host embeds every mini-batch twice.
-
-    Arguments:
-        model: The SentenceTransformer.
-        scale: One over the temperature; None is the host's 20, unless a temperature is given.
-        similarity_fct: As in :class:`FlatNCERankingLoss`.
-        mini_batch_size: Texts with a graph at once.
-        mini_batch_num_tokens: As in the host's loss, where its release has it.
-        gather_across_devices: Contrast with the rows of every process.
-        directions: As in the host's loss.
-        partition_mode: As in the host's loss.
-        show_progress_bar: As in the host's loss.
-        hardness_mode: Must be None.
-        hardness_strength: Not used.
-        temperature: As in :class:`FlatNCERankingLoss`.
-        objective: As in :class:`FlatNCERankingLoss`.
+    A large batch in the memory of a small one; the library embeds every mini-batch twice. Takes
+    the arguments of the library's loss, in its order, and ``temperature`` and ``objective`` as in
+    :class:`FlatNCERankingLoss`.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        scale: float | None = None,
-        similarity_fct: Similarity = cos_sim,
-        mini_batch_size: int = 32,
-        mini_batch_num_tokens: int | None = None,
-        gather_across_devices: bool = False,
-        directions: Sequence[str] = ("query_to_doc",),
-        partition_mode: str = "joint",
-        show_progress_bar: bool = False,
-        hardness_mode: str | None = None,
-        hardness_strength: float = 0.0,
-        *,
-        temperature: Temperature | None = None,
-        objective: str = "flatnce",
-    ) -> None:
-        """Let the host check its options."""
-        tokens = {"mini_batch_num_tokens": mini_batch_num_tokens}
-        newer = {} if mini_batch_num_tokens is None else tokens  # older hosts do not know it
-        super().__init__(
-            model,
-            scale=scale_of(scale, temperature),
-            similarity_fct=similarity_fct,
-            mini_batch_size=mini_batch_size,
-            gather_across_devices=gather_across_devices,
-            directions=tuple(directions),
-            partition_mode=partition_mode,
-            show_progress_bar=show_progress_bar,
-            **newer,
-        )
-        self._use(temperature, objective, hardness_mode)
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
@@ -429,7 +325,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         """The loss of tokenised columns; its ``backward`` embeds the mini-batches once more."""
         with self._kept() as kept:
             loss: Tensor = super().forward(sentence_features, labels)
-        # The host detaches what it returns; a learned temperature is in what was kept.
+        # The library detaches the loss; a learned temperature is in the one that was kept.
         total = kept[-1]
         return loss + (total - total.detach()) if total.requires_grad else loss
 
@@ -440,7 +336,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         *,
         with_backward: bool = False,
     ) -> Tensor:
-        """The loss of embedded mini-batches, whose rows get their gradient at once if asked."""
+        """The loss of embedded mini-batches; ``with_backward`` also differentiates the rows."""
         columns = [torch.cat(column) for column in reps]
         if not with_backward:
             return self._value(columns)
@@ -452,8 +348,8 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
             met.append((temperature, temperature.detach().requires_grad_()))
             return met[-1][1]
 
-        # Differentiated now, a learned temperature would get a gradient that knows nothing of
-        # what the caller multiplies the loss by. So a leaf stands for it, and the rest is later.
+        # The caller may multiply the loss, so a learned temperature must not be differentiated
+        # yet. A leaf replaces it here; its gradient is attached to the returned loss below.
         hook = self.objective.temperature_source.register_forward_hook(stand_in)
         try:
             loss = self._value(columns)
@@ -468,7 +364,7 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
 
     @contextmanager
     def _kept(self) -> Iterator[list[Tensor]]:
-        """Keep what ``calculate_loss`` returns, also where ``MatryoshkaLoss`` has put its own."""
+        """Keep the results of ``calculate_loss``, also where ``MatryoshkaLoss`` replaced it."""
         own, inner = self.__dict__.get("calculate_loss"), self.calculate_loss
         kept: list[Tensor] = []
 
@@ -486,13 +382,13 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
 
     @property
     def citation(self) -> str:
-        """Whom to cite, for the model card: also the authors of gradient caching."""
+        """References for the model card, with those of gradient caching."""
         return CITATION + super().citation
 
 
 class FlatNCETrainer(DiagnosticsMixin, SentenceTransformerTrainer):
     """``SentenceTransformerTrainer`` that logs the diagnostics of its losses.
 
-    Takes what that takes, and ``ess`` and ``rows`` of
+    Also takes ``ess`` and ``rows`` of
     :class:`~flatnce.integrations.transformers.DiagnosticsMixin`.
     """

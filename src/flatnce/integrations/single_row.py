@@ -1,7 +1,7 @@
-"""A batch in which nobody has a negative, such as a last batch of one row: 0, as in the hosts.
+"""A batch of one row, which has no negatives: its loss is 0, as in the other libraries.
 
-The core refuses such a batch, since a loss of it is most often a mistake. A trainer of another
-library meets one at the end of an epoch and must not stop there.
+The core refuses such a batch, because it is most often a mistake. Trainers of other libraries
+may have one at the end of an epoch.
 """
 
 import torch
@@ -16,9 +16,9 @@ from flatnce.core.objectives.temperature import TemperatureSource
 
 
 def is_single_row(*columns: Tensor, processes: int = 1) -> bool:
-    """Whether columns of embeddings hold a single row among all processes.
+    """Whether columns of embeddings hold a single row over all processes.
 
-    Columns that are no batches of the same shape are not lonely: the usual checks refuse them.
+    False for columns of different shapes, which the usual checks refuse.
     """
     if processes > 1 or not all(isinstance(column, Tensor) for column in columns):
         return False
@@ -27,24 +27,24 @@ def is_single_row(*columns: Tensor, processes: int = 1) -> bool:
     return same and len(shape) == 2 and shape[0] == 1
 
 
-def nothing(*tensors: Tensor) -> Float[Tensor, ""]:
+def zero_of(*tensors: Tensor) -> Float[Tensor, ""]:
     """0, with a gradient of zero for every tensor."""
     wide = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors)
-    # Zero times each entry and then the sum: the sum itself may overflow, and 0 times that is NaN.
+    # The sum itself may overflow, and 0 times infinity is NaN.
     found: Tensor = torch.stack([(0.0 * t).sum().to(tensors[0].device) for t in wide]).sum()
     return found
 
 
 def zero_loss(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
-    """The 0 of an objective whose batch is lonely; ``last`` stays that of the batch before.
+    """The loss 0 of an objective for a single row; ``last`` stays that of the batch before.
 
-    Other processes may have negatives, and wait for this one where a learned temperature averages
-    its gradient or a controller its ESS: this one takes part, and wants nothing.
+    Takes part in the means of a temperature's gradient and of the ESS, for which processes with
+    negatives may be waiting, without changing their result.
     """
     source = objective.temperature_source
     source.follow(columns[0].device)
     temperature = source()
-    loss = nothing(*columns)
+    loss = zero_of(*columns)
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         beta = temperature.reciprocal().to(loss)
         slope = torch.zeros_like(loss.detach())
@@ -53,12 +53,12 @@ def zero_loss(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
         loss = loss + (beta - beta.detach()) * slope
     controlled = isinstance(source.source, EssController)
     if objective.training and (distributed.is_active() or not controlled):
-        source.advance(_content(source, loss.detach()))
+        source.advance(_row_at_target(source, loss.detach()))
     return loss
 
 
-def _content(source: TemperatureSource, zero: Float[Tensor, ""]) -> Contrast:
-    """A row whose ESS is the wanted one, so that it moves no controller either way."""
+def _row_at_target(source: TemperatureSource, zero: Float[Tensor, ""]) -> Contrast:
+    """A row whose ESS is the target, so that it does not move the controller."""
     row, count = zero.reshape(1), 1e6
     target = torch.ones_like(row)
     if isinstance(source.source, EssController):

@@ -1,7 +1,8 @@
-"""The diagnostics as a ``torchmetrics.Metric``: sums of rows, which add up over processes."""
+"""The diagnostics as a ``torchmetrics.Metric`` whose states are sums over rows."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,17 +11,7 @@ from torch.nn.functional import normalize
 
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_of
-from flatnce.core.diagnostics import (
-    Snapshot,
-    Verdict,
-    effective_sample_size,
-    gradient_gain,
-    mutual_information,
-    mutual_information_ceiling,
-    retrieval_top1,
-    saturated_share,
-    verdict_on,
-)
+from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.pairs import two_tower, two_view
 from flatnce.extras import needed
@@ -29,16 +20,16 @@ needed("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
 
 _LAYOUTS: dict[str, Callable[..., Any]] = {"two_view": two_view, "two_tower": two_tower}
-_MEANS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1", "negatives")
+_READ = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1")
+_MEANS = (*_READ, "negatives")
 
 
 class ContrastiveDiagnostics(Metric):
-    """Is the contrastive task solved, collapsed, noisy? Means over all rows of all batches.
+    """Means of the contrastive diagnostics over all rows of all batches and processes.
 
     :meth:`compute` returns a dict of scalars: ``loss`` (InfoNCE's value), ``mi`` and
     ``mi_ceiling`` (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1`` and
-    ``negatives``; with ``width`` also ``uniformity`` and ``effective_rank``. Every state is a sum,
-    so several processes, and batches of several sizes, count by their rows.
+    ``negatives``; with ``width`` also ``uniformity`` and ``effective_rank``.
 
     Arguments:
         temperature: For embeddings; a loss's snapshot brings its own.
@@ -74,15 +65,16 @@ class ContrastiveDiagnostics(Metric):
         if width is not None and width < 1:
             raise ValueError(f"width={width} must be at least 1, or None for no geometry")
         self.temperature, self.layout, self.width = temperature, layout, width
-        sums = {
-            "totals": torch.zeros(len(_MEANS), dtype=torch.float64),
-            "rows": torch.zeros((), dtype=torch.float64),
-            "flags": torch.zeros(len(faults.FAULTS), dtype=torch.float64),
-            "potential": torch.zeros((), dtype=torch.float64),
-            "batches": torch.zeros((), dtype=torch.float64),
-            "gram": torch.zeros((width or 0, width or 0), dtype=torch.float64),
+        shapes: dict[str, tuple[int, ...]] = {
+            "totals": (len(_MEANS),),
+            "rows": (),
+            "flags": (len(faults.FAULTS),),
+            "potential": (),
+            "batches": (),
+            "gram": (width or 0, width or 0),
         }
-        for name, zeros in sums.items():
+        for name, shape in shapes.items():
+            zeros = torch.zeros(shape, dtype=torch.float64)
             self.add_state(name, default=zeros, dist_reduce_fx="sum")
 
     @torch.no_grad()
@@ -108,7 +100,7 @@ class ContrastiveDiagnostics(Metric):
         self._add(contrast, samples)
 
     def compute(self) -> dict[str, Tensor]:
-        """The means so far, as scalars; raises what was found wrong with a batch."""
+        """The means so far, as scalars; raises if a batch had bad values."""
         faults.raise_flagged(self.flags > 0)
         means = (self.totals / self.rows).float()
         numbers = dict(zip(_MEANS, means.unbind(), strict=True))
@@ -119,13 +111,13 @@ class ContrastiveDiagnostics(Metric):
         return numbers
 
     def verdict(self, objective: str = "") -> Verdict:
-        """Plain words about :meth:`compute`; refused before the first batch.
+        """A verdict on :meth:`compute`; raises before the first batch.
 
         Arguments:
             objective: Name of the loss, for example ``InfoNCE``; the remedies depend on it.
         """
         numbers = {name: float(value) for name, value in self.compute().items()}
-        # A mean over no rows, of all processes: to ask this one alone would leave others waiting.
+        # Every process must call compute, also one that has not seen a batch.
         if math.isnan(numbers["negatives"]):
             raise ValueError(
                 "the metric has seen no batch; call update(z1, z2) or update(loss_fn.last) first"
@@ -133,16 +125,9 @@ class ContrastiveDiagnostics(Metric):
         return verdict_on([{**numbers, "step": int(self.update_count)}], objective)
 
     def _add(self, contrast: Contrast, samples: Tensor | None) -> None:
-        readings = (
-            mutual_information(contrast),
-            mutual_information_ceiling(contrast),
-            effective_sample_size(contrast),
-            effective_sample_size(contrast, with_positive=True),
-            gradient_gain(contrast),
-            saturated_share(contrast),
-            retrieval_top1(contrast),
-            contrast.count.mean(),
-        )
+        # Without its faults: reading a snapshot checks them, which waits for an accelerator.
+        read = Snapshot(replace(contrast, faults=None), contrast.positive[0])
+        readings = [*(getattr(read, name) for name in _READ), contrast.count.mean()]
         n = contrast.positive.shape[0]
         self.totals += n * torch.stack([value.detach().double() for value in readings])
         self.rows += n

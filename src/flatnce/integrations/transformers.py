@@ -1,9 +1,8 @@
-"""The diagnostics in Hugging Face's ``Trainer``, and a temperature that it does not know of.
+"""The diagnostics in the logs of Hugging Face's ``Trainer``.
 
-Callbacks of a user run after those of TensorBoard and the like, so a number that one of them adds
-to a log comes too late for these. :class:`DiagnosticsMixin` therefore adds them in
-``Trainer.log``; :class:`DiagnosticsCallback` is for a trainer that you cannot subclass, and is
-put first by :meth:`~DiagnosticsCallback.attach`.
+A user's callbacks run after the loggers' own, so numbers that they add to a log come too late.
+:class:`DiagnosticsMixin` therefore adds them in ``Trainer.log``. :class:`DiagnosticsCallback` is
+for a trainer that you cannot subclass; its ``attach`` puts it before the loggers.
 """
 
 from typing import Any
@@ -18,43 +17,37 @@ from transformers import Trainer, TrainerCallback
 
 
 class DiagnosticsMixin:
-    """Before a ``Trainer`` in a list of bases: every log of the loss then holds the diagnostics.
+    """A base class to put before a ``Trainer``: adds the diagnostics to every log of the loss.
 
     Objectives are looked for in the trainer's ``loss`` (sentence-transformers), ``loss_fn``,
-    ``compute_loss_func`` and in its model. Keys are those of :class:`~flatnce.Monitor` with
-    ``flatnce/`` before them, means over the interval between two logs, and ``flatnce/verdict``.
+    ``compute_loss_func`` and in its model. Keys are those of :class:`~flatnce.Monitor` after
+    ``flatnce/``, as means over the interval between two logs, and ``flatnce/verdict``.
 
     Arguments:
         *arguments: The trainer's.
-        ess: Hold this ESS by moving the temperature; a number, a schedule of numbers, or an
-            :class:`~flatnce.EssController`. None leaves the temperature alone. For objectives
-            only: others, such as ``FlatClipLoss``, are given theirs.
-        rows: Samples a step for uniformity and effective rank; 0 for neither.
+        ess: As in :class:`~flatnce.integrations.recorder.Recorder`.
+        rows: Samples per step for uniformity and effective rank; 0 for neither.
         **options: The trainer's.
     """
 
     def __init__(
-        self,
-        *arguments: Any,
-        ess: Ess | None = None,
-        rows: int = 256,
-        **options: Any,
+        self, *arguments: Any, ess: Ess | None = None, rows: int = 256, **options: Any
     ) -> None:
-        """Build the trainer, then look for its objectives."""
+        """Build the trainer, then find its objectives."""
         super().__init__(*arguments, **options)
         self.diagnostics = Recorder(ess=ess, rows=rows)
         if getattr(self, "model", None) is not None:
             self._watch()
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:
-        """The trainer's step, and a look at what the objectives left behind."""
+        """The trainer's step, followed by an update of the monitors."""
         self._watch()
         loss = super().training_step(*arguments, **options)  # type: ignore[misc]
         self.diagnostics.take()
         return loss
 
     def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> None:
-        """Log, with the diagnostics where the training loss is logged."""
+        """Log, adding the diagnostics to logs of the training loss."""
         if "loss" in logs:
             logs = {**logs, **self.diagnostics.read(self.state.global_step)}  # type: ignore[attr-defined]
         super().log(logs, *arguments, **options)  # type: ignore[misc]
@@ -74,7 +67,7 @@ class DiagnosticsCallback(TrainerCallback):
     """The same as a callback: ``DiagnosticsCallback().attach(trainer)``.
 
     Arguments:
-        loss_fn: The loss, where the model does not hold it; any of flatnce's.
+        loss_fn: The flatnce loss, if it is not a part of the model.
         ess: As in :class:`DiagnosticsMixin`.
         rows: As in :class:`DiagnosticsMixin`.
     """
@@ -82,37 +75,29 @@ class DiagnosticsCallback(TrainerCallback):
     def __init__(
         self, loss_fn: nn.Module | None = None, *, ess: Ess | None = None, rows: int = 256
     ) -> None:
-        """Know nothing yet."""
+        """Start without objectives."""
         self.loss_fn = loss_fn
         self.diagnostics = Recorder(ess=ess, rows=rows)
 
     def attach(self, trainer: Any) -> None:
-        """Join a trainer, before its loggers: they then see what this adds."""
+        """Join a trainer, before its loggers."""
         self.diagnostics.watch(self.loss_fn, getattr(trainer, "loss", None), trainer.model)
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, *events: Any, **options: Any) -> None:
-        """Find the objectives, where the callback was given to the trainer's constructor."""
+        """Find the objectives, if the trainer's constructor got the callback."""
         if not self.diagnostics.objectives:
             self.diagnostics.watch(self.loss_fn, options.get("model"))
-
-    def on_substep_end(self, *events: Any, **options: Any) -> None:
-        """Take a batch whose gradient is accumulated."""
-        self.diagnostics.take()
 
     def on_step_end(self, *events: Any, **options: Any) -> None:
         """Take a batch."""
         self.diagnostics.take()
 
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        """Add the diagnostics where the training loss is logged."""
+    on_substep_end = on_step_end  # of a batch whose gradient is accumulated
+
+    def on_log(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+        """Add the diagnostics to logs of the training loss."""
+        logs = options.get("logs")
         if logs is not None and "loss" in logs:
             found = self.diagnostics.read(state.global_step)
             logs.update(found)

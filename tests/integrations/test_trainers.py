@@ -1,0 +1,189 @@
+"""The trainers of Lightning (both namespaces) and Hugging Face: one battery for all of them."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from flatnce import EssController, FlatNCE, LearnedTemperature
+from flatnce.integrations.open_clip import FlatClipLoss
+from flatnce.integrations.recorder import Recorder
+
+# Lightning's own, about torch and about short runs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:The number of training batches.*"),
+    pytest.mark.filterwarnings("ignore:.*exists and is not empty.*"),
+]
+
+
+def lightning(
+    namespace: str, folder: Path, loss_fn: nn.Module | None, ess: Any, steps: int, accumulate: int
+) -> Recorder:
+    """Train with the callback of Lightning; a longer run resumes the one before."""
+    pl = pytest.importorskip(namespace, reason=f"{namespace} is not installed")
+    from flatnce.integrations.lightning import DiagnosticsCallback
+
+    class Small(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 4)
+            self.loss_fn = loss_fn
+
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return two_views(self, batch[0])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback = DiagnosticsCallback(every_n_steps=1, ess=ess)
+    trainer = pl.Trainer(
+        max_steps=steps,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulate,
+        callbacks=[callback],
+        default_root_dir=str(folder),
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        logger=False,
+    )
+    saved = folder / "saved.ckpt"
+    loader = DataLoader(TensorDataset(torch.randn(24, 6)), batch_size=6)
+    trainer.fit(Small(), loader, ckpt_path=str(saved) if saved.exists() else None)
+    trainer.save_checkpoint(saved)
+    return callback.diagnostics
+
+
+def transformers(
+    kind: str, folder: Path, loss_fn: nn.Module | None, ess: Any, steps: int, accumulate: int
+) -> Recorder:
+    """Train with Hugging Face's trainer; a longer run resumes the one before."""
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+    host = pytest.importorskip("transformers", reason="transformers is not installed")
+    ours = importlib.import_module("flatnce.integrations.transformers")
+
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 4)
+            self.loss_fn = loss_fn
+
+        def forward(self, x: Tensor, **_: Tensor) -> dict[str, Tensor]:
+            return {"loss": two_views(self, x)}
+
+    arguments = host.TrainingArguments(
+        str(folder),
+        max_steps=steps,
+        gradient_accumulation_steps=accumulate,
+        logging_steps=1,
+        per_device_train_batch_size=6,
+        report_to="none",
+        save_steps=4,
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    data = [{"x": x} for x in torch.randn(24, 6)]
+    if kind == "trainer":
+        trainer = ours.FlatNCETrainer(Small(), arguments, None, data, ess=ess)
+        recorder = trainer.diagnostics
+    else:
+        trainer, callback = (
+            host.Trainer(Small(), arguments, None, data),
+            ours.DiagnosticsCallback(ess=ess),
+        )
+        callback.attach(trainer)
+        recorder = callback.diagnostics
+    trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
+    return recorder
+
+
+def two_views(model: Any, x: Tensor) -> Tensor:
+    """The loss between two noisy views of a batch."""
+    return model.loss_fn(*(model.body(x + 0.1 * torch.randn_like(x)) for _ in range(2)))
+
+
+HOSTS = {
+    "lightning.pytorch": lightning,
+    "pytorch_lightning": lightning,
+    "trainer": transformers,
+    "callback": transformers,
+}
+
+
+@pytest.fixture(params=HOSTS)
+def train(request, tmp_path) -> Callable[..., Recorder]:
+    """Train a small model with a loss and return the recorder of its diagnostics."""
+
+    def run(loss_fn, ess=None, steps=4, accumulate=1) -> Recorder:
+        return HOSTS[request.param](request.param, tmp_path, loss_fn, ess, steps, accumulate)
+
+    return run
+
+
+def history_of(recorder: Recorder, key: str) -> list[float]:
+    return [record[key] for record in recorder.monitors["loss_fn"].history]
+
+
+def test_every_batch_of_an_accumulated_gradient_counts(train):
+    assert history_of(train(FlatNCE(), steps=2, accumulate=2), "steps") == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ess", "start"), [(0.999, 0.1), (EssController(0.999, temperature_at_start=0.5), 0.5)]
+)
+def test_the_temperature_can_be_controlled(train, ess, start):
+    loss_fn = FlatNCE(temperature=0.1)
+    train(loss_fn, ess)
+    # Nearly every negative should count, so every step raises the temperature.
+    assert float(loss_fn.temperature) == pytest.approx(start / 0.99**4)
+
+
+def test_a_resumed_run_continues_with_its_temperature(train, request):
+    train(FlatNCE(), 0.999)
+    loss_fn = FlatNCE()
+    recorder = train(loss_fn, 0.999, steps=6)
+    assert float(loss_fn.temperature) == pytest.approx(0.1 / 0.99**6)
+    # Lightning also saves the history.
+    before = [1, 2, 3, 4] if "lightning" in request.node.name else []
+    assert history_of(recorder, "step") == [*before, 5, 6]
+
+
+class Clip(FlatClipLoss):
+    """A loss that gets its temperature in the call."""
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        unit = nn.functional.normalize
+        return super().forward(unit(one, dim=1), unit(two, dim=1), torch.tensor(10.0))
+
+
+def test_losses_that_get_their_temperature_in_the_call_are_monitored_too(train):
+    assert history_of(train(Clip(), steps=2), "temperature") == pytest.approx([0.1, 0.1])
+
+
+def test_a_temperature_of_the_call_cannot_be_controlled(train):
+    with pytest.raises(ValueError, match=r"ess=0.3.*Clip.*leave ess out"):
+        train(Clip(), 0.3)
+
+
+@pytest.mark.parametrize("ess", [0.3, EssController(0.3)])
+@pytest.mark.parametrize(
+    "learned", [LearnedTemperature(0.1), nn.Parameter(torch.tensor(0.1))], ids=["module", "own"]
+)
+def test_a_learned_temperature_is_not_replaced_by_control(train, ess, learned):
+    loss_fn = FlatNCE(temperature=learned)
+    words = rf"ess=.*0\.3.*temperature={type(learned).__name__} of FlatNCE.*leave ess out"
+    with pytest.raises(ValueError, match=words):
+        train(loss_fn, ess)
+    assert loss_fn.temperature_source.source is learned
+
+
+def test_a_model_without_an_objective_is_refused_with_a_remedy(train):
+    with pytest.raises(ValueError, match=r"no flatnce objective.*loss_fn"):
+        train(None)
