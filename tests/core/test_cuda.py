@@ -78,7 +78,12 @@ def test_a_captured_step_replays_the_eager_numbers(name):
         expected, expected_gradient = step(eager)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradient, expected_gradient)
-    assert monitor.compute()["steps"] == 5  # capturing records a step without taking it
+    interval = monitor.close()
+    interval.wait()
+    # The second moments of unit rows add up over all steps: their trace counts the rows.
+    assert float(interval.gram.trace()) == pytest.approx(5 * min(len(z1), monitor.rows))
+    taken = monitor.compute(interval=interval)["steps"]
+    assert taken == 5  # capturing records a step without taking it
 
 
 @pytest.mark.parametrize(

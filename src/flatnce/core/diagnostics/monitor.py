@@ -325,6 +325,9 @@ class Monitor(nn.Module):
         else:
             if self._waiting and not self._waiting[0].is_like(step):
                 self._take_waiting()
+            if samples is not None:
+                # At once: within a captured step each replay would clear it.
+                self._fit_gram(samples.shape[-1])
             self._waiting.append(step.copy())
             if len(self._waiting) == WAITING_STEPS:
                 self._take_waiting()
@@ -480,11 +483,15 @@ class Monitor(nn.Module):
         for step_means in means if len(steps) > 1 else (means,):
             self.totals += step_means
 
+    def _fit_gram(self, width: int) -> None:
+        """Start the second moments anew where the width of the embeddings changed."""
+        if self.gram.shape[0] != width:
+            self.gram = self.gram.new_zeros((width, width))
+
     def _look_at(self, samples: Tensor) -> Tensor:
         """Add the second moments of samples; return the mean potential of each step."""
         n, width = samples.shape[-2:]
-        if self.gram.shape[0] != width:
-            self.gram = self.gram.new_zeros((width, width))
+        self._fit_gram(width)
         rows = normalize(samples.double(), dim=-1)
         for step in rows if rows.ndim == 3 else (rows,):
             self.gram.addmm_(step.T, step)
