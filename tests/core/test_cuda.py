@@ -214,3 +214,11 @@ def test_cross_entropy_does_not_read_the_device():
     F.cross_entropy(logits, target)
     with host_reads_forbidden():
         F.cross_entropy(logits, target).backward()
+
+
+@pytest.mark.parametrize("logits", [torch.zeros(0, 4), torch.ones(3, 4, dtype=torch.long)])
+def test_cross_entropy_refuses_on_the_device_what_it_refuses_on_the_host(logits):
+    target = torch.zeros(len(logits), dtype=torch.long)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(ValueError, match="pass floating-point scores"):
+            F.cross_entropy(logits.to(device), target.to(device))

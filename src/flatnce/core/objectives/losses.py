@@ -220,7 +220,8 @@ def cross_entropy(
         if found is not None:
             found = found.reshape(target.shape)
             return found if reduction == "none" else getattr(found, reduction)()
-    if weight is None and rows.is_cuda and not faults.is_transformed(rows) and classes > 1:
+    on_device = rows.is_cuda and not faults.is_transformed(rows)
+    if weight is None and on_device and _have_losses(rows):
         found = _rows_on_device(rows, flat_target, kept).reshape(target.shape)
         if reduction == "mean":
             return found.sum() / kept.sum()
@@ -276,11 +277,15 @@ def _all_usable(rows: Tensor, target: Tensor, kept: Tensor) -> bool:
     """Whether logits can be read on the host, and every target names a class."""
     if not (faults.can_raise_now(rows) and faults.can_raise_now(target)):
         return False
-    classes = rows.shape[-1]
-    if not rows.is_floating_point() or rows.ndim != 2 or 0 in rows.shape or classes < 2:
+    if not _have_losses(rows):
         return False
     low, high = target.aminmax()
-    return bool(kept.all()) and 0 <= int(low) and int(high) < classes
+    return bool(kept.all()) and 0 <= int(low) and int(high) < rows.shape[-1]
+
+
+def _have_losses(rows: Tensor) -> bool:
+    """Whether rows are floating-point logits of at least two classes, and not empty."""
+    return rows.is_floating_point() and len(rows) > 0 and rows.shape[-1] > 1
 
 
 def _rows_from_logits(rows: Tensor, target: Tensor) -> Tensor | None:
