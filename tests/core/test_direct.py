@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flatnce
@@ -136,3 +137,16 @@ def test_a_forward_enters_at_most_six_files():
     finally:
         sys.setprofile(None)
     assert len(entered) <= 6, sorted(entered)
+
+
+@pytest.mark.parametrize("objective", [FlatNCE, InfoNCE])
+@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+def test_forward_mode_gives_the_derivative_that_the_gradient_gives(objective, layout):
+    z1, z2, direction = (random(7, 4, seed=seed) for seed in (1, 2, 3))
+    loss_fn = objective(0.3, layout=layout)
+    with forward_ad.dual_level():
+        loss = loss_fn(forward_ad.make_dual(z1, direction), z2)
+        found = forward_ad.unpack_dual(loss).tangent
+    leaf = z1.requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_fn(leaf, z2), leaf)
+    torch.testing.assert_close(found, (gradient * direction).sum())

@@ -9,6 +9,7 @@ read of a Monitor or of ``loss_fn.last`` raises the same error without the place
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
 
@@ -39,8 +40,13 @@ def can_raise_now(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether this is being compiled, or the tensor stands for others (vmap, torch.func.grad)."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    """Whether this is being compiled, or the tensor stands for others (vmap, torch.func.grad).
+
+    Also within a level of forward-mode differentiation, which closed-form gradients do not serve.
+    """
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return True
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def must_not_read(tensor: Tensor) -> bool:
