@@ -139,6 +139,9 @@ def test_a_forward_enters_at_most_six_files():
     assert len(entered) <= 6, sorted(entered)
 
 
+# torch warns of its own use of torch.jit on the way to forward mode.
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("objective", [FlatNCE, InfoNCE])
 @pytest.mark.parametrize("layout", ["two_view", "two_tower"])
 def test_forward_mode_gives_the_derivative_that_the_gradient_gives(objective, layout):
