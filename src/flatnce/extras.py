@@ -3,11 +3,11 @@
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["needed"]
+__all__ = ["require_extra"]
 
 
-def needed(module: str, purpose: str, extra: str = "train") -> ModuleType:
-    """A module of an extra, or an error that says how to get it."""
+def require_extra(module: str, purpose: str, extra: str = "train") -> ModuleType:
+    """Import a module of an optional extra; the error says how to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

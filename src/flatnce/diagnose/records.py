@@ -19,7 +19,7 @@ from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN,
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
 from flatnce.diagnose.findings import HEALTHY, Diagnosis, Finding, in_order
 from flatnce.diagnose.rules import findings_on, judgeable
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 EVENTS = "events.out.tfevents*"
 KEYS = (*NEEDED, "negatives", "uniformity", "effective_rank", "temperature", "saturated")
@@ -423,7 +423,7 @@ def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:
 def _scalars(folder: Path) -> dict[str, Points]:
     """All scalars of a folder; TensorFlow 2 and Keras write them as tensors of no dimension."""
     module = "tensorboard.backend.event_processing.event_accumulator"
-    reader = needed(module, "reading a TensorBoard folder")
+    reader = require_extra(module, "reading a TensorBoard folder")
     from tensorboard.util.tensor_util import make_ndarray
 
     # It reports every file it opens, through loggers that the user did not ask for.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.integrations.recorder import Ess, Recorder
 
 _PURPOSE = "flatnce.integrations.lightning"
@@ -19,10 +19,10 @@ def _namespace() -> ModuleType:
     if old in sys.modules and "lightning.pytorch" not in sys.modules:
         return sys.modules[old]
     try:
-        return needed("lightning.pytorch", _PURPOSE, "lightning")
+        return require_extra("lightning.pytorch", _PURPOSE, "lightning")
     except ModuleNotFoundError as missing:
         try:
-            return needed(old, _PURPOSE, "lightning")
+            return require_extra(old, _PURPOSE, "lightning")
         except ModuleNotFoundError:
             raise missing from None
 

@@ -16,9 +16,9 @@ from flatnce.core.diagnostics import Snapshot
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.kernels import RowStatistics, statistics_of_scores
 from flatnce.core.objectives.losses import flatnce
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
-needed("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
+require_extra("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
 from pytorch_metric_learning import losses
 from pytorch_metric_learning.distances import CosineSimilarity
 

@@ -24,10 +24,10 @@ from flatnce.core.objectives import losses as objective_losses
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import Arguments, Pairs
 from flatnce.core.selection import NEGATIVE_TO_ALL, Selection
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.integrations.single_row import is_single_row, zero_loss
 
-needed(
+require_extra(
     "sentence_transformers", "flatnce.integrations.sentence_transformers", "sentence-transformers"
 )
 from sentence_transformers import SentenceTransformerTrainer

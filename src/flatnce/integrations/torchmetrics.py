@@ -14,9 +14,9 @@ from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.pairs import two_tower, two_view
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
-needed("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
+require_extra("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
 
 _LAYOUTS: dict[str, Callable[..., Any]] = {"two_view": two_view, "two_tower": two_tower}

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.integrations.recorder import Ess, Recorder
 
-needed("transformers", "flatnce.integrations.transformers", "transformers")
+require_extra("transformers", "flatnce.integrations.transformers", "transformers")
 from transformers import Trainer, TrainerCallback
 
 

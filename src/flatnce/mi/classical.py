@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 __all__ = ["cca", "gaussian_copula", "ksg"]
 
@@ -113,7 +113,7 @@ def ksg(
         sides = _without_ties(sides, ties, np.random.default_rng(seed))
     kind = "mixed" if ties == "mixed" else "box" if algorithm == 2 else "ball"
     counts = count_neighbours(sides[0], sides[1], k, kind, workers)
-    digamma = needed("scipy.special", "KSG", "mi").digamma
+    digamma = require_extra("scipy.special", "KSG", "mi").digamma
     closed = int(kind == "box")  # its counts include the neighbours on the border
     each = digamma(counts.order) - digamma(counts.left + 1 - closed)
     mean = float(np.mean(each - digamma(counts.right + 1 - closed)))
@@ -217,7 +217,7 @@ def count_neighbours(
 
 
 def _by_tree(left: Table, right: Table, k: int, kind: str, workers: int) -> NeighbourCounts:
-    spatial = needed("scipy.spatial", "KSG", "mi")
+    spatial = require_extra("scipy.spatial", "KSG", "mi")
     joint = np.hstack((left, right))
     joint_tree: Tree = spatial.cKDTree(joint)
     distances, places = _nearest(joint, joint_tree, k, workers)
@@ -317,8 +317,8 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> floa
 def normal_scores(table: ArrayLike) -> Table:
     """Map each column's ranks to normal quantiles; ties share their mean rank."""
     values = table_of(table, "table")
-    ranks = needed("scipy.stats", "normal scores", "mi").rankdata(values, axis=0)
-    return needed("scipy.special", "normal scores", "mi").ndtri(ranks / (len(values) + 1))
+    ranks = require_extra("scipy.stats", "normal scores", "mi").rankdata(values, axis=0)
+    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks / (len(values) + 1))
 
 
 def gaussian_bias(rows: int, left: int, right: int) -> float:
@@ -339,7 +339,7 @@ def gaussian_bias(rows: int, left: int, right: int) -> float:
         >>> round(gaussian_bias(10_000, 25, 25), 4)
         0.0313
     """
-    digamma = needed("scipy.special", "the bias of correlations", "mi").digamma
+    digamma = require_extra("scipy.special", "the bias of correlations", "mi").digamma
 
     def total(columns: int) -> float:
         return float(digamma((rows - np.arange(1, columns + 1)) / 2).sum())

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.report.text import in_unit
 
 __all__ = ["Values", "cell_text", "comparison", "difference", "mean", "pearson", "spread"]
@@ -118,6 +118,6 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
     """
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return None
-    fit = needed("scipy.stats", "the p-value of a correlation").linregress(list(x), list(y))
+    fit = require_extra("scipy.stats", "the p-value of a correlation").linregress(list(x), list(y))
     rho, p = float(fit.rvalue), float(fit.pvalue)
     return Correlation(rho, p, len(x), float(fit.slope), float(fit.intercept))

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 __all__ = [
     "Axis",
@@ -257,7 +257,7 @@ class Chart:
 
     def _figure(self, size: tuple[float, float]) -> Any:
         # Not pyplot, which would keep the figure and might ask for a display.
-        library = needed("matplotlib.figure", "a chart", "report")
+        library = require_extra("matplotlib.figure", "a chart", "report")
         figure = library.Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         sides = (("x", self.x), ("y", self.y))
@@ -282,7 +282,7 @@ def write_figures(
     place = Path(directory)
     if place.exists() and not place.is_dir():
         raise ValueError(f"figures={str(directory)!r} is a file; name a folder")
-    needed("matplotlib", "figures for papers", "report")
+    require_extra("matplotlib", "figures for papers", "report")
     place.mkdir(parents=True, exist_ok=True)
     return [path for chart in charts for path in chart.write(place, formats)]
 
@@ -462,7 +462,7 @@ def _label(axes: Any, side: str, axis: Axis) -> None:
     """Label, scale and number format, before the data are drawn."""
     getattr(axes, f"set_{side}label")(axis.label)
     mine = getattr(axes, f"{side}axis")
-    ticker = needed("matplotlib.ticker", "a chart", "report")
+    ticker = require_extra("matplotlib.ticker", "a chart", "report")
     if axis.logarithmic:
         getattr(axes, f"set_{side}scale")("log")
         mine.set_minor_locator(ticker.NullLocator())
@@ -491,7 +491,7 @@ def _look(series: int) -> tuple[str, str]:
 
 def _style(font: float, salt: str) -> Any:
     """The settings of a drawing, whatever the user's matplotlibrc says."""
-    library = needed("matplotlib.style", "a chart", "report")
+    library = require_extra("matplotlib.style", "a chart", "report")
     sizes = {"font.size": font, "lines.linewidth": font / 7}
     changes = {**STYLE, **sizes, "svg.hashsalt": salt}
     return library.context(changes, after_reset=True)

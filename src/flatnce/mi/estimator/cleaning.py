@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 __all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
 
@@ -334,7 +334,7 @@ class Transform:
             below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
             ranks[:, number] = (below + upto) / 2  # ties share their mean rank
         quantile = (ranks + 0.5) / (len(self.ordered) + 1)
-        scores = needed("scipy.special", "normal scores", "mi").ndtri(quantile)
+        scores = require_extra("scipy.special", "normal scores", "mi").ndtri(quantile)
         return scores.astype(np.float32)
 
 

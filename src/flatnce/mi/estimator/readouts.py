@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.mi import bounds
 from flatnce.mi.critics import Critic
 from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
@@ -252,4 +252,4 @@ def student_quantile(degrees: int) -> float:
         >>> round(student_quantile(19), 3)
         1.729
     """
-    return float(needed("scipy.special", "the lower limit", "mi").stdtrit(degrees, 0.95))
+    return float(require_extra("scipy.special", "the lower limit", "mi").stdtrit(degrees, 0.95))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 __all__ = ["JACKKNIFE_GROUPS", "jackknife_groups"]
 
@@ -78,8 +78,10 @@ def _merge_duplicates(units: Indices, duplicates: Indices | None) -> Indices:
         return units
     count = int(units.max()) + 1
     edges = (np.ones(len(units)), (units, units[duplicates]))
-    graph = needed("scipy.sparse", "copies in groups", "mi").coo_array(edges, (count, count))
-    csgraph = needed("scipy.sparse.csgraph", "copies in groups", "mi")
+    graph = require_extra("scipy.sparse", "copies in groups", "mi").coo_array(
+        edges, (count, count)
+    )
+    csgraph = require_extra("scipy.sparse.csgraph", "copies in groups", "mi")
     _, component = csgraph.connected_components(graph, directed=False)
     return component[units].astype(np.int64)
 

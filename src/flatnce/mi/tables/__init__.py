@@ -1,8 +1,8 @@
 """Tables of numbers from files: CSV, TSV, parquet, npy and npz."""
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
-needed("pandas", "reading a table", "mi")
+require_extra("pandas", "reading a table", "mi")
 
 from flatnce.mi.tables.cells import ENCODINGS  # noqa: E402
 from flatnce.mi.tables.columns import select  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.messages import did_you_mean
 from flatnce.mi.tables.cells import kind_of
 
@@ -109,8 +109,8 @@ class ParquetFile(TableFile):
     copies = 5
 
     def __init__(self, path: Path) -> None:
-        arrow = needed("pyarrow", "reading parquet", "mi")
-        parquet = needed("pyarrow.parquet", "reading parquet", "mi")
+        arrow = require_extra("pyarrow", "reading parquet", "mi")
+        parquet = require_extra("pyarrow.parquet", "reading parquet", "mi")
         try:
             self.file = parquet.ParquetFile(path)
         except arrow.ArrowException as error:

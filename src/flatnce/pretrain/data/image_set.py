@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.pretrain.data.errors import UnreadableImage
 
 # What Pillow raises on files that are not images, or not complete.
@@ -208,7 +208,7 @@ class FolderSet:
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     """Decode a file to RGB, shorter side to ``size``, centre square."""
-    pillow = needed("PIL.Image", "decoding image files")
+    pillow = require_extra("PIL.Image", "decoding image files")
     try:
         with pillow.open(path) as image:
             if image.mode == "P" and "transparency" in image.info:
@@ -238,7 +238,7 @@ def available_cores() -> int:
 
 
 def _can_decode(path: str) -> bool:
-    pillow = needed("PIL.Image", "decoding image files")
+    pillow = require_extra("PIL.Image", "decoding image files")
     try:
         with pillow.open(path) as image:
             image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale

@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.pretrain.data.batches import permutation
 from flatnce.pretrain.data.catalog import Entry, data_root, find, is_path
 from flatnce.pretrain.data.errors import DamagedData, MissingData
@@ -150,7 +150,7 @@ def digits(folder: Path | None, split: str) -> ImageSet:
 
     A fifth of each class is the test set, by a fixed draw.
     """
-    found = needed("sklearn.datasets", "the digits").load_digits()
+    found = require_extra("sklearn.datasets", "the digits").load_digits()
     images = torch.from_numpy(np.rint(found.images * (255 / 16)).astype(np.uint8))[:, None]
     labels = torch.from_numpy(found.target.astype(np.int64))
     train, test = holdout(labels, DIGITS_TEST_FRACTION, DIGITS_SEED)
@@ -458,7 +458,7 @@ def _annotated(folder: Path, number: dict[str, int]) -> list[tuple[str, int]]:
 
 def _torchvision(kind: str, root: Path, **options: object) -> Any:
     """A torchvision data set; its errors become ours."""
-    datasets = needed("torchvision.datasets", "this data set")
+    datasets = require_extra("torchvision.datasets", "this data set")
     try:
         return getattr(datasets, kind)(root, download=False, **options)
     except (RuntimeError, OSError, KeyError, ValueError) as error:

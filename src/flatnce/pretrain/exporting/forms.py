@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.exporting.folder import (
     MARK,
@@ -66,11 +66,11 @@ class TorchForm:
 
     def check(self, source: Source) -> None:
         """Refuse without safetensors."""
-        needed("safetensors.torch", "exporting weights")
+        require_extra("safetensors.torch", "exporting weights")
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write the state dict; return its checksum."""
-        library = needed("safetensors.torch", "exporting weights")
+        library = require_extra("safetensors.torch", "exporting weights")
         content: bytes = library.save(source.weights(), metadata={"format": "pt"})
         (folder / WEIGHTS).write_bytes(content)
         return {MARK: {"weights": file_record(folder / WEIGHTS)}}
@@ -100,8 +100,8 @@ class TimmForm:
                 "with to='torch', whose README.md shows how to put the weights into timm's or "
                 "torchvision's network, or with to='onnx'"
             )
-        needed("timm", "exporting to timm")
-        needed("safetensors.torch", "exporting weights")
+        require_extra("timm", "exporting to timm")
+        require_extra("safetensors.torch", "exporting weights")
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write the weights; return what timm reads from ``config.json``.
@@ -138,7 +138,7 @@ class TimmForm:
 
     def features(self, folder: Path, images: Tensor) -> Tensor:
         """Features of the network that timm loads."""
-        timm = needed("timm", "loading from timm")
+        timm = require_extra("timm", "loading from timm")
         try:
             network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
         except Exception as error:
@@ -160,7 +160,7 @@ class OnnxForm:
     def check(self, source: Source) -> None:
         """Refuse if a package that torch's exporter needs is missing."""
         for module in ("onnx", "onnxscript"):
-            needed(module, "to='onnx'", "onnx")
+            require_extra(module, "to='onnx'", "onnx")
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write ``model.onnx``: any number of images of a fixed size to features."""
@@ -243,7 +243,7 @@ def preprocessing(folder: str | Path) -> CentreCrop:
 
 def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
     path = folder / WEIGHTS
-    library = needed("safetensors.torch", "loading exported weights")
+    library = require_extra("safetensors.torch", "loading exported weights")
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

@@ -12,7 +12,7 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.messages import did_you_mean
 
 __all__ = ["SmallNet"]
@@ -115,7 +115,7 @@ def _chosen_stem(name: str, stem: str, size: int | None) -> str:
 
 
 def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
-    models = needed("torchvision.models", f"the backbone {name}")
+    models = require_extra("torchvision.models", f"the backbone {name}")
     try:
         network = models.get_model(name, weights="DEFAULT" if pretrained else None)
     except OSError as error:
@@ -140,7 +140,7 @@ def _first_convolution(channels: int, size: int, stride: int) -> nn.Conv2d:
 def _timm_backbone(
     name: str, stem: str, size: int | None, channels: int, pretrained: bool
 ) -> nn.Module:
-    timm = needed("timm", f"the backbone {name!r}")
+    timm = require_extra("timm", f"the backbone {name!r}")
     if not timm.is_model(name):
         hint = did_you_mean(
             name, (*BACKBONES, *timm.list_models()), "timm.list_models() lists timm's"

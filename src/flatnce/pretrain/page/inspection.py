@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from flatnce.environment import plain
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
 from flatnce.pretrain.evaluation import Bench, Options, embed_views, extract
 from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
@@ -268,7 +268,7 @@ def picture_of(images: ImageSet | FolderSet, number: int) -> str:
         'data:image/png;base64,'
     """
     pixels = images.decode(number) if isinstance(images, FolderSet) else images.images[number]
-    image = needed("PIL.Image", "pictures of neighbours")
+    image = require_extra("PIL.Image", "pictures of neighbours")
     shown = image.fromarray(_last(pixels))
     shown.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE))
     kind = "PNG" if max(shown.size) <= LARGEST_LOSSLESS else "JPEG"

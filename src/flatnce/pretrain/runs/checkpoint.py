@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from flatnce import __version__
-from flatnce.extras import needed
+from flatnce.extras import require_extra
 
 try:
     import fcntl
@@ -58,7 +58,7 @@ def _folder(directory: Path, step: int) -> Path:
 
 
 def _safetensors() -> ModuleType:
-    return needed("safetensors.torch", "checkpoints", extra="train")
+    return require_extra("safetensors.torch", "checkpoints", extra="train")
 
 
 class CheckpointError(OSError):
