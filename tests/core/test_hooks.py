@@ -74,7 +74,7 @@ def test_the_layout_is_printed_and_copied():
 
 
 def test_an_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match="choose one of two_view, .*, or pass a Layout"):
+    with pytest.raises(ValueError, match=r"choose one of two_view, .*, or pass a Layout"):
         FlatNCE(layout="three_tower")
 
 

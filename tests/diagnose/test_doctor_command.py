@@ -66,7 +66,8 @@ def test_without_a_name_the_installation_is_checked(capsys):
 def test_the_installation_is_checked_without_what_may_be_broken(run_python):
     code = (
         "import sys; from flatnce.diagnose.command import run; run([])\n"
-        "print(sorted({'torchvision', 'lightning', 'flatnce.pretrain.training'} & set(sys.modules)))"
+        "heavy = {'torchvision', 'lightning', 'flatnce.pretrain.training'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     assert run_python(code).strip().endswith("[]")
 

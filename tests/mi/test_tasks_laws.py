@@ -12,7 +12,6 @@ from flatnce.mi.tasks.laws import Additive, Inliers, Student
 from flatnce.mi.tasks.maps import Mapped
 
 
-
 def covariance_of(id):
     """The joint covariance that a normal task's name stands for, written out."""
     kind, *numbers = id.removeprefix("multinormal-").removeprefix("1v1-").split("-")

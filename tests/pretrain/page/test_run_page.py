@@ -280,7 +280,7 @@ def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
 
 def test_a_ceiling_that_moves_is_a_curve(tmp_path):
     lines = [train_line(s, mi_ceiling=math.log(63 + s), negatives=62 + s) for s in (10, 20, 30)]
-    curve, ceiling = curves_of(write(tmp_path / "queue", lines))["mi"]
+    _, ceiling = curves_of(write(tmp_path / "queue", lines))["mi"]
     assert ceiling.label == "log 93" and ceiling.y[-1] == math.log(93)
 
 
