@@ -19,7 +19,6 @@ from flatnce.core.kernels import KERNELS, choose_kernel, chunked
 from flatnce.core.kernels import statistics as dense
 from flatnce.core.selection import Selection
 from flatnce.functional import Contrast
-from forked import run_forked
 
 TEMPERATURE = 0.4
 POWERS = [1.0, 2.0, 0.5, 0.003, 0.0, -1.0, -3.0, math.inf, -math.inf]
@@ -331,53 +330,6 @@ def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read) -
 
 # --- Derivatives by differences ------------------------------------------------------------------
 
-CHECKED = ["two views: own", "two towers: shared", "three views, out: plain", "labels, in: plain"]
-
-
-@pytest.mark.parametrize("statistic", ["gap", "negative2"])
-@pytest.mark.parametrize("name", [*CHECKED, "queue and batch: plain"])
-@every_kernel
-def test_gradcheck_passes_for_the_statistics(name: str, kernel: str, statistic: str) -> None:
-    case = layouts.case_of(name)
-    wanted = [key for key in case.inputs if key not in case.constants]
-
-    def function(tau: Tensor, *values: Tensor) -> Tensor:
-        given = {**case.inputs, **dict(zip(wanted, values, strict=True))}
-        found = F.contrast_of(case.build(given), tau, kernel=kernel)
-        return kept(found, getattr(found, statistic))
-
-    leaves = case.leaves()
-    tau = torch.tensor(TEMPERATURE, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(function, (tau, *(leaves[key] for key in wanted)), fast_mode=True)
-
-
-@pytest.mark.parametrize("objective", [F.infonce, F.dcl])
-@pytest.mark.parametrize("name", CHECKED)
-@every_kernel
-def test_gradcheck_passes_for_infonce_and_dcl(objective, name: str, kernel: str) -> None:
-    case = layouts.case_of(name)
-    leaves = case.leaves()
-
-    def function(*values: Tensor) -> Tensor:
-        given = dict(zip(case.inputs, values, strict=True))
-        return objective(F.contrast_of(case.build(given), TEMPERATURE, kernel=kernel))
-
-    assert gradcheck(function, tuple(leaves.values()), fast_mode=True)
-
-
-@every_power
-@every_kernel
-def test_gradcheck_passes_for_holders_log_form(power: float, kernel: str) -> None:
-    case = layouts.case_of("two views: own")
-    leaves = case.leaves()
-
-    def function(*values: Tensor) -> Tensor:
-        given = dict(zip(case.inputs, values, strict=True))
-        pairs = case.build(given)
-        return F.dcl(F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel))
-
-    assert gradcheck(function, tuple(leaves.values()), fast_mode=True)
-
 
 @pytest.mark.parametrize("objective", [F.infonce, F.dcl])
 def test_the_dense_kernel_can_be_differentiated_twice(objective) -> None:
@@ -447,12 +399,6 @@ def test_contrast_of_follows_the_rule(monkeypatch, limit: int, runs: str) -> Non
     monkeypatch.setattr(kernels, "DENSE_LIMIT", limit)
     F.contrast_of(F.two_view(torch.randn(4, 3), torch.randn(4, 3)), TEMPERATURE)
     assert called == [runs]
-
-
-def test_an_unknown_kernel_is_refused_with_the_known_ones() -> None:
-    pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
-    with pytest.raises(ValueError, match=r"kernel='fast' is unknown.*auto, dense, chunked"):
-        F.contrast_of(pairs, TEMPERATURE, kernel="fast")
 
 
 # --- Importance weights --------------------------------------------------------------------------
@@ -607,15 +553,6 @@ def test_half_precision_inputs_are_computed_in_float32(
     assert torch.equal(found.negative2, expected.negative2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
-    logits, target = logits_with_masks()
-    found = F.contrast_from_logits(logits.to(dtype), target)
-    expected = F.contrast_from_logits(logits.to(dtype).float(), target)
-    assert found.gap.dtype == torch.float32
-    assert torch.equal(found.gap, expected.gap)
-
-
 @pytest.mark.parametrize("given", [0.4, torch.tensor(0.4), torch.tensor([0.4])], ids=str)
 def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given: float | Tensor) -> None:
     pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
@@ -656,28 +593,10 @@ def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch)
     assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
 
 
-@every_power
-@pytest.mark.parametrize("reader", [F.mutual_information, F.gradient_gain, F.saturated_share])
-def test_what_is_said_of_infonce_does_not_depend_on_the_power(reader, power: float) -> None:
-    pairs = F.multi_view([layouts.random(5, 3, seed=seed) for seed in range(3)])
-    plain = F.contrast_of(pairs, TEMPERATURE)
-    found = F.contrast_of(pairs, TEMPERATURE, power=power)
-    assert float(reader(found)) == pytest.approx(float(reader(plain)), rel=1e-12)
-
-
 def test_a_list_of_pairs_is_taken_like_a_tuple() -> None:
     towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
     found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
     assert torch.equal(found, expected)
-
-
-def test_weights_of_two_directions_at_once_are_refused() -> None:
-    run_forked(
-        "import torch; from flatnce import functional as F\n"
-        "try: F.importance_weights(F.two_tower(torch.eye(3), torch.eye(3)), 0.1)\n"
-        "except ValueError as error: assert 'one direction' in str(error)\n"
-        "else: raise SystemExit('not refused')"
-    )
 
 
 def test_importance_weights_at_a_power_are_those_of_its_gradient() -> None:

@@ -76,12 +76,6 @@ def test_a_schedule_is_known_as_one(schedule):
     assert schedule.at(torch.tensor(3)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", [Linear, Cosine])
-def test_a_schedule_over_no_steps_is_refused(kind):
-    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
-        kind(0.1, 0.2, steps=0)
-
-
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
 def test_a_schedule_as_temperature_is_followed_and_saved(kernel):
     z1, z2 = random(5, 3), random(5, 3, seed=1)
@@ -183,32 +177,6 @@ def test_an_update_leaves_the_old_state_alone():
     assert float(state["beta"]) == 10.0 and int(state["step"]) == 0
 
 
-@pytest.mark.parametrize("target", [0.0, -0.1, 1.5, math.nan])
-def test_a_target_outside_the_unit_interval_is_refused(target):
-    with pytest.raises(ValueError, match=r"target=.*: an ESS lies in \(1/m, 1\]"):
-        EssController(target)
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.01])
-def test_an_impossible_rate_is_refused(rate):
-    with pytest.raises(ValueError, match=f"rate={rate} must lie in"):
-        EssController(0.5, rate=rate)
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"temperature_at_start": 0.0, "lowest": 0.0},
-        {"temperature_at_start": 5.0, "highest": 1.0},
-        {"lowest": 0.5},
-        {"highest": math.inf},
-    ],
-)
-def test_impossible_bounds_are_refused(bounds):
-    with pytest.raises(ValueError, match=r"temperature_at_start=.* must lie between lowest="):
-        EssController(0.5, **bounds)
-
-
 # --- The controller inside an objective ----------------------------------------------------------
 
 
@@ -226,12 +194,11 @@ def driven(loss_fn: FlatNCE, steps: int) -> FlatNCE:
 
 
 @pytest.mark.parametrize("start", [1.0, 100.0])
-@pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_from_both_sides_the_controller_reaches_what_the_exact_solve_says(start, kernel):
+def test_from_both_sides_the_controller_reaches_what_the_exact_solve_says(start):
     # The solution is 5.5, which is 290 steps of 1 % below 100.
     controller = EssController(0.2, temperature_at_start=1 / start)
-    loss_fn = driven(FlatNCE(temperature=controller, kernel=kernel), 310)
-    solved = 1 / float(F.temperature_for_ess(F.two_view(*views()), 0.2, kernel=kernel))
+    loss_fn = driven(FlatNCE(temperature=controller), 310)
+    solved = 1 / float(F.temperature_for_ess(F.two_view(*views()), 0.2))
     assert float(loss_fn.temperature_source.beta) == pytest.approx(solved, rel=0.0201)
     assert float(loss_fn.last.ess) == pytest.approx(0.2, abs=0.005)
 
@@ -315,19 +282,6 @@ def test_the_gradient_of_a_step_is_at_the_queue_the_loss_was_taken_at(in_batch, 
     assert torch.equal(*gradients)
 
 
-@pytest.mark.parametrize("target", [1 / 16, 0.01])
-def test_a_target_of_one_negative_or_less_is_refused(target):
-    # 9 samples: 16 negatives a row.
-    loss_fn = FlatNCE(temperature=EssController(target))
-    with pytest.raises(ValueError, match=r"ess_target .*not in \(1/m, 1\] for m negatives; raise"):
-        loss_fn(*views(9))
-
-
-def test_a_target_just_above_one_negative_is_accepted():
-    loss_fn = FlatNCE(temperature=EssController(1.001 / 16))
-    assert math.isfinite(float(loss_fn(*views(9))))
-
-
 def test_one_row_of_few_negatives_does_not_rule_a_target_out():
     # 22 negatives a row, and 2 for the first sample's two: one negative a row is 0.083.
     mask = torch.zeros(12, 12, dtype=torch.bool)
@@ -368,15 +322,6 @@ def test_a_larger_target_takes_a_larger_temperature():
     assert (np.diff(found) > 0).all()
 
 
-def test_ess_falls_as_beta_grows():
-    pairs = F.two_view(*views())
-    found = [
-        float(F.effective_sample_size(F.contrast_of(pairs, 1 / beta)))
-        for beta in np.logspace(-3, 3, 40)
-    ]
-    assert (np.diff(found) < 0).all()
-
-
 def test_beyond_the_bracket_the_nearer_end_is_returned():
     like = torch.zeros((), dtype=torch.float64)
     always = torch.ones((), dtype=torch.float64)
@@ -407,12 +352,6 @@ def test_the_solve_has_no_gradient():
     assert not F.temperature_for_ess(F.two_view(z1, z2), 0.5).requires_grad
 
 
-@pytest.mark.parametrize("target", [0.0, -1.0, 1.1, math.nan])
-def test_the_solve_refuses_a_target_outside_the_unit_interval(target):
-    with pytest.raises(ValueError, match=r"target=.*: an ESS lies in \(1/m, 1\]"):
-        F.temperature_for_ess(F.two_view(*views()), target)
-
-
 @pytest.mark.parametrize("target", [1 / 16, 0.01])
 def test_the_solve_refuses_a_target_of_one_negative_or_less(target):
     with pytest.raises(ValueError, match=r"ess_target .*not in \(1/m, 1\] for m negatives; raise"):
@@ -426,94 +365,6 @@ def tau(value: float = 0.4) -> nn.Parameter:
     return nn.Parameter(torch.tensor(value, dtype=torch.float64))
 
 
-def queue_of(size: int = 6) -> KeyQueue:
-    queue = KeyQueue(size, 3).double()
-    queue.enqueue(random(size - 1, 3, seed=7))
-    return queue
-
-
-LEARNED: dict[str, tuple[dict, dict]] = {
-    "two views": ({}, {}),
-    "two views, hard negatives": ({}, {"negatives": random(5, 2, 3, seed=9)}),
-    "two towers": ({"layout": "two_tower"}, {"ids": torch.tensor([1, 2, 1, 3, 4])}),
-    "three views, each": ({"form": "each"}, {"more": random(5, 3, seed=2)}),
-    "three views, out": ({"form": "out"}, {"more": random(5, 3, seed=2)}),
-    "three views, in": ({"form": "in"}, {"more": random(5, 3, seed=2)}),
-    "labels, out": ({"form": "out"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
-    "labels, in": ({"form": "in"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
-    "labels, one view": ({"form": "out"}, {"labels": torch.tensor([0, 1, 0, 2, 1])}),
-    "queue": ({"in_batch": False}, {}),
-}
-every_layout = pytest.mark.parametrize("layout", list(LEARNED))
-every_kernel = pytest.mark.parametrize("kernel", ["dense", "chunked"])
-
-
-def differentiated(kind: type, layout: str, temperature: nn.Parameter | float, **options):
-    """The gradients of the features and of the temperature, and the loss."""
-    built, called = LEARNED[layout]
-    if layout == "queue":
-        options["queue"] = queue_of()
-    loss_fn = kind(temperature=temperature, **built, **options)
-    features = [random(5, 3, seed=seed).requires_grad_() for seed in (0, 1)]
-    features = features[:1] if layout == "labels, one view" else features
-    rest = dict(called)
-    if "more" in rest:
-        features.append(rest.pop("more").clone().requires_grad_())
-    loss = loss_fn(*features, **rest)
-    loss.backward()
-    by_temperature = temperature.grad if isinstance(temperature, Tensor) else None
-    return torch.cat([z.grad for z in features]), by_temperature, loss.detach()
-
-
-@every_layout
-@every_kernel
-@pytest.mark.parametrize("kind", [FlatNCE, DCL])
-def test_a_learned_temperature_gets_the_gradient_of_infonce(layout, kernel, kind):
-    options = {"kernel": kernel}
-    _, found, _ = differentiated(kind, layout, tau(), **options)
-    _, expected, _ = differentiated(InfoNCE, layout, tau(), temperature_gradient="own", **options)
-    assert float(found) == pytest.approx(float(expected), rel=1e-10, abs=1e-10)
-
-
-@every_layout
-@every_kernel
-@pytest.mark.parametrize("kind", [FlatNCE, DCL])
-def test_beside_a_learned_temperature_the_features_keep_their_gradient(layout, kernel, kind):
-    found, _, loss = differentiated(kind, layout, tau(), kernel=kernel)
-    expected, _, fixed = differentiated(kind, layout, 0.4, kernel=kernel)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    assert float(loss) == pytest.approx(float(fixed), rel=1e-10)
-
-
-@every_layout
-def test_infonce_learns_its_temperature_alike_either_way(layout):
-    _, found, _ = differentiated(InfoNCE, layout, tau())
-    _, expected, _ = differentiated(InfoNCE, layout, tau(), temperature_gradient="own")
-    assert float(found) == pytest.approx(float(expected), rel=1e-10, abs=1e-10)
-
-
-@every_kernel
-def test_on_request_a_temperature_follows_its_own_objective(kernel):
-    options = {"kernel": kernel, "temperature_gradient": "own"}
-    _, found, _ = differentiated(FlatNCE, "two views", tau(), **options)
-    temperature = tau()
-    features = [random(5, 3, seed=seed) for seed in (0, 1)]
-    F.dcl(F.contrast_of(F.two_view(*features), temperature, kernel="dense")).backward()
-    assert float(found) == pytest.approx(float(temperature.grad), rel=1e-10)
-    _, safe, _ = differentiated(FlatNCE, "two views", tau(), kernel=kernel)
-    assert abs(float(found) - float(safe)) > 0.01
-
-
-@pytest.mark.parametrize("gamma", [2.0, 0.5, -1.0, 0.0])
-@every_kernel
-def test_a_power_mean_learns_its_temperature_from_plain_infonce(gamma, kernel):
-    features = [random(5, 3, seed=seed) for seed in (0, 1)]
-    found, expected = tau(), tau()
-    HolderFlatNCE(gamma=gamma, temperature=found, kernel=kernel)(*features).backward()
-    F.infonce(F.contrast_of(F.two_view(*features), expected)).backward()
-    assert float(found.grad) == pytest.approx(float(expected.grad), rel=1e-9)
-
-
 def test_a_parameter_given_as_temperature_is_the_objectives_own():
     temperature = tau()
     loss_fn = FlatNCE(temperature=temperature)
@@ -523,27 +374,19 @@ def test_a_parameter_given_as_temperature_is_the_objectives_own():
 
 def test_an_expression_given_as_temperature_passes_the_gradient_on():
     log_beta = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    features = [random(5, 3, seed=seed) for seed in (0, 1)]
+    features, expected = [random(5, 3, seed=seed) for seed in (0, 1)], tau(1.0)
     FlatNCE(temperature=(-log_beta).exp())(*features).backward()
-    _, by_temperature, _ = differentiated(InfoNCE, "two views", tau(1.0))
-    assert float(log_beta.grad) == pytest.approx(-float(by_temperature), rel=1e-10)
+    F.infonce(F.contrast_of(F.two_view(*features), expected)).backward()
+    assert float(log_beta.grad) == pytest.approx(-float(expected.grad), rel=1e-10)
 
 
 def test_a_tensor_without_gradient_is_a_fixed_temperature():
-    found, _, _ = differentiated(FlatNCE, "two views", torch.tensor(0.4, dtype=torch.float64))
-    expected, _, _ = differentiated(FlatNCE, "two views", 0.4)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_log_of_beta_is_what_is_learned():
-    learned = LearnedTemperature(0.25).double()
-    assert float(learned().detach()) == pytest.approx(0.25, rel=FLOAT32)
-    loss_fn = FlatNCE(temperature=learned)
-    loss_fn(random(5, 3), random(5, 3, seed=1)).backward()
-    _, by_temperature, _ = differentiated(InfoNCE, "two views", tau(float(learned().detach())))
-    # dτ / d log β = -τ
-    expected = -float(learned().detach()) * float(by_temperature)
-    assert float(learned.log_beta.grad) == pytest.approx(expected, rel=1e-9)
+    gradients = []
+    for temperature in (torch.tensor(0.4, dtype=torch.float64), 0.4):
+        features = [random(5, 3, seed=seed).requires_grad_() for seed in (0, 1)]
+        loss = FlatNCE(temperature=temperature)(*features)
+        gradients.append(torch.autograd.grad(loss, features))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("log_beta", "bound"), [(50.0, 0.01), (-50.0, 10.0)])
@@ -559,14 +402,6 @@ def test_a_learned_temperature_is_saved_and_restored():
     first, second = (FlatNCE(temperature=LearnedTemperature(start)) for start in (0.2, 0.5))
     second.load_state_dict(saved_and_loaded(first.state_dict()))
     assert float(second.temperature_source.source().detach()) == pytest.approx(0.2, rel=FLOAT32)
-
-
-@pytest.mark.parametrize(
-    "bounds", [{"start": 0.0}, {"lowest": 0.5}, {"highest": 0.01}, {"highest": math.inf}]
-)
-def test_impossible_bounds_of_a_learned_temperature_are_refused(bounds):
-    with pytest.raises(ValueError, match=r"start=.* must lie between lowest="):
-        LearnedTemperature(**bounds)
 
 
 # Fresh pairs every step, the second view a little off the first; nothing holds β but its gradient.

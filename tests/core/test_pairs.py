@@ -11,16 +11,10 @@ from flatnce.core.pairs import KeyQueue
 from flatnce.functional import Contrast
 
 TEMPERATURE = 0.4
-every_case = pytest.mark.parametrize("name", layouts.NAMES)
 
 
 def near(expected: list[float]) -> object:
     return pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-def rows_with_a_positive(contrast: Contrast, values: Tensor) -> list[float]:
-    """The rows that count; ``reference.py`` has no others."""
-    return (values if contrast.weight is None else values[contrast.weight > 0]).tolist()
 
 
 def contrast_and_rows(name: str) -> tuple[Contrast, list[reference.Row]]:
@@ -56,27 +50,6 @@ def test_the_list_of_members_gives_the_rows_of_the_reference(name: str) -> None:
     assert [sorted(row.negatives) for row in found] == [
         near(sorted(row.negatives)) for row in expected
     ]
-
-
-@every_case
-def test_every_row_has_the_positive_of_the_slow_definition(name: str) -> None:
-    contrast, rows = contrast_and_rows(name)
-    found = rows_with_a_positive(contrast, contrast.positive)
-    assert found == near([row.positive for row in rows])
-
-
-@every_case
-def test_every_row_has_the_negatives_of_the_slow_definition(name: str) -> None:
-    contrast, rows = contrast_and_rows(name)
-    doubled = [reference.log_sum_exp([2 * s for s in row.negatives]) for row in rows]
-    assert rows_with_a_positive(contrast, contrast.count) == [len(row.negatives) for row in rows]
-    assert rows_with_a_positive(contrast, contrast.gap) == near(
-        [reference.gap(row.positive, row.negatives) for row in rows]
-    )
-    assert rows_with_a_positive(contrast, contrast.negative2) == near(doubled)
-    assert rows_with_a_positive(contrast, contrast.hardest) == near(
-        [max(row.negatives) for row in rows]
-    )
 
 
 @pytest.mark.parametrize("name", ["labels, out: plain", "labels, in: masked"])
@@ -214,11 +187,6 @@ def fill(queue: KeyQueue, *numbers: int) -> None:
     queue.enqueue(ids[:, None].float(), ids, normalize=False)
 
 
-def test_a_new_queue_is_empty() -> None:
-    queue = KeyQueue(4, 1)
-    assert (len(queue), int(queue.filled), int(queue.position)) == (4, 0, 0)
-
-
 def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around() -> None:
     queue = KeyQueue(5, 1)
     fill(queue, 1, 2, 3)
@@ -231,25 +199,6 @@ def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around() -> Non
     assert int(queue.position) == 2
 
 
-@pytest.mark.parametrize("before", [1, 2, 3])
-def test_of_more_keys_than_slots_the_last_stay(before: int) -> None:
-    queue = KeyQueue(3, 1)
-    fill(queue, *range(100, 100 + before))
-    fill(queue, 1, 2, 3, 4, 5, 6, 7)
-    assert sorted(contents(queue)) == [5, 6, 7]
-    assert sorted(queue.ids.tolist()) == [5, 6, 7]
-    fill(queue, 8)  # and goes over the oldest
-    assert sorted(contents(queue)) == [6, 7, 8]
-
-
-def test_exactly_as_many_keys_as_slots_replace_the_queue() -> None:
-    queue = KeyQueue(3, 1)
-    fill(queue, 1)
-    fill(queue, 2, 3, 4)
-    assert sorted(contents(queue)) == [2, 3, 4]
-    assert int(queue.position) == 1
-
-
 def test_a_state_dict_restores_keys_ids_and_position() -> None:
     queue, other = KeyQueue(4, 1), KeyQueue(4, 1)
     fill(queue, 1, 2, 3, 4, 5)
@@ -259,38 +208,6 @@ def test_a_state_dict_restores_keys_ids_and_position() -> None:
     assert contents(other) == contents(queue) == [6, 3, 4, 5]
     assert other.ids.tolist() == queue.ids.tolist()
     assert int(other.position) == int(queue.position)
-
-
-@pytest.mark.parametrize("huge", [2**63 - 1, 2**62, 10**18 + 1])
-def test_a_huge_position_from_a_state_dict_does_not_overflow(huge: int) -> None:
-    queue = KeyQueue(5, 1)  # a size that does not divide 2**64, or wrapping would not show
-    state = queue.state_dict()
-    state["position"] = torch.tensor(huge)
-    queue.load_state_dict(state)
-    fill(queue, 1, 2, 3)
-    expected = [0.0] * 5
-    for offset in range(3):
-        expected[(huge + offset) % 5] = offset + 1.0
-    assert contents(queue) == expected
-    assert int(queue.position) == (huge + 3) % 5
-
-
-def test_the_position_stays_below_the_size_however_often_it_is_written() -> None:
-    queue = KeyQueue(7, 1)
-    seen = []
-    for step in range(50):
-        fill(queue, step, step, step)
-        seen.append(int(queue.position))
-    assert seen == [3 * (step + 1) % 7 for step in range(50)]
-
-
-@pytest.mark.parametrize("in_batch", [False, True])
-def test_empty_slots_count_for_nobody(in_batch: bool) -> None:
-    queue = KeyQueue(6, 3).double()
-    queue.enqueue(unit(2, 3, seed=5))
-    pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, in_batch=in_batch)
-    counts = F.contrast_of(pairs, TEMPERATURE).count.tolist()
-    assert counts == [5.0 if in_batch else 2.0] * 4
 
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
@@ -357,26 +274,6 @@ def test_no_gradient_reaches_the_queue_and_reading_does_not_write() -> None:
     assert query.grad.isfinite().all()
     assert queue.keys.grad is None
     assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
-
-
-@pytest.mark.parametrize("kernel", ["dense", "chunked"])
-@pytest.mark.parametrize("in_batch", [False, True])
-def test_writing_the_queue_before_the_backward_pass_does_not_disturb_it(
-    kernel: str, in_batch: bool
-) -> None:
-    queue = KeyQueue(4, 3)
-    queue.enqueue(unit(4, 3, seed=5))
-    query, key = unit(2, 3).float().requires_grad_(), unit(2, 3, seed=1).float()
-
-    def loss() -> Tensor:
-        pairs = F.with_queue(query, key, queue, in_batch=in_batch)
-        return F.dcl(F.contrast_of(pairs, 0.1, kernel=kernel))
-
-    (expected,) = torch.autograd.grad(loss(), query)
-    late = loss()
-    queue.enqueue(key)
-    (found,) = torch.autograd.grad(late, query)
-    assert torch.equal(found, expected)
 
 
 def test_the_queue_says_its_size_and_width() -> None:

@@ -377,60 +377,6 @@ def test_two_view_leaves_out_both_views_of_the_own_image(
 
 
 @pytest.mark.parametrize(
-    ("anchor", "negatives"), [(0, [2 * 5, 2 * 13]), (2, [5 * 2, 5 * 3, 5 * 7, 5 * 11])]
-)
-def test_two_view_leaves_out_images_of_the_same_id(anchor: int, negatives: list[float]) -> None:
-    rows = reference.two_view_rows(
-        *two_views_of_named_keys(), beta=1.0, normalize=False, ids=[4, 4, 9]
-    )
-    assert rows[anchor].negatives == negatives
-
-
-@pytest.mark.parametrize(
-    ("anchor", "negatives"),
-    [(0, [2 * 3, 2 * 11]), (3, [7 * 3, 7 * 11]), (2, [5 * 2, 5 * 3, 5 * 7, 5 * 11])],
-)
-def test_two_view_false_negatives_hold_for_the_anchors_image_only(
-    anchor: int, negatives: list[float]
-) -> None:
-    marked = np.zeros((3, 3), dtype=bool)
-    marked[0, 2] = True
-    rows = reference.two_view_rows(
-        *two_views_of_named_keys(), beta=1.0, normalize=False, false_negatives=marked
-    )
-    assert rows[anchor].negatives == negatives
-
-
-@pytest.mark.parametrize(
-    ("negatives", "anchor", "extra"),
-    [
-        (np.array([[17.0], [19.0]]), 4, [11 * 17, 11 * 19]),
-        (np.array([[[17.0]], [[19.0]], [[23.0]]]), 4, [11 * 19]),
-        (np.array([[[17.0]], [[19.0]], [[23.0]]]), 2, [5 * 23]),
-    ],
-    ids=["shared", "own, view 2", "own, view 1"],
-)
-def test_two_view_extra_negatives_come_last(
-    negatives: np.ndarray, anchor: int, extra: list[float]
-) -> None:
-    rows = reference.two_view_rows(
-        *two_views_of_named_keys(), beta=1.0, normalize=False, negatives=negatives
-    )
-    assert rows[anchor].negatives[4:] == extra
-
-
-def test_normalised_rows_do_not_see_the_length_of_an_embedding() -> None:
-    z1, z2 = embeddings(3, 4, seed=3), embeddings(3, 4, seed=4)
-    rows = reference.two_view_rows(z1, z2, beta=2.0)
-    longer = reference.two_view_rows(3.0 * z1, 0.5 * z2, beta=2.0)
-    assert [row.positive for row in rows] == same([row.positive for row in longer])
-    assert rows[1].negatives == same(longer[1].negatives)
-    assert rows[0].positive == same(
-        2.0 * float(z1[0] @ z2[0]) / float(np.linalg.norm(z1[0]) * np.linalg.norm(z2[0]))
-    )
-
-
-@pytest.mark.parametrize(
     ("row", "positive", "negatives"),
     [
         (0, 1.0, [10.0, 100.0]),
@@ -445,47 +391,6 @@ def test_two_tower_goes_left_to_right_and_then_back(
     rows = reference.two_tower_rows(ONES, TOWER, beta=1.0, normalize=False)
     assert [entry.anchor for entry in rows] == [0, 1, 2, 0, 1, 2]
     assert digits(rows[row]) == (positive, negatives)
-
-
-def test_two_tower_in_one_direction_is_the_first_half_of_both() -> None:
-    left, right = embeddings(4, 3, seed=5), embeddings(4, 3, seed=6)
-    one = reference.two_tower_rows(left, right, 2.0, directions="left")
-    assert one == reference.two_tower_rows(left, right, 2.0)[:4]
-
-
-def test_two_tower_false_negatives_part_a_left_from_a_right_both_ways() -> None:
-    left, right = two_views_of_named_keys()
-    marked = np.zeros((3, 3), dtype=bool)
-    marked[0, 2] = True
-    rows = reference.two_tower_rows(left, right, beta=1.0, normalize=False, false_negatives=marked)
-    assert [row.negatives for row in rows] == [
-        [2 * 11],
-        [3 * 7, 3 * 13],
-        [5 * 7, 5 * 11],
-        [7 * 3, 7 * 5],
-        [11 * 2, 11 * 5],
-        [13 * 3],
-    ]
-
-
-def test_two_tower_ids_part_the_same_image_both_ways() -> None:
-    left, right = two_views_of_named_keys()
-    rows = reference.two_tower_rows(left, right, beta=1.0, normalize=False, ids=[4, 9, 4])
-    assert [len(row.negatives) for row in rows] == [1, 2, 1, 1, 2, 1]
-
-
-def test_two_tower_extra_negatives_meet_the_left_rows_only() -> None:
-    left, right = two_views_of_named_keys()
-    rows = reference.two_tower_rows(
-        left, right, beta=1.0, normalize=False, negatives=np.array([[17.0]])
-    )
-    assert [len(row.negatives) for row in rows] == [3, 3, 3, 2, 2, 2]
-    assert rows[1].negatives[-1] == 3 * 17
-
-
-def test_two_views_of_each_form_are_the_two_view_layout() -> None:
-    z1, z2 = embeddings(3, 4, seed=3), embeddings(3, 4, seed=4)
-    assert reference.multi_view_rows([z1, z2], 2.0, "each") == reference.two_view_rows(z1, z2, 2.0)
 
 
 def test_three_views_of_each_form_take_the_positives_one_by_one() -> None:
@@ -506,19 +411,6 @@ def test_three_views_of_a_pooled_form_keep_all_positives(form: str, positive: fl
     assert row.positives == [5 * 2, 5 * 11]
     assert row.positive == same(positive)
     assert row.negatives == [5 * 3, 5 * 7, 5 * 13]
-
-
-@pytest.mark.parametrize("form", ["each", "out", "in"])
-def test_views_labelled_by_their_image_are_the_multi_view_layout(form: str) -> None:
-    views = [embeddings(3, 4, seed=seed) for seed in (7, 8, 9)]
-    rows = reference.labelled_rows(np.concatenate(views), [0, 1, 2] * 3, 2.0, form)
-    assert rows == reference.multi_view_rows(views, 2.0, form)
-
-
-def test_an_anchor_alone_in_its_label_has_no_row() -> None:
-    rows = reference.labelled_rows(embeddings(4, 3), [0, 1, 0, 2], 1.0, "out")
-    assert [row.anchor for row in rows] == [0, 2]
-    assert [len(row.negatives) for row in rows] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Buffers that one step both reads and writes: a controller's β, a schedule's step, a queue.
+"""Copies of buffers that one step both reads and writes: a controller's β, a step, a queue.
 
-The backward pass needs the value that the forward pass read. In eager mode a copy keeps it. A
-compiled backward may prefer to recompute that copy, from a buffer that has meanwhile been written,
-and its gradient is then silently wrong (https://github.com/pytorch/pytorch/pull/197039). So while
-compiling, the copy is an operator that the compiler does not recompute.
+The backward pass needs the value that the forward pass read. A compiled backward may recompute a
+copy from the buffer after it was written, and its gradient is then silently wrong
+(https://github.com/pytorch/pytorch/pull/197039). So while compiling, the copy is an operator that
+the compiler does not recompute.
 """
 
 import torch
@@ -24,7 +24,7 @@ def _(buffer: Tensor) -> Tensor:
 
 
 def copy_buffer(buffer: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """What a buffer holds now, for a step that goes on to write it; without a gradient."""
+    """A copy of a buffer without a gradient, for a step that writes the buffer later."""
     if not torch.compiler.is_compiling():
         return buffer.detach().clone()
     copy: Tensor = _copy(buffer.detach())

@@ -1,8 +1,7 @@
-"""Signal to value, with state: schedules, Algorithm S1 corrected, and the exact ESS solve.
+"""Schedules, the controller of the effective sample size, and its exact solution.
 
-A controller is a frozen description; its state is a dictionary of zero-dimensional tensors that a
-checkpoint holds as it is. Values stay on the device (never ``.item()``), so a step can be compiled
-or captured in a CUDA graph.
+A controller is a frozen description; its state is a dictionary of zero-dimensional tensors. Values
+stay on the device, so a step can be compiled or captured in a CUDA graph.
 """
 
 import math
@@ -30,27 +29,18 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every step.
-
-    Arguments:
-        value: The value.
-    """
+    """The same value at every step."""
 
     value: float
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
-        """The value, whatever the step."""
+        """The value."""
         return torch.full_like(step, self.value, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
 class Linear:
     """From ``start`` to ``end`` in a straight line over ``steps``, then constant.
-
-    Arguments:
-        start: First value.
-        end: Last value.
-        steps: Steps between them.
 
     Examples:
         >>> Linear(0.6, 0.2, steps=100).at(torch.tensor(50))
@@ -63,7 +53,8 @@ class Linear:
 
     def __post_init__(self) -> None:
         """Check the length."""
-        _check_steps(self.steps)
+        if self.steps < 1:
+            raise ValueError(f"steps={self.steps} must be at least 1")
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
@@ -71,22 +62,8 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Cosine:
-    """From ``start`` to ``end`` along half a cosine over ``steps``, then constant.
-
-    Arguments:
-        start: First value.
-        end: Last value.
-        steps: Steps between them.
-    """
-
-    start: float
-    end: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        """Check the length."""
-        _check_steps(self.steps)
+class Cosine(Linear):
+    """From ``start`` to ``end`` along half a cosine over ``steps``, then constant."""
 
     def at(self, step: Tensor) -> Float[Tensor, ""]:
         """The value at a step count."""
@@ -96,12 +73,12 @@ class Cosine:
 
 @dataclass(frozen=True)
 class EssController:
-    r"""Algorithm S1, corrected: hold the effective sample size by moving the temperature.
+    r"""Hold the effective sample size by moving the temperature (Algorithm S1, corrected).
 
     .. math:: \beta \leftarrow (1 \pm \rho)\,\beta, \quad +\text{ if ESS} > \text{target}
 
-    ESS falls as β grows, so too large an ESS asks for a *larger* β; the paper prints the opposite
-    sign, which diverges. At a rate of 1 % a factor of 100 takes about 460 steps.
+    The ESS falls as β grows, so an ESS that is too large needs a *larger* β; the paper prints the
+    opposite sign, which diverges. At a rate of 1 % a factor of 100 takes about 460 steps.
 
     References:
         Chen et al., 2021, FlatNCE, Algorithm S1, https://arxiv.org/abs/2107.01152
@@ -110,9 +87,9 @@ class EssController:
         target: Wanted ESS without the positive, in (1/m, 1]; a number or a schedule (high early,
             relaxed later, for example ``Cosine(0.6, 0.2, steps=10_000)``).
         rate: Relative step.
-        temperature_at_start: Where to start.
-        lowest: Smallest temperature it may reach.
-        highest: Largest temperature it may reach.
+        temperature_at_start: Temperature of the first step.
+        lowest: Smallest temperature.
+        highest: Largest temperature.
 
     Examples:
         >>> controller = EssController(target=0.3)
@@ -146,13 +123,13 @@ class EssController:
         return {"beta": beta, "step": torch.zeros((), dtype=torch.long, device=device)}
 
     def target_at(self, state: State) -> Float[Tensor, ""]:
-        """The ESS wanted now."""
+        """The target at the state's step."""
         target = self.target
         schedule = Constant(float(target)) if isinstance(target, int | float) else target
         return schedule.at(state["step"])
 
     def target_now(self, step: Tensor, *, read: bool) -> float | Float[Tensor, ""]:
-        """The ESS wanted at a step; a number where it is one, or where reading it is free."""
+        """The target at a step; a number where it is one, or where it may be read."""
         if isinstance(self.target, int | float):
             return float(self.target)
         found = self.target.at(step)
@@ -191,17 +168,16 @@ def solve_for_ess(
 ) -> Float[Tensor, ""]:
     """The inverse temperature at which a decreasing ESS meets a target, by bisection of log β.
 
-    For fixed embeddings ESS falls as β grows, so the root is unique; outside the bracket the
-    nearer end is returned. A fixed number of halvings, no host read: 40 leave a relative error
-    of about 2e-11 (before rounding).
+    For fixed embeddings the ESS falls as β grows, so the root is unique; outside the bracket the
+    nearer end is returned. 40 halvings leave a relative error of about 2e-11, without a host read.
 
     Arguments:
         ess_at: Mean ESS at an inverse temperature.
         target: Wanted ESS.
         like: Gives dtype and device.
-        lowest: Smallest β considered.
-        highest: Largest β considered.
-        iterations: Halvings.
+        lowest: Smallest β.
+        highest: Largest β.
+        iterations: Number of halvings.
     """
     low = torch.full((), math.log(lowest), dtype=like.dtype, device=like.device)
     high = torch.full((), math.log(highest), dtype=like.dtype, device=like.device)
@@ -214,8 +190,3 @@ def solve_for_ess(
 
 def _progress(step: Tensor, steps: int) -> Float[Tensor, ""]:
     return (step.to(torch.float32) / steps).clamp(0, 1)
-
-
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise ValueError(f"steps={steps} must be at least 1")

@@ -1,4 +1,4 @@
-"""Processes: rank, world, gather with gradient, mean. Every function is a no-op when alone."""
+"""Rank, world size, gather with gradient, mean; without effect in a single process."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ def is_active() -> bool:
 
 
 def rank() -> int:
-    """This process's number, 0 when alone."""
+    """The number of this process; 0 in a single process."""
     return dist.get_rank() if is_active() else 0
 
 
 def world_size() -> int:
-    """How many processes share this job, 1 when alone."""
+    """The number of processes."""
     return dist.get_world_size() if is_active() else 1
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over ranks whose backward sums what every rank wants of the local rows.
+    """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks.
 
-    The sum (not the mean) is what makes ``mean over ranks of (mean over local anchors)``, the
-    quantity DistributedDataParallel averages, have the gradient of the single-process loss.
+    With the sum, the mean over ranks of the mean over local anchors, which
+    DistributedDataParallel computes, has the gradient of the single-process loss.
     """
 
     @staticmethod
@@ -54,9 +54,6 @@ def gather(local: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:
     """Rows of every rank, in rank order, differentiable in the local ones.
 
     Every rank must hold the same number of rows: call :func:`agree` first.
-
-    Arguments:
-        local: This rank's rows. Booleans travel as bytes.
     """
     if not is_active():
         return local
@@ -69,13 +66,8 @@ def gather(local: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "total ..."]:
 def agree(name: str, local: Tensor) -> None:
     """Refuse, on every rank at once, tensors whose shapes differ between ranks.
 
-    A collective over unequal shapes hangs or corrupts, so the shapes are compared first. This
-    reads a few integers on the host; it is skipped while compiling or capturing a CUDA graph,
-    where shapes are fixed by construction.
-
-    Arguments:
-        name: The argument's name, for the message.
-        local: This rank's tensor.
+    A collective over unequal shapes hangs or corrupts. The comparison reads a few integers on the
+    host; it is skipped while compiling or capturing a CUDA graph, where shapes are fixed.
     """
     if not is_active() or must_not_read(local):
         return

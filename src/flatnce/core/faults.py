@@ -1,9 +1,8 @@
-"""Bad values (not shapes): raise at once where that is free, else flag on the device.
+"""Bad values (not shapes): raised at once where that is free, else flagged on the device.
 
-Reading a value on the host stalls a GPU and breaks a compiled graph. So on the CPU, in eager
-mode, a bad value raises where it is found, with its place and value. Everywhere else it sets one
-bit of a small boolean tensor that travels with :class:`~flatnce.core.contrast.Contrast`; the next
-read of a Monitor or of ``loss_fn.last`` raises the same error without the place.
+Reading a value on the host stalls a GPU and breaks a compiled graph. On the CPU, in eager mode, a
+bad value raises an error with its place and value. Elsewhere it sets one entry of a boolean tensor
+in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last`` raises.
 """
 
 import torch
@@ -40,9 +39,9 @@ def can_raise_now(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether this is being compiled, or the tensor stands for others (vmap, torch.func.grad).
+    """Whether this is being compiled, or is inside a transform (vmap, torch.func.grad).
 
-    Also within a level of forward-mode differentiation, which closed-form gradients do not serve.
+    Forward-mode differentiation counts too: closed-form gradients do not support it.
     """
     if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
         return True
@@ -51,7 +50,7 @@ def is_transformed(tensor: Tensor) -> bool:
 
 def must_not_read(tensor: Tensor) -> bool:
     """Whether a host read is impossible now: while compiling or capturing a CUDA graph."""
-    if torch.compiler.is_compiling():  # asked first: the compiler cannot trace the question below
+    if torch.compiler.is_compiling():  # first: the compiler cannot trace the test below
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
@@ -78,7 +77,7 @@ def raise_or_flag(
 
 
 def combine(*flags: Bool[Tensor, " f"] | None) -> Bool[Tensor, " f"] | None:
-    """Any of several flag vectors; None when none was set up."""
+    """The faults of any of several flag vectors; None where all are None."""
     present = [f for f in flags if f is not None]
     if not present:
         return None

@@ -1,10 +1,10 @@
-"""Who is whose positive, and who is left out: the only place that knows, and that gathers.
+"""Layouts: which rows of a batch are each other's positives and negatives.
 
-Every layout normalises rows (unless told not to), checks its arguments, gathers keys over
-processes on request, and returns :class:`Pairs`: local anchors, all keys, and a
-:class:`~flatnce.core.selection.Selection` in place of an n by m mask.
+Each layout checks its arguments and returns :class:`Pairs`: the anchors of this process, all keys,
+and a :class:`~flatnce.core.selection.Selection` in place of an n by m mask.
 
 Options shared by the layouts:
+    normalize: Divide rows by their norm.
     ids: One integer per sample. Samples that share an id (duplicates, several captions of one
         image, a key still in the queue) are never each other's negatives.
     false_negatives: Boolean (b, b) mask over samples: entry [i, j] leaves sample j out of
@@ -14,7 +14,7 @@ Options shared by the layouts:
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -77,46 +77,25 @@ def multi_view(
     Arguments:
         views: At least two (b, d) tensors; row i of each is the same sample.
         form: How several positives become rows.
-        normalize: Divide rows by their norm.
-        ids: See :mod:`flatnce.core.pairs`.
-        false_negatives: See :mod:`flatnce.core.pairs`.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
     """
     if len(views) < 2:
         raise ValueError(f"views has {len(views)} entries; a positive needs at least two views")
     check_form(form, ("each", "out", "in"))
-    names = [f"z{i + 1}" for i in range(len(views))]
     given = Arguments(normalize, gather)
-    ready = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
-    for name, z in zip(names, ready, strict=True):
-        given.same_batch(name, z, names[0], ready[0])
+    ready = given.batches(**{f"z{i + 1}": z for i, z in enumerate(views)})
+    given.samples(ready[0], ids, false_negatives, negatives)
+    given.enough("z1", given.total, negatives)
     stacked = torch.stack(ready)  # (v, b, d)
     v, b, d = stacked.shape
-    others = [[a for a in range(v) if a != view] for view in range(v)]
     # Stacked one by one: indexing with a list would copy it to the device and wait.
-    positives = torch.cat(
-        [torch.stack([ready[a] for a in rest], dim=1) for rest in others]
-    )  # (v b, v-1, d)
-    anchors = stacked.reshape(v * b, d)
-    everyone = given.everyone(names[0], stacked.transpose(0, 1)) if gather else None
-    keys = anchors if everyone is None else everyone.transpose(0, 1).reshape(-1, d)
-    local, total = given.groups(ids, b, anchors.device)
-    given.enough(names[0], total, negatives)
-    mask = given.left_out(false_negatives, b, total.shape[0], anchors.device)
-    shared, own = given.hard_negatives(negatives, ready[0])
-    mask = None if mask is None else mask.repeat(v, v)
-    groups = local.repeat(v)
-    return Pairs(
-        anchors,
-        append_shared(keys, shared),
-        select(groups, total.repeat(v) if gather else groups, shared, mask),
-        positives,
-        own_negatives=None if own is None else own.repeat(v, 1, 1),
-        form=form,
-        gathered=gather,
-        faults=given.faults,
-        operands=given.operands,
+    others = [[z for a, z in enumerate(ready) if a != view] for view in range(v)]
+    positives = torch.cat([torch.stack(rest, dim=1) for rest in others])  # (v b, v-1, d)
+    anchors = keys = stacked.reshape(v * b, d)
+    if gather:
+        keys = given.everyone("z1", stacked.transpose(0, 1)).transpose(0, 1).reshape(-1, d)
+    own = None if given.own is None else given.own.repeat(v, 1, 1)
+    return given.pairs(
+        anchors, keys, given.selection(v), positives=positives, own_negatives=own, form=form
     )
 
 
@@ -139,11 +118,6 @@ def two_view(
     Arguments:
         z1: First views, (b, d).
         z2: Second views, (b, d); row i is the positive of row i of ``z1``.
-        normalize: Divide rows by their norm.
-        ids: See :mod:`flatnce.core.pairs`.
-        false_negatives: See :mod:`flatnce.core.pairs`.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
 
     Examples:
         >>> pairs = two_view(torch.randn(4, 8), torch.randn(4, 8))
@@ -173,8 +147,8 @@ def two_tower(
 ) -> tuple[Pairs, ...]:
     """Two encoders (CLIP layout): left anchors against right keys, and the other way round.
 
-    Hard negatives are keys like the right ones and serve the left anchors alone. An entry [i, j]
-    of ``false_negatives`` parts left i from right j in both directions.
+    Hard negatives are keys like the right ones and are used for the left anchors only. An entry
+    [i, j] of ``false_negatives`` separates left i from right j in both directions.
 
     References:
         Radford et al., 2021, "Learning Transferable Visual Models From Natural Language
@@ -184,46 +158,31 @@ def two_tower(
         left: (b, d), queries, images.
         right: (b, d), documents, texts; row i is the positive of row i of ``left``.
         directions: ``both``, or ``left`` for left anchors alone (retrieval).
-        normalize: Divide rows by their norm.
-        ids: See :mod:`flatnce.core.pairs`.
-        false_negatives: See :mod:`flatnce.core.pairs`.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
     """
     if directions not in ("both", "left"):
         raise ValueError(f"directions={directions!r} is unknown; choose 'both' or 'left'")
     given = Arguments(normalize, gather)
-    ready_left, ready_right = given.embeddings("left", left), given.embeddings("right", right)
-    given.same_batch("right", ready_right, "left", ready_left)
-    b = ready_left.shape[0]
-    local, total = given.groups(ids, b, ready_left.device)
-    given.enough("left", total, negatives if directions == "left" else None)
-    mask = given.left_out(false_negatives, b, total.shape[0], ready_left.device)
-    shared, own = given.hard_negatives(negatives, ready_left)
-    forward = Pairs(
+    ready_left, ready_right = given.batches(left=left, right=right)
+    given.samples(ready_left, ids, false_negatives, negatives)
+    given.enough("left", given.total, negatives if directions == "left" else None)
+    keys = given.everyone("right", ready_right)
+    forward = given.pairs(
         ready_left,
-        append_shared(given.everyone("right", ready_right), shared),
-        select(local, total, shared, mask),
-        ready_right[:, None],
-        own_negatives=own,
-        gathered=gather,
-        faults=given.faults,
-        operands=given.operands,
+        keys,
+        given.selection(),
+        positives=ready_right[:, None],
+        own_negatives=given.own,
     )
     if directions == "left":
         return (forward,)
-    if mask is not None:
+    keys = given.everyone("left", ready_left)
+    given.without_hard_negatives()
+    if given.mask is not None:
+        b = len(ready_left)
         start = distributed.rank() * b if gather else 0
-        mask = given.everyone("false_negatives", mask)[:, start : start + b].T.contiguous()
-    back = Pairs(
-        ready_right,
-        given.everyone("left", ready_left),
-        Selection(local, total, mask),
-        ready_left[:, None],
-        gathered=gather,
-        faults=given.faults,
-        operands=given.operands,
-    )
+        mask = given.everyone("false_negatives", given.mask)
+        given.mask = mask[:, start : start + b].T.contiguous()
+    back = given.pairs(ready_right, keys, given.selection(), positives=ready_left[:, None])
     return forward, back
 
 
@@ -246,29 +205,18 @@ def own_view(
     Arguments:
         z1: First views, (b, d).
         z2: Second views, (b, d); row i is the positive of row i of ``z1``.
-        normalize: Divide rows by their norm.
-        ids: See :mod:`flatnce.core.pairs`.
-        false_negatives: See :mod:`flatnce.core.pairs`.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
     """
     given = Arguments(normalize, gather)
-    first, second = given.embeddings("z1", z1), given.embeddings("z2", z2)
-    given.same_batch("z2", second, "z1", first)
-    local, total = given.groups(ids, first.shape[0], first.device)
-    given.enough("z1", total, negatives)
-    mask = given.left_out(false_negatives, first.shape[0], total.shape[0], first.device)
-    shared, own = given.hard_negatives(negatives, first)
+    first, second = given.batches(z1=z1, z2=z2)
+    given.samples(first, ids, false_negatives, negatives)
+    given.enough("z1", given.total, negatives)
     return tuple(
-        Pairs(
+        given.pairs(
             anchors,
-            append_shared(given.everyone(name, anchors), shared),
-            select(local, total, shared, mask),
-            positives[:, None],
-            own_negatives=own,
-            gathered=gather,
-            faults=given.faults,
-            operands=given.operands,
+            given.everyone(name, anchors),
+            given.selection(),
+            positives=positives[:, None],
+            own_negatives=given.own,
         )
         for name, anchors, positives in (("z1", first, second), ("z2", second, first))
     )
@@ -284,13 +232,13 @@ def labelled(
     negatives: Tensor | None = None,
     gather: bool = False,
 ) -> Pairs:
-    """Labels (supervised contrastive): a row's positives are all others of its label.
+    """Labels (supervised contrastive): the positives of a row are all other rows of its label.
 
     - ``out`` (default): the positive score is the mean over the positives; InfoNCE is L_out.
     - ``in``: the positives are pooled by log-sum-exp; InfoNCE is L_in up to log(positives).
 
-    A row whose label occurs once has no positive: it serves as a negative and is left out of the
-    mean. FlatNCE and DCL leave every positive out of the pool.
+    A row whose label occurs once has no positive: it is a negative of other rows, and is left out
+    of the mean. FlatNCE and DCL leave every positive out of the pool.
 
     References:
         Khosla et al., 2020, "Supervised Contrastive Learning", Eqs. 2 and 3,
@@ -300,23 +248,16 @@ def labelled(
         z: (n, d); concatenate views, and their labels, for SupCon on augmented images.
         labels: (n,), any integers.
         form: How several positives become one row.
-        normalize: Divide rows by their norm.
         false_negatives: (n, n), or (n, world * n) when gathering.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
     """
     check_form(form, ("out", "in"))
     given = Arguments(normalize, gather)
     ready = given.embeddings("z", z)
-    n = ready.shape[0]
-    local = given.integers("labels", labels, n).to(ready.device)
-    total = given.everyone("labels", local)
-    given.enough("z", total, None)
-    rows, all_rows = given.groups(None, n, ready.device)
-    mask = given.left_out(false_negatives, n, total.shape[0], ready.device)
-    shared, own = given.hard_negatives(negatives, ready)
-    negative = select(local, total, shared, mask)
-    nobody = all_rows.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
+    rows, all_rows = given.groups(None, len(ready), ready.device)
+    given.samples(ready, labels, false_negatives, negatives, name="labels")
+    given.enough("z", given.total, None)
+    negative = given.selection()
+    nobody = all_rows.new_full((len(given.shared),), NEGATIVE_TO_ALL)
     positive = replace(
         negative,
         left_out=None,
@@ -324,24 +265,16 @@ def labelled(
         key_self=torch.cat([all_rows, nobody]) if gather or len(nobody) else rows,
         same=True,
     )
-    return Pairs(
-        ready,
-        append_shared(given.everyone("z", ready), shared),
-        negative,
-        positive_keys=positive,
-        own_negatives=own,
-        form=form,
-        gathered=gather,
-        faults=given.faults,
-        operands=given.operands,
+    keys = given.everyone("z", ready)
+    return given.pairs(
+        ready, keys, negative, positive_keys=positive, own_negatives=given.own, form=form
     )
 
 
 class KeyQueue(nn.Module):
-    """The last ``size`` keys, oldest overwritten first; empty slots count for nobody.
+    """The last ``size`` keys; the oldest are overwritten first, and empty slots do not count.
 
-    Keys, ids and the write position are buffers, so a state dict saves and restores them. The
-    position is kept modulo the size and cannot overflow. Nothing here reads the device.
+    Keys, ids and the write position are buffers, which a state dict saves and restores.
 
     References:
         He et al., 2020, "Momentum Contrast for Unsupervised Visual Representation Learning",
@@ -372,7 +305,7 @@ class KeyQueue(nn.Module):
         self.register_buffer("keys", torch.zeros(size, dim))
         self.register_buffer("ids", torch.full((size,), EXCLUDED, dtype=torch.long))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
-        # Of keys that could not be checked at once; said when they are next contrasted with.
+        # Faults of keys that could not be checked at once; raised when the keys are next used.
         clear = torch.zeros(len(FAULTS), dtype=torch.bool)
         self.register_buffer("faults", clear, persistent=False)
 
@@ -382,7 +315,7 @@ class KeyQueue(nn.Module):
 
     @property
     def filled(self) -> Int[Tensor, ""]:
-        """How many slots hold a key, as a tensor; reading it is the caller's choice."""
+        """How many slots hold a key, as a tensor on the device."""
         return (self.ids != EXCLUDED).sum()
 
     @torch.no_grad()
@@ -399,8 +332,8 @@ class KeyQueue(nn.Module):
         Arguments:
             keys: New keys, shape (b, d); stored detached. Of more than ``size``, the last stay.
             ids: Sample ids, shape (b,): a later anchor with the same id leaves the key out.
-            normalize: Store unit rows.
             gather: Store the keys of every process, so that all hold the same queue.
+            normalize: Store unit rows.
         """
         given = Arguments(normalize, gather)
         ready = given.embeddings("keys", keys, like=self.keys).detach().to(self.keys.dtype)
@@ -437,7 +370,7 @@ def with_queue(
     negatives: Tensor | None = None,
     gather: bool = False,
 ) -> Pairs:
-    """A queue of past keys (MoCo layout): the queue's keys are every query's negatives.
+    """A queue of past keys (MoCo layout): the keys of the queue are negatives of every query.
 
     The queue is read, not written: call :meth:`KeyQueue.enqueue` after the step (the objectives
     do, when built with a queue). With ``gather`` the queue holds every process's keys.
@@ -447,40 +380,32 @@ def with_queue(
         key: (b, d), from the momentum encoder; row i is the positive of query i.
         queue: Past keys; must hold at least one unless ``in_batch``.
         in_batch: Count the batch's other keys (of every process, when gathering) as negatives.
-        normalize: Divide rows by their norm (the queue's were, when they were enqueued).
-        ids: See :mod:`flatnce.core.pairs`; queued keys of the same id are left out.
-        false_negatives: See :mod:`flatnce.core.pairs`; needs ``in_batch``.
-        negatives: See :mod:`flatnce.core.pairs`.
-        gather: See :mod:`flatnce.core.pairs`.
+        ids: As for every layout; queued keys of the same id are left out too.
+        false_negatives: As for every layout; needs ``in_batch``.
     """
+    if false_negatives is not None and not in_batch:
+        raise ValueError(
+            "false_negatives speaks of the batch's other keys, which are not negatives here; pass "
+            "in_batch=True, or ids for the queue"
+        )
     given = Arguments(normalize, gather)
     ready_query = given.embeddings("query", query, like=queue.keys)
     ready_key = given.embeddings("key", key)
     given.same_batch("key", ready_key, "query", ready_query)
-    if false_negatives is not None and not in_batch:
-        raise ValueError(
-            "false_negatives speaks of the batch's other keys, which are no negatives here; pass "
-            "in_batch=True, or ids for the queue"
-        )
-    b = ready_query.shape[0]
-    local, total = given.groups(ids, b, ready_query.device)
-    past, past_group = copy_buffer(queue.keys).to(ready_query.dtype), copy_buffer(queue.ids)
-    shared, own = given.hard_negatives(negatives, ready_query)
-    mask = given.left_out(false_negatives, b, total.shape[0], ready_query.device)
+    given.samples(ready_query, ids, false_negatives, negatives)
+    keys, groups = copy_buffer(queue.keys).to(ready_query.dtype), copy_buffer(queue.ids)
+    mask = given.mask
     if in_batch:
-        past = torch.cat([given.everyone("key", ready_key), past])
-        past_group = torch.cat([total, past_group])
+        keys = torch.cat([given.everyone("key", ready_key), keys])
+        groups = torch.cat([given.total, groups])
         if mask is not None:
-            mask = torch.cat([mask, mask.new_zeros((b, len(queue)))], dim=1)
-    return Pairs(
-        ready_query,
-        append_shared(past, shared),
-        select(local, past_group, shared, mask),
-        ready_key[:, None],
-        own_negatives=own,
-        gathered=gather,
-        faults=given.faults if given.faults is None else given.faults | copy_buffer(queue.faults),
-        operands=operands_for(query.dtype, normalize) if normalize else torch.float32,
+            mask = torch.cat([mask, mask.new_zeros((len(query), len(queue)))], dim=1)
+    if given.faults is not None:
+        given.faults = given.faults | copy_buffer(queue.faults)
+    given.operands = operands_for(query.dtype, normalize) if normalize else torch.float32
+    selection = select(given.local, groups, given.shared, mask)
+    return given.pairs(
+        ready_query, keys, selection, positives=ready_key[:, None], own_negatives=given.own
     )
 
 
@@ -492,6 +417,54 @@ class Arguments:
         self.faults: Bool[Tensor, " f"] | None = None
         self.operands = torch.float32
         self._agreed = False
+
+    def batches(self, **views: Tensor) -> list[Tensor]:
+        """Embeddings by name that have the shape, device and precision of the first."""
+        ready = [self.embeddings(name, z) for name, z in views.items()]
+        names = list(views)
+        for name, z in zip(names, ready, strict=True):
+            self.same_batch(name, z, names[0], ready[0])
+        return ready
+
+    def samples(
+        self,
+        first: Tensor,
+        ids: Tensor | None,
+        false_negatives: Tensor | None,
+        negatives: Tensor | None,
+        *,
+        name: str = "ids",
+    ) -> None:
+        """Set the groups, the mask and the hard negatives of the samples."""
+        b, device = len(first), first.device
+        self.local, self.total = self.groups(ids, b, device, name)
+        self.mask = self.left_out(false_negatives, b, len(self.total), device)
+        self.shared, self.own = self.hard_negatives(negatives, first)
+
+    def without_hard_negatives(self) -> None:
+        """Drop the hard negatives, which belong to one direction of two towers."""
+        self.shared, self.own = self.shared[:0], None
+
+    def selection(self, views: int = 1) -> Selection:
+        """The negatives of every sample, in each of several views."""
+        if views == 1:
+            return select(self.local, self.total, self.shared, self.mask)
+        local = self.local.repeat(views)
+        total = self.total.repeat(views) if self.gather else local
+        mask = None if self.mask is None else self.mask.repeat(views, views)
+        return select(local, total, self.shared, mask)
+
+    def pairs(self, anchors: Tensor, keys: Tensor, negatives: Selection, **others: Any) -> Pairs:
+        """Pairs with the shared hard negatives after the keys, and what was found so far."""
+        return Pairs(
+            anchors,
+            append_shared(keys, self.shared),
+            negatives,
+            gathered=self.gather,
+            faults=self.faults,
+            operands=self.operands,
+            **others,
+        )
 
     def embeddings(
         self, name: str, z: Tensor, like: Tensor | None = None, ndim: int = 2
@@ -556,20 +529,22 @@ class Arguments:
             self._agreed = True
         return distributed.gather(z)
 
-    def groups(self, ids: Tensor | None, b: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def groups(
+        self, ids: Tensor | None, b: int, device: torch.device, name: str = "ids"
+    ) -> tuple[Tensor, Tensor]:
         """Local and global group of each sample: its id, or its place in the global batch."""
-        if ids is None:
+        if ids is None and name == "ids":
             world = distributed.world_size() if self.gather else 1
             # Reserved numbers, so that the batch cannot collide with queued ids.
             everyone = torch.arange(world * b, device=device) + FIRST
             start = distributed.rank() * b if self.gather else 0
             return everyone[start : start + b], everyone
-        local = self.integers("ids", ids, b).to(device)
-        return local, self.everyone("ids", local)
+        local = self.integers(name, cast(Tensor, ids), b).to(device)
+        return local, self.everyone(name, local)
 
     def enough(self, name: str, total: Tensor, negatives: Tensor | None) -> None:
         """Refuse a batch that cannot hold a negative."""
-        if total.shape[0] < 2 and negatives is None:
+        if len(total) < 2 and negatives is None:
             raise ValueError(
                 f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
                 "filled KeyQueue, hard negatives (of two towers they serve left anchors alone: "
@@ -610,7 +585,7 @@ class Arguments:
 
 
 def check_embeddings(name: str, z: Tensor, ndim: int = 2) -> None:
-    """Refuse what is no batch of floating-point rows."""
+    """Refuse what is not a batch of floating-point rows."""
     if not isinstance(z, Tensor):
         raise ValueError(f"{name} is a {type(z).__name__}; pass a torch.Tensor")
     if not z.is_floating_point():
@@ -644,9 +619,11 @@ def select(
     shared: Tensor,
     mask: Tensor | None,
 ) -> Selection:
-    """A selection over keys followed by shared hard negatives, which are nobody's relatives."""
+    """A selection over keys followed by shared hard negatives, which are in no group."""
     if not shared.shape[0]:
-        return Selection(anchor_group, key_group, mask)  # the very groups: see the fused kernel
+        return Selection(
+            anchor_group, key_group, mask
+        )  # without a copy: the fused kernel compares the objects
     strangers = key_group.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
     if mask is not None:
         mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
@@ -654,7 +631,7 @@ def select(
 
 
 def append_shared(keys: Tensor, shared: Tensor) -> Tensor:
-    """Keys and shared hard negatives; the very same tensor where there are none."""
+    """Keys and shared hard negatives; without these, the keys without a copy."""
     return torch.cat([keys, shared]) if shared.shape[0] else keys
 
 

@@ -15,13 +15,10 @@ from torch import Tensor
 __all__ = ["EXCLUDED", "NEGATIVE_TO_ALL", "Selection"]
 
 EXCLUDED = -(2**31)
-"""Group of a key that counts for nobody (an empty slot of a queue).
-
-The reserved numbers fit in 32 bits, as compilers for GPUs like their constants.
-"""
+"""Group of a key that counts for no anchor (an empty slot of a queue)."""
 
 NEGATIVE_TO_ALL = EXCLUDED + 1
-"""Group of a key that is a negative of everybody (a queued key without an id)."""
+"""Group of a key that is a negative of every anchor (a queued key without an id)."""
 
 FIRST = EXCLUDED + 2
 """Groups from here to :data:`LAST_RESERVED` number the samples of a batch without ids."""
@@ -37,9 +34,9 @@ class Selection:
         anchor_group: Group of each anchor.
         key_group: Group of each key; :data:`EXCLUDED` and :data:`NEGATIVE_TO_ALL` are reserved.
         left_out: Keys to leave out one by one (known false negatives); an n by m mask.
-        anchor_self: Row identity of each anchor, needed to select positives by group.
-        key_self: Row identity of each key, likewise.
-        same: Select the group's other members (positives) instead of the strangers (negatives).
+        anchor_self: Number of the row of each anchor, needed to select positives by group.
+        key_self: Number of the row of each key.
+        same: Select other members of the group (positives) instead of other groups (negatives).
     """
 
     anchor_group: Int[Tensor, " n"]
@@ -78,21 +75,21 @@ Form: TypeAlias = Literal["each", "out", "in"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Anchors, candidate keys, and who counts for whom.
+    """Anchors, candidate keys, and which keys count for which anchor.
 
     Arguments:
-        anchors: One row per anchor; this process's own.
+        anchors: One row per anchor of this process.
         keys: One row per candidate; of every process when gathered. The same tensor object as
-            ``anchors`` when each row plays both parts.
-        negatives: Which keys are whose negatives.
-        positives: Positive rows, p of them per anchor; None when ``positive_keys`` selects them.
-        positive_keys: Which keys are whose positives (labels).
-        own_negatives: Further negatives of one anchor alone.
+            ``anchors`` where each row is both.
+        negatives: The negatives of each anchor.
+        positives: Positive rows, p per anchor; None when ``positive_keys`` selects them.
+        positive_keys: The positives of each anchor (labels).
+        own_negatives: Further negatives of each anchor alone.
         form: How several positives become rows.
         gathered: Whether the keys come from every process.
-        faults: Value faults found so far, where they could not be raised at once.
-        operands: What a fused kernel multiplies: the precision that the embeddings came in, or
-            float16 for normalised rows of half precision.
+        faults: Faults found so far that could not be raised at once.
+        operands: Precision in which a fused kernel multiplies: that of the embeddings, or float16
+            for normalised rows of half precision.
     """
 
     anchors: Float[Tensor, "n d"]

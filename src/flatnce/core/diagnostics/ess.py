@@ -15,14 +15,14 @@ __all__ = ["effective_sample_size", "least_effective_sample_size"]
 def effective_sample_size(
     contrast: Contrast, *, with_positive: bool = False, reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
-    r"""Share of the candidates that carry the gradient: 1 all alike, 1/m a single one.
+    r"""Share of the candidates that carry the gradient: 1 if all weigh the same, 1/m if one does.
 
     .. math:: \mathrm{ESS}_i = \frac{1}{m \sum_j w_{ij}^2}
         = \frac{1}{m} \exp(2\,\mathrm{lse}(s) - \mathrm{lse}(2s)) \in [1/m, 1]
 
-    Two different numbers, never to be compared with each other: *without* the positive (of
-    FlatNCE's weights, over m negatives; the default) and *with* it (of InfoNCE's weights, over
-    m + 1 candidates), which falls towards 1/(m + 1) as the positive wins.
+    Without the positive (the default) it is that of FlatNCE's weights over m negatives. With it,
+    it is that of InfoNCE's weights over m + 1 candidates, which falls towards 1/(m + 1) as the
+    positive wins. The two are not comparable.
 
     References:
         Chen et al., 2021, FlatNCE, Sec. 3.3 (normalised by the number of weights, erratum 11),
@@ -44,7 +44,7 @@ def effective_sample_size(
 
 
 def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
-    """The mean ESS of rows that each hang on one negative: 1/m, where all have m of them."""
+    """The smallest mean ESS: 1/m where every row has m negatives."""
     return contrast.reduce(contrast.count.clamp_min(1.0).reciprocal())
 
 
@@ -53,9 +53,8 @@ def temperature_for_ess(
 ) -> Float[Tensor, ""]:
     """The temperature at which this batch's mean ESS (without the positive) meets a target.
 
-    Exact up to rounding, on the device, without a host read; it runs the kernel 41 times. A target
-    of 1/m or less raises on the CPU; elsewhere, where that would take a host read, it returns the
-    smallest temperature searched.
+    Exact up to rounding, without a host read; it runs the kernel 41 times. A target of 1/m or less
+    raises an error on the CPU; elsewhere the smallest temperature searched is returned.
 
     Arguments:
         pairs: From a layout.

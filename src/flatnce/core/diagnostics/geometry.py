@@ -7,8 +7,7 @@ from torch import Tensor
 __all__ = ["mean_potential", "rank_of_gram"]
 
 SMALL_GRAM = 512
-"""Widths whose eigenvalues the host computes: a GPU takes hundreds of small kernels for them, each
-of which waits for its turn if the card is busy with other runs."""
+"""Largest width whose eigenvalues the host computes; a GPU takes hundreds of small kernels."""
 
 
 def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -17,10 +16,6 @@ def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
     References:
         Wang and Isola, 2020, "Understanding Contrastive Representation Learning through
         Alignment and Uniformity", Eq. 3, https://arxiv.org/abs/2005.10242
-
-    Arguments:
-        x: First views.
-        y: Second views.
     """
     return (x - y).square().sum(dim=1).mean()
 
@@ -28,7 +23,7 @@ def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
 def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Log mean Gaussian potential exp(−2‖x − y‖²) of distinct pairs; lower spreads better.
 
-    0 means that all rows coincide; about −3.9 is the least of 128 dimensions. Expects unit rows.
+    0 means that all rows coincide; about −3.9 is the minimum in 128 dimensions. Expects unit rows.
 
     References:
         Wang and Isola, 2020, Eq. 5 with t = 2, https://arxiv.org/abs/2005.10242
@@ -40,7 +35,7 @@ def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
 
 def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs: what uniformity is the log of."""
+    """Mean of exp(−2‖x − y‖²) over ordered distinct pairs."""
     n = x.shape[0]
     if n < 2:
         raise ValueError(f"x has {n} rows; uniformity needs at least two")

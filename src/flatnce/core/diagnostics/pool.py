@@ -1,13 +1,9 @@
-"""Mutual information over a large pool, which has room above log K.
+"""Mutual information over a large pool of pairs.
 
-A batch of K candidates cannot show more than log K nats, however much the embeddings share. The
-same bound over a pool of thousands of pairs can. An encoder's scale depends on its training
-temperature, not on what it has learned. The bound is therefore computed at the scale that is best
-on *other* pairs (one number), and also at the training temperature. It remains a bound, because
-the scale is chosen on pairs that the bound is not computed on.
-
-The caller chooses the pairs: only pairs of images that were held out of training say something
-about new images.
+A batch of K candidates cannot show more than log K nats. The same bound over thousands of pairs
+can. The scale of an encoder's scores depends on its training temperature, so the bound is also
+computed at the scale that is best on *other* pairs, which keeps it a bound. Only pairs of images
+that were held out of training say something about new images.
 """
 
 import math
@@ -39,13 +35,12 @@ def best_scale(
 ) -> float:
     r"""The scale of the scores at which InfoNCE's loss over these candidates is smallest.
 
-    :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex
-    with a derivative and curvature that are means and variances under the softmax: Newton's
-    method, each step within a factor of 2.
+    :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex.
+    It is minimised by Newton's method, with steps of at most a factor of 2.
 
     Arguments:
         scores: Row i's positive is column i; for cosines the scale is the inverse temperature.
-        start: Where to begin; the last evaluation's answer saves steps.
+        start: Scale of the first step.
         limits: Smallest and largest scale.
         tolerance: Relative change at which it stops.
     """
@@ -77,14 +72,10 @@ def pool_information(
     .. math:: I \ge \log n - \frac{1}{n} \sum_i \Big[ \mathrm{lse}_j(\beta \langle z^1_i, z^2_j
         \rangle) - \beta \langle z^1_i, z^2_i \rangle \Big]
 
-    Row i of ``z1`` is searched among all n rows of ``z2``. Scores are computed in blocks, so that
-    memory grows with n and not with its square.
-
-    Limits: never above log n, which is returned too; near it, "at least that much".
-
-    Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``, ``pool`` (n),
-    ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and ``pool_top1`` (the
-    share of rows whose partner scores above every other).
+    Scores are computed in blocks, so that memory grows with n and not with its square. The bound
+    is never above log n. Returns ``pool_mi`` (at the best scale), ``pool_mi_at_temperature``,
+    ``pool`` (n), ``pool_ceiling`` (log n), ``pool_scale`` (the best inverse temperature) and
+    ``pool_top1`` (the share of rows whose partner scores above every other).
 
     References:
         The paper's Fig. 1 (ground truth by 10,000 samples); Poole et al., 2019, "On variational
@@ -94,10 +85,9 @@ def pool_information(
         z1: Embeddings of the first views, (n, d); rows are normalised here.
         z2: Embeddings of the second views.
         temperature: The temperature of training.
-        calibration: Embeddings of the first and second views of other images, to choose the
-            scale on. Best about as many second views as the pool has, as the scale moves with
-            the number of candidates; of the first views some are enough.
-        start: Where to begin the search for the scale; by default at that of training.
+        calibration: Embeddings of the first and second views of other images, on which the scale
+            is chosen; about as many second views as the pool has, and at most as many first ones.
+        start: Scale of the first step; by default that of training.
 
     Examples:
         >>> import torch
@@ -107,13 +97,7 @@ def pool_information(
         (2.08, 2.08, 1.0)
     """
     _check(z1, z2, "z1", "z2", z1.shape[:1] == z2.shape[:1])
-    _check(*calibration, "calibration[0]", "calibration[1]")
-    for number, views in enumerate(calibration):
-        if not bool(views.isfinite().all()):
-            raise ValueError(
-                f"calibration[{number}] holds NaN or infinite values, so that no scale can be "
-                "chosen on it; pass finite embeddings"
-            )
+    _check_calibration(*calibration)
     pairs = two_tower(z1, z2, directions="left")
     trained = contrast_of(pairs, temperature)
     faults.raise_flagged(trained.faults)
@@ -140,6 +124,17 @@ def calibrated_scale(z1: Tensor, z2: Tensor, *, start: float) -> float:
     with torch.autocast(z1.device.type, enabled=False):
         left, right = (normalize(z.to(dtype), dim=1) for z in (z1[:anchors], z2))
         return best_scale(left @ right.T, min(max(start, low), high))
+
+
+def _check_calibration(first: Tensor, second: Tensor) -> None:
+    names = "calibration[0]", "calibration[1]"
+    _check(first, second, *names)
+    for name, views in zip(names, (first, second), strict=True):
+        if not bool(views.isfinite().all()):
+            raise ValueError(
+                f"{name} holds NaN or infinite values, so that no scale can be chosen on it; pass "
+                "finite embeddings"
+            )
 
 
 def _check(first: Tensor, second: Tensor, name: str, other: str, alike: bool = True) -> None:

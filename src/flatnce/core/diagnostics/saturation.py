@@ -1,4 +1,8 @@
-"""Is the K-way task already solved? Gain, mutual information and its ceiling, retrieval."""
+"""How far the K-way task is solved: gain, mutual information and its ceiling, retrieval.
+
+Each function reads a :class:`~flatnce.functional.Contrast`; ``reduction`` is ``mean``, ``sum`` or
+``none`` (one number per row).
+"""
 
 import torch
 from jaxtyping import Float
@@ -15,21 +19,12 @@ def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, 
     r"""What InfoNCE multiplies a row's gradient by: :math:`\sigma(\ell) = 1 - p^+`.
 
     Near 1 InfoNCE and FlatNCE learn alike; near 0 InfoNCE has stopped and FlatNCE has not.
-
-    Arguments:
-        contrast: Row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     return contrast.reduce(contrast.margin.sigmoid(), reduction)
 
 
 def saturated_share(contrast: Contrast, threshold: float = SATURATED_ROW) -> Float[Tensor, ""]:
-    """Share of rows whose gain is below a threshold.
-
-    Arguments:
-        contrast: Row statistics.
-        threshold: Gain below which a row counts as saturated.
-    """
+    """Share of rows whose gain is below a threshold."""
     below = (contrast.margin.sigmoid() < threshold).to(contrast.positive.dtype)
     return contrast.reduce(below)
 
@@ -37,13 +32,9 @@ def saturated_share(contrast: Contrast, threshold: float = SATURATED_ROW) -> Flo
 def mutual_information_ceiling(
     contrast: Contrast, reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
-    """The most :func:`mutual_information` can say, in nats: log K with K = m + 1 candidates.
+    """The largest value of :func:`mutual_information`, in nats: log K, with K = m + 1 candidates.
 
-    With P positives a row: log((m + P) / P).
-
-    Arguments:
-        contrast: Row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
+    With P positives per row: log((m + P) / P).
     """
     return contrast.reduce(_ceiling(contrast), reduction)
 
@@ -51,22 +42,14 @@ def mutual_information_ceiling(
 def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
     """K-sample (InfoNCE) mutual information in nats: a lower bound, never above the ceiling.
 
-    On the training batch it flatters; near its ceiling it says only "at least log K".
-
-    Arguments:
-        contrast: Row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
+    On the training batch it is biased upwards; near its ceiling it says only "at least log K".
     """
     loss = softplus(contrast.margin, threshold=50.0)  # torch's 20 is coarse for float64
     return contrast.reduce(_ceiling(contrast) - loss, reduction)
 
 
 def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
-    """Share of rows whose best positive scores above every negative; a tie is a miss.
-
-    Arguments:
-        contrast: Row statistics.
-    """
+    """Share of rows whose best positive scores above every negative; a tie is a miss."""
     best = contrast.positive if contrast.positives is None else contrast.positives.top
     return contrast.reduce((best > contrast.hardest).to(best.dtype))
 

@@ -35,9 +35,9 @@ class Entry:
         name: As typed: ``flatnce train --objective NAME``.
         class_name: Its class in ``flatnce.core.objectives.losses``, exported from ``flatnce``.
         label: What charts and tables call it.
-        card: What a model card calls it.
         summary: One sentence for the documentation.
         gradient_lives: Whether its gradient stays when the positive wins.
+        card: What a model card calls it; by default the label.
         settings: Its own settings.
         layout: Its layout where none is given.
         learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
@@ -48,9 +48,9 @@ class Entry:
     name: str
     class_name: str
     label: str
-    card: str
     summary: str
     gradient_lives: bool
+    card: str = ""
     settings: tuple[Setting, ...] = ()
     layout: str = "two_view"
     learns_scale: bool = False
@@ -69,7 +69,6 @@ OBJECTIVES: dict[str, Entry] = {
             name="flatnce",
             class_name="FlatNCE",
             label="FlatNCE",
-            card="FlatNCE",
             summary="InfoNCE's value with DCL's gradient, which stays when the positive wins.",
             gradient_lives=True,
             function="flatnce",
@@ -94,7 +93,6 @@ OBJECTIVES: dict[str, Entry] = {
             name="dcl",
             class_name="DCL",
             label="DCL",
-            card="DCL",
             summary="Decoupled contrastive loss: InfoNCE without the positive in the pool.",
             gradient_lives=True,
             function="dcl",
@@ -113,7 +111,6 @@ OBJECTIVES: dict[str, Entry] = {
             name="holder",
             class_name="HolderFlatNCE",
             label="Hölder-FlatNCE",
-            card="Hölder-FlatNCE",
             summary="FlatNCE with the negatives pooled by a power mean; γ = 1 is FlatNCE.",
             gradient_lives=True,
             settings=(Setting("gamma", 2.0, "Power of Hölder-FlatNCE.", "γ"),),
@@ -146,9 +143,6 @@ OBJECTIVES: dict[str, Entry] = {
 def entry_of(name: str) -> Entry | None:
     """The objective of a typed name, a class name or another library's, in any case.
 
-    Arguments:
-        name: For example ``flatnce``, ``FlatNCE`` or ``FlatClipLoss``.
-
     Examples:
         >>> entry_of("HolderFlatNCE").name, entry_of("NTXentLoss")
         ('holder', None)
@@ -164,9 +158,6 @@ def gradient_lives(name: str) -> bool:
     """Whether an objective's gradient is known to stay when the positive wins.
 
     An unknown name gives False: most losses in use are InfoNCE under a name of their own.
-
-    Arguments:
-        name: As in :func:`entry_of`.
     """
     entry = entry_of(name)
     return entry is not None and entry.gradient_lives

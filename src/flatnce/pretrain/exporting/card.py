@@ -143,7 +143,7 @@ def _objective(settings: Mapping[str, Any]) -> str:
         return name
     entry = OBJECTIVES[name]
     own = (f"{setting.name} {settings[setting.name]:g}" for setting in entry.settings)
-    return ", ".join([entry.card, *own])
+    return ", ".join([entry.card or entry.label, *own])
 
 
 def _epochs(source: Source) -> str:
