@@ -74,9 +74,9 @@ def export(
         name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
     source = source_of(run, step, name)
     form.check(source)
-    if out is None and source.run is None:
-        raise ValueError("out is needed to export a network that is not given by its run")
     if out is None:
+        if source.run is None:
+            raise ValueError("out is needed to export a network that is not given by its run")
         at = "" if step is None else f"-step-{step}"
         out = source.run.directory / "exports" / f"{source.name}{at}-{to}"
     place = Path(out)

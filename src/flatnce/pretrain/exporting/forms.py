@@ -61,8 +61,9 @@ class Form(Protocol):
 class TorchForm:
     """Weights in safetensors and a plain config."""
 
-    packages, library = ("safetensors",), "flatnce"
-    tags = ("pytorch", "safetensors")
+    packages: tuple[str, ...] = ("safetensors",)
+    library = "flatnce"
+    tags: tuple[str, ...] = ("pytorch", "safetensors")
 
     def check(self, source: Source) -> None:
         """Refuse without safetensors."""
@@ -83,8 +84,9 @@ class TorchForm:
 class TimmForm:
     """A folder that ``timm.create_model("local-dir:...")`` reads, as from the hub."""
 
-    packages, library = ("timm", "safetensors"), "timm"
-    tags = ("timm", "safetensors")
+    packages: tuple[str, ...] = ("timm", "safetensors")
+    library = "timm"
+    tags: tuple[str, ...] = ("timm", "safetensors")
 
     def check(self, source: Source) -> None:
         """Refuse a backbone that timm does not have."""
@@ -154,8 +156,9 @@ class TimmForm:
 class OnnxForm:
     """A graph for onnxruntime and other readers of ONNX."""
 
-    packages, library = ("onnx", "onnxscript", "onnxruntime"), "onnx"
-    tags = ()
+    packages: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
+    library = "onnx"
+    tags: tuple[str, ...] = ()
 
     def check(self, source: Source) -> None:
         """Refuse if a package that torch's exporter needs is missing."""

@@ -314,7 +314,7 @@ def _figure(curves: Curves, records: Records, ceiling: str) -> Figure | None:
         (
             f"{record['epoch']:.2f}",
             f"{record.get('step', 0):,}",
-            *("" if line.y[i] is None else f"{curves.factor * line.y[i]:.4g}" for line in lines),
+            *("" if (y := line.y[i]) is None else f"{curves.factor * y:.4g}" for line in lines),
         )
         for i, record in enumerate(kept)
     ]
