@@ -6,7 +6,7 @@ Losses, diagnostics, bounds and controllers read only these.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
@@ -631,9 +631,24 @@ def _direct(
         _explain(left, right, found, two_towers, normalize)
     derivative = _plain_slope(found.positive, found.lse, found.expected, beta)
     negatives = len(left) - 1 if two_towers else 2 * len(left) - 2
-    count = torch.full((), negatives, dtype=dtype, device=left.device).expand_as(found.top)
+    count = _constant_rows(negatives, len(found.top), dtype, left.device)
     rows = (found.positive, found.lse, found.lse2, count, found.top)
     return Contrast(*rows, beta, slope=derivative, faults=flags), left.detach()
+
+
+def _constant_rows(value: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The same number for every row; shared between calls where no graph or mode owns it."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    make = _new_rows if capturing or torch.is_inference_mode_enabled() else _kept_rows
+    return make(value, n, dtype, device)
+
+
+def _new_rows(value: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Expanded, so that torch refuses to write to it.
+    return torch.full((), value, dtype=dtype, device=device).expand(n)
+
+
+_kept_rows = lru_cache(maxsize=64)(_new_rows)
 
 
 def _flags_of(found: PlainStatistics) -> Bool[Tensor, " f"]:

@@ -153,8 +153,12 @@ class EssController:
         self, beta: Float[Tensor, ""], ess: Float[Tensor, ""], target: float | Float[Tensor, ""]
     ) -> Float[Tensor, ""]:
         """The inverse temperature after seeing an ESS at another one."""
-        factor = torch.where(ess.to(beta) > target, 1 + self.rate, 1 - self.rate)
+        factor = torch.where(ess.to(beta) > target, self.factor(True), self.factor(False))
         return (beta * factor).clamp(1 / self.highest, 1 / self.lowest)
+
+    def factor(self, too_large: bool) -> float:
+        """What β is multiplied by where the ESS is above its target, or not."""
+        return 1 + self.rate if too_large else 1 - self.rate
 
 
 def solve_for_ess(

@@ -56,7 +56,7 @@ FORMER_MEANS = (
 """The order of ``totals`` in states that were saved without names."""
 
 WAITING_STEPS = 16
-"""Steps that a GPU collects before it computes their diagnostics together."""
+"""Steps that are collected before their diagnostics are computed together."""
 
 
 @dataclass(frozen=True)
@@ -301,8 +301,8 @@ class Monitor(nn.Module):
     def update(self, last: Snapshot | Contrast) -> None:
         """Take one step.
 
-        On a GPU, outside a compiled or captured step, a few steps are collected before their
-        diagnostics are computed, all at once.
+        Outside a compiled or captured step, a few steps are collected before their diagnostics
+        are computed, all at once.
 
         Arguments:
             last: ``loss_fn.last``, or a contrast (then without geometry).
@@ -320,7 +320,7 @@ class Monitor(nn.Module):
                 samples = last.embeddings[: self.rows]
         unit_rows = isinstance(last, Snapshot) and last.unit_rows
         step = _Step(tuple(rows), unit_rows, tuple(rows.values()), contrast.beta, loss, samples)
-        if not contrast.positive.is_cuda or faults.must_not_read(contrast.positive):
+        if faults.must_not_read(contrast.positive) or faults.is_transformed(contrast.positive):
             self._take([step])
         else:
             if self._waiting and not self._waiting[0].is_like(step):

@@ -391,8 +391,10 @@ class Objective(nn.Module, ABC):
             self.queue,
             self.in_batch,
         )
-        self.temperature_source.follow(z1.device)
-        temperature = self.temperature_source()
+        temperature = self.temperature_source.source
+        if type(temperature) is not float:
+            self.temperature_source.follow(z1.device)
+            temperature = self.temperature_source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
@@ -483,4 +485,7 @@ class Objective(nn.Module, ABC):
                 options = {"normalize": self.normalize, "gather": self.gather}
                 self.queue.enqueue(batch.views[1], batch.ids, **options)
         name = type(self).__name__
-        self._last = Snapshot(detached, loss.detach(), samples, name, unit_rows=self.normalize)
+        # Not by setattr, in which a module looks for parameters and submodules.
+        self.__dict__["_last"] = Snapshot(
+            detached, loss.detach(), samples, name, unit_rows=self.normalize
+        )
