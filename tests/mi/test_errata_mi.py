@@ -1,7 +1,7 @@
 """The rows of the errata about mutual information, one section each, found by number.
 
 Each shows the corrected statement and, where it can be shown, that the printed one fails. What the
-same rows say about the core is in ``tests/test_errata.py``.
+same rows say about the core is in ``tests/core/test_errata.py``.
 """
 
 import math

@@ -71,7 +71,7 @@ class RunLog:
         kind: The command that writes it, for example ``demo``.
         config: A dataclass or a mapping.
         seeds: The seeds used.
-        device: As in :func:`environment`.
+        device: As in ``flatnce.environment.environment``.
         replace: Remove an earlier run of the same kind. Other files are never removed.
     """
 

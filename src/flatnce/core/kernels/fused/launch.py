@@ -90,7 +90,7 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, gradients: bool) -> Tiles
         return Tiles(64, 64, 64 if wide else width, 4, 1)
     tiles = _wide_tiles(n, width, size) if wide else _best_tiles(n, width, size, scans, gradients)
     limit = _card(like.device.index).memory
-    # Three products of float32 take up to twice the estimate: tests/test_fused_compiles.py.
+    # Three products of float32 take up to twice the estimate: tests/core/test_fused_compiles.py.
     each = 2 * size if size == 4 else size
     shrink = ({"columns": 128}, {"stages": 2}, {"stages": 1}, {"columns": 32}, {"rows": 64})
     for smaller in (*shrink, {"rows": 32, "warps": 4}):
