@@ -434,18 +434,18 @@ def test_two_view_holds_no_anchor_against_its_own_image() -> None:
 
 ROUNDED = {"float32": (torch.float32, 22.0, 1e-5), "bfloat16": (torch.bfloat16, 10.0, 1e-2)}
 every_precision = pytest.mark.parametrize(
-    ("dtype", "margin", "tolerance"), list(ROUNDED.values()), ids=list(ROUNDED)
+    ("dtype", "lead", "tolerance"), list(ROUNDED.values()), ids=list(ROUNDED)
 )
 
 
 @every_precision
 def test_cross_entropy_rounds_only_the_positives_gradient_away(
-    dtype: torch.dtype, margin: float, tolerance: float
+    dtype: torch.dtype, lead: float, tolerance: float
 ) -> None:
-    logits, target = logits_of(margin, [0.0, 0.0, 0.0], dtype)
+    logits, target = logits_of(lead, [0.0, 0.0, 0.0], dtype)
     loss = torch.nn.functional.cross_entropy(logits, target)
     (gradient,) = torch.autograd.grad(loss, logits)
-    by_positive, by_negatives = reference.infonce_gradient(margin, [0.0, 0.0, 0.0])
+    by_positive, by_negatives = reference.infonce_gradient(lead, [0.0, 0.0, 0.0])
     assert gradient[0, 0].item() == 0.0
     assert by_positive < 0.0
     assert gradient[0, 1:].tolist() == pytest.approx(by_negatives, rel=tolerance)
@@ -453,20 +453,20 @@ def test_cross_entropy_rounds_only_the_positives_gradient_away(
 
 @every_precision
 def test_infonce_as_softplus_of_the_gap_keeps_the_whole_gradient(
-    dtype: torch.dtype, margin: float, tolerance: float
+    dtype: torch.dtype, lead: float, tolerance: float
 ) -> None:
-    logits, target = logits_of(margin, [0.0, 0.0, 0.0], dtype)
+    logits, target = logits_of(lead, [0.0, 0.0, 0.0], dtype)
     loss = F.infonce(F.contrast_from_logits(logits, target))
     (gradient,) = torch.autograd.grad(loss, logits)
-    expected = flat(reference.infonce_gradient(margin, [0.0, 0.0, 0.0]))
+    expected = flat(reference.infonce_gradient(lead, [0.0, 0.0, 0.0]))
     assert gradient[0].tolist() == pytest.approx(expected, rel=tolerance)
 
 
 @every_precision
 def test_flatnce_removes_the_small_factor_as_well(
-    dtype: torch.dtype, margin: float, tolerance: float
+    dtype: torch.dtype, lead: float, tolerance: float
 ) -> None:
-    logits, target = logits_of(margin, [0.0, 0.0, 0.0], dtype)
+    logits, target = logits_of(lead, [0.0, 0.0, 0.0], dtype)
     loss = F.flatnce(F.contrast_from_logits(logits, target))
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient[0].tolist() == pytest.approx([-1.0, 1 / 3, 1 / 3, 1 / 3], rel=tolerance)

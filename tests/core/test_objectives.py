@@ -357,13 +357,12 @@ def test_a_learned_temperature_follows_infonce_unless_told_otherwise(
 
 # --- What ties them together (Must show 3) -------------------------------------------------------
 
-# Margins: how far the positive's score lies above the pooled negatives.
 # Of each batch: the length of the noise about its images, the temperature, and whether the second
 # view agrees with the first or contradicts it.
 BATCHES = {
     "balanced": (0.6, 0.3, 1.0),
-    "margin 20": (0.1, 0.04, 1.0),
-    "margin 60": (0.1, 0.014, 1.0),
+    "gap -20": (0.1, 0.04, 1.0),
+    "gap -60": (0.1, 0.014, 1.0),
     "positive far behind": (0.1, 0.052, -1.0),
 }
 every_batch = pytest.mark.parametrize("batch", list(BATCHES))
@@ -426,12 +425,12 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def test_the_saturated_batches_have_the_margins_their_names_say() -> None:
-    margins = {name: -gaps_of(*batch_of(name)) for name in BATCHES}
-    assert float(margins["margin 20"].min()) > 20
-    assert float(margins["margin 60"].min()) > 60
-    assert abs(float(margins["balanced"].mean())) < 1
-    assert float(margins["positive far behind"].max()) < -20
+def test_the_saturated_batches_have_the_gaps_their_names_say() -> None:
+    gaps = {name: gaps_of(*batch_of(name)) for name in BATCHES}
+    assert float(gaps["gap -20"].max()) < -20
+    assert float(gaps["gap -60"].max()) < -60
+    assert abs(float(gaps["balanced"].mean())) < 1
+    assert float(gaps["positive far behind"].min()) > 20
 
 
 @every_batch
@@ -483,7 +482,7 @@ def test_infonces_gradient_is_flatnces_times_the_gain_row_by_row(batch: str) -> 
 
 @every_dtype
 @pytest.mark.parametrize(
-    ("batch", "least"), [("balanced", 0.3), ("margin 20", 1e6), ("margin 60", 1e20)]
+    ("batch", "least"), [("balanced", 0.3), ("gap -20", 1e6), ("gap -60", 1e20)]
 )
 def test_flatnces_gradient_is_not_infonces(
     batch: str, least: float, dtype: torch.dtype, error: float
@@ -675,13 +674,13 @@ def test_cross_entropy_looks_at_no_row_that_is_ignored(rubbish: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("margin", [0.0, 10.0, 20.0, 80.0])
+@pytest.mark.parametrize("lead", [0.0, 10.0, 20.0, 80.0])
 def test_cross_entropy_keeps_the_gradient_of_a_positive_that_wins(
-    dtype: torch.dtype, margin: float
+    dtype: torch.dtype, lead: float
 ) -> None:
-    logits = torch.tensor([[margin, 0.5, -0.5]], dtype=dtype, requires_grad=True)
+    logits = torch.tensor([[lead, 0.5, -0.5]], dtype=dtype, requires_grad=True)
     F.cross_entropy(logits, torch.tensor([0])).backward()
-    expected = reference.flatnce_gradient(margin, [0.5, -0.5])
+    expected = reference.flatnce_gradient(lead, [0.5, -0.5])
     error = {torch.float16: 2**-11, torch.bfloat16: 2**-8}.get(dtype, 0.0) + 1e-6
     assert logits.grad[0].tolist() == pytest.approx([expected[0], *expected[1]], rel=error)
 

@@ -209,9 +209,9 @@ def test_infonce_is_the_softplus_of_the_gap(positive: float, negatives: list[flo
     assert reference.infonce(positive, negatives) == same(math.log1p(math.exp(gap)))
 
 
-@pytest.mark.parametrize("margin", [40.0, 300.0])
-def test_infonce_keeps_its_precision_when_the_positive_wins(margin: float) -> None:
-    assert reference.infonce(margin, [0.0, 0.0]) == pytest.approx(2.0 * math.exp(-margin))
+@pytest.mark.parametrize("lead", [40.0, 300.0])
+def test_infonce_keeps_its_precision_when_the_positive_wins(lead: float) -> None:
+    assert reference.infonce(lead, [0.0, 0.0]) == pytest.approx(2.0 * math.exp(-lead))
 
 
 def test_infonce_is_finite_where_the_exponential_overflows() -> None:

@@ -110,7 +110,7 @@ def test_saturation_tells_how_many_negatives_would_cure_it():
     assert "negatives per row" in found.findings[0].evidence
     assert "FlatNCE" in found.findings[0].remedies[0]
     # The gap grows by the log of how many times more negatives there are; at 0 the gain is 0.5.
-    gap = F.contrast_of(F.two_view(z1, z2), 0.1).margin.mean()
+    gap = F.contrast_of(F.two_view(z1, z2), 0.1).plain_gap.mean()
     assert found.numbers["negatives_for_half_gain"] == pytest.approx(
         254 * math.exp(-float(gap)), rel=1e-3
     )

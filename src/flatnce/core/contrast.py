@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Contrast:
-    r"""Row statistics of a batch; losses, diagnostics, bounds and controllers read only these.
+    r"""Row statistics of a batch.
 
     For anchor i with scores :math:`s_{ij} = \beta \langle q_i, k_j \rangle`, positive score
     :math:`s^+_i` and negatives N(i).
@@ -56,11 +56,11 @@ class Contrast:
         hardest: Largest negative score; detached.
         beta: Inverse temperature.
         positives: The positives' own statistics where a row has several; else None.
-        plain: Log-sum-exp of the negatives at power 1, detached, where a Hölder power replaced it:
-            what gain, mutual information and InfoNCE's value read.
-        weight: Row weights of mean 1 where rows differ (no positive: 0); else None.
-        slope: Derivative of the row's InfoNCE in beta, detached, where asked for.
-        statistic: Sum of an objective's own terms over the row's scores, where it has any.
+        plain: Log-sum-exp of the negatives at power 1, detached, where a Hölder power replaced it;
+            gain, mutual information and InfoNCE's value are computed from it.
+        weight: Row weights of mean 1, 0 for rows without a positive; None where all are equal.
+        slope: Derivative of the row's InfoNCE in beta, detached, on request.
+        statistic: Sum of an objective's own terms over the row's scores, if it has any.
         faults: Bad values found on the device, see :mod:`flatnce.core.faults`.
     """
 
@@ -79,23 +79,23 @@ class Contrast:
 
     @property
     def gap(self) -> Float[Tensor, " n"]:
-        """The number the family reads: log-sum-exp of the contrasts (the paper's *clogits*)."""
+        """Log-sum-exp of the negatives minus the positive (the paper's *clogits*)."""
         return self.negative - self.positive
 
     @property
-    def margin(self) -> Float[Tensor, " n"]:
-        """The negatives' plain mass against the positives': the gap of a single positive.
+    def plain_gap(self) -> Float[Tensor, " n"]:
+        """Log-sum-exp of the negatives at power 1 minus that of the positives.
 
-        InfoNCE is its softplus, the gain its sigmoid, whatever power pools the negatives.
+        InfoNCE is its softplus and the gain its sigmoid, whatever power pools the negatives.
         """
         negative = self.negative if self.plain is None else self.plain
         return negative - (self.positive if self.positives is None else self.positives.lse)
 
     def reduce(self, rows: Float[Tensor, " n"], reduction: str = "mean") -> Float[Tensor, "..."]:
-        """Mean, sum or all of a quantity of the rows; rows without a positive count as 0.
+        """Reduce one number per row; rows without a positive count as 0.
 
         Arguments:
-            rows: One number a row.
+            rows: One number per row.
             reduction: ``mean`` (of the rows that have a positive), ``sum`` or ``none``.
         """
         if reduction not in ("mean", "sum", "none"):
@@ -117,7 +117,7 @@ class Contrast:
 
 FIELDS = tuple(f.name for f in fields(Contrast))
 POOL_FIELDS = tuple(f.name for f in fields(RowStatistics))
-"""Names of the statistics, and of those of several positives; compilers cannot ask for them."""
+"""Names of the statistics, and of those of several positives."""
 
 
 def concatenate(parts: Sequence[Contrast]) -> Contrast:
@@ -347,7 +347,7 @@ def _at_limit(found: RowStatistics, power: float) -> RowStatistics:
 def _positives(
     pairs: Pairs, beta: Float[Tensor, ""], kernel: str, slope: bool
 ) -> tuple[Float[Tensor, " r"], RowStatistics | None]:
-    """One positive score a row, and the positives' statistics where a row has several."""
+    """One positive score per row, and the positives' statistics where a row has several."""
     extras = ("mean", "expected") if slope else ("mean",)
     if pairs.positives is not None:
         scores = beta * torch.einsum("nd,npd->np", pairs.anchors, pairs.positives)
@@ -431,13 +431,13 @@ def _sum_over_keys(
 
 
 def _slope(contrast: Contrast, negatives: RowStatistics, form: Form) -> Float[Tensor, " n"]:
-    """Derivative in beta of InfoNCE, softplus(margin) + pooled positives − positive."""
+    """Derivative in beta of InfoNCE, softplus(plain gap) + pooled positives − positive."""
     assert negatives.expected is not None
     positive = contrast.positive.detach()
     pool = contrast.positives
     expected = positive if pool is None or pool.expected is None else pool.expected
     own = expected if form == "in" else positive
-    gain = contrast.margin.detach().sigmoid()
+    gain = contrast.plain_gap.detach().sigmoid()
     derivative = gain * (negatives.expected - expected) + expected - own
     return derivative / contrast.beta.detach()
 
@@ -462,7 +462,7 @@ def contrast_from_logits(logits: Tensor, target: Tensor) -> Contrast:
     if target.shape != logits.shape[:1] or target.is_floating_point():
         raise ValueError(
             f"target has dtype {target.dtype} and shape {tuple(target.shape)}; pass one class "
-            f"index a row, shape ({logits.shape[0]},)"
+            f"index per row, shape ({logits.shape[0]},)"
         )
     scores = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
     classes = scores.shape[1]
@@ -529,21 +529,11 @@ def contrast_of_batches(
     slope: bool = False,
     bounded: bool = False,
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
-    """The contrast of a plain layout straight from raw rows, and the left rows as it saw them.
+    """The contrast of a plain layout from raw rows, and the left rows; None for other kernels.
 
-    These are the very memory of ``left`` where nothing had to be copied. None where another
-    kernel is asked for or better: then use :func:`contrast_of`.
-
-    Arguments:
-        left: First views, or the left tower's embeddings.
-        right: Second views, or the right tower's.
-        temperature: Positive; a number or a zero-dimensional tensor.
-        layout: ``views``; ``left`` or ``both`` (directions of two towers).
-        ids: Samples that share an id are never negatives of each other.
-        normalize: Divide rows by their norm.
-        kernel: As in :func:`contrast_of`.
-        slope: Also InfoNCE's derivative in beta.
-        bounded: Whether the temperature is known to be positive and finite.
+    The layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left
+    rows share the memory of ``left`` if nothing had to be copied. ``bounded`` says that the
+    temperature is known to be positive and finite. If this returns None, use :func:`contrast_of`.
     """
     _check_batches(left, right, layout)
     b = len(left)

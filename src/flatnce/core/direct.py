@@ -57,16 +57,10 @@ def plain_statistics(
     expected: bool = False,
     clamp: bool = False,
 ) -> PlainStatistics:
-    """Row statistics of two batches whose rows i belong together.
+    """Row statistics of two batches, row i of one being the positive of row i of the other.
 
-    Arguments:
-        left: First views, or the left tower's rows.
-        right: Second views, or the right tower's rows.
-        beta: Inverse temperature.
-        two_towers: Contrast left with right and right with left; else all rows with all.
-        normalize: Divide rows by their norm.
-        expected: Also compute the mean of the scores under their softmax.
-        clamp: Keep rows of norm 0 finite, where they cannot be refused at once.
+    Two towers contrast left with right rows and right with left ones; two views contrast all rows
+    with all. ``clamp`` keeps rows of norm 0 finite where they cannot be refused at once.
     """
     return PlainStatistics(
         *_Plain.apply(left, right, beta, two_towers, normalize, expected, clamp)

@@ -139,8 +139,8 @@ def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
     monitor, gaps = Monitor(rows=0), []
     for part in case.batches():
         contrast = contrast_of(case.pairs(part), temperature)
-        monitor.update(Snapshot(contrast, contrast.margin.mean(), None, case.objective))
-        gaps.append(contrast.margin.double().mean())
+        monitor.update(Snapshot(contrast, contrast.plain_gap.mean(), None, case.objective))
+        gaps.append(contrast.plain_gap.double().mean())
     record: dict[str, Any] = monitor.compute(step=0)
     del record["step"], record["steps"]
     record |= _geometry(case)

@@ -1,7 +1,7 @@
-"""What a loss leaves behind, and a monitor that any training loop can feed.
+"""The snapshot of a loss's last batch, and a monitor for training loops.
 
-The monitor accumulates on the device, reads on request, and returns one flat dictionary whose keys
-are the names of :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`.
+The monitor accumulates on the device and returns one flat dictionary, whose keys are the names of
+:data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`.
 """
 
 import math
@@ -63,14 +63,13 @@ WAITING_STEPS = 16
 class Snapshot:
     """The last batch of a loss: ``loss_fn.last``.
 
-    Every number is a zero-dimensional tensor on the device. Reading one first raises what was
-    found wrong with the batch, which (only on an accelerator) waits for it; feed a
-    :class:`~flatnce.Monitor` instead of reading in a hot loop.
+    Every number is a zero-dimensional tensor on the device. Reading one raises the faults of the
+    batch, which on an accelerator waits for it; in a training loop use :class:`~flatnce.Monitor`.
 
     Arguments:
         contrast: Row statistics, detached.
         loss: The value the loss returned, detached.
-        embeddings: One row a sample, detached, for the geometry.
+        embeddings: One row per sample, detached, for the geometry.
         objective: Name of the objective.
         unit_rows: Whether scores are cosines over the temperature.
     """
@@ -122,12 +121,12 @@ class Snapshot:
         return self._checked().beta.reciprocal()
 
     def __repr__(self) -> str:
-        """Sizes, and numbers where reading them is free; it never waits for a device."""
+        """Sizes, and numbers where reading them is free."""
         said = [f"objective={self.objective!r}"] if self.objective else []
         said.append(f"rows={self.contrast.positive.shape[0]}")
         if self.embeddings is not None:
             said.append(f"embeddings={tuple(self.embeddings.shape)}")
-        # Tensors of another type stand for numbers that are not there, as while exporting.
+        # Tensors of another type have no numbers, for example while exporting.
         if not faults.can_raise_now(self.loss) or type(self.loss) is not Tensor:
             return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
         numbers = {
@@ -169,7 +168,7 @@ class GradientMeter:
 
     @torch.no_grad()
     def update(self, parameters: Iterable[Tensor]) -> None:
-        """Take one step's gradients, after ``backward`` and before they are cleared.
+        """Add the gradients of one step, after ``backward`` and before they are cleared.
 
         Arguments:
             parameters: Those whose ``grad`` to read; the same ones every step.
@@ -216,15 +215,15 @@ def _squared_norm(tensors: list[Tensor]) -> Float[Tensor, ""]:
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """What a :class:`Monitor` summed over an interval: on a GPU still on its way to the host.
+    """The sums of a :class:`Monitor` over an interval, which a GPU copies to the host.
 
     Arguments:
         flags: Faults.
-        sums: Of each diagnostic and the steps, as means over processes; this one's steps; what
-            the gradients' meter found.
-        gram: Of the embeddings.
-        of_gradients: What of the gradients it is.
-        done: Once it is, all have arrived.
+        sums: Sums of the diagnostics and of the steps, as means over processes; the steps of this
+            process; the numbers of the gradient meter.
+        gram: Second moments of the embeddings.
+        of_gradients: Names of the numbers of the gradient meter.
+        done: Event after which all have arrived.
     """
 
     flags: Tensor
@@ -234,16 +233,16 @@ class Interval:
     done: torch.cuda.Event | None
 
     def arrived(self) -> bool:
-        """Whether reading it now waits for nothing."""
+        """Whether it can be read without waiting."""
         return self.done is None or self.done.query()
 
     def wait(self) -> None:
-        """Until it has arrived."""
+        """Wait until it has arrived."""
         if self.done is not None:
             self.done.synchronize()
 
     def rank(self) -> float:
-        """The effective rank; of a wide one computed on the device, on another stream."""
+        """The effective rank; of wide embeddings computed on the device, on another stream."""
         if not self.gram.is_cuda:
             return float(rank_of_gram(self.gram))
         with torch.cuda.stream(torch.cuda.Stream(self.gram.device)):
@@ -251,12 +250,12 @@ class Interval:
 
 
 class Monitor(nn.Module):
-    """Means of the diagnostics over steps, without a host read until they are asked for.
+    """Means of the diagnostics over steps, without a host read before :meth:`compute`.
 
-    Call :meth:`update` every step and :meth:`compute` every interval, or :meth:`close` where a GPU
-    is not to wait while the host reads. Inside ``torch.compile`` or
-    a CUDA graph, ``update`` is part of the graph. Geometry looks at up to ``rows`` samples a step.
-    Over several processes ``compute`` and ``close`` are collective: call them on all.
+    Call :meth:`update` every step and :meth:`compute` every interval; :meth:`close` ends an
+    interval without making a GPU wait. Inside ``torch.compile`` or a CUDA graph, ``update`` is
+    part of the graph. Over several processes ``compute`` and ``close`` are collective: call them
+    on all.
 
     The keys of the dictionary are those of
     :data:`~flatnce.core.diagnostics.registry.DIAGNOSTICS`: ``temperature`` where it is known,
@@ -265,7 +264,7 @@ class Monitor(nn.Module):
     gradients were given; and ``step`` and ``steps`` (how many were averaged).
 
     Arguments:
-        rows: Samples a step for uniformity and effective rank; 0 switches the geometry off.
+        rows: Samples per step for uniformity and effective rank; 0 switches these off.
 
     Examples:
         >>> from flatnce.core.objectives.losses import FlatNCE
@@ -299,7 +298,7 @@ class Monitor(nn.Module):
 
     @torch.no_grad()
     def update(self, last: Snapshot | Contrast) -> None:
-        """Take one step.
+        """Add one step.
 
         Outside a compiled or captured step, a few steps are collected before their diagnostics
         are computed, all at once.
@@ -336,7 +335,7 @@ class Monitor(nn.Module):
             self.faults |= contrast.faults
 
     def update_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Take one step's gradients, after ``backward``; optional, outside the compiled step.
+        """Add the gradients of one step, after ``backward``; optional, outside a compiled step.
 
         Arguments:
             parameters: For example ``model.parameters()``; the same ones every step.
@@ -350,15 +349,12 @@ class Monitor(nn.Module):
         reset: bool = True,
         interval: Interval | None = None,
     ) -> dict[str, float | int]:
-        """Means since the last reset as plain numbers; raises the faults found on the device.
-
-        A fault is said once; with ``reset`` a new interval has begun then.
+        """Means since the last reset as plain numbers; raises the faults found, each once.
 
         Arguments:
             step: The training step, for the history and the verdict; else steps so far.
-            reset: Begin a new interval. Of no account where one is given.
-            interval: From :meth:`close`, in place of what was summed since. Each once: it becomes
-                a part of the history.
+            reset: Begin a new interval; ignored where an interval is given.
+            interval: From :meth:`close`, in place of the current one; pass each interval once.
         """
         taken = self.close(reset=reset) if interval is None else interval
         taken.wait()
@@ -382,15 +378,13 @@ class Monitor(nn.Module):
 
     @torch.no_grad()
     def close(self, *, reset: bool = True) -> Interval:
-        """End the interval without a host read: training goes on while its sums travel.
-
-        Over several processes this is the collective part of :meth:`compute`: call it on all.
+        """End the interval without a host read; :meth:`compute` reads it later.
 
         Arguments:
             reset: Begin a new interval.
 
         Returns:
-            For :meth:`compute`, which waits for it; :meth:`Interval.arrived` says whether it must.
+            The interval for :meth:`compute`, which waits until it has arrived.
         """
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.
@@ -402,10 +396,10 @@ class Monitor(nn.Module):
         meter = {name: value.to(device) for name, value in self.gradients.compute().items()}
         sums = torch.cat([both, self.steps[None], *(value[None] for value in meter.values())])
         sent = (_sent(flags), _sent(sums))
-        # The eigenvalues of a wide one are left to the device.
+        # The device computes the eigenvalues of wide embeddings.
         gram = gram.clone() if len(gram) > SMALL_GRAM else _sent(gram)
         done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        self.faults.zero_()  # said once
+        self.faults.zero_()  # each fault is raised once
         if reset:
             self.reset()
         return Interval(*sent, gram, tuple(meter), done)
@@ -442,7 +436,7 @@ class Monitor(nn.Module):
         if totals is not None:
             extra = state_dict.get(f"{prefix}_extra_state", {})
             saved = dict(zip(extra.get("means", FORMER_MEANS), totals, strict=True))
-            # Of a diagnostic that was not saved, the mean of this interval is not known.
+            # The mean of a diagnostic that was not saved is unknown in this interval.
             unknown = totals.new_full((), torch.nan if state_dict[f"{prefix}steps"] else 0.0)
             by_name = torch.stack([saved.get(name, unknown) for name in MEANS])
             state_dict = {**state_dict, f"{prefix}totals": by_name}
@@ -495,14 +489,14 @@ class Monitor(nn.Module):
         rows = normalize(samples.double(), dim=-1)
         for step in rows if rows.ndim == 3 else (rows,):
             self.gram.addmm_(step.T, step)
-        # Of unit rows exp(-2 |x - y|²) is exp(4 <x, y> - 4), and a row's own is 1.
+        # For unit rows exp(-2 |x - y|²) = exp(4 <x, y> - 4); that of a row with itself is 1.
         potentials = (rows @ rows.mT).mul_(4).sub_(4).exp_().sum(dim=(-2, -1))
         return (potentials - n) / (n * (n - 1))
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What the diagnostics of one step are computed from."""
+    """The inputs of the diagnostics of one step."""
 
     names: tuple[str, ...]
     unit_rows: bool
@@ -516,7 +510,7 @@ class _Step:
         return self._signature() == other._signature()
 
     def copy(self) -> "_Step":
-        """The same in memory of its own, which the next step does not write."""
+        """A copy that the next step does not overwrite."""
         samples = None if self.samples is None else self.samples.clone()
         loss = None if self.loss is None else self.loss.clone()
         rows = torch.stack(self.rows).unbind()
@@ -542,5 +536,5 @@ def _row_fields(contrast: Contrast) -> dict[str, Tensor]:
 
 
 def _sent(tensor: Tensor) -> Tensor:
-    """A copy to be read; from a GPU it arrives on the host later."""
+    """A copy for the host; from a GPU it arrives later."""
     return tensor.to("cpu", non_blocking=True) if tensor.is_cuda else tensor.clone()

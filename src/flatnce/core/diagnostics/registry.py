@@ -39,9 +39,9 @@ class Rows:
         self.negatives = statistics["count"]
         self.positives = statistics.get("positives.count", 1.0)
         # The negatives' plain log-sum-exp minus the positives'.
-        margin = statistics.get("plain", self.negative) - self.of_positives("lse")
-        self.gain = margin.sigmoid()
-        self.loss = softplus(margin, threshold=50.0)  # torch's 20 is coarse for float64
+        gap = statistics.get("plain", self.negative) - self.of_positives("lse")
+        self.gain = gap.sigmoid()
+        self.loss = softplus(gap, threshold=50.0)  # torch's 20 is coarse for float64
         each = self.negatives
         if isinstance(self.positives, Tensor):
             each = each / self.positives.clamp_min(1.0)

@@ -20,12 +20,12 @@ def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, 
 
     Near 1 InfoNCE and FlatNCE learn alike; near 0 InfoNCE has stopped and FlatNCE has not.
     """
-    return contrast.reduce(contrast.margin.sigmoid(), reduction)
+    return contrast.reduce(contrast.plain_gap.sigmoid(), reduction)
 
 
 def saturated_share(contrast: Contrast, threshold: float = SATURATED_ROW) -> Float[Tensor, ""]:
     """Share of rows whose gain is below a threshold."""
-    below = (contrast.margin.sigmoid() < threshold).to(contrast.positive.dtype)
+    below = (contrast.plain_gap.sigmoid() < threshold).to(contrast.positive.dtype)
     return contrast.reduce(below)
 
 
@@ -44,7 +44,7 @@ def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Ten
 
     On the training batch it is biased upwards; near its ceiling it says only "at least log K".
     """
-    loss = softplus(contrast.margin, threshold=50.0)  # torch's 20 is coarse for float64
+    loss = softplus(contrast.plain_gap, threshold=50.0)  # torch's 20 is coarse for float64
     return contrast.reduce(_ceiling(contrast) - loss, reduction)
 
 

@@ -1,4 +1,4 @@
-"""What every objective shares: layout, temperature, queue, diagnostics.
+"""The base class of the objectives: layout, temperature, queue, diagnostics.
 
 A :class:`Layout` decides which rows of a batch are each other's positives and negatives. It
 returns the :class:`Pairs` of a batch, and says whether the batch is one of the plain ones that a
@@ -36,20 +36,7 @@ Plain: TypeAlias = Literal["views", "both"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What one call of an objective hands to its layout.
-
-    Arguments:
-        views: The embeddings, (b, d) each.
-        labels: One integer per sample.
-        ids: One integer per sample; samples that share one are not negatives of each other.
-        false_negatives: Mask over samples.
-        negatives: Hard negatives.
-        normalize: Divide rows by their norm.
-        gather: Contrast with the keys of every process.
-        form: How several positives of an anchor become rows.
-        queue: Past keys.
-        in_batch: With a queue, count the other keys of the batch as negatives too.
-    """
+    """The arguments of a call and the options of an :class:`Objective` that a layout needs."""
 
     views: tuple[Tensor, ...]
     labels: Tensor | None = None
@@ -246,9 +233,9 @@ class Options(TypedDict, total=False):
 class Objective(nn.Module, ABC):
     """A loss of embeddings. A subclass defines :meth:`loss_from`, and more where it needs to.
 
-    - How the rows become positives and negatives: pass a :class:`Layout` of your own.
-    - A term for every score, beside the row statistics: define :meth:`statistic`.
-    - Parameters of its own: register them in ``__init__``; :meth:`statistic` receives them.
+    - To choose positives and negatives in another way, pass a :class:`Layout` of your own.
+    - To add a term for every score beside the row statistics, define :meth:`statistic`.
+    - To add parameters, register them in ``__init__``; :meth:`statistic` receives them.
 
     Arguments:
         temperature: A number, a tensor, a schedule, an :class:`~flatnce.EssController`, or a
@@ -403,8 +390,8 @@ class Objective(nn.Module, ABC):
         if contrast.slope is not None and isinstance(temperature, Tensor):
             beta = temperature.reciprocal().to(loss)
             slope = contrast.reduce(contrast.slope)
-            # Detached, so every process can give its temperature everybody's gradient; gathered
-            # or not, or the temperatures of several processes would drift apart. Collective.
+            # A collective: the mean gradient of all processes, gathered or not, keeps the
+            # temperatures of several processes equal.
             loss = loss + (beta - beta.detach()) * distributed.mean(slope)
         self._finish(contrast, loss, samples, batch)
         return loss
@@ -427,14 +414,14 @@ class Objective(nn.Module, ABC):
         self.temperature_source = TemperatureSource(temperature)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Let the setter see a temperature that is a module, which torch would register itself."""
+        """Call the setter for a temperature that is a module, which torch would register."""
         if name == "temperature":
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
-        """Options that differ from the usual, for print."""
+        """Options that differ from their defaults, for print."""
         shown = {"layout": self.layout.name, "form": self.form, "gather": self.gather}
         usual = {"layout": "two_view", "form": None, "gather": False}
         return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])

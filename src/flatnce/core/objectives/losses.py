@@ -1,11 +1,12 @@
-r"""The family, as readers of :class:`~flatnce.core.contrast.Contrast`.
+r"""The objectives, as functions of a :class:`~flatnce.functional.Contrast` and as modules.
 
-All minimise. With the gap :math:`\ell_i = \mathrm{lse}_{j \in N(i)} s_{ij} - s^+_i`:
+All are minimised; ``reduction`` is ``mean``, ``sum`` or ``none`` (one number per row).
+With the gap :math:`\ell_i = \mathrm{lse}_{j \in N(i)} s_{ij} - s^+_i`:
 
 ============  =============================  ===========================================
 objective     value                          gradient
 ============  =============================  ===========================================
-InfoNCE       softplus(ℓ)                    σ(ℓ)·∇ℓ: dies once the positive wins
+InfoNCE       softplus(ℓ)                    σ(ℓ)·∇ℓ: vanishes as the positive wins
 FlatNCE       softplus(ℓ), or 1              ∇ℓ
 DCL           ℓ                              ∇ℓ: FlatNCE's gradient is DCL's
 FlatNCE⊕      softplus(ℓ), or 1              σ(ℓ)·∇ℓ: InfoNCE's
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 EXACT = 50.0
-"""Where softplus may become its argument: at torch's own 20 float64 would lose half its digits."""
+"""Threshold of softplus; torch's default of 20 loses half the digits of float64."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Value: TypeAlias = Literal["infonce", "constant"]
@@ -63,19 +64,15 @@ def infonce(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, 
 
     .. math:: \mathrm{softplus}(\ell_i) = -\log \frac{e^{s^+_i}}{e^{s^+_i} + \sum_j e^{s_{ij}}}
 
-    Written so that the positive's gradient survives saturation (cross_entropy rounds it to 0 from
-    a margin of 17 to 20 in float32, see ``benchmarks/precision``). With several positives:
-    supervised contrastive's L_out or L_in.
+    The gradient of the positive survives saturation (torch's cross_entropy rounds it to 0 once the
+    positive leads by 17 to 20 in float32, see ``benchmarks/precision``). With several positives it
+    is supervised contrastive's L_out or L_in.
 
     Relations:
         ∇InfoNCE = σ(ℓ)·∇FlatNCE, row by row. NT-Xent is InfoNCE of the two-view layout.
 
     References:
         van den Oord et al., 2018, https://arxiv.org/abs/1807.03748; FlatNCE paper, Eq. 3.
-
-    Arguments:
-        contrast: Row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     _check(contrast)
     return contrast.reduce(_infonce_rows(contrast), reduction)
@@ -90,10 +87,6 @@ def dcl(contrast: Contrast, reduction: Reduction = "mean") -> Float[Tensor, "...
     References:
         Yeh et al., 2022, "Decoupled Contrastive Learning", Eq. 6,
         https://arxiv.org/abs/2110.06848
-
-    Arguments:
-        contrast: Row statistics.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     _check(contrast)
     return contrast.reduce(contrast.gap, reduction)
@@ -106,8 +99,8 @@ def flatnce(
 
     .. math:: e^{\ell_i - \mathrm{sg}\,\ell_i} - 1 + \mathrm{sg}\,\mathrm{softplus}(\ell_i)
 
-    The paper's own form (``value="constant"``) is 1 for ever, which blinds progress bars, early
-    stopping and best checkpoints.
+    The paper's own form (``value="constant"``) is always 1, which is of no use to progress bars,
+    early stopping and the choice of checkpoints.
 
     Relations:
         Gradient equal to DCL's; InfoNCE's without the factor σ(ℓ). Second derivatives differ from
@@ -119,7 +112,6 @@ def flatnce(
     Arguments:
         contrast: Row statistics; taken at a Hölder power, this is Hölder-FlatNCE.
         value: ``infonce`` or ``constant``.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     _check(contrast)
     one_positive = contrast.plain is None and contrast.positives is None
@@ -144,9 +136,7 @@ def flatnce_plus(
         Chen et al., 2021, FlatNCE, Eq. 7, https://arxiv.org/abs/2107.01152
 
     Arguments:
-        contrast: Row statistics.
         value: ``infonce`` or ``constant``.
-        reduction: ``mean``, ``sum`` or ``none``.
     """
     _check(contrast)
     return contrast.reduce(_flat(_infonce_rows(contrast), contrast, value), reduction)
@@ -166,17 +156,16 @@ def cross_entropy(
     For logits whose columns are candidates and whose target is the positive's column: change
     one import. Entries of −inf are masks. Computed, and returned, in at least float32.
 
-    What it refuses, with a ValueError, because FlatNCE has no such form: class probabilities as
-    target, label smoothing, a row with no unmasked negative, a target that is masked or out of
-    range, nothing but ignored rows. Compiled or on a GPU the last four are assertions on the
-    device, as torch's own; NaN logits give NaN there, which a gradient scaler can skip. Bear in
-    mind that a scale *learned* inside the logits gets FlatNCE's gradient and runs away: use
-    ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
+    It raises a ValueError for class probabilities as target, label smoothing, a row with no
+    unmasked negative, a target that is masked or out of range, and a batch of ignored rows.
+    Compiled or on a GPU the last three are assertions on the device, as in torch; NaN logits give
+    NaN there. A scale that is *learned* inside the logits gets FlatNCE's gradient and grows
+    without bound: use ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
 
     Arguments:
         input: Logits, (n, classes), (classes,), or (n, classes, ...) as torch takes them.
         target: Class indices, of the logits' shape without the class axis.
-        weight: One weight a class, as torch's; a mean is weighted.
+        weight: One weight per class; a mean is weighted, as in torch.
         ignore_index: Rows with this target are left out.
         reduction: ``mean``, ``sum`` or ``none``.
         label_smoothing: Must be 0.
@@ -322,7 +311,7 @@ def _check(contrast: Contrast) -> None:
 
 
 def _assert_usable(contrast: Contrast, kept: Bool[Tensor, " n"]) -> None:
-    """A function leaves no record behind to raise later, so it asserts where it cannot raise."""
+    """Raise for rows that cannot be used, or assert where raising needs a host read."""
     if contrast.faults is None and not bool(kept.any()):
         raise ValueError("target holds only ignore_index; a mean of no rows is not a number")
     if contrast.faults is not None:
@@ -374,7 +363,7 @@ class _MeanFlatNCE(torch.autograd.Function):
 
 
 def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
-    """exp(rows − sg rows), one in value, with the rows' gradient; shown on InfoNCE's scale."""
+    """The gradient of ``rows`` with InfoNCE's value, or with the value 1."""
     if value not in ("infonce", "constant"):
         raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
 
@@ -414,7 +403,7 @@ class DCL(Objective):
 
 
 class _Flat(Objective, ABC):
-    """An objective whose value is detached, and may be shown in two forms."""
+    """An objective whose value is detached and has two forms."""
 
     def __init__(
         self,
@@ -435,7 +424,7 @@ class FlatNCE(_Flat):
 
     Arguments:
         temperature: As in :class:`Objective`.
-        value: ``infonce``, or ``constant`` for the paper's form, which is 1 for ever.
+        value: ``infonce``, or ``constant`` for the paper's form, which is always 1.
         **options: As in :class:`Objective`.
 
     Examples:
@@ -620,6 +609,6 @@ class SigLIP(Objective):
     def _contrast(
         self, batch: Batch, temperature: float | Tensor, slope: bool
     ) -> tuple[Contrast, Tensor]:
-        """As for every objective; processes share the gradient of the scale."""
+        """As for every objective; the gradient of the scale is the mean over processes."""
         assert isinstance(temperature, Tensor)
         return super()._contrast(batch, distributed.with_mean_gradient(temperature), slope)

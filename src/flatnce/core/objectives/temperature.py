@@ -1,8 +1,8 @@
-"""Where an objective's temperature comes from: a number, a tensor, a schedule, control, learning.
+"""The temperature of an objective: a number, a tensor, a schedule, a controller, or learned.
 
-A temperature learned through FlatNCE's or DCL's own gradient runs away: the gap falls for ever as
-β grows on data the positive wins. InfoNCE's gradient to β is bounded by its damping, so that is
-what a learned temperature gets by default, whatever the objective teaches the features.
+With FlatNCE's or DCL's own gradient a learned temperature shrinks without bound: where the
+positive wins, the gap keeps falling as β grows. InfoNCE's gradient to β is bounded, so a learned
+temperature follows it by default, whatever the objective.
 """
 
 import math
@@ -23,7 +23,7 @@ __all__ = ["Temperature", "TemperatureSource"]
 
 
 class LearnedTemperature(nn.Module):
-    """A temperature to be trained: the logarithm of β is the parameter, kept within bounds.
+    """A learned temperature: the logarithm of β is a parameter, kept within bounds.
 
     References:
         Radford et al., 2021, CLIP, Sec. 2.5 (parameterisation and the bound of 100).
@@ -66,18 +66,13 @@ Temperature: TypeAlias = float | Tensor | EssController | Schedule | LearnedTemp
 
 
 class TemperatureSource(nn.Module):
-    """Holds a temperature of any kind, with its state as buffers of the state dict.
-
-    Arguments:
-        temperature: A number; a tensor (a parameter of yours, say); a schedule of temperatures by
-            step; an :class:`~flatnce.EssController`; a :class:`LearnedTemperature`.
-    """
+    """Holds a temperature of any kind, with its state as buffers of the state dict."""
 
     beta: Tensor
     step: Tensor
 
     def __init__(self, temperature: Temperature) -> None:
-        """Check a number at once; everything else checks itself."""
+        """Check the kind, and a number's value."""
         super().__init__()
         number = isinstance(temperature, Real)
         if number and not 0 < float(temperature) < math.inf:  # type: ignore[arg-type]
@@ -114,18 +109,14 @@ class TemperatureSource(nn.Module):
         return source.at(copy_buffer(self.step))
 
     def follow(self, device: torch.device) -> None:
-        """Bring the state to the batch's device, so that no step copies it to and fro."""
+        """Move the state to the device of the batch."""
         if not isinstance(self.source, float):
             if any(buffer.device != device for buffer in self.buffers(recurse=False)):
                 self.to(device)
 
     @torch.no_grad()
     def advance(self, contrast: Contrast) -> Tensor | None:
-        """Move on by one training step; returns the fault flags of a target out of reach.
-
-        Arguments:
-            contrast: The batch just seen, at the present temperature.
-        """
+        """Advance by one training step; return the fault flags of a target out of reach."""
         if not self.moves:
             return None
         if not isinstance(self.source, EssController):
