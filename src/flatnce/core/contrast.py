@@ -627,13 +627,20 @@ def _direct(
 
 
 def _constant_rows(value: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same number for every row; shared between calls where no graph or mode owns it."""
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    make = _new_rows if capturing or torch.is_inference_mode_enabled() else _kept_rows
-    return make(value, n, dtype, device)
+    """The same number for every row; shared between calls on one stream, outside graphs."""
+    stream = 0
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return _new_rows(value, n, dtype, device)
+        # Another stream may read them before this one has written them.
+        stream = torch.cuda.current_stream(device).cuda_stream
+    make = _new_rows if torch.is_inference_mode_enabled() else _kept_rows
+    return make(value, n, dtype, device, stream)
 
 
-def _new_rows(value: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _new_rows(
+    value: int, n: int, dtype: torch.dtype, device: torch.device, stream: int = 0
+) -> Tensor:
     # Expanded, so that torch refuses to write to it.
     return torch.full((), value, dtype=dtype, device=device).expand(n)
 
