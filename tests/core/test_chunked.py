@@ -1,4 +1,4 @@
-"""What the chunked kernel does to be quick changes nothing: kept weights, shared rows, places."""
+"""The chunked kernel equals the dense one: kept weights, symmetric scores, excluded pairs."""
 
 import pytest
 import torch
@@ -23,15 +23,17 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def gradients(kernel, leaves: list[Tensor], selection: Selection, wanted: tuple[str, ...]):
-    """Of the wanted statistics, every row with its own coefficient."""
-    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-    anchors, beta = leaves[0], leaves[-1]
-    keys = leaves[1] if len(leaves) == 3 else anchors
-    found = kernel.row_statistics(anchors, keys, beta, selection, ("mean",))
-    rows = random(len(anchors), seed=9)
-    total = sum((INCOMING[name] * rows * getattr(found, name)).sum() for name in wanted)
-    return [found.lse, found.lse2, *torch.autograd.grad(total, leaves)]
+def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], constant=False):
+    """Statistics and gradients of rows that are anchors and keys; every row has a coefficient."""
+    results = []
+    for kernel in (chunked, dense):
+        leaves = [z.clone().requires_grad_(), torch.tensor(1.9).double().requires_grad_()]
+        keys = leaves[0].detach() if constant else leaves[0]
+        found = kernel.row_statistics(leaves[0], keys, leaves[1], selection, ("mean",))
+        rows = random(len(z), seed=9)
+        total = sum((INCOMING[name] * rows * getattr(found, name)).sum() for name in wanted)
+        results.append([found.lse, found.lse2, *torch.autograd.grad(total, leaves)])
+    torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.usefixtures("_weights")
@@ -43,34 +45,18 @@ def gradients(kernel, leaves: list[Tensor], selection: Selection, wanted: tuple[
 def test_rows_that_are_anchors_and_keys_have_the_dense_gradients(wanted, apart, several) -> None:
     z = random(10, 3)
     z[0] *= 1 + apart / 10  # beyond NEAR the rows' weights are not read from each other
-    places = torch.arange(10)
-    groups = places % 4 if several else places % 5
-    selection, beta = Selection(groups, groups.clone()), torch.tensor(1.9, dtype=torch.float64)
-    found = gradients(chunked, [z, beta], selection, wanted)
-    expected = gradients(dense, [z, beta], selection, wanted)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    groups = torch.arange(10) % (4 if several else 5)
+    assert_as_dense(z, Selection(groups, groups.clone()), wanted)
 
 
 @pytest.mark.usefixtures("_weights")
-def test_equal_rows_with_other_groups_are_not_taken_for_symmetric() -> None:
-    z, beta = random(7, 3), torch.tensor(1.9, dtype=torch.float64)
-    selection = Selection(torch.arange(7), torch.arange(7).roll(2))
-    found = gradients(chunked, [z, beta], selection, ("lse",))
-    expected = gradients(dense, [z, beta], selection, ("lse",))
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.usefixtures("_weights")
-def test_of_keys_that_are_constants_the_anchors_get_their_own_gradient_only() -> None:
-    z, beta = random(8, 3).requires_grad_(), torch.tensor(1.9, dtype=torch.float64)
-    groups = torch.arange(8) % 4
-    found, expected = (
-        torch.autograd.grad(
-            kernel.row_statistics(z, z.detach(), beta, Selection(groups, groups)).lse.sum(), z
-        )
-        for kernel in (chunked, dense)
+@pytest.mark.parametrize("constant", [False, True], ids=["other groups", "constant keys"])
+def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant) -> None:
+    groups = torch.arange(8)
+    selection = (
+        Selection(groups % 4, groups % 4) if constant else Selection(groups, groups.roll(2))
     )
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    assert_as_dense(random(8, 3), selection, ("lse",), constant)
 
 
 @pytest.mark.usefixtures("_weights")

@@ -193,18 +193,7 @@ def test_embeddings_that_are_not_numbers_are_refused():
         FlatNCELoss()(z, LABELS)
 
 
-# --- Several processes, and the example ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("case", ["metric learning", "metric learning, memory"])
-def test_in_the_distributed_wrapper_two_processes_have_the_gradient_of_one(case, rank, results):
-    found, alone = results[rank][case], results[2][case]
-    assert float(alone["weight"].norm()) > 0.01
-    for name in ("weight", "bias"):
-        torch.testing.assert_close(found[name], alone[name], **EXACT)
-    # The wrapper multiplies by the number of processes, which the mean of gradients divides by.
-    torch.testing.assert_close(found["loss"], 2 * alone["loss"], **EXACT)
+# --- The example, and the recorder of the trainers -----------------------------------------------
 
 
 def test_the_example_runs_and_learns(example, capsys):

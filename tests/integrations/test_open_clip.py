@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-import integration_processes
 from flatnce import FlatNCE, Monitor
 from flatnce.integrations.open_clip import LOGGED, FlatClipLoss, create_loss
 
@@ -203,20 +202,6 @@ def test_the_example_runs_and_learns(clip_loss, example, capsys):
     assert accuracy > 0.3  # of ten digits
     assert min(line["loss"] for line in history) >= 0
     assert "zero-shot accuracy" in capsys.readouterr().out
-
-
-# --- Several processes ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("flags", integration_processes.FLAGS)
-def test_two_processes_have_the_gradient_of_one_whatever_the_flags(flags, rank, results):
-    found, alone = (dict(results[place][f"open_clip {flags}"]) for place in (rank, 2))
-    assert float(alone["weight"].norm()) > 0.01
-    local, _ = flags
-    if local:
-        assert float(found.pop("here")) != float(alone.pop("here"))
-    torch.testing.assert_close(found, alone, **EXACT)
 
 
 # --- A last batch of one row ---------------------------------------------------------------------

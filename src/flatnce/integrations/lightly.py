@@ -7,7 +7,6 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core import distributed
 from flatnce.core.objectives.losses import FlatNCE
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
@@ -66,9 +65,8 @@ class FlatNCELoss(FlatNCE):
         mode = self.training
         # As in lightly, the bank and the temperature change only when there is a gradient.
         self.training = isinstance(out0, Tensor) and out0.requires_grad
-        processes = distributed.world_size() if self.gather else 1
         try:
-            if queue is None and is_single_row(out0, out1, processes=processes):
+            if queue is None and is_single_row(out0, out1, gather=self.gather):
                 return zero_loss(self, out0, out1)
             return super().forward(out0, out1)
         finally:

@@ -103,10 +103,14 @@ class FlatClipLoss(nn.Module):
         Features are (b, d) and normalised, as open_clip's models return them. The scale is one
         over the temperature.
         """
-        self._check_processes()
+        if self.world_size > 1 and distributed.world_size() != self.world_size:
+            raise ValueError(
+                f"world_size={self.world_size} was given, but torch.distributed counts "
+                f"{distributed.world_size()}; start it before the first call, or pass its numbers"
+            )
         scale = logit_scale if isinstance(logit_scale, Tensor) else torch.tensor(logit_scale)
         scale = scale.reshape(()).to(torch.promote_types(scale.dtype, torch.float32))
-        if is_single_row(image_features, text_features, processes=self.world_size):
+        if is_single_row(image_features, text_features, gather=self.world_size > 1):
             bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
             zero = zero_of(image_features, text_features, scale, *bias)
             return {"contrastive_loss": zero} if output_dict else zero
@@ -127,13 +131,10 @@ class FlatClipLoss(nn.Module):
         self._last = Snapshot(contrast.detach(), loss.detach(), images.detach(), "FlatNCE")
         if not output_dict:
             return loss
-        if not self.logged:
-            return {"contrastive_loss": loss}
         # Reading a snapshot checks its faults, which would wait for an accelerator.
         unread = replace(self._last, contrast=replace(self._last.contrast, faults=None))
-        return _Logged(
-            contrastive_loss=loss, **{name: getattr(unread, name) for name in self.logged}
-        )
+        numbers = {name: getattr(unread, name) for name in self.logged}
+        return _Logged(contrastive_loss=loss, **numbers)
 
     @property
     def last(self) -> Snapshot:
@@ -145,13 +146,6 @@ class FlatClipLoss(nn.Module):
     def extra_repr(self) -> str:
         """The options, for print."""
         return f"local_loss={self.local_loss}, rank={self.rank}, world_size={self.world_size}"
-
-    def _check_processes(self) -> None:
-        if self.world_size > 1 and distributed.world_size() != self.world_size:
-            raise ValueError(
-                f"world_size={self.world_size} was given, but torch.distributed counts "
-                f"{distributed.world_size()}; start it before the first call, or pass its numbers"
-            )
 
     def _contrast(
         self, images: Tensor, texts: Tensor, scale: Float[Tensor, ""], slope: bool

@@ -36,7 +36,7 @@ def objectives_in(*roots: object) -> dict[str, nn.Module]:
                 continue
             for name, module in part.named_modules():
                 own = hasattr(type(module), "last") and "_last" in module.__dict__
-                if own and all(module is not other for other in found.values()):
+                if own and module not in found.values():
                     whole = ".".join(filter(None, (start, name)))
                     found[whole if whole not in found else f"{whole}.{len(found)}"] = module
     return found
@@ -77,10 +77,9 @@ class Recorder:
                 "as an attribute of the model, or pass it as loss_fn (to FlatNCETrainer: as loss, "
                 "a FlatNCERankingLoss; with objective='infonce' it has the library's gradient)"
             )
-        known = list(self.objectives.values())
-        new = [one for one in found.values() if all(one is not other for other in known)]
         if self.ess is not None:
-            _control(new, self.ess)
+            known = self.objectives.values()
+            _control([loss for loss in found.values() if loss not in known], self.ess)
         for name, objective in found.items():
             self.monitors.setdefault(name, Monitor(self.rows))
             self._seen[name] = _last_of(objective)
@@ -110,9 +109,8 @@ class Recorder:
             }
             logged[f"{self.prefix}{middle}verdict"] = verdict.kind
             if self._said.get(name) != verdict.kind and distributed.rank() == 0:
-                LOG.log(
-                    logging.WARNING if verdict.kind in _WARNINGS else logging.INFO, "%s", verdict
-                )
+                level = logging.WARNING if verdict.kind in _WARNINGS else logging.INFO
+                LOG.log(level, "%s", verdict)
             self._said[name] = verdict.kind
         return logged
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flatnce.core import distributed, faults
+from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot
 from flatnce.core.objectives import Batch, Objective
@@ -40,14 +40,8 @@ from flatnce.integrations.transformers import DiagnosticsMixin
 class Ranking(Objective, ABC):
     """Called with queries, documents and columns of hard negatives, all (b, d).
 
-    A row without negatives counts as 0, as in the library's loss. A batch of one row without hard
-    negatives is 0 with a gradient of zero, and ``last`` stays that of the batch before.
-
-    Arguments:
-        temperature: As in :class:`~flatnce.core.objectives.Objective`.
-        directions: Of the similarities that are contrasted, as the library names them.
-        joint: Use one pool of all directions for each pair; otherwise one row per direction.
-        **options: Of :class:`~flatnce.core.objectives.Objective`.
+    If ``joint``, each pair has one pool of all directions; otherwise one row per direction. A row
+    without negatives counts as 0, as in the library's loss.
     """
 
     def __init__(
@@ -59,7 +53,7 @@ class Ranking(Objective, ABC):
 
     def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
         """The scalar loss of a batch."""
-        if len(columns) == 2 and self._is_single_row(columns):
+        if len(columns) == 2 and is_single_row(*columns, gather=self.gather):
             return zero_loss(self, *columns)
         loss: Tensor = super().forward(*columns, ids=ids)
         return loss
@@ -67,10 +61,6 @@ class Ranking(Objective, ABC):
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """The loss of a contrast."""
         return self._share(contrast) * super().loss_from(contrast)  # type: ignore[safe-super]
-
-    def _is_single_row(self, columns: Sequence[Tensor]) -> bool:
-        """Whether the batch has no negatives other than hard negatives."""
-        return is_single_row(*columns, processes=distributed.world_size() if self.gather else 1)
 
     def _share(self, contrast: Contrast) -> float:
         """Share of the rows with negatives; in a single pair only the query can have them."""
@@ -82,8 +72,8 @@ class Ranking(Objective, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The rows of every direction, and the queries."""
         from_queries, from_documents = self._both_sides(batch.views, batch.ids)
-        if self._is_single_row(batch.views):
-            from_documents = None  # hard negatives belong to the query
+        if is_single_row(*batch.views, gather=self.gather):
+            from_documents = None  # only the query has negatives, which are hard ones
         if from_documents is None:
             found = contrast_of(from_queries, temperature, slope=slope)
         elif not self.joint:
@@ -191,10 +181,10 @@ class Ranked(nn.Module):
     ) -> None:
         """Let the library check its own options, then build the objective."""
         given = signature(super().__init__).bind(*arguments, **options).arguments
-        scale = given.pop("scale", None)
-        if scale is not None:
-            given["scale"] = scale
-        if scale is not None and temperature is not None:
+        scale = given.get("scale")
+        if scale is None:
+            given.pop("scale", None)  # the library's own
+        elif temperature is not None:
             raise ValueError(
                 f"scale={scale} and temperature={temperature} were both given, and scale is one "
                 "over the temperature; pass one of them"
@@ -306,9 +296,8 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Set the directions."""
-        options["directions"] = ("query_to_doc", "doc_to_query")
-        options["partition_mode"] = "per_direction"
-        super().__init__(*arguments, **options)
+        both, mode = ("query_to_doc", "doc_to_query"), "per_direction"
+        super().__init__(*arguments, directions=both, partition_mode=mode, **options)
 
 
 class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss):

@@ -15,12 +15,10 @@ from flatnce.core.objectives import Objective
 from flatnce.core.objectives.temperature import TemperatureSource
 
 
-def is_single_row(*columns: Tensor, processes: int = 1) -> bool:
-    """Whether columns of embeddings hold a single row over all processes.
-
-    False for columns of different shapes, which the usual checks refuse.
-    """
-    if processes > 1 or not all(isinstance(column, Tensor) for column in columns):
+def is_single_row(*columns: Tensor, gather: bool = False) -> bool:
+    """Whether all columns of embeddings have one row, and no other process adds any."""
+    several = gather and distributed.world_size() > 1
+    if several or not all(isinstance(column, Tensor) for column in columns):
         return False
     shape = columns[0].shape
     same = all(column.shape == shape and column.is_floating_point() for column in columns)

@@ -42,13 +42,6 @@ class ContrastiveDiagnostics(Metric):
     higher_is_better = None
     full_state_update = False
 
-    totals: Tensor
-    rows: Tensor
-    flags: Tensor
-    potential: Tensor
-    batches: Tensor
-    gram: Tensor
-
     def __init__(
         self,
         temperature: float = 0.1,
@@ -65,17 +58,12 @@ class ContrastiveDiagnostics(Metric):
         if width is not None and width < 1:
             raise ValueError(f"width={width} must be at least 1, or None for no geometry")
         self.temperature, self.layout, self.width = temperature, layout, width
-        shapes: dict[str, tuple[int, ...]] = {
-            "totals": (len(_MEANS),),
-            "rows": (),
-            "flags": (len(faults.FAULTS),),
-            "potential": (),
-            "batches": (),
-            "gram": (width or 0, width or 0),
-        }
-        for name, shape in shapes.items():
-            zeros = torch.zeros(shape, dtype=torch.float64)
-            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+        self.totals = self._sum("totals", len(_MEANS))
+        self.rows = self._sum("rows")
+        self.flags = self._sum("flags", len(faults.FAULTS))
+        self.potential = self._sum("potential")
+        self.batches = self._sum("batches")
+        self.gram = self._sum("gram", width or 0, width or 0)
 
     @torch.no_grad()
     def update(self, z1: Tensor | Snapshot | Contrast, z2: Tensor | None = None) -> None:
@@ -123,6 +111,12 @@ class ContrastiveDiagnostics(Metric):
                 "the metric has seen no batch; call update(z1, z2) or update(loss_fn.last) first"
             )
         return verdict_on([{**numbers, "step": int(self.update_count)}], objective)
+
+    def _sum(self, name: str, *shape: int) -> Tensor:
+        zeros = torch.zeros(shape, dtype=torch.float64)
+        self.add_state(name, default=zeros, dist_reduce_fx="sum")
+        state: Tensor = getattr(self, name)
+        return state
 
     def _add(self, contrast: Contrast, samples: Tensor | None) -> None:
         # Without its faults: reading a snapshot checks them, which waits for an accelerator.

@@ -66,10 +66,8 @@ class FlatNCETrainer(DiagnosticsMixin, Trainer):
 class DiagnosticsCallback(TrainerCallback):
     """The same as a callback: ``DiagnosticsCallback().attach(trainer)``.
 
-    Arguments:
-        loss_fn: The flatnce loss, if it is not a part of the model.
-        ess: As in :class:`DiagnosticsMixin`.
-        rows: As in :class:`DiagnosticsMixin`.
+    Takes ``ess`` and ``rows`` of :class:`DiagnosticsMixin`, and the flatnce loss as ``loss_fn`` if
+    it is not a part of the model.
     """
 
     def __init__(
