@@ -270,7 +270,7 @@ REFUSED = [
 
 
 @refused(*REFUSED)
-def test_a_bad_call_is_refused(call: str, parts: tuple[str, ...]) -> None:
+def test_a_bad_call_is_refused(call, parts):
     refuses(lambda: typed(call), *parts)
 
 
@@ -296,17 +296,13 @@ every_layout = pytest.mark.parametrize(
 
 @every_layout
 @pytest.mark.parametrize("shape", [(5, 3), (4, 2)], ids=str)
-def test_shapes_that_disagree_are_refused(
-    layout: Callable[..., object], first: str, second: str, shape: tuple[int, int]
-) -> None:
+def test_shapes_that_disagree_are_refused(layout, first, second, shape):
     refuses(lambda: layout(rows(), rows(*shape)), second, str(shape), "(4, 3)", "agree")
 
 
 @every_layout
 @pytest.mark.parametrize("shape", [(4,), (4, 3, 1), (0, 3), (4, 0)], ids=str)
-def test_embeddings_that_are_no_table_are_refused(
-    layout: Callable[..., object], first: str, second: str, shape: tuple[int, ...]
-) -> None:
+def test_embeddings_that_are_no_table_are_refused(layout, first, second, shape):
     bad = torch.ones(shape)
     refuses(lambda: layout(bad, rows()), f"{first} has shape {shape}", "(batch, width)")
     refuses(lambda: layout(rows(), bad), f"{second} has shape {shape}", "(batch, width)")
@@ -314,26 +310,20 @@ def test_embeddings_that_are_no_table_are_refused(
 
 @every_layout
 @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
-def test_embeddings_that_are_not_floating_are_refused(
-    layout: Callable[..., object], first: str, second: str, dtype: torch.dtype
-) -> None:
+def test_embeddings_that_are_not_floating_are_refused(layout, first, second, dtype):
     bad = torch.ones(4, 3, dtype=dtype)
     refuses(lambda: layout(bad, rows()), f"{first} has dtype {dtype}", "floating-point")
     refuses(lambda: layout(rows(), bad), f"{second} has dtype {dtype}", "floating-point")
 
 
 @every_layout
-def test_embeddings_of_two_precisions_are_refused(
-    layout: Callable[..., object], first: str, second: str
-) -> None:
+def test_embeddings_of_two_precisions_are_refused(layout, first, second):
     refuses(lambda: layout(rows(), rows().double()), second, "float64", "float32", "precision")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (4, 2, 3)], ids=["shared", "own"])
-def test_hard_negatives_follow_the_precision_of_the_anchors(
-    dtype: torch.dtype, shape: tuple[int, ...]
-) -> None:
+def test_hard_negatives_follow_the_precision_of_the_anchors(dtype, shape):
     pairs = F.two_view(rows(), rows(seed=1), negatives=torch.randn(shape).to(dtype))
     assert pairs.keys.dtype == torch.float32
     assert F.contrast_of(pairs, 0.1).gap.dtype == torch.float32
@@ -360,9 +350,7 @@ def queue_of_one_id() -> F.Pairs:
     ids=["shared", "own", "left tower", "queue"],
 )
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_a_batch_of_one_is_enough_where_negatives_come_from_elsewhere(
-    build: Callable[[], F.Pairs], kernel: str
-) -> None:
+def test_a_batch_of_one_is_enough_where_negatives_come_from_elsewhere(build, kernel):
     assert F.contrast_of(build(), 0.1, kernel=kernel).gap.isfinite().all()
 
 
@@ -372,9 +360,7 @@ def test_a_batch_of_one_is_enough_where_negatives_come_from_elsewhere(
 @every_layout
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 3e38])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_embeddings_that_are_not_finite_are_refused(
-    layout: Callable[..., object], first: str, second: str, value: float, normalize: bool
-) -> None:
+def test_embeddings_that_are_not_finite_are_refused(layout, first, second, value, normalize):
     bad = with_entry(value)
     bad[2, 2] = value
     call = partial(layout, normalize=normalize)
@@ -383,7 +369,7 @@ def test_embeddings_that_are_not_finite_are_refused(
 
 
 @every_layout
-def test_a_zero_vector_is_refused(layout: Callable[..., object], first: str, second: str) -> None:
+def test_a_zero_vector_is_refused(layout, first, second):
     bad = with_row(0.0, row=1)
     refuses(
         lambda: layout(bad, rows()), f"{first}: row 1 begins [0.0, 0.0, 0.0]", "normalize=False"
@@ -392,9 +378,7 @@ def test_a_zero_vector_is_refused(layout: Callable[..., object], first: str, sec
 
 
 @every_layout
-def test_a_zero_vector_is_fine_where_rows_are_not_normalised(
-    layout: Callable[..., object], first: str, second: str
-) -> None:
+def test_a_zero_vector_is_fine_where_rows_are_not_normalised(layout, first, second):
     pairs = layout(with_row(0.0), rows(), normalize=False)
     assert F.contrast_of(pairs, 0.1).gap.isfinite().all()
 
@@ -418,15 +402,13 @@ def spoiled_queue() -> F.Pairs:
     ids=["contrast_of", "importance_weights"],
 )
 @pytest.mark.parametrize("kind", [float, torch.tensor], ids=["number", "tensor"])
-def test_a_temperature_that_is_not_positive_and_finite_is_refused(
-    use: Callable[..., object], kind: Callable[[float], float | Tensor], value: float
-) -> None:
+def test_a_temperature_that_is_not_positive_and_finite_is_refused(use, kind, value):
     refuses(lambda: use(kind(value)), "temperature", f"{value:g}", "positive finite", "clamp")
 
 
 @every_module
 @pytest.mark.parametrize("value", [0.0, -0.1, NAN, INF])
-def test_a_module_refuses_such_a_temperature(module: Callable[..., object], value: float) -> None:
+def test_a_module_refuses_such_a_temperature(module, value):
     refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
     loss_fn = module(temperature=torch.tensor(value))
     refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
@@ -435,7 +417,7 @@ def test_a_module_refuses_such_a_temperature(module: Callable[..., object], valu
 @pytest.mark.parametrize(
     "temperature", [torch.ones(2), torch.tensor(1), torch.ones(0)], ids=["two", "integer", "none"]
 )
-def test_a_temperature_that_is_no_single_real_number_is_refused(temperature: Tensor) -> None:
+def test_a_temperature_that_is_no_single_real_number_is_refused(temperature):
     pairs = F.two_view(rows(), rows())
     refuses(
         lambda: F.contrast_of(pairs, temperature),
@@ -453,33 +435,27 @@ def test_a_temperature_that_is_no_single_real_number_is_refused(temperature: Ten
     [EssController, partial(F.temperature_for_ess, F.two_view(rows(), rows(seed=1)))],
     ids=["EssController", "temperature_for_ess"],
 )
-def test_an_ess_target_outside_its_range_is_refused(
-    use: Callable[..., object], target: float
-) -> None:
+def test_an_ess_target_outside_its_range_is_refused(use, target):
     refuses(lambda: use(target), f"target={target}", "(1/m, 1]")
 
 
 @every_module
 @pytest.mark.parametrize("target", [0.125, 0.1, 1e-6])
-def test_an_ess_target_that_these_negatives_cannot_reach_is_refused(
-    module: Callable[..., object], target: float
-) -> None:
+def test_an_ess_target_that_these_negatives_cannot_reach_is_refused(module, target):
     loss_fn = module(temperature=EssController(target=target))
     call = partial(loss_fn, rows(5), rows(5, seed=1))  # eight negatives a row
     refuses(call, f"ess_target (value {target:g}", "(1/m, 1]", "more negatives")
 
 
 @every_module
-def test_an_ess_target_just_within_reach_is_taken(module: Callable[..., object]) -> None:
+def test_an_ess_target_just_within_reach_is_taken(module):
     loss_fn = module(temperature=EssController(target=0.1251))
     assert loss_fn(rows(5), rows(5, seed=1)).isfinite()
 
 
 @every_module
 @pytest.mark.parametrize("value", [0.0, -1.0, NAN])
-def test_a_schedule_that_leaves_the_range_is_refused(
-    module: Callable[..., object], value: float
-) -> None:
+def test_a_schedule_that_leaves_the_range_is_refused(module, value):
     loss_fn = module(temperature=control.Constant(value))
     refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
 
@@ -487,15 +463,12 @@ def test_a_schedule_that_leaves_the_range_is_refused(
 # --- Queues --------------------------------------------------------------------------------------
 
 
-def test_a_refused_batch_leaves_the_queue_as_it_was() -> None:
+def test_a_refused_batch_leaves_the_queue_as_it_was():
     queue = full_queue()
     before = {name: value.clone() for name, value in queue.state_dict().items()}
     refuses(lambda: queue.enqueue(with_entry(NAN)), "keys: row 2")
     refuses(lambda: FlatNCE(queue=queue)(rows(), with_entry(NAN)), "key: row 2")
     assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
-
-
-# --- Logits and targets --------------------------------------------------------------------------
 
 
 # --- Modules -------------------------------------------------------------------------------------
@@ -536,9 +509,7 @@ BAD_CALLS = [
 
 @every_module
 @refused(*BAD_CALLS)
-def test_a_module_refuses_what_its_function_refuses(
-    module: Callable[..., object], call: str, parts: tuple[str, ...]
-) -> None:
+def test_a_module_refuses_what_its_function_refuses(module, call, parts):
     refuses(lambda: typed(call, f=module()), *parts)
 
 
@@ -551,14 +522,12 @@ def test_a_module_refuses_what_its_function_refuses(
     ("m(layout='two_tower')(z, z, z)", "3 views", "two_view"),
     ("m(layout='two_tower')(z, rows(5))", "right has shape (5, 3)", "left"),
 )
-def test_a_module_refuses_what_its_layout_cannot_hold(
-    module: Callable[..., object], call: str, parts: tuple[str, ...]
-) -> None:
+def test_a_module_refuses_what_its_layout_cannot_hold(module, call, parts):
     refuses(lambda: typed(call, m=module), *parts)
 
 
 @every_module
-def test_after_a_refused_batch_a_module_goes_on(module: Callable[..., object]) -> None:
+def test_after_a_refused_batch_a_module_goes_on(module):
     loss_fn = module()
     refuses(lambda: loss_fn(rows(), with_entry(NAN)), "z2: row 2")
     assert loss_fn(rows(), rows(seed=1)).isfinite()
@@ -627,7 +596,7 @@ def late_module(module: Callable[..., object], options: dict[str, object]) -> ob
 )
 def test_a_deferred_fault_is_raised_by_reading_the_last_batch(
     deferred, fault, call, options, reading
-) -> None:
+):
     loss_fn = late_module(FlatNCE, options)
     call(loss_fn)
     refuses(lambda: getattr(loss_fn.last, reading), f"{fault}: {faults.FAULTS[fault]}")
@@ -635,7 +604,7 @@ def test_a_deferred_fault_is_raised_by_reading_the_last_batch(
 
 @every_late_fault
 @every_module
-def test_a_deferred_fault_is_raised_by_the_monitor(deferred, module, fault, call, options) -> None:
+def test_a_deferred_fault_is_raised_by_the_monitor(deferred, module, fault, call, options):
     loss_fn, monitor = late_module(module, options), Monitor()
     call(loss_fn)
     monitor.update(loss_fn.last)
@@ -654,9 +623,7 @@ def test_a_deferred_fault_is_raised_by_the_monitor(deferred, module, fault, call
     ],
     ids=["too large", "negative", "masked", "NaN", "infinity", "no negative"],
 )
-def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(
-    deferred, fault: str, logits: Tensor, target: Tensor
-) -> None:
+def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(deferred, fault, logits, target):
     monitor = Monitor()
     monitor.update(F.contrast_from_logits(logits, target))
     refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
@@ -672,28 +639,28 @@ def test_a_deferred_fault_of_logits_is_raised_by_the_monitor(
     ],
     ids=["out of range", "masked", "no negative", "all ignored"],
 )
-def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target) -> None:
+def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target):
     with pytest.raises(RuntimeError, match="bad target, or no negative"):
         F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
 
 
-def test_cross_entropy_lets_nan_logits_through_where_it_cannot_raise(deferred) -> None:
+def test_cross_entropy_lets_nan_logits_through_where_it_cannot_raise(deferred):
     assert F.cross_entropy(torch.tensor([[NAN, 0.0]]), torch.tensor([0])).isnan()
 
 
-def test_cross_entropy_of_ignored_rows_alone_is_refused() -> None:
+def test_cross_entropy_of_ignored_rows_alone_is_refused():
     with pytest.raises(ValueError, match="only ignore_index"):
         F.cross_entropy(torch.zeros(2, 3), torch.tensor([-100, -100]))
 
 
-def test_every_deferred_fault_of_a_batch_is_named(deferred) -> None:
+def test_every_deferred_fault_of_a_batch_is_named(deferred):
     loss_fn = FlatNCE(temperature=torch.tensor(-1.0))
     loss_fn(with_row(0.0), with_entry(NAN), ids=torch.zeros(4).long())
     refuses(lambda: loss_fn.last.ess, "nonfinite:", "zero_vector:", "no_negatives:", "temperature")
 
 
 @every_module
-def test_a_good_batch_raises_nothing_later(deferred, module: Callable[..., object]) -> None:
+def test_a_good_batch_raises_nothing_later(deferred, module):
     loss_fn, monitor = module(), Monitor()
     loss_fn(rows(), rows(seed=1))
     monitor.update(loss_fn.last)
@@ -701,7 +668,7 @@ def test_a_good_batch_raises_nothing_later(deferred, module: Callable[..., objec
     assert math.isfinite(monitor.compute()["ess"])
 
 
-def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(deferred) -> None:
+def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(deferred):
     loss_fn, monitor = FlatNCE(), Monitor()
     for z2 in (rows(seed=1), with_entry(NAN), rows(seed=2)):
         loss_fn(rows(), z2)
@@ -715,29 +682,27 @@ def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(d
 
 
 @every_module
-def test_shapes_are_refused_at_once_even_where_values_are_deferred(
-    deferred, module: Callable[..., object]
-) -> None:
+def test_shapes_are_refused_at_once_even_where_values_are_deferred(deferred, module):
     refuses(lambda: module()(rows(), rows(5)), "z2 has shape (5, 3)")
     refuses(lambda: module()(rows(1), rows(1)), "z1 has 1 row")
     refuses(lambda: module(temperature=-1.0), "temperature=-1.0")
 
 
 @pytest.mark.parametrize("fault", list(faults.FAULTS))
-def test_every_fault_says_what_to_do(fault: str) -> None:
+def test_every_fault_says_what_to_do(fault):
     flags = faults.flag(**{fault: torch.tensor(True)})
     refuses(lambda: faults.raise_flagged(flags), fault, faults.FAULTS[fault])
     assert ";" in faults.FAULTS[fault]  # what is wrong; what to do about it
 
 
-def test_no_flag_raises_nothing() -> None:
+def test_no_flag_raises_nothing():
     faults.raise_flagged(None)
     faults.raise_flagged(faults.flag(target=torch.tensor(False)))
     assert faults.combine(None, None) is None
 
 
 @pytest.mark.parametrize("target", [1.5, NAN], ids=str)
-def test_a_scheduled_ess_target_out_of_range_is_refused(target: float) -> None:
+def test_a_scheduled_ess_target_out_of_range_is_refused(target):
     loss_fn = FlatNCE(temperature=EssController(control.Constant(target)))
     with pytest.raises(ValueError, match="ess_target"):
         loss_fn(rows(), rows(seed=1))
@@ -752,19 +717,19 @@ def test_a_scheduled_ess_target_out_of_range_is_refused(target: float) -> None:
     ],
     ids=["form", "queue", "labels"],
 )
-def test_towers_refuse_what_they_would_have_to_ignore(options, given) -> None:
+def test_towers_refuse_what_they_would_have_to_ignore(options, given):
     with pytest.raises(ValueError, match=r"two_tower|two_view"):
         FlatNCE(**options)(rows(), rows(seed=1), **given)
 
 
-def test_reserved_ids_are_flagged_where_they_cannot_be_raised(deferred) -> None:
+def test_reserved_ids_are_flagged_where_they_cannot_be_raised(deferred):
     loss_fn = FlatNCE()
     loss_fn(rows(), rows(seed=1), ids=torch.tensor([0, 1, 2, -(2**31) + 5]))
     with pytest.raises(ValueError, match="ids: "):
         _ = loss_fn.last.ess
 
 
-def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred) -> None:
+def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred):
     loss_fn = FlatNCE(queue=KeyQueue(8, rows().shape[1]))
     loss_fn.queue.enqueue(0 * rows())
     loss_fn(rows(), rows(seed=1))
@@ -815,7 +780,7 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_a_common_slip_is_named(slip: str, slips_said: dict[str, str]) -> None:
+def test_a_common_slip_is_named(slip, slips_said):
     assert SLIPS[slip][1] in slips_said[slip]
 
 

@@ -120,7 +120,7 @@ def slow_gradients(case: layouts.Case, power: float) -> dict[str, Tensor]:
 
 @every_kernel
 @every_case_and_power
-def test_values_are_those_of_the_slow_definition(name: str, kernel: str, power: float) -> None:
+def test_values_are_those_of_the_slow_definition(name, kernel, power):
     case = layouts.case_of(name)
     rows = layouts.rows_of(case, TEMPERATURE)
     found, _ = contrast_of_leaves(case, kernel, power)
@@ -141,7 +141,7 @@ def test_values_are_those_of_the_slow_definition(name: str, kernel: str, power: 
 
 @every_kernel
 @every_case_and_power
-def test_gradients_are_those_of_the_slow_definition(name: str, kernel: str, power: float) -> None:
+def test_gradients_are_those_of_the_slow_definition(name, kernel, power):
     case = layouts.case_of(name)
     found, leaves = contrast_of_leaves(case, kernel, power)
     expected = slow_gradients(case, power)
@@ -159,7 +159,7 @@ def test_gradients_are_those_of_the_slow_definition(name: str, kernel: str, powe
 @pytest.mark.parametrize("form", ["out", "in"])
 @pytest.mark.parametrize("layout", ["three views", "labels"])
 @every_kernel
-def test_gradients_of_the_positives_own_statistics(form: str, layout: str, kernel: str) -> None:
+def test_gradients_of_the_positives_own_statistics(form, layout, kernel):
     case = layouts.case_of(f"{layout}, {form}: plain")
     rows = layouts.rows_of(case, TEMPERATURE)
     found, leaves = contrast_of_leaves(case, kernel)
@@ -190,7 +190,7 @@ def test_gradients_of_the_positives_own_statistics(form: str, layout: str, kerne
 )
 @pytest.mark.parametrize("same", [False, True], ids=["strangers", "relatives"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_kernels_agree_at_every_size(n: int, m: int, same: bool, dtype: torch.dtype) -> None:
+def test_the_kernels_agree_at_every_size(n, m, same, dtype):
     generator = torch.Generator().manual_seed(n * m)
     groups = torch.randint(0, 3, (n + m,), generator=generator)
     selection = Selection(
@@ -221,9 +221,7 @@ def test_the_kernels_agree_at_every_size(n: int, m: int, same: bool, dtype: torc
 
 @every_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(
-    kernel: str, dtype: torch.dtype
-) -> None:
+def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(kernel, dtype):
     anchors = torch.randn(4, 2, dtype=dtype, requires_grad=True)
     keys = torch.randn(7, 2, dtype=dtype, requires_grad=True)
     groups = torch.tensor([0, 1, 0, 1]), torch.zeros(7, dtype=torch.long)
@@ -239,7 +237,7 @@ def test_a_row_that_counts_nothing_is_finite_and_moves_nothing(
 
 
 @every_kernel
-def test_large_scores_neither_overflow_nor_underflow(kernel: str) -> None:
+def test_large_scores_neither_overflow_nor_underflow(kernel):
     z1, z2 = 40 * layouts.random(4, 3, seed=0), 40 * layouts.random(4, 3, seed=1)
     pairs = F.two_view(z1.float(), z2.float(), normalize=False)
     found = F.contrast_of(pairs, 0.05, kernel=kernel)
@@ -255,7 +253,7 @@ def test_large_scores_neither_overflow_nor_underflow(kernel: str) -> None:
     "name",
     ["two views: own", "labels, out: shared", "labels, in: own", "three views, in: shared"],
 )
-def test_the_slope_is_infonces_derivative_in_beta(name: str, kernel: str, power: float) -> None:
+def test_the_slope_is_infonces_derivative_in_beta(name, kernel, power):
     case = layouts.case_of(name)
     beta = torch.tensor(1 / TEMPERATURE, dtype=torch.float64, requires_grad=True)
     pairs = case.build(case.inputs)
@@ -273,9 +271,7 @@ def test_the_slope_is_infonces_derivative_in_beta(name: str, kernel: str, power:
     ("power", "limit"),
     [(1e-9, 0.0), (-1e-12, 0.0), (1e-300, 0.0), (1e17, math.inf), (-1e39, -math.inf)],
 )
-def test_extreme_powers_are_their_limits(
-    power: float, limit: float, dtype: torch.dtype, kernel: str
-) -> None:
+def test_extreme_powers_are_their_limits(power, limit, dtype, kernel):
     pairs = F.two_view(*(layouts.random(4, 3, seed=seed).to(dtype) for seed in (0, 1)))
     found = F.contrast_of(pairs, TEMPERATURE, power=power, kernel=kernel)
     expected = F.contrast_of(pairs, TEMPERATURE, power=limit, kernel=kernel)
@@ -285,7 +281,7 @@ def test_extreme_powers_are_their_limits(
 
 @every_kernel
 @pytest.mark.parametrize("power", [0.009, 0.003, 1e-5, 1e-7, -1e-4])
-def test_a_power_near_zero_keeps_the_precision_of_float32(power: float, kernel: str) -> None:
+def test_a_power_near_zero_keeps_the_precision_of_float32(power, kernel):
     z1, z2 = (layouts.random(6, 3, seed=seed).float() for seed in (0, 1))
     found = F.contrast_of(F.two_view(z1, z2), 0.1, power=power, kernel=kernel)
     rows = reference.two_view_rows(z1.numpy(), z2.numpy(), 10.0)
@@ -300,7 +296,7 @@ def test_a_power_near_zero_keeps_the_precision_of_float32(power: float, kernel: 
 @pytest.mark.parametrize(
     "name", ["labels, out: plain", "labels, in: plain", "three views, out: own", "two views: ids"]
 )
-def test_several_pairs_are_concatenated_with_their_positives(name: str) -> None:
+def test_several_pairs_are_concatenated_with_their_positives(name):
     case = layouts.case_of(name)
     pairs = case.build(case.inputs)
     one, two = F.contrast_of(pairs, TEMPERATURE), F.contrast_of((pairs, pairs), TEMPERATURE)
@@ -317,7 +313,7 @@ def test_several_pairs_are_concatenated_with_their_positives(name: str) -> None:
 @pytest.mark.parametrize(
     "read", [F.infonce, F.dcl, F.flatnce, F.gradient_gain, F.mutual_information]
 )
-def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read) -> None:
+def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read):
     first, second = (
         layouts.case_of(f"{layout}: plain") for layout in ("two views", "labels, out")
     )
@@ -332,7 +328,7 @@ def test_rows_with_one_positive_and_rows_with_several_may_stand_together(read) -
 
 
 @pytest.mark.parametrize("objective", [F.infonce, F.dcl])
-def test_the_dense_kernel_can_be_differentiated_twice(objective) -> None:
+def test_the_dense_kernel_can_be_differentiated_twice(objective):
     case = layouts.case_of("two views: own")
     leaves = case.leaves()
 
@@ -343,7 +339,7 @@ def test_the_dense_kernel_can_be_differentiated_twice(objective) -> None:
     assert gradgradcheck(function, tuple(leaves.values()), fast_mode=True)
 
 
-def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one() -> None:
+def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one():
     case = layouts.case_of("two views: plain")
     found, leaves = contrast_of_leaves(case, "chunked")
     (gradient,) = torch.autograd.grad(F.dcl(found), leaves["z1"], create_graph=True)
@@ -352,7 +348,7 @@ def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one()
 
 
 @pytest.mark.parametrize("read", [F.infonce, F.dcl, F.flatnce])
-def test_the_dense_kernel_goes_through_torchs_function_transforms(read) -> None:
+def test_the_dense_kernel_goes_through_torchs_function_transforms(read):
     z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
 
     def loss(z: Tensor) -> Tensor:
@@ -380,15 +376,13 @@ def test_the_dense_kernel_goes_through_torchs_function_transforms(read) -> None:
         ("chunked", 2, 2, chunked),
     ],
 )
-def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(
-    name: str, n: int, m: int, expected: object
-) -> None:
+def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(name, n, m, expected):
     assert kernels.DENSE_LIMIT == 2**22
     assert choose_kernel(name, n, m, torch.randn(2, 2)) is expected.row_statistics
 
 
 @pytest.mark.parametrize(("limit", "runs"), [(64, "dense"), (63, "chunked")])
-def test_contrast_of_follows_the_rule(monkeypatch, limit: int, runs: str) -> None:
+def test_contrast_of_follows_the_rule(monkeypatch, limit, runs):
     called = []
     original = dict(KERNELS)
     spies = {
@@ -415,7 +409,7 @@ def test_contrast_of_follows_the_rule(monkeypatch, limit: int, runs: str) -> Non
         "queue and batch: ids",
     ],
 )
-def test_importance_weights_are_those_of_the_reference(name: str, with_positive: bool) -> None:
+def test_importance_weights_are_those_of_the_reference(name, with_positive):
     case = layouts.case_of(name.replace("masked shared", "shared") if "labels" in name else name)
     pairs = case.build(case.inputs)
     pairs = pairs[0] if isinstance(pairs, tuple) else pairs
@@ -431,7 +425,7 @@ def test_importance_weights_are_those_of_the_reference(name: str, with_positive:
     assert weighing == [near(sorted(row)) for row in expected]
 
 
-def test_importance_weights_stand_in_the_columns_of_the_keys() -> None:
+def test_importance_weights_stand_in_the_columns_of_the_keys():
     case = layouts.case_of("two views: own")
     pairs = case.build(case.inputs)
     found = F.importance_weights(pairs, TEMPERATURE, with_positive=True)
@@ -448,7 +442,7 @@ def test_importance_weights_stand_in_the_columns_of_the_keys() -> None:
     )
 
 
-def test_importance_weights_are_flatnces_gradient_by_the_scores() -> None:
+def test_importance_weights_are_flatnces_gradient_by_the_scores():
     z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
     (pairs,) = F.two_tower(z1, z2, directions="left", normalize=False)
     logits = (z1 @ z2.T / TEMPERATURE).requires_grad_()
@@ -466,7 +460,7 @@ def logits_with_masks() -> tuple[Tensor, Tensor]:
     return logits, torch.tensor([0, 4, 2, 2, 1, 0])
 
 
-def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries() -> None:
+def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries():
     logits, target = logits_with_masks()
     found = F.contrast_from_logits(logits, target)
     rows = []
@@ -483,7 +477,7 @@ def test_a_contrast_from_logits_has_the_statistics_of_the_unmasked_entries() -> 
     assert math.isnan(found.beta)  # the logits hide it
 
 
-def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_masks() -> None:
+def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_masks():
     logits, target = logits_with_masks()
     leaf = logits.clone().requires_grad_()
     F.dcl(F.contrast_from_logits(leaf, target), reduction="sum").backward()
@@ -498,7 +492,7 @@ def test_a_contrast_from_logits_has_the_gradient_of_the_reference_and_none_at_ma
     torch.testing.assert_close(leaf.grad, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_gradcheck_passes_for_a_contrast_from_logits() -> None:
+def test_gradcheck_passes_for_a_contrast_from_logits():
     logits, target = logits_with_masks()
     finite = logits.clamp_min(-9.0).requires_grad_()
 
@@ -514,7 +508,7 @@ def test_gradcheck_passes_for_a_contrast_from_logits() -> None:
 
 @every_kernel
 @pytest.mark.parametrize("name", ["two views: own", "two towers: shared", "labels, out: plain"])
-def test_autocast_does_not_change_a_contrast(name: str, kernel: str) -> None:
+def test_autocast_does_not_change_a_contrast(name, kernel):
     case = layouts.case_of(name)
 
     def run(autocast: bool) -> tuple[Tensor, ...]:
@@ -528,7 +522,7 @@ def test_autocast_does_not_change_a_contrast(name: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("with_positive", [False, True])
-def test_autocast_does_not_change_importance_weights(with_positive: bool) -> None:
+def test_autocast_does_not_change_importance_weights(with_positive):
     case = layouts.case_of("two views: own")
     pairs = case.build(case.leaves(torch.float32))
     expected = F.importance_weights(pairs, TEMPERATURE, with_positive=with_positive)
@@ -540,9 +534,7 @@ def test_autocast_does_not_change_importance_weights(with_positive: bool) -> Non
 @every_kernel
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["two views: own", "two towers: shared", "labels, in: plain"])
-def test_half_precision_inputs_are_computed_in_float32(
-    name: str, dtype: torch.dtype, kernel: str
-) -> None:
+def test_half_precision_inputs_are_computed_in_float32(name, dtype, kernel):
     case = layouts.case_of(name)
     half = {key: value.to(dtype) for key, value in case.inputs.items()}
     found = F.contrast_of(case.build(half), TEMPERATURE, kernel=kernel)
@@ -554,7 +546,7 @@ def test_half_precision_inputs_are_computed_in_float32(
 
 
 @pytest.mark.parametrize("given", [0.4, torch.tensor(0.4), torch.tensor([0.4])], ids=str)
-def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given: float | Tensor) -> None:
+def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given):
     pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
     expected = F.contrast_of(pairs, 0.4).gap
     torch.testing.assert_close(F.contrast_of(pairs, given).gap, expected, rtol=1e-6, atol=1e-6)
@@ -563,7 +555,7 @@ def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given: float | Tensor)
 # --- The record ----------------------------------------------------------------------------------
 
 
-def test_a_detached_contrast_has_the_same_numbers_and_no_history() -> None:
+def test_a_detached_contrast_has_the_same_numbers_and_no_history():
     case = layouts.case_of("labels, in: plain")
     found, _ = contrast_of_leaves(case, "dense")
     detached = found.detach()
@@ -577,7 +569,7 @@ def test_a_detached_contrast_has_the_same_numbers_and_no_history() -> None:
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", 8 / 3), ("sum", 6.0)])
-def test_only_the_mean_is_weighted(reduction: str, expected: float) -> None:
+def test_only_the_mean_is_weighted(reduction, expected):
     rows = torch.tensor([1.0, 2.0, 4.0])
     weight = torch.tensor([0.0, 2.0, 1.0])
     contrast = Contrast(rows, rows, rows, rows, rows, torch.tensor(1.0), weight=weight)
@@ -585,7 +577,7 @@ def test_only_the_mean_is_weighted(reduction: str, expected: float) -> None:
     assert contrast.reduce(rows, "none").tolist() == [0.0, 2.0, 4.0]
 
 
-def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch) -> None:
+def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch):
     # Four processes of four rows; the two rows of this one are all that have a positive.
     monkeypatch.setattr("flatnce.core.distributed.mean", lambda local: local / 4)
     pairs = F.labelled(layouts.random(4, 3, seed=0), torch.tensor([0, 0, 1, 2]))
@@ -593,13 +585,13 @@ def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch)
     assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
 
 
-def test_a_list_of_pairs_is_taken_like_a_tuple() -> None:
+def test_a_list_of_pairs_is_taken_like_a_tuple():
     towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
     found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
     assert torch.equal(found, expected)
 
 
-def test_importance_weights_at_a_power_are_those_of_its_gradient() -> None:
+def test_importance_weights_at_a_power_are_those_of_its_gradient():
     z = layouts.random(5, 3, seed=0)
     pairs = F.two_tower(z, layouts.random(5, 3, seed=1), directions="left")[0]
     found = F.importance_weights(pairs, TEMPERATURE, power=2.0)

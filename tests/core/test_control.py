@@ -5,7 +5,6 @@ import json
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -42,38 +41,19 @@ def saved_and_loaded(state: dict) -> dict:
 
 # --- Schedules -----------------------------------------------------------------------------------
 
+LINE, HALF_COSINE = Linear(0.6, 0.2, steps=100), Cosine(0.6, 0.2, steps=100)
+VALUES = [(Constant(0.3), step, 0.3) for step in (0, 1, 10**9)]
+VALUES += [(kind(0.1, 0.5, steps=10), 5, 0.3) for kind in (Linear, Cosine)]
+for step, value in ((0, 0.6), (50, 0.4), (100, 0.2), (1000, 0.2)):
+    VALUES += [(LINE, step, value), (HALF_COSINE, step, value)]
+VALUES += [(LINE, 25, 0.5), (LINE, 75, 0.3), (HALF_COSINE, 25, 0.4 + 0.2 * math.sqrt(0.5))]
 
-@pytest.mark.parametrize("step", [0, 1, 10**9])
-def test_a_constant_is_the_same_at_every_step(step):
-    assert float(Constant(0.3).at(torch.tensor(step))) == pytest.approx(0.3, rel=FLOAT32)
 
-
-@pytest.mark.parametrize(
-    ("step", "value"), [(0, 0.6), (25, 0.5), (50, 0.4), (75, 0.3), (100, 0.2), (1000, 0.2)]
-)
-def test_a_line_meets_its_ends_and_its_middle(step, value):
-    found = Linear(0.6, 0.2, steps=100).at(torch.tensor(step))
+@pytest.mark.parametrize(("schedule", "step", "value"), VALUES)
+def test_a_schedule_has_its_value_at_a_step(schedule, step, value):
+    found = schedule.at(torch.tensor(step))
+    assert isinstance(schedule, Schedule) and found.dtype == torch.float32
     assert float(found) == pytest.approx(value, rel=FLOAT32)
-
-
-@pytest.mark.parametrize(
-    ("step", "value"),
-    [(0, 0.6), (25, 0.4 + 0.2 * math.sqrt(0.5)), (50, 0.4), (100, 0.2), (1000, 0.2)],
-)
-def test_half_a_cosine_meets_its_ends_and_its_middle(step, value):
-    found = Cosine(0.6, 0.2, steps=100).at(torch.tensor(step))
-    assert float(found) == pytest.approx(value, rel=FLOAT32)
-
-
-@pytest.mark.parametrize("kind", [Linear, Cosine])
-def test_a_schedule_may_rise(kind):
-    assert float(kind(0.1, 0.5, steps=10).at(torch.tensor(5))) == pytest.approx(0.3, rel=FLOAT32)
-
-
-@pytest.mark.parametrize("schedule", [Constant(0.1), Linear(0.1, 1.0, 5), Cosine(0.1, 1.0, 5)])
-def test_a_schedule_is_known_as_one(schedule):
-    assert isinstance(schedule, Schedule)
-    assert schedule.at(torch.tensor(3)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
@@ -308,20 +288,6 @@ def test_the_solve_equals_the_slow_definition(name, target, kernel):
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("target", [0.2, 0.5, 0.9, 0.999])
-def test_the_solve_meets_its_target(target):
-    pairs = F.two_view(*views())
-    found = F.contrast_of(pairs, F.temperature_for_ess(pairs, target))
-    assert float(F.effective_sample_size(found)) == pytest.approx(target, abs=1e-9)
-
-
-def test_a_larger_target_takes_a_larger_temperature():
-    pairs = F.two_view(*views())
-    targets = np.linspace(0.06, 0.99, 9)
-    found = np.array([float(F.temperature_for_ess(pairs, float(target))) for target in targets])
-    assert (np.diff(found) > 0).all()
-
-
 def test_beyond_the_bracket_the_nearer_end_is_returned():
     like = torch.zeros((), dtype=torch.float64)
     always = torch.ones((), dtype=torch.float64)
@@ -431,9 +397,7 @@ print(json.dumps({"safe": [len(safe), max(safe), safe[-1]], "own": [len(own), ow
 """
 
 
-def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(
-    record_property,
-):
+def test_a_learned_temperature_stays_bounded_where_the_naive_one_runs_away(record_property):
     found = json.loads(run_forked(TRAINING))
     record_property("betas", found)
     (steps, largest, last), (naive_steps, naive_last) = found["safe"], found["own"]

@@ -222,12 +222,6 @@ def test_the_meter_adds_short_gradients_in_float32(dtype):
     assert meter_after(gradients, dtype) == expected
 
 
-@pytest.mark.parametrize("signal", [0.1, 1.0])
-def test_the_meter_finds_a_planted_signal(signal):
-    # 1,000 entries of size ``signal`` under noise of variance 1 each: the ratio is ``signal``.
-    assert meter_after(drawn(100, signal))["gradient_snr"] == pytest.approx(signal, rel=0.05)
-
-
 def test_pure_noise_has_no_signal():
     # Without the noise's own share of the mean removed this would be 1 / sqrt(100) = 0.1.
     assert meter_after(drawn(100, signal=0.0))["gradient_snr"] < 0.03
@@ -832,7 +826,7 @@ def test_rows_that_are_not_normalised_have_no_alignment():
     assert "alignment" not in monitor.compute()
 
 
-def test_the_last_batch_is_printed_on_one_line_with_its_numbers() -> None:
+def test_the_last_batch_is_printed_on_one_line_with_its_numbers():
     loss_fn = FlatNCE(temperature=0.25)
     loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))
     said, last = repr(loss_fn.last), loss_fn.last
@@ -852,7 +846,7 @@ def test_the_last_batch_is_printed_on_one_line_with_its_numbers() -> None:
 ROWS = ("positive", "negative", "negative2", "count", "hardest")
 
 
-def test_printing_the_last_batch_never_reads_a_device() -> None:
+def test_printing_the_last_batch_never_reads_a_device():
     loss_fn = InfoNCE()
     loss_fn(torch.randn(8, 4), torch.randn(8, 4))
     # Numbers on this device do not exist, so whoever reads one raises.
@@ -865,7 +859,7 @@ def test_printing_the_last_batch_never_reads_a_device() -> None:
     assert repr(exported).endswith("on cpu, numbers not read)")
 
 
-def test_the_last_batch_can_be_printed_inside_a_transform() -> None:
+def test_the_last_batch_can_be_printed_inside_a_transform():
     loss_fn, said = InfoNCE(), []
 
     def value(z: Tensor) -> Tensor:
@@ -878,7 +872,7 @@ def test_the_last_batch_can_be_printed_inside_a_transform() -> None:
     assert said[0].endswith("numbers not read)")
 
 
-def test_a_batch_with_a_fault_can_still_be_printed() -> None:
+def test_a_batch_with_a_fault_can_still_be_printed():
     loss_fn = FlatNCE()
     loss_fn(torch.randn(4, 3), torch.randn(4, 3))
     flags = torch.ones(len(FAULTS), dtype=torch.bool)

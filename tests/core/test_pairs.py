@@ -38,7 +38,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize(
     "name", [name for name in layouts.NAMES if layouts.case_of(name).by_reference is not None]
 )
-def test_the_list_of_members_gives_the_rows_of_the_reference(name: str) -> None:
+def test_the_list_of_members_gives_the_rows_of_the_reference(name):
     case = layouts.case_of(name)
     expected = case.by_reference(1 / TEMPERATURE)
     found = layouts.rows_of(case, TEMPERATURE)
@@ -53,7 +53,7 @@ def test_the_list_of_members_gives_the_rows_of_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["labels, out: plain", "labels, in: masked"])
-def test_a_row_without_a_positive_weighs_nothing_and_the_others_have_mean_one(name: str) -> None:
+def test_a_row_without_a_positive_weighs_nothing_and_the_others_have_mean_one(name):
     contrast, rows = contrast_and_rows(name)
     n = len(layouts.LABELS)
     present = [layouts.LABELS.count(label) > 1 for label in layouts.LABELS]
@@ -62,7 +62,7 @@ def test_a_row_without_a_positive_weighs_nothing_and_the_others_have_mean_one(na
 
 
 @pytest.mark.parametrize("form", ["out", "in"])
-def test_the_statistics_of_several_positives_travel_with_the_row(form: str) -> None:
+def test_the_statistics_of_several_positives_travel_with_the_row(form):
     contrast, rows = contrast_and_rows(f"three views, {form}: plain")
     pool = contrast.positives
     assert pool.lse.tolist() == near([reference.log_sum_exp(row.positives) for row in rows])
@@ -74,7 +74,7 @@ def test_the_statistics_of_several_positives_travel_with_the_row(form: str) -> N
 
 
 @pytest.mark.parametrize("form", ["each", "out", "in"])
-def test_two_views_are_the_same_rows_in_every_form(form: str) -> None:
+def test_two_views_are_the_same_rows_in_every_form(form):
     z1, z2 = layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1)
     found = F.contrast_of(F.multi_view([z1, z2], form=form), TEMPERATURE)
     expected = F.contrast_of(F.two_view(z1, z2), TEMPERATURE)
@@ -82,7 +82,7 @@ def test_two_views_are_the_same_rows_in_every_form(form: str) -> None:
     torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-14, atol=0)
 
 
-def test_views_labelled_by_their_image_are_the_views_layout() -> None:
+def test_views_labelled_by_their_image_are_the_views_layout():
     views = [layouts.random(4, 3, seed=seed) for seed in range(3)]
     labels = torch.arange(4).repeat(3)
     found = F.contrast_of(F.labelled(torch.cat(views), labels), TEMPERATURE)
@@ -91,24 +91,24 @@ def test_views_labelled_by_their_image_are_the_views_layout() -> None:
     torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-12, atol=0)
 
 
-def test_two_views_of_three_images_leave_out_the_own_image_only() -> None:
+def test_two_views_of_three_images_leave_out_the_own_image_only():
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
     assert sets_of(pairs) == [[1, 2, 4, 5], [0, 2, 3, 5], [0, 1, 3, 4]] * 2
 
 
-def test_the_keys_are_the_anchors_where_each_row_plays_both_parts() -> None:
+def test_the_keys_are_the_anchors_where_each_row_plays_both_parts():
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
     assert pairs.keys is pairs.anchors
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1, -(2**62)])
-def test_equal_ids_are_never_negatives_whatever_the_number(number: int) -> None:
+def test_equal_ids_are_never_negatives_whatever_the_number(number):
     ids = torch.tensor([number, number, 12345])
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1), ids=ids)
     assert sets_of(pairs) == [[2, 5], [2, 5], [0, 1, 3, 4]] * 2
 
 
-def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions() -> None:
+def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions():
     mask = torch.zeros(3, 3, dtype=torch.bool)
     mask[0, 2] = True
     forward, back = F.two_tower(unit(3, 4), unit(3, 4, seed=1), false_negatives=mask)
@@ -116,7 +116,7 @@ def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions() -> None:
     assert sets_of(back) == [[1, 2], [0, 2], [1]]
 
 
-def test_a_mask_leaves_positives_alone() -> None:
+def test_a_mask_leaves_positives_alone():
     z, labels = unit(4, 3), torch.tensor([0, 0, 1, 1])
     mask = torch.zeros(4, 4, dtype=torch.bool)
     mask[0, 1] = mask[0, 2] = True
@@ -126,7 +126,7 @@ def test_a_mask_leaves_positives_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
-def test_ids_and_labels_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
+def test_ids_and_labels_may_be_of_any_integer_type(dtype):
     numbers = torch.tensor([0, 1, 0, 2], dtype=dtype)
     z = unit(4, 3)
     assert sets_of(F.labelled(z, numbers)) == [[1, 3], [0, 2, 3], [1, 3], [0, 1, 2]]
@@ -134,7 +134,7 @@ def test_ids_and_labels_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_rows_have_unit_length_exactly_when_asked(normalize: bool) -> None:
+def test_rows_have_unit_length_exactly_when_asked(normalize):
     z = 3.0 * unit(4, 3)
     pairs = F.two_view(z, z, normalize=normalize)
     expected = torch.full((8,), 1.0 if normalize else 3.0, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_rows_have_unit_length_exactly_when_asked(normalize: bool) -> None:
     ],
     ids=str,
 )
-def test_rows_are_held_in_at_least_float32(given: torch.dtype, computed: torch.dtype) -> None:
+def test_rows_are_held_in_at_least_float32(given, computed):
     z = unit(4, 3).to(given)
     pairs = F.with_queue(z, z, KeyQueue(3, 3), in_batch=True, negatives=z[:2])
     assert {pairs.anchors.dtype, pairs.keys.dtype, pairs.positives.dtype} == {computed}
@@ -168,7 +168,7 @@ def test_rows_are_held_in_at_least_float32(given: torch.dtype, computed: torch.d
     ],
     ids=["two_view", "multi_view", "two_tower", "labelled", "with_queue"],
 )
-def test_gathering_changes_nothing_where_there_is_one_process(build) -> None:
+def test_gathering_changes_nothing_where_there_is_one_process(build):
     views = [layouts.random(5, 3, seed=seed) for seed in range(3)]
     found, expected = (F.contrast_of(build(views, gather=g), TEMPERATURE) for g in (True, False))
     assert torch.equal(found.gap, expected.gap)
@@ -187,7 +187,7 @@ def fill(queue: KeyQueue, *numbers: int) -> None:
     queue.enqueue(ids[:, None].float(), ids, normalize=False)
 
 
-def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around() -> None:
+def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around():
     queue = KeyQueue(5, 1)
     fill(queue, 1, 2, 3)
     assert (contents(queue), int(queue.filled)) == ([1, 2, 3, 0, 0], 3)
@@ -199,7 +199,7 @@ def test_the_oldest_keys_are_overwritten_first_and_writing_wraps_around() -> Non
     assert int(queue.position) == 2
 
 
-def test_a_state_dict_restores_keys_ids_and_position() -> None:
+def test_a_state_dict_restores_keys_ids_and_position():
     queue, other = KeyQueue(4, 1), KeyQueue(4, 1)
     fill(queue, 1, 2, 3, 4, 5)
     other.load_state_dict(queue.state_dict())
@@ -211,7 +211,7 @@ def test_a_state_dict_restores_keys_ids_and_position() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_what_stands_in_an_empty_slot_does_not_matter(kernel: str) -> None:
+def test_what_stands_in_an_empty_slot_does_not_matter(kernel):
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(2, 3, seed=5))
     query, key = unit(4, 3), unit(4, 3, seed=1)
@@ -223,16 +223,14 @@ def test_what_stands_in_an_empty_slot_does_not_matter(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["dense", "chunked"])
 @pytest.mark.parametrize("number", [-(2**62), -5, 0, 2**62])
-def test_empty_slots_count_for_nobody_whatever_ids_stand_beside_them(
-    kernel: str, number: int
-) -> None:
+def test_empty_slots_count_for_nobody_whatever_ids_stand_beside_them(kernel, number):
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(2, 3, seed=5), torch.tensor([number, number + 1]))
     pairs = F.with_queue(unit(4, 3), unit(4, 3, seed=1), queue, ids=torch.arange(4) + 100)
     assert F.contrast_of(pairs, TEMPERATURE, kernel=kernel).count.tolist() == [2.0] * 4
 
 
-def test_ids_leave_out_the_own_key_still_in_the_queue() -> None:
+def test_ids_leave_out_the_own_key_still_in_the_queue():
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(4, 3, seed=5), torch.tensor([10, 11, 12, 11]))
     pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue, ids=torch.tensor([11, 99]))
@@ -240,21 +238,21 @@ def test_ids_leave_out_the_own_key_still_in_the_queue() -> None:
 
 
 @pytest.mark.parametrize("ids", [None, torch.tensor([0, 1])], ids=["without ids", "with ids"])
-def test_queued_keys_without_an_id_are_everybodys_negatives(ids: Tensor | None) -> None:
+def test_queued_keys_without_an_id_are_everybodys_negatives(ids):
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(3, 3, seed=5))
     pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue, ids=ids)
     assert sets_of(pairs) == [[0, 1, 2]] * 2
 
 
-def test_queued_ids_leave_out_nothing_when_the_batch_has_none() -> None:
+def test_queued_ids_leave_out_nothing_when_the_batch_has_none():
     queue = KeyQueue(6, 3).double()
     queue.enqueue(unit(3, 3, seed=5), torch.tensor([0, 1, 2]))
     pairs = F.with_queue(unit(2, 3), unit(2, 3, seed=1), queue)
     assert sets_of(pairs) == [[0, 1, 2]] * 2
 
 
-def test_the_queue_stores_unit_rows_without_history() -> None:
+def test_the_queue_stores_unit_rows_without_history():
     queue = KeyQueue(4, 3)
     keys = (2.0 * torch.randn(3, 3)).requires_grad_()
     queue.enqueue(keys)
@@ -265,7 +263,7 @@ def test_the_queue_stores_unit_rows_without_history() -> None:
     )
 
 
-def test_no_gradient_reaches_the_queue_and_reading_does_not_write() -> None:
+def test_no_gradient_reaches_the_queue_and_reading_does_not_write():
     queue = KeyQueue(4, 3).double()
     queue.enqueue(unit(4, 3, seed=5))
     before = {name: value.clone() for name, value in queue.state_dict().items()}
@@ -276,5 +274,5 @@ def test_no_gradient_reaches_the_queue_and_reading_does_not_write() -> None:
     assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
 
 
-def test_the_queue_says_its_size_and_width() -> None:
+def test_the_queue_says_its_size_and_width():
     assert repr(KeyQueue(4, 3)) == "KeyQueue(size=4, dim=3)"

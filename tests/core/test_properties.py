@@ -194,8 +194,8 @@ def slack_of(contrast: Contrast, power: float = 1.0) -> float:
 @settings(max_examples=400)
 @given(draws(), temperatures, powers, st.sampled_from(["dense", "chunked"]))
 def test_a_batch_is_either_refused_for_a_reason_or_finite_throughout(
-    batch: Draw, temperature: float, power: float, kernel: str
-) -> None:
+    batch, temperature, power, kernel
+):
     leaves = tuple(z.clone().requires_grad_() for z in batch.embeddings)
     live = replace(batch, embeddings=leaves)
     if batch.is_bad():
@@ -218,9 +218,7 @@ def test_a_batch_is_either_refused_for_a_reason_or_finite_throughout(
 
 @settings(max_examples=200)
 @given(draws(), temperatures, powers)
-def test_diagnostics_stay_within_their_bounds(
-    batch: Draw, temperature: float, power: float
-) -> None:
+def test_diagnostics_stay_within_their_bounds(batch, temperature, power):
     assume(not batch.is_bad())
     contrast = F.contrast_of(batch.build(), temperature, power=power)
     rows = replace(contrast, weight=None)
@@ -250,9 +248,7 @@ def test_diagnostics_stay_within_their_bounds(
 
 @settings(max_examples=200)
 @given(draws(), temperatures, powers, st.randoms(use_true_random=False))
-def test_the_order_of_the_samples_does_not_matter(
-    batch: Draw, temperature: float, power: float, chance: object
-) -> None:
+def test_the_order_of_the_samples_does_not_matter(batch, temperature, power, chance):
     assume(not batch.is_bad())
     order = list(range(batch.b))
     chance.shuffle(order)
@@ -275,9 +271,7 @@ def test_the_order_of_the_samples_does_not_matter(
     st.sampled_from(sorted(READERS)),
     seeds,
 )
-def test_a_shift_of_the_logits_does_not_matter(
-    n: int, c: int, dtype: torch.dtype, shift: float, masked: float, name: str, seed: int
-) -> None:
+def test_a_shift_of_the_logits_does_not_matter(n, c, dtype, shift, masked, name, seed):
     generator = torch.Generator().manual_seed(seed)
     # Quarters, shifted by quarters: no dtype rounds them, so the shift is the same everywhere.
     logits = torch.randint(-16, 17, (n, c), generator=generator) / 4
@@ -304,9 +298,7 @@ def test_a_shift_of_the_logits_does_not_matter(
 
 @settings(max_examples=100)
 @given(draws(), temperatures, st.floats(1e-3, 1e3), st.sampled_from(sorted(READERS)))
-def test_the_length_of_normalised_rows_does_not_matter(
-    batch: Draw, temperature: float, length: float, name: str
-) -> None:
+def test_the_length_of_normalised_rows_does_not_matter(batch, temperature, length, name):
     wide = {"dtype": torch.float64, "normalize": True}
     doubled = tuple(z.double() for z in batch.embeddings)
     hard = None if batch.negatives is None else batch.negatives.double()
@@ -324,8 +316,8 @@ def test_the_length_of_normalised_rows_does_not_matter(
 @settings(max_examples=200)
 @given(draws(), temperatures, powers, st.integers(1, 6), st.integers(1, 9))
 def test_the_chunked_kernel_is_the_dense_one_for_any_block(
-    batch: Draw, temperature: float, power: float, height: int, width: int
-) -> None:
+    batch, temperature, power, height, width
+):
     assume(not batch.is_bad())
     pairs = batch.build()
     expected = F.contrast_of(pairs, temperature, power=power, kernel="dense")
@@ -341,9 +333,7 @@ def test_the_chunked_kernel_is_the_dense_one_for_any_block(
 
 @settings(max_examples=100)
 @given(draws(), st.floats(0.05, 10.0), powers, powers)
-def test_a_power_mean_grows_with_its_power(
-    batch: Draw, temperature: float, one: float, other: float
-) -> None:
+def test_a_power_mean_grows_with_its_power(batch, temperature, one, other):
     assume(not batch.is_bad())
     pairs = batch.build()
     first, second = sorted((one, other))
@@ -367,9 +357,7 @@ def test_a_power_mean_grows_with_its_power(
     st.floats(0.1, 80.0),
     seeds,
 )
-def test_cross_entropy_has_torchs_value_or_says_why_not(
-    n: int, c: int, dtype: torch.dtype, masked: float, ignored: int, scale: float, seed: int
-) -> None:
+def test_cross_entropy_has_torchs_value_or_says_why_not(n, c, dtype, masked, ignored, scale, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = (scale * torch.randn(n, c, generator=generator)).to(dtype)
     logits = logits.masked_fill(torch.rand(n, c, generator=generator) < masked, -math.inf)
@@ -395,9 +383,7 @@ def test_cross_entropy_has_torchs_value_or_says_why_not(
 
 @settings(max_examples=100)
 @given(st.integers(1, 9), st.lists(st.integers(1, 12), max_size=12), positions)
-def test_a_queue_holds_the_last_keys_in_a_ring(
-    size: int, batches: list[int], position: int
-) -> None:
+def test_a_queue_holds_the_last_keys_in_a_ring(size, batches, position):
     queue = KeyQueue(size, 1)
     queue.position.fill_(position)
     expected: deque[int] = deque(maxlen=size)
