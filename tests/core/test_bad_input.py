@@ -542,42 +542,25 @@ def deferred(monkeypatch):
     monkeypatch.setattr(faults, "can_raise_now", lambda tensor: False)
 
 
-LATE: dict[str, tuple[str, Callable[[object], object], dict[str, object]]] = {
-    "NaN": ("nonfinite", lambda f: f(rows(), with_entry(NAN)), {}),
-    "infinity": ("nonfinite", lambda f: f(with_entry(-INF), rows()), {}),
-    "overflow": (
-        "nonfinite",
-        lambda f: f(3e18 * rows(), 3e18 * rows()),
-        {"normalize": False},
-    ),
-    "zero vector": ("zero_vector", lambda f: f(with_row(0.0), rows()), {}),
-    "masked": ("no_negatives", lambda f: f(rows(), rows(), false_negatives=yes(4, 4)), {}),
-    "ids": ("no_negatives", lambda f: f(rows(), rows(), ids=torch.ones(4).long()), {}),
-    "towers": (
-        "no_negatives",
-        lambda f: f(rows(), rows(), ids=torch.ones(4).long()),
-        {"layout": "two_tower"},
-    ),
-    "one label": ("no_negatives", lambda f: f(rows(), labels=torch.ones(4).long()), {}),
-    "no label twice": ("no_positives", lambda f: f(rows(), labels=torch.arange(4)), {}),
-    "temperature 0": ("temperature", lambda f: f(rows(), rows()), {"temperature": 0.0}),
-    "temperature -1": ("temperature", lambda f: f(rows(), rows()), {"temperature": -1.0}),
-    "temperature NaN": ("temperature", lambda f: f(rows(), rows()), {"temperature": NAN}),
-    "ESS target": (
-        "ess_target",
-        lambda f: f(rows(), rows(seed=1)),
-        {"temperature": EssController(target=0.1)},
-    ),
-    "hard negatives": (
-        "nonfinite",
-        lambda f: f(rows(), rows(), negatives=with_entry(NAN)),
-        {},
-    ),
-    "empty queue": ("no_negatives", lambda f: f(rows(), rows()), {"queue": 5}),
-}
-every_late_fault = pytest.mark.parametrize(
-    ("fault", "call", "options"), list(LATE.values()), ids=list(LATE)
-)
+# A fault, a call that has it, and the options of the objective.
+LATE: list[tuple[str, str, dict[str, object]]] = [
+    ("nonfinite", "f(z, with_entry(NAN))", {}),
+    ("nonfinite", "f(with_entry(-INF), z)", {}),
+    ("nonfinite", "f(3e18 * z, 3e18 * z)", {"normalize": False}),
+    ("nonfinite", "f(z, z, negatives=with_entry(NAN))", {}),
+    ("zero_vector", "f(with_row(0.0), z)", {}),
+    ("no_negatives", "f(z, z, false_negatives=yes(4, 4))", {}),
+    ("no_negatives", "f(z, z, ids=ones)", {}),
+    ("no_negatives", "f(z, z, ids=ones)", {"layout": "two_tower"}),
+    ("no_negatives", "f(z, labels=ones)", {}),
+    ("no_negatives", "f(z, z)", {"queue": 5}),
+    ("no_positives", "f(z, labels=arange(4))", {}),
+    ("temperature", "f(z, z)", {"temperature": 0.0}),
+    ("temperature", "f(z, z)", {"temperature": -1.0}),
+    ("temperature", "f(z, z)", {"temperature": NAN}),
+    ("ess_target", "f(z, rows(seed=1))", {"temperature": EssController(target=0.1)}),
+]
+every_late_fault = pytest.mark.parametrize(("fault", "call", "options"), LATE)
 
 
 def late_module(module: Callable[..., object], options: dict[str, object]) -> object:
@@ -598,7 +581,7 @@ def test_a_deferred_fault_is_raised_by_reading_the_last_batch(
     deferred, fault, call, options, reading
 ):
     loss_fn = late_module(FlatNCE, options)
-    call(loss_fn)
+    typed(call, f=loss_fn)
     refuses(lambda: getattr(loss_fn.last, reading), f"{fault}: {faults.FAULTS[fault]}")
 
 
@@ -606,7 +589,7 @@ def test_a_deferred_fault_is_raised_by_reading_the_last_batch(
 @every_module
 def test_a_deferred_fault_is_raised_by_the_monitor(deferred, module, fault, call, options):
     loss_fn, monitor = late_module(module, options), Monitor()
-    call(loss_fn)
+    typed(call, f=loss_fn)
     monitor.update(loss_fn.last)
     refuses(monitor.compute, f"{fault}: {faults.FAULTS[fault]}")
 
@@ -765,7 +748,7 @@ SLIPS = {
     "size": ("KeyQueue(2.5, 3)", "size"),
     "a string for a temperature": ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
     "a string for a module's temperature": ("FlatNCE(temperature='0.1')", "temperature"),
-    "a layout": ("FlatNCE(layout='three_view')", "layout"),
+    "a layout": ("FlatNCE(layout='three_view')", ", or pass a Layout"),
     "a module's form": ("FlatNCE(form='all')", "form"),
     "temperature_gradient": ("FlatNCE(temperature_gradient='mine')", "temperature_gradient"),
     "value": ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import rank_of_gram
 from flatnce.core.diagnostics.monitor import FORMER_MEANS, _row_fields, _Step
-from flatnce.core.diagnostics.registry import SATURATED_ROW
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW
 from flatnce.core.diagnostics.verdict import (
     COLLAPSED_RANK,
     COLLAPSED_UNIFORMITY,
@@ -268,22 +269,9 @@ def test_the_meter_refuses_other_parameters_midway():
 
 # --- Monitor -------------------------------------------------------------------------------------
 
-FROM_CONTRAST = {
-    "loss",
-    "mi",
-    "mi_ceiling",
-    "ess",
-    "ess_with_positive",
-    "gain",
-    "saturated",
-    "top1",
-    "negatives",
-    "temperature",
-    "step",
-    "steps",
-}
-OF_A_LOSS = FROM_CONTRAST | {"alignment", "objective_loss"}
-FROM_SNAPSHOT = OF_A_LOSS | {"uniformity", "effective_rank"}
+FROM_SNAPSHOT = {*DIAGNOSTICS, "step", "steps"} - {"gradient_norm", "gradient_snr"}
+OF_A_LOSS = FROM_SNAPSHOT - {"uniformity", "effective_rank"}
+FROM_CONTRAST = OF_A_LOSS - {"alignment", "objective_loss"}
 
 
 def batches(steps: int, size: int = 8, width: int = 5) -> list[tuple[Tensor, Tensor]]:
@@ -306,17 +294,11 @@ def watched(monitor: Monitor, steps: int = 4, **options) -> list[Snapshot]:
     return shown
 
 
+READINGS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1")
 STEP_VALUES: dict[str, Callable[[Snapshot], Tensor]] = {
     "loss": lambda last: last.mi_ceiling - last.mi,
     "objective_loss": lambda last: last.loss,
-    "mi": lambda last: last.mi,
-    "mi_ceiling": lambda last: last.mi_ceiling,
-    "ess": lambda last: last.ess,
-    "ess_with_positive": lambda last: last.ess_with_positive,
-    "gain": lambda last: last.gain,
-    "saturated": lambda last: last.saturated,
-    "top1": lambda last: last.top1,
-    "temperature": lambda last: last.temperature,
+    **{name: attrgetter(name) for name in (*READINGS, "temperature")},
 }
 
 
@@ -365,16 +347,13 @@ def test_the_monitors_alignment_averages_several_positives(form):
     assert monitor.compute()["alignment"] == close(reference.mean(expected))
 
 
-def test_the_dict_of_a_followed_loss_has_these_keys():
-    monitor = Monitor()
+@pytest.mark.parametrize(("rows", "keys"), [(256, FROM_SNAPSHOT), (0, OF_A_LOSS)])
+def test_a_record_of_a_loss_has_these_keys_and_plain_numbers(rows, keys):
+    monitor = Monitor(rows)
     watched(monitor)
-    assert set(monitor.compute()) == FROM_SNAPSHOT
-
-
-def test_the_dict_without_geometry_has_these_keys():
-    monitor = Monitor(rows=0)
-    watched(monitor)
-    assert set(monitor.compute()) == OF_A_LOSS
+    numbers = monitor.compute()
+    assert set(numbers) == keys
+    assert {type(value) for value in numbers.values()} <= {int, float}
 
 
 def test_a_contrast_can_be_followed_too():
@@ -394,12 +373,6 @@ def test_a_followed_contrast_keeps_its_graph():
     monitor.update(contrast)
     F.flatnce(contrast).backward()
     assert z1.grad is not None and not monitor.totals.requires_grad
-
-
-def test_the_monitor_reports_plain_numbers():
-    monitor = Monitor()
-    watched(monitor)
-    assert {type(value) for value in monitor.compute().values()} <= {int, float}
 
 
 def test_gradients_given_to_the_monitor_come_out_of_it():
@@ -740,11 +713,6 @@ def test_a_healthy_run_needs_no_remedy():
 def test_an_empty_history_is_refused():
     with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
         verdict_on([])
-
-
-def test_a_monitor_without_history_is_refused():
-    with pytest.raises(ValueError, match="history is empty"):
-        Monitor().verdict()
 
 
 def alike(noise: float, size: int = 64, width: int = 32) -> tuple[Tensor, Tensor]:

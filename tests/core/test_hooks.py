@@ -73,11 +73,6 @@ def test_the_layout_is_printed_and_copied():
     assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), loss_fn(z1, z2))
 
 
-def test_an_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match=r"choose one of two_view, .*, or pass a Layout"):
-        FlatNCE(layout="three_tower")
-
-
 # --- A statistic of its own ----------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 
 from flatnce import functional as F
-from flatnce.core.kernels import chunked
 from flatnce.core.pairs import KeyQueue
 from flatnce.functional import Contrast, Pairs
 
@@ -310,25 +309,7 @@ def test_the_length_of_normalised_rows_does_not_matter(batch, temperature, lengt
     assert float(read(found)) == pytest.approx(float(read(expected)), rel=1e-9, abs=1e-9)
 
 
-# --- Kernels and powers --------------------------------------------------------------------------
-
-
-@settings(max_examples=200)
-@given(draws(), temperatures, powers, st.integers(1, 6), st.integers(1, 9))
-def test_the_chunked_kernel_is_the_dense_one_for_any_block(
-    batch, temperature, power, height, width
-):
-    assume(not batch.is_bad())
-    pairs = batch.build()
-    expected = F.contrast_of(pairs, temperature, power=power, kernel="dense")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "ROWS", height)
-        patch.setattr(chunked, "COLUMNS", width)
-        found = F.contrast_of(pairs, temperature, power=power, kernel="chunked")
-    slack = slack_of(expected, power)
-    torch.testing.assert_close(found.gap, expected.gap, rtol=slack, atol=slack)
-    torch.testing.assert_close(found.hardest, expected.hardest, rtol=slack, atol=slack)
-    assert torch.equal(found.count, expected.count)
+# --- Powers --------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
