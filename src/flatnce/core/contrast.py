@@ -532,8 +532,7 @@ def contrast_of_batches(
     """The contrast of a plain layout from raw rows, and the left rows; None for other kernels.
 
     The layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left
-    rows share the memory of ``left`` if nothing had to be copied. ``bounded`` says that the
-    temperature is known to be positive and finite. If this returns None, use :func:`contrast_of`.
+    rows may share the memory of ``left``. A ``bounded`` temperature is positive and finite.
     """
     _check_batches(left, right, layout)
     b = len(left)
