@@ -551,22 +551,26 @@ def contrast_of_batches(
         with without_autocast(left):
             two_towers = layout == "both"
             return _direct(left, right, temperature, two_towers, normalize, slope, bounded)
+    options = {"layout": layout, "normalize": normalize, "operands": operands}
+    return _fused(left, right, temperature, ids, slope, **options)
+
+
+def _fused(
+    left: Tensor,
+    right: Tensor,
+    temperature: float | Tensor,
+    ids: Tensor | None,
+    slope: bool,
+    **options: Any,
+) -> tuple[Contrast, Float[Tensor, "b d"]]:
+    """The contrast of a plain layout by the fused kernel."""
     from flatnce.core.kernels.fused import paired_statistics
 
-    given = Arguments(normalize, gather=False)
+    b, given = len(left), Arguments(options["normalize"], gather=False)
     with torch.autocast(left.device.type, enabled=False):
         beta, bad = inverse_temperature(temperature, left.device, torch.float32)
         known = None if ids is None else given.integers("ids", ids, b).to(left.device)
-        found = paired_statistics(
-            left,
-            right,
-            beta,
-            layout=layout,
-            ids=known,
-            normalize=normalize,
-            operands=operands,
-            expected=slope,
-        )
+        found = paired_statistics(left, right, beta, ids=known, expected=slope, **options)
         flags = faults.combine(found.faults, bad, given.faults)
         if faults.can_raise_now(left):
             faults.raise_flagged(flags)

@@ -97,24 +97,18 @@ def doctor(
 ) -> Diagnosis:
     """Say what is wrong with the embeddings of two views, and what to do about it.
 
-    It looks for broken rows, collapse (complete and dimensional), a gradient that dies in a
-    precision, identical views, a loss that does not learn, duplicates, false negatives,
-    saturation, too few negatives, a temperature out of range, in the order of :data:`KINDS`.
+    It looks for the kinds of finding in :data:`KINDS`, in that order.
 
     Arguments:
-        z1: First views, (n, d), as the loss gets them; rows are normalised here. A tensor, a
-            NumPy array or anything else that ``torch.as_tensor`` takes.
-        z2: Second views; row i is the positive of row i of ``z1``. Of two types the wider is
-            used.
+        z1: First views, (n, d), as the loss gets them: anything that ``torch.as_tensor`` takes.
+        z2: Second views; row i is the positive of row i of ``z1``.
         temperature: Of the loss; without it 0.1 is used and no temperature is called wrong.
         labels: One class per sample, to count false negatives; negative ones are unknown.
         ids: One integer per sample: equal ones are known to be the same sample.
         batch_size: Samples of a training batch; by default all rows are one batch, or, of more
             than 2,048 rows, so many, always the same ones.
-        precision: In which the loss is computed: ``float16``, ``bfloat16`` or ``float32``; by
-            default that of ``z1`` and ``z2``.
-        loss_scale: Of a gradient scaler; by default 65536 in float16, where torch's starts, and 1
-            elsewhere. 1 means that there is none.
+        precision: Of the loss: ``float16``, ``bfloat16``, ``float32``; by default that of ``z1``.
+        loss_scale: Of a gradient scaler; by default 65536 in float16 and 1 (none) elsewhere.
         layout: ``two_view`` (SimCLR) or ``two_tower`` (CLIP, retrieval).
         objective: The loss's name, for example ``InfoNCE``; remedies depend on it.
         subject: What the diagnosis calls it.
@@ -138,23 +132,38 @@ def doctor(
     n = int(usable.sum())
     if n < 2:
         return Diagnosis(subject, tuple(found), {"samples": n}, judged=False)
+    known_ids = None if ids is None else ids[usable].to(z1.device)
+    known_labels = None if labels is None else labels[usable].to(z1.device)
     case = Case(
         z1[usable],
         z2[usable],
-        None if ids is None else ids[usable].to(z1.device),
-        None if labels is None else labels[usable].to(z1.device),
+        known_ids,
+        known_labels,
         temperature or DEFAULT_TEMPERATURE,
         min(batch_size or n, n),
         layout,
         objective,
     )
-    numbers: dict[str, Any] = {"samples": n, "width": z1.shape[1]}
+    named = precision or str(z1.dtype).removeprefix("torch.")
+    return _examined(case, subject, named, temperature, batch_size, loss_scale, found)
+
+
+def _examined(
+    case: Case,
+    subject: str,
+    precision: str,
+    temperature: float | None,
+    batch_size: int | None,
+    loss_scale: float | None,
+    found: list[Finding],
+) -> Diagnosis:
+    """The diagnosis of usable rows, beside what was found wrong with the others."""
+    numbers: dict[str, Any] = {"samples": len(case.z1), "width": case.z1.shape[1]}
     judged = case if batch_size is not None else case.drawn()
     found += _on_batches(judged, numbers, assumed=batch_size is None)
     kinds = {finding.kind for finding in found}
     found += _on_neighbours(replace(case, batch_size=judged.batch_size), numbers, kinds)
-    named = precision or str(z1.dtype).removeprefix("torch.")
-    found += _on_precision(judged, numbers, named, loss_scale, kinds)
+    found += _on_precision(judged, numbers, precision, loss_scale, kinds)
     if temperature is None:
         found = [finding for finding in found if not finding.kind.startswith("temperature")]
     unknown = _unknown(numbers, temperature, batch_size, len(judged.z1))

@@ -175,6 +175,35 @@ def cross_entropy(
         >>> cross_entropy(logits, torch.tensor([0, 1]))
         tensor(0.0486)
     """
+    classes_last = _checked_logits(input, target, weight, reduction, label_smoothing)
+    flat_target = target.reshape(-1)
+    kept = flat_target != ignore_index
+    rows = classes_last.reshape(-1, classes_last.shape[-1])
+    if weight is None and _all_usable(rows, flat_target, kept):
+        found = _rows_from_logits(rows, flat_target)
+        if found is not None:
+            found = found.reshape(target.shape)
+            return found if reduction == "none" else getattr(found, reduction)()
+    on_device = rows.is_cuda and not faults.is_transformed(rows)
+    if weight is None and on_device and _have_losses(rows):
+        found = _rows_on_device(rows, flat_target, kept).reshape(target.shape)
+        if reduction == "mean":
+            return found.sum() / kept.sum()
+        return found if reduction == "none" else found.sum()
+    losses, scale = _weighted_rows(rows, flat_target, kept, weight)
+    if reduction == "none":
+        return losses.reshape(target.shape)
+    return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
+
+
+def _checked_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
+    """The logits with the classes last; raises on what has no FlatNCE form."""
     for name, value in (("input", input), ("target", target)):
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
@@ -206,33 +235,23 @@ def cross_entropy(
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}; pass one weight a class, shape ({classes},)"
         )
-    flat_target = target.reshape(-1)
-    kept = flat_target != ignore_index
-    rows = classes_last.reshape(-1, classes)
-    if weight is None and _all_usable(rows, flat_target, kept):
-        found = _rows_from_logits(rows, flat_target)
-        if found is not None:
-            found = found.reshape(target.shape)
-            return found if reduction == "none" else getattr(found, reduction)()
-    on_device = rows.is_cuda and not faults.is_transformed(rows)
-    if weight is None and on_device and _have_losses(rows):
-        found = _rows_on_device(rows, flat_target, kept).reshape(target.shape)
-        if reduction == "mean":
-            return found.sum() / kept.sum()
-        return found if reduction == "none" else found.sum()
+    return classes_last
+
+
+def _weighted_rows(
+    rows: Tensor, target: Tensor, kept: Bool[Tensor, " n"], weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row times its weight, and the weights, by the definition."""
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
     harmless = torch.zeros_like(rows)
-    column = torch.where(kept, flat_target, 0)
+    column = torch.where(kept, target, 0)
     contrast = contrast_from_logits(torch.where(kept[:, None], rows, harmless), column)
     _assert_usable(contrast, kept)
     losses = flatnce(contrast, reduction="none")
     scale = kept.to(losses.dtype)
     if weight is not None:
-        scale = scale * weight.to(losses.dtype)[column.clamp(0, classes - 1)]
-    losses = losses * scale
-    if reduction == "none":
-        return losses.reshape(target.shape)
-    return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
+        scale = scale * weight.to(losses.dtype)[column.clamp(0, rows.shape[1] - 1)]
+    return losses * scale, scale
 
 
 class _FlatRows(torch.autograd.Function):

@@ -127,8 +127,8 @@ class TemperatureSource(nn.Module):
             ess, least = distributed.mean(torch.stack([ess, least])).unbind()
         here = faults.can_raise_now(self.beta)
         target = self.source.target_now(self.step, read=here)
-        if here and float(least) < target <= 1:  # reading is free, and saves operations
-            self.beta.mul_(self.source.factor(float(ess) > target))
+        if here and float(least) < float(target) <= 1:  # reading is free, and saves operations
+            self.beta.mul_(self.source.factor(float(ess) > float(target)))
             self.beta.clamp_(1 / self.source.highest, 1 / self.source.lowest)
             self.step += 1
             return None
