@@ -233,7 +233,7 @@ def _checked_logits(
     classes = classes_last.shape[-1]
     if weight is not None and weight.shape != (classes,):
         raise ValueError(
-            f"weight has shape {tuple(weight.shape)}; pass one weight a class, shape ({classes},)"
+            f"weight has shape {tuple(weight.shape)}; pass one per class, shape ({classes},)"
         )
     return classes_last
 
@@ -551,7 +551,8 @@ class SigLIP(Objective):
 
     .. math:: -\frac{1}{b} \sum_{ij} \log \sigma(z_{ij} (t \langle x_i, y_j \rangle + c))
 
-    The scale t = exp(t'), kept between 1 and 100, and the bias c are parameters of the module.
+    The scale t = exp(t'), kept between 1 and 100 (wider if it starts outside), and the bias c are
+    parameters of the module.
     Give them to the optimizer, best AdamW; under SGD the two need a lower rate than an encoder.
     Over several processes both get the mean of all gradients. With ``layout="two_view"`` the sum
     runs over all pairs of the 2b rows, divided by 2b.
