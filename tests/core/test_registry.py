@@ -16,13 +16,16 @@ import flatnce
 import reference
 from flatnce import Monitor
 from flatnce import functional as F
+from flatnce.core import pairs
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.objectives import Objective, losses
+from flatnce.core.objectives.base import LAYOUTS
 from flatnce.core.objectives.registry import OBJECTIVES, Setting, entry_of, gradient_lives
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 
-ROOT = Path(flatnce.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
+BASE = "src/flatnce/core/objectives/base.py"
 LOSSES = "src/flatnce/core/objectives/losses.py"
 REGISTRY = "src/flatnce/core/objectives/registry.py"
 PAGE = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
@@ -59,6 +62,24 @@ def test_an_entry_has_its_function(entry):
         assert getattr(F, entry.function) is getattr(losses, entry.function)
 
 
+def test_every_function_of_pairs_is_in_functional():
+    missing = {
+        name
+        for name, value in vars(pairs).items()
+        if inspect.isfunction(value) and value.__module__ == pairs.__name__
+        if "Pairs" in str(inspect.signature(value).return_annotation)
+    } - set(F.__all__)
+    assert not missing, "import these in src/flatnce/functional.py and list them in its __all__"
+
+
+@every_entry
+def test_type_checkers_know_an_entry(entry):
+    for name, file in ((entry.class_name, "__init__.py"), (entry.function, "functional.py")):
+        line = f"    from flatnce.core.objectives.losses import {name} as {name}\n"
+        text = (ROOT / "src" / "flatnce" / file).read_text(encoding="utf-8")
+        assert not name or line in text, f"src/flatnce/{file}, TYPE_CHECKING, lacks {line}"
+
+
 @every_entry
 def test_an_entry_has_a_slow_definition(entry):
     assert entry.class_name in reference.DEFINITIONS, (
@@ -68,9 +89,11 @@ def test_an_entry_has_a_slow_definition(entry):
 
 @every_entry
 def test_an_entry_is_on_the_page(entry):
-    row = re.compile(rf"^\| `{entry.class_name}\b", re.MULTILINE)
-    assert len(row.findall(PAGE)) == 2, "add a row with value and gradient to docs/objectives.md"
-    assert entry.summary in PAGE, "run docs/reference/generate.py"
+    first = f"| `{entry.class_name}` | `--objective {entry.name}` | {entry.summary} |"
+    assert first in PAGE, f"run docs/reference/generate.py: docs/objectives.md lacks {first}"
+    second = re.compile(rf"^\| `{entry.class_name}\b(?!.*--objective)", re.MULTILINE)
+    needed = f"| `{entry.class_name}` | value | gradient | reference |"
+    assert second.search(PAGE), f"docs/objectives.md lacks, in its second table, {needed}"
 
 
 @every_entry
@@ -100,10 +123,13 @@ def test_own_settings_are_keywords_of_the_class_with_the_same_default(entry):
 
 @every_entry
 def test_the_layout_is_that_of_the_class(entry):
+    assert entry.layout in LAYOUTS, f"LAYOUTS in {BASE} lacks {entry.layout}"
     loss_fn = made(entry)
     assert entry.layout == loss_fn.layout.name, f"layout of {entry.name} in {REGISTRY}"
-    loss_fn(*(torch.tensor(z) for z in views(5)))
-    assert loss_fn.last.contrast.count.unique().tolist() == [entry.negatives(5)]
+    for b in (5, 8):
+        loss_fn(*(torch.tensor(z) for z in views(b)))
+        found = loss_fn.last.contrast.count.unique().tolist()
+        assert found == [entry.negatives(b)], f"negatives of {entry.name} in {REGISTRY}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +151,8 @@ every_diagnostic = pytest.mark.parametrize("name", list(DIAGNOSTICS))
 def test_a_diagnostic_is_on_the_page_of_log_keys(name):
     page = (ROOT / "docs" / "reference" / "log-keys.md").read_text(encoding="utf-8")
     section = page.split("\n## Monitor\n")[1].split("\n## ")[0]
-    assert f"| `{name}` |" in section, f"add a row for {name} to docs/reference/log-keys.md"
+    row = f"| `{name}` | {DIAGNOSTICS[name].description[:-1]} | range | reads like |"
+    assert f"| `{name}` |" in section, f"docs/reference/log-keys.md, ## Monitor, lacks {row}"
 
 
 @every_diagnostic

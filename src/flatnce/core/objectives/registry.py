@@ -5,6 +5,7 @@ of model cards, the table in the documentation, the verdict's remedies and the b
 all read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["OBJECTIVES", "gradient_lives"]
@@ -27,6 +28,14 @@ class Setting:
     label: str
 
 
+def _of_both_views(batch: int) -> int:
+    return 2 * batch - 2
+
+
+def _of_one_view(batch: int) -> int:
+    return batch - 1
+
+
 @dataclass(frozen=True)
 class Entry:
     """What there is to know about one objective.
@@ -40,6 +49,7 @@ class Entry:
         card: What a model card calls it; by default the label.
         settings: Its own settings.
         layout: Its layout where none is given.
+        negatives: Negatives per row of a batch of two views, in that layout.
         learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
         function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
         other_names: Losses of other libraries with the same gradient.
@@ -53,13 +63,10 @@ class Entry:
     card: str = ""
     settings: tuple[Setting, ...] = ()
     layout: str = "two_view"
+    negatives: Callable[[int], int] = _of_both_views
     learns_scale: bool = False
     function: str = ""
     other_names: tuple[str, ...] = ()
-
-    def negatives(self, batch: int) -> int:
-        """Negatives per row of a batch of two views, in its own layout."""
-        return 2 * batch - 2 if self.layout == "two_view" else batch - 1
 
 
 OBJECTIVES: dict[str, Entry] = {
@@ -123,6 +130,7 @@ OBJECTIVES: dict[str, Entry] = {
             summary="DCL with the negatives of the anchor's own view only.",
             gradient_lives=True,
             layout="own_view",
+            negatives=_of_one_view,
         ),
         Entry(
             name="siglip",
@@ -132,6 +140,7 @@ OBJECTIVES: dict[str, Entry] = {
             summary="Every pair classified by a sigmoid, with a learned scale and bias.",
             gradient_lives=False,
             layout="two_tower",
+            negatives=_of_one_view,
             learns_scale=True,
             other_names=("SigLipLoss", "SigmoidLoss"),
         ),
