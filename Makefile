@@ -36,7 +36,7 @@ demo: $(VENV)/.installed-demo  ## the paper's point on a CPU in about a minute: 
 	$(BIN)/flatnce demo $(ARGS)
 
 # Executing the tutorials takes two minutes: test-all and docs do.
-test: DOCS_ARGS := -t without-source -D nb_execution_mode=off
+test: DOCS_ARGS := -t without-source -D nb_execution_mode=off -D suppress_warnings=myst-nb.lexer
 test: DOCS_CHECK := --tutorials-not-executed
 test-all: DOCS_ARGS := -t without-source
 test: $(VENV)/.installed-dev  ## unit tests, doctests, the core's tests against the bare wheel, and the documentation
