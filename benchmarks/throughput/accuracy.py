@@ -32,10 +32,10 @@ import torch
 import trainings
 
 from flatnce.environment import environment
+from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.data import load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.saved import CHECKPOINTS
 

@@ -358,8 +358,7 @@ def by_scikit_learn(train, test, times):
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.preprocessing import StandardScaler
 
-    from flatnce.pretrain.evaluation.probe import validation_split
-    from flatnce.pretrain.evaluation.probe import REGULARISATIONS, VALIDATION
+    from flatnce.pretrain.evaluation.probe import REGULARISATIONS, VALIDATION, validation_split
 
     features, labels = train.features.cpu().numpy(), train.labels.cpu().numpy()
     asked, truth = test.features.cpu().numpy(), test.labels.cpu().numpy()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from flatnce.pretrain import preset
 from flatnce.pretrain.data.augmentation import fused
 from flatnce.pretrain.sweeping.slots import QUEUES, request_cuda_queues
 from flatnce.pretrain.training import images as train_images
-from flatnce.pretrain import preset
 from flatnce.pretrain.training.state import Training
 
 RECORDS, FOLDER = 10_000, "cifar-10-batches-bin"
