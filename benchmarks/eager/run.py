@@ -1,4 +1,4 @@
-"""Time of the loss in an ordinary eager loop: forward and backward, beside plain torch and lightly.
+"""Time forward and backward of the loss in an eager loop, beside plain torch and lightly.
 
     python benchmarks/eager/run.py --device cpu --threads 1
     python benchmarks/eager/run.py --device cuda
