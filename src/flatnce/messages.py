@@ -1,9 +1,49 @@
 """Words that error messages and tables share."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "format_bytes"]
+__all__ = ["check_at_least", "check_choice", "check_positive", "did_you_mean", "format_bytes"]
+
+
+def check_at_least(name: str, value: float, least: float, note: str = "") -> None:
+    """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message.
+
+    Examples:
+        >>> check_at_least("epochs", 0, 1)
+        Traceback (most recent call last):
+        ValueError: epochs=0 must be at least 1
+    """
+    if not value >= least:
+        raise ValueError(f"{name}={value} must be at least {least}{note}")
+
+
+def check_positive(name: str, value: float, note: str = "") -> None:
+    """Raise a ValueError for a number that is not positive and finite.
+
+    Examples:
+        >>> check_positive("temperature", 0.0, "; 0.1 is usual")
+        Traceback (most recent call last):
+        ValueError: temperature=0.0 must be a positive finite number; 0.1 is usual
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name}={value} must be a positive finite number{note}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[object], note: str = "") -> None:
+    """Raise a ValueError for a value that is not one of ``choices``.
+
+    Examples:
+        >>> check_choice("start", "trainde", ("trained", "random"))
+        Traceback (most recent call last):
+        ValueError: start='trainde' is unknown; did you mean 'trained'? choose one of trained, random
+    """
+    known = list(choices)
+    if value not in known:
+        listed = [str(choice) for choice in known]
+        hint = did_you_mean(str(value), listed, then=f"choose one of {', '.join(listed)}")
+        raise ValueError(f"{name}={value!r} is unknown; {hint}{note}")
 
 
 def did_you_mean(
