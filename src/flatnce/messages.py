@@ -7,7 +7,7 @@ from collections.abc import Iterable
 __all__ = ["check_at_least", "check_choice", "check_positive", "did_you_mean", "format_bytes"]
 
 
-def check_at_least(name: str, value: float, least: float, note: str = "") -> None:
+def check_at_least(name: str, value: float | int, least: float | int, note: str = "") -> None:
     """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message.
 
     Examples:
@@ -19,7 +19,7 @@ def check_at_least(name: str, value: float, least: float, note: str = "") -> Non
         raise ValueError(f"{name}={value} must be at least {least}{note}")
 
 
-def check_positive(name: str, value: float, note: str = "") -> None:
+def check_positive(name: str, value: float | int, note: str = "") -> None:
     """Raise a ValueError for a number that is not positive and finite.
 
     Examples:
@@ -35,9 +35,9 @@ def check_choice(name: str, value: object, choices: Iterable[object], note: str 
     """Raise a ValueError for a value that is not one of ``choices``.
 
     Examples:
-        >>> check_choice("start", "trainde", ("trained", "random"))
+        >>> check_choice("stem", "cifer", ("cifar", "imagenet"))
         Traceback (most recent call last):
-        ValueError: start='trainde' is unknown; did you mean 'trained'? choose one of trained, random
+        ValueError: stem='cifer' is unknown; did you mean 'cifar'? choose one of cifar, imagenet
     """
     known = list(choices)
     if value not in known:
