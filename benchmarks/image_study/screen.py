@@ -1,6 +1,6 @@
-"""Piece 1 of the protocol: screen temperatures, then rates, at batch 32 and the tuning seed.
+"""Pieces 1 and 2 of the protocol: screen temperatures, then rates, at the tuning seed.
 
-    python benchmarks/image_study/screen.py --data ROOT --out FOLDER --commit HASH
+    python benchmarks/image_study/screen.py --piece 2 --data ROOT --out FOLDER --commit HASH
 
 Step 1 trains both objectives at five temperatures. Step 2 trains each at two further rates, at the
 temperature that step 1 chose for it. The choice is the linear accuracy on held-out training
@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +29,35 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.sweeping.slots import ENOUGH, QUEUES
 from flatnce.pretrain.training.images import views_of
 
-PIECE, SEED, BATCH = 1, 0, 32
+SEED = 0
 OBJECTIVES = ("infonce", "flatnce")
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
-FIRST_RATE, OTHER_RATES = 0.03, (0.015, 0.06)
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What one screen fixes: the batch, the rates of its two steps, how often it logs."""
+
+    number: int
+    batch: int
+    first_rate: float
+    other_rates: tuple[float, ...]
+    log_every: int
+
+
+# Piece 1 chose the rate 0.03 for both objectives; piece 2 takes 8, 4 and 16 times that.
+PIECES = {
+    1: Piece(1, 32, 0.03, (0.015, 0.06), log_every=390),
+    2: Piece(2, 512, 0.24, (0.12, 0.48), log_every=97),
+}
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--piece", type=int, choices=PIECES, default=1)
+    parser.add_argument("--at-once", type=int, help="runs side by side; all of a step by default")
     parser.add_argument("--data", help="where data sets lie")
     parser.add_argument("--out", required=True, type=Path, help="records go there")
     parser.add_argument("--work", required=True, type=Path, help="runs with weights go there")
@@ -53,18 +72,19 @@ def arguments():
 
 def config_of(asked, objective, temperature, rate):
     """The config of a run of the screen."""
+    piece = PIECES[asked.piece]
     return preset(asked.preset).override(
         root=asked.data,
         objective=objective,
         temperature=temperature,
         rate=rate,
-        base_batch=BATCH,
-        batch_size=BATCH,
+        base_batch=piece.batch,
+        batch_size=piece.batch,
         seed=SEED,
         epochs=asked.epochs,
         precision="bfloat16" if asked.preset == "cifar10" else "auto",
         warmup_epochs=1.0,
-        log_every=390 if asked.preset == "cifar10" else 20,
+        log_every=piece.log_every if asked.preset == "cifar10" else 20,
         watch_every=asked.epochs / 2,
         checkpoint_every=float(asked.epochs),
         keep=1,
@@ -72,8 +92,9 @@ def config_of(asked, objective, temperature, rate):
     )
 
 
-def name_of(objective, temperature, rate):
-    return f"{objective}-b{BATCH}-t{temperature:g}-r{rate:g}-s{SEED}"
+def name_of(asked, objective, temperature, rate):
+    batch = PIECES[asked.piece].batch
+    return f"{objective}-b{batch}-t{temperature:g}-r{rate:g}-s{SEED}"
 
 
 def evaluated(directory, images, device):
@@ -111,21 +132,22 @@ def accuracy(scores, labels):
 
 def trained_and_evaluated(asked, step, wanted):
     """Train the runs side by side and evaluate each; their records by what was asked."""
-    configs = {name_of(*run): config_of(asked, *run) for run in wanted}
-    for run in sweep(configs, asked.work / f"step-{step}", at_once=len(configs), report=report):
+    configs = {name_of(asked, *run): config_of(asked, *run) for run in wanted}
+    at_once = min(asked.at_once or len(configs), len(configs))
+    for run in sweep(configs, asked.work / f"step-{step}", at_once=at_once, report=report):
         print(run.name, run.state, run.failure, flush=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images = load(asked.preset, "train", asked.data).to(device)
-    where = environment(asked.commit, device)
+    where = environment(asked, device)
     records, embeddings = {}, {}
     for run in wanted:
-        name = name_of(*run)
+        name = name_of(asked, *run)
         directory = asked.work / f"step-{step}" / name
         found = read_run(directory)
         if found.results is None:  # a run that failed has no record; the log says why
             continue
         evaluation, embeddings[name] = evaluated(directory, images, device)
-        records[run] = record_of(name, PIECE, step, found, evaluation, where)
+        records[run] = record_of(name, asked.piece, step, found, evaluation, where)
         write(records[run], asked.out / "records")
         shown = {key: evaluation[key] for key in ("linear", "knn_20", "knn_200", "seconds")}
         print(name, shown, flush=True)
@@ -150,15 +172,15 @@ def report(name, line):
         print(name, {k: line[k] for k in kept if k in line}, flush=True)
 
 
-def environment(commit, device):
+def environment(asked, device):
     on_cuda = device.type == "cuda"
     return {
-        "commit": commit,
+        "commit": asked.commit,
         "device": torch.cuda.get_device_name(device) if on_cuda else "cpu",
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
-        "runs_at_once": "all runs of a step",
+        "runs_at_once": asked.at_once or "all runs of a step",
     }
 
 
@@ -166,18 +188,19 @@ def main():
     os.environ.setdefault(QUEUES, ENOUGH)  # before CUDA starts
     asked, began = arguments(), time.perf_counter()
     asked.out.mkdir(parents=True, exist_ok=True)
-    first = [(o, t, FIRST_RATE) for t in TEMPERATURES for o in OBJECTIVES]
+    piece = PIECES[asked.piece]
+    first = [(o, t, piece.first_rate) for t in TEMPERATURES for o in OBJECTIVES]
     records = trained_and_evaluated(asked, 1, first)
     took = time.perf_counter() - began
     best = {objective: chosen(records, objective) for objective in OBJECTIVES}
-    second = [(o, best[o][1], rate) for rate in OTHER_RATES for o in OBJECTIVES]
+    second = [(o, best[o][1], rate) for rate in piece.other_rates for o in OBJECTIVES]
     print("step 1 took", round(took), "s; chosen:", best, flush=True)
     if took + 1.05 * took * len(second) / len(first) > asked.until:
         print("step 2 does not fit and is left out", flush=True)
     else:
         records |= trained_and_evaluated(asked, 2, second)
-    best = {objective: name_of(*chosen(records, objective)) for objective in OBJECTIVES}
-    choice = {"piece": PIECE, "rule": "linear accuracy on held-out training images", **best}
+    best = {objective: name_of(asked, *chosen(records, objective)) for objective in OBJECTIVES}
+    choice = {"piece": asked.piece, "rule": "linear accuracy on held-out training images", **best}
     (asked.out / "choice.json").write_text(json.dumps(choice, indent=1) + "\n")
     print("chosen:", best, f"in {time.perf_counter() - began:.0f} s", flush=True)
 

@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="folder of cifar-10-batches-bin")
     parser.add_argument("--random", action="store_true", help="make random images under --root")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1e9, help="no round is to end later")
     parser.add_argument("--only", nargs="+", default=["kernels", "train", "sweep"])
     parser.add_argument("--batches", nargs="+", default=["32", "256", "16"])
     parser.add_argument("--cases", nargs="+", default=None, help="rows of the kernel benchmark")
@@ -110,6 +111,9 @@ def main() -> None:
     trees = {"before": options.before.resolve(), "after": options.after.resolve()}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
+            taken = time.perf_counter() - start
+            if number and taken * (number + 1) / number > options.seconds:
+                break
             order = list(trees) if number % 2 == 0 else list(trees)[::-1]
             for name in order:
                 tree, rows = trees[name], {}
@@ -127,9 +131,19 @@ def main() -> None:
                 for row, value in rows.items():
                     times.setdefault(row, {"before": [], "after": []})[name].append(value)
                 print(f"round {number}, {name}: {len(rows)} rows", flush=True)
-    results = {"rounds": options.rounds, "seconds": round(time.perf_counter() - start, 1)}
-    results["environment"] = environment()
-    results["rows"] = {
+            taken = time.perf_counter() - start
+            results = {"rounds": number + 1, "seconds": round(taken, 1), **compared(times)}
+            results["environment"] = found["environment"]
+            options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print("| row | before | after | after / before |\n|---|--:|--:|--:|")
+    for row, found in results["rows"].items():
+        before, after = (statistics.median(found[name]) for name in ("before", "after"))
+        print(f"| {row} | {before:.4g} | {after:.4g} | {found['ratio']:.3f} |")
+
+
+def compared(times: dict[str, dict[str, list[float]]]) -> dict:
+    """Return the rows that both checkouts have, with the ratio of their medians."""
+    rows = {
         row: {
             **found,
             "ratio": statistics.median(found["after"]) / statistics.median(found["before"]),
@@ -137,17 +151,7 @@ def main() -> None:
         for row, found in times.items()
         if found["before"] and found["after"]
     }
-    options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print("| row | before | after | after / before |\n|---|--:|--:|--:|")
-    for row, found in results["rows"].items():
-        before, after = (statistics.median(found[name]) for name in ("before", "after"))
-        print(f"| {row} | {before:.4g} | {after:.4g} | {found['ratio']:.3f} |")
-
-
-def environment() -> dict:
-    from flatnce.environment import environment as of_this_process
-
-    return of_this_process()
+    return {"rows": rows}
 
 
 if __name__ == "__main__":
