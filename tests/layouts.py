@@ -44,7 +44,6 @@ class Case:
     form: str = "each"
     normalize: bool = True
     constants: tuple[str, ...] = ()
-    by_reference: Callable[[float], list[reference.Row]] | None = None
 
     def leaves(self, dtype: torch.dtype = torch.float64) -> Inputs:
         """Fresh inputs that ask for gradients."""
@@ -158,16 +157,6 @@ def keywords(options: set[str], inputs: Inputs, size: int = IMAGES) -> dict[str,
     return found
 
 
-def for_reference(options: set[str], inputs: Inputs) -> dict[str, object]:
-    """The same keywords as ``reference.py`` takes them."""
-    found = keywords(options, {name: value.numpy() for name, value in inputs.items()})
-    if "ids" in options:
-        found["ids"] = IDS
-    if "masked" in options:
-        found["false_negatives"] = mask_of(IMAGES).numpy()
-    return found
-
-
 def hard_negatives(options: set[str], size: int = IMAGES) -> Inputs:
     if "shared" in options:
         return {"negatives": random(HARD, WIDTH, seed=9)}
@@ -187,16 +176,7 @@ def view_case(options: set[str], views: int = 2, form: str = "each") -> Case:
             return two_view(given["z1"], given["z2"], **chosen)
         return multi_view([given[name] for name in names], form=form, **chosen)
 
-    def by_reference(beta: float) -> list[reference.Row]:
-        arrays = [inputs[name].numpy() for name in names]
-        if views == 2:
-            return reference.two_view_rows(*arrays, beta, **for_reference(options, inputs))
-        return reference.multi_view_rows(arrays, beta, form, normalize="raw" not in options)
-
-    known = views == 2 or not options - {"raw"}
-    members = view_members(options, views, form)
-    normalize = "raw" not in options
-    return Case(inputs, build, members, form, normalize, (), by_reference if known else None)
+    return Case(inputs, build, view_members(options, views, form), form, "raw" not in options)
 
 
 def tower_case(options: set[str], directions: str = "both") -> Case:
@@ -207,13 +187,7 @@ def tower_case(options: set[str], directions: str = "both") -> Case:
         chosen = keywords(options, given)
         return two_tower(given["left"], given["right"], directions=directions, **chosen)
 
-    def by_reference(beta: float) -> list[reference.Row]:
-        left, right = inputs["left"].numpy(), inputs["right"].numpy()
-        chosen = for_reference(options, inputs)
-        return reference.two_tower_rows(left, right, beta, directions, **chosen)
-
-    members = tower_members(options, directions)
-    return Case(inputs, build, members, "each", "raw" not in options, (), by_reference)
+    return Case(inputs, build, tower_members(options, directions), normalize="raw" not in options)
 
 
 def label_case(options: set[str], form: str = "out") -> Case:
@@ -224,12 +198,7 @@ def label_case(options: set[str], form: str = "out") -> Case:
         chosen = keywords(options, given, size)
         return labelled(given["z"], torch.tensor(LABELS), form=form, **chosen)
 
-    def by_reference(beta: float) -> list[reference.Row]:
-        z = inputs["z"].numpy()
-        return reference.labelled_rows(z, LABELS, beta, form, normalize="raw" not in options)
-
-    known = None if options - {"raw"} else by_reference
-    return Case(inputs, build, label_members(options), form, "raw" not in options, (), known)
+    return Case(inputs, build, label_members(options), form, "raw" not in options)
 
 
 def queue_case(options: set[str], in_batch: bool = False) -> Case:
@@ -242,13 +211,8 @@ def queue_case(options: set[str], in_batch: bool = False) -> Case:
         queue.enqueue(given["queue"], torch.tensor(QUEUE_IDS), normalize="raw" not in options)
         return with_queue(given["query"], given["key"], queue, in_batch=in_batch, **chosen)
 
-    def by_reference(beta: float) -> list[reference.Row]:
-        arrays = [inputs[name].numpy() for name in ("query", "key", "queue")]
-        return reference.queue_rows(*arrays, beta, in_batch, normalize="raw" not in options)
-
-    known = None if options - {"raw"} else by_reference
     members = queue_members(options, in_batch)
-    return Case(inputs, build, members, "each", "raw" not in options, ("queue",), known)
+    return Case(inputs, build, members, normalize="raw" not in options, constants=("queue",))
 
 
 LAYOUTS: dict[str, tuple[Callable[..., Case], dict[str, object]]] = {

@@ -2,30 +2,23 @@
 
 Every fast path of the package must equal what stands here. It is written from the paper
 (Chen et al. 2021, "Simpler, Faster, Stronger: Breaking the log-K Curse on Contrastive Learners
-with FlatNCE") and from the list of its errata; where the two differ, the corrected statement is
-the one without a suffix and the paper's own is named ``..._as_printed``.
+with FlatNCE") and from the list of its errata.
 
 Conventions. A row is one anchor: ``positive`` is the score of its positive and ``negatives`` are
 the scores of its m negatives. Scores already carry beta = 1 / temperature. The contrasts are
 Delta_j = negatives[j] - positive, and K = m + 1 counts the candidates, positive included.
 A gradient is a pair: the derivative by the positive, and the list of derivatives by each negative.
-``detached`` is the (positive, negatives) at which a ``detach[...]`` of the paper is held; left
-out, it is the row itself. So a difference quotient in the first two arguments alone, with
-``detached`` fixed, is the gradient that automatic differentiation would give.
-
-The other variational bounds of Table 1 (DV, NWJ, FL) belong to the estimation of mutual
-information and are not defined here.
+Which rows a layout has is written out in ``layouts.py``.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 Gradient = tuple[float, list[float]]
-RowGradient = Callable[[float, list[float]], Gradient]
-Detached = tuple[float, Sequence[float]]
 Vectors = list[list[float]]
 
 
@@ -59,104 +52,6 @@ def vectors_of(matrix: np.ndarray, normalize: bool) -> Vectors:
     return vectors
 
 
-def extra_vectors(negatives: np.ndarray | None, image: int, normalize: bool) -> Vectors:
-    """The extra negatives of one image: shared (h, d), or its own of (b, h, d)."""
-    if negatives is None:
-        return []
-    return vectors_of(negatives if negatives.ndim == 2 else negatives[image], normalize)
-
-
-def is_left_out(
-    i: int, j: int, ids: Sequence[int] | None, false_negatives: np.ndarray | None
-) -> bool:
-    """Whether image j is no negative of image i: the same, of the same id, or marked."""
-    if i == j:
-        return True
-    if ids is not None and ids[i] == ids[j]:
-        return True
-    return false_negatives is not None and bool(false_negatives[i][j])
-
-
-def two_view_negatives(
-    anchor: int,
-    images: int,
-    ids: Sequence[int] | None = None,
-    false_negatives: np.ndarray | None = None,
-) -> list[int]:
-    """The keys, counted through [view 1; view 2], that an anchor is held against.
-
-    Both views of the anchor's own image are left out: Algorithm 1 draws negatives from all n,
-    the anchor's own included, and must not (erratum 16).
-    """
-    kept = []
-    for key in range(2 * images):
-        if not is_left_out(anchor % images, key % images, ids, false_negatives):
-            kept.append(key)
-    return kept
-
-
-def two_view_rows(
-    z1: np.ndarray,
-    z2: np.ndarray,
-    beta: float,
-    normalize: bool = True,
-    ids: Sequence[int] | None = None,
-    false_negatives: np.ndarray | None = None,
-    negatives: np.ndarray | None = None,
-) -> list[Row]:
-    """SimCLR's layout (Eq. 3): 2b anchors, [view 1; view 2], each against 2b - 2 negatives."""
-    images = len(z1)
-    keys = vectors_of(z1, normalize) + vectors_of(z2, normalize)
-    rows = []
-    for anchor in range(2 * images):
-        positive = beta * inner(keys[anchor], keys[(anchor + images) % (2 * images)])
-        scores = []
-        for key in two_view_negatives(anchor, images, ids, false_negatives):
-            scores.append(beta * inner(keys[anchor], keys[key]))
-        for extra in extra_vectors(negatives, anchor % images, normalize):
-            scores.append(beta * inner(keys[anchor], extra))
-        rows.append(Row(anchor, positive, scores, [positive]))
-    return rows
-
-
-def two_tower_rows(
-    left: np.ndarray,
-    right: np.ndarray,
-    beta: float,
-    directions: str = "both",
-    normalize: bool = True,
-    ids: Sequence[int] | None = None,
-    false_negatives: np.ndarray | None = None,
-    negatives: np.ndarray | None = None,
-) -> list[Row]:
-    """CLIP's layout: b rows left to right, then, with directions="both", b rows right to left.
-
-    ``negatives`` are keys like the right ones, so only the rows left to right meet them.
-    ``false_negatives[i][j]`` parts left i from right j in both directions.
-    """
-    lefts, rights = vectors_of(left, normalize), vectors_of(right, normalize)
-    rows = []
-    for i in range(len(lefts)):
-        positive = beta * inner(lefts[i], rights[i])
-        scores = []
-        for j in range(len(rights)):
-            if not is_left_out(i, j, ids, false_negatives):
-                scores.append(beta * inner(lefts[i], rights[j]))
-        for extra in extra_vectors(negatives, i, normalize):
-            scores.append(beta * inner(lefts[i], extra))
-        rows.append(Row(i, positive, scores, [positive]))
-    if directions == "left":
-        return rows
-    for j in range(len(rights)):
-        positive = beta * inner(rights[j], lefts[j])
-        scores = []
-        for i in range(len(lefts)):
-            if not is_left_out(i, j, ids, false_negatives):
-                scores.append(beta * inner(rights[j], lefts[i]))
-        rows.append(Row(j, positive, scores, [positive]))
-    return rows
-
-
 def rows_of_form(
     anchor: int, positives: list[float], negatives: list[float], form: str
 ) -> list[Row]:
@@ -174,72 +69,24 @@ def rows_of_form(
     raise ValueError(f"form must be 'each', 'out' or 'in', got {form!r}")
 
 
-def multi_view_rows(
-    views: Sequence[np.ndarray], beta: float, form: str, normalize: bool = True
+def two_view_rows(
+    z1: np.ndarray, z2: np.ndarray, beta: float, normalize: bool = True
 ) -> list[Row]:
-    """Views of the same b images: anchors ordered [view 1; view 2; ...], positives by view."""
-    keys = [vectors_of(view, normalize) for view in views]
-    images = len(keys[0])
-    rows = []
-    for view in range(len(keys)):
-        for image in range(images):
-            positives, negatives = [], []
-            for other_view in range(len(keys)):
-                for other in range(images):
-                    score = beta * inner(keys[view][image], keys[other_view][other])
-                    if other != image:
-                        negatives.append(score)
-                    elif other_view != view:
-                        positives.append(score)
-            rows += rows_of_form(view * images + image, positives, negatives, form)
-    return rows
+    """SimCLR's layout (Eq. 3): 2b anchors, [view 1; view 2], each against 2b - 2 negatives.
 
-
-def labelled_rows(
-    z: np.ndarray, labels: Sequence[int], beta: float, form: str, normalize: bool = True
-) -> list[Row]:
-    """Supervised contrast (Khosla et al. 2020): the same label is positive, another negative.
-
-    The anchor itself is neither. An anchor alone in its label has no positive, and no row.
+    Both views of the anchor's own image are left out: Algorithm 1 draws negatives from all n,
+    the anchor's own included, and must not (erratum 16).
     """
-    keys = vectors_of(z, normalize)
+    images = len(z1)
+    keys = vectors_of(z1, normalize) + vectors_of(z2, normalize)
     rows = []
-    for anchor in range(len(keys)):
-        positives, negatives = [], []
-        for other in range(len(keys)):
-            score = beta * inner(keys[anchor], keys[other])
-            if labels[other] != labels[anchor]:
-                negatives.append(score)
-            elif other != anchor:
-                positives.append(score)
-        if positives:
-            rows += rows_of_form(anchor, positives, negatives, form)
-    return rows
-
-
-def queue_rows(
-    query: np.ndarray,
-    key: np.ndarray,
-    queue: np.ndarray,
-    beta: float,
-    in_batch: bool = False,
-    normalize: bool = True,
-) -> list[Row]:
-    """MoCo's layout: query i's positive is key i, its negatives the queue.
-
-    With ``in_batch`` the other keys of the batch come first among the negatives.
-    """
-    queries, keys = vectors_of(query, normalize), vectors_of(key, normalize)
-    rows = []
-    for i in range(len(queries)):
-        positive = beta * inner(queries[i], keys[i])
+    for anchor in range(2 * images):
+        positive = beta * inner(keys[anchor], keys[(anchor + images) % (2 * images)])
         scores = []
-        for j in range(len(keys)):
-            if in_batch and j != i:
-                scores.append(beta * inner(queries[i], keys[j]))
-        for old in vectors_of(queue, normalize):
-            scores.append(beta * inner(queries[i], old))
-        rows.append(Row(i, positive, scores, [positive]))
+        for key in range(2 * images):
+            if key % images != anchor % images:
+                scores.append(beta * inner(keys[anchor], keys[key]))
+        rows.append(Row(anchor, positive, scores, [positive]))
     return rows
 
 
@@ -284,14 +131,6 @@ def contrasts(
     return [0.0, *differences] if with_positive else differences
 
 
-def sum_of_exponentials(values: Iterable[float]) -> float:
-    """sum_j exp(values[j]), with no care taken: the numerator of Eq. 6."""
-    total = 0.0
-    for value in values:
-        total += math.exp(value)
-    return total
-
-
 def scaled(positive: float, negatives: Sequence[float], beta: float) -> tuple[float, list[float]]:
     """The row of the critic beta * g."""
     return beta * positive, [beta * negative for negative in negatives]
@@ -301,7 +140,7 @@ def scaled(positive: float, negatives: Sequence[float], beta: float) -> tuple[fl
 
 
 def gap(positive: float, negatives: Sequence[float]) -> float:
-    """Algorithm 1, ``clogits``: l = log sum_j exp(s_j - s+), the positive not among the j."""
+    """Algorithm 1's ``clogits`` and DCL (Yeh et al. 2022, Eq. 6): log sum_j exp(s_j - s+)."""
     return log_sum_exp(contrasts(positive, negatives))
 
 
@@ -312,7 +151,7 @@ def infonce(positive: float, negatives: Sequence[float]) -> float:
     """
     differences = contrasts(positive, negatives)
     largest = max(0.0, *differences)
-    total = sum_of_exponentials(difference - largest for difference in differences)
+    total = math.fsum(math.exp(difference - largest) for difference in differences)
     return largest + math.log1p(math.expm1(-largest) + total)
 
 
@@ -361,61 +200,12 @@ def positive_shares(positives: Sequence[float], form: str) -> list[float]:
     raise ValueError(f"form must be 'out' or 'in', got {form!r}")
 
 
-def dcl(positive: float, negatives: Sequence[float]) -> float:
-    """Yeh et al. 2022, Eq. 6 (decoupled contrastive loss): the gap itself."""
-    return log_sum_exp(negatives) - positive
-
-
-def dcl_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
-    """Gradient of the gap."""
+def flatnce_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
+    """Prop. 3.2 (Eq. 8), corrected by erratum 4: sum_j w_j grad s_j - grad s+."""
     return -1.0, softmax(negatives)
 
 
-def flatnce(
-    positive: float, negatives: Sequence[float], detached: Detached | None = None
-) -> float:
-    """Eq. 6: sum_j exp(Delta_j) / detach[sum_j exp(Delta_j)], which is 1."""
-    held = detached or (positive, negatives)
-    return sum_of_exponentials(contrasts(positive, negatives)) / sum_of_exponentials(
-        contrasts(*held)
-    )
-
-
-def flatnce_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
-    """Prop. 3.2 (Eq. 8), corrected by erratum 4: sum_j w_j grad s_j - grad s+."""
-    return -1.0, importance_weights(positive, negatives)
-
-
-def flatnce_plus(
-    positive: float, negatives: Sequence[float], detached: Detached | None = None
-) -> float:
-    """Eq. 7: Eq. 6 with the positive among the candidates, which is 1 too."""
-    held = detached or (positive, negatives)
-    return (1.0 + sum_of_exponentials(contrasts(positive, negatives))) / (
-        1.0 + sum_of_exponentials(contrasts(*held))
-    )
-
-
-def flatnce_plus_gradient(positive: float, negatives: Sequence[float]) -> Gradient:
-    """Gradient of Eq. 7; by Prop. 3.1 that of the loss InfoNCE, minus the bound's (erratum 3)."""
-    differences = contrasts(positive, negatives)
-    denominator = 1.0 + sum_of_exponentials(differences)
-    by_negatives = [math.exp(difference) / denominator for difference in differences]
-    return -math.fsum(by_negatives), by_negatives
-
-
 # --- Hölder --------------------------------------------------------------------------------------
-
-
-def holder_mean(values: Sequence[float], gamma: float) -> float:
-    """Definition 3.5: (mean of a^gamma)^(1 / gamma); min, geometric mean and max as its limits."""
-    if gamma == math.inf:
-        return max(values)
-    if gamma == -math.inf:
-        return min(values)
-    if gamma == 0.0:
-        return math.exp(mean([math.log(value) for value in values]))
-    return mean([value**gamma for value in values]) ** (1.0 / gamma)
 
 
 def holder_gap(positive: float, negatives: Sequence[float], gamma: float) -> float:
@@ -433,16 +223,6 @@ def holder_gap(positive: float, negatives: Sequence[float], gamma: float) -> flo
         tempered = [gamma * difference for difference in differences]
         log_mean = (log_sum_exp(tempered) - math.log(count)) / gamma
     return math.log(count) + log_mean
-
-
-def holder_flatnce(
-    positive: float, negatives: Sequence[float], gamma: float, detached: Detached | None = None
-) -> float:
-    """Definition 3.6: m_gamma({exp Delta_j}) / detach[the same], which is 1."""
-    held = detached or (positive, negatives)
-    numerator = holder_mean([math.exp(delta) for delta in contrasts(positive, negatives)], gamma)
-    denominator = holder_mean([math.exp(delta) for delta in contrasts(*held)], gamma)
-    return numerator / denominator
 
 
 def holder_gradient(positive: float, negatives: Sequence[float], gamma: float) -> Gradient:
@@ -470,13 +250,6 @@ def importance_weights(
 ) -> list[float]:
     """Eq. 8: w_j = exp(s_j) / sum exp(s); with the positive in the pool its weight comes first."""
     return softmax([positive, *negatives] if with_positive else negatives)
-
-
-def tempered_weights(weights: Sequence[float], beta: float) -> list[float]:
-    """After Prop. 3.2: w_j(beta) = w_j^beta / sum_j' w_j'^beta."""
-    powers = [weight**beta for weight in weights]
-    total = math.fsum(powers)
-    return [power / total for power in powers]
 
 
 def effective_sample_size(
@@ -528,37 +301,7 @@ def dual_optimum(positive: float, negatives: Sequence[float], with_positive: boo
     return log_sum_exp(differences) - math.log(len(differences))
 
 
-def dual_optimum_as_printed(
-    positive: float, negatives: Sequence[float], with_positive: bool = True
-) -> float:
-    """Lemma 3.3 as printed: u = mean_j exp(Delta_j), the logarithm missing (erratum 1)."""
-    return mean([math.exp(delta) for delta in contrasts(positive, negatives, with_positive)])
-
-
-def flatnce_number(positive: float, negatives: Sequence[float]) -> float:
-    """The number behind FlatNCE, -u at the optimum without the positive (errata 5, 6 and 20).
-
-    Biased up, no bound on mutual information, and without limit as the critic is scaled.
-    """
-    return -dual_optimum(positive, negatives, with_positive=False)
-
-
 # --- Algorithms ----------------------------------------------------------------------------------
-
-
-def draw_negatives(
-    anchor: int, population: int, count: int, generator: np.random.Generator
-) -> list[int]:
-    """Algorithm 1's draw with replacement from the population, less the anchor (erratum 16)."""
-    others = [index for index in range(population) if index != anchor]
-    return [others[int(generator.integers(len(others)))] for _ in range(count)]
-
-
-def draw_negatives_as_printed(
-    population: int, count: int, generator: np.random.Generator
-) -> list[int]:
-    """Algorithm 1's draw as printed: the anchor's own positive may come up as a negative."""
-    return [int(generator.integers(population)) for _ in range(count)]
 
 
 def ess_step(
@@ -607,39 +350,6 @@ def beta_of_ess(
     return math.sqrt(low * high)
 
 
-# --- Table 1 -------------------------------------------------------------------------------------
-
-
-def table_one_mean(negatives: Sequence[float]) -> float:
-    """Table 1's m = mean_k exp(g_k)."""
-    return mean([math.exp(negative) for negative in negatives])
-
-
-def table_one_flatnce(
-    positive: float, negatives: Sequence[float], detached: Detached | None = None
-) -> float:
-    """Table 1, FlatNCE's row, corrected by erratum 13: exp(log m - g - detach[log m - g])."""
-    held_positive, held_negatives = detached or (positive, negatives)
-    held = math.log(table_one_mean(held_negatives)) - held_positive
-    return math.exp(math.log(table_one_mean(negatives)) - positive - held)
-
-
-def table_one_flatnce_as_printed(
-    positive: float, negatives: Sequence[float], detached: Detached | None = None
-) -> float:
-    """Table 1, FlatNCE's row as printed: (m - g) / detach[m - g] (erratum 13)."""
-    held_positive, held_negatives = detached or (positive, negatives)
-    held = table_one_mean(held_negatives) - held_positive
-    return (table_one_mean(negatives) - positive) / held
-
-
-def table_one_flatnce_gradient_as_printed(positive: float, negatives: Sequence[float]) -> Gradient:
-    """Gradient of the printed row: the positive's changes sign once g exceeds m (erratum 13)."""
-    denominator = table_one_mean(negatives) - positive
-    by_negatives = [math.exp(g) / (len(negatives) * denominator) for g in negatives]
-    return -1.0 / denominator, by_negatives
-
-
 # --- Geometry ------------------------------------------------------------------------------------
 
 
@@ -649,19 +359,19 @@ def squared_distance(left: Sequence[float], right: Sequence[float]) -> float:
     return inner(difference, difference)
 
 
-def alignment(x: np.ndarray, y: np.ndarray, normalize: bool = True) -> float:
+def alignment(x: np.ndarray, y: np.ndarray) -> float:
     """Wang & Isola 2020, alignment with alpha = 2: E ||x_i - y_i||^2 over the positive pairs."""
-    pairs = zip(vectors_of(x, normalize), vectors_of(y, normalize), strict=True)
+    pairs = zip(vectors_of(x, True), vectors_of(y, True), strict=True)
     return mean([squared_distance(left, right) for left, right in pairs])
 
 
-def uniformity(x: np.ndarray, t: float = 2.0, normalize: bool = True) -> float:
-    """Wang & Isola 2020: log E exp(-t ||x_i - x_j||^2) over the distinct pairs i < j."""
-    vectors = vectors_of(x, normalize)
+def uniformity(x: np.ndarray) -> float:
+    """Wang & Isola 2020: log E exp(-2 ||x_i - x_j||^2) over the distinct pairs i < j."""
+    vectors = vectors_of(x, True)
     values = []
     for i in range(len(vectors)):
         for j in range(i + 1, len(vectors)):
-            values.append(math.exp(-t * squared_distance(vectors[i], vectors[j])))
+            values.append(math.exp(-2.0 * squared_distance(vectors[i], vectors[j])))
     return math.log(mean(values))
 
 
@@ -677,30 +387,6 @@ def effective_rank(z: np.ndarray) -> float:
         if value > 0.0:
             entropy -= value / total * math.log(value / total)
     return math.exp(entropy)
-
-
-# --- From scores to embeddings -------------------------------------------------------------------
-
-
-def two_view_embedding_gradient(
-    z1: np.ndarray, z2: np.ndarray, beta: float, row_gradient: RowGradient
-) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient by z1 and by z2 of the mean over the 2b rows, the rows not normalised.
-
-    A score beta <a, k> moves its anchor by beta k and its key by beta a.
-    """
-    images, width = len(z1), len(z1[0])
-    keys = vectors_of(z1, normalize=False) + vectors_of(z2, normalize=False)
-    gradient = np.zeros((2 * images, width), dtype=np.float64)
-    for row in two_view_rows(z1, z2, beta, normalize=False):
-        by_positive, by_negatives = row_gradient(row.positive, row.negatives)
-        partner = (row.anchor + images) % (2 * images)
-        others = [partner, *two_view_negatives(row.anchor, images)]
-        for key, derivative in zip(others, [by_positive, *by_negatives], strict=True):
-            for axis in range(width):
-                gradient[row.anchor, axis] += beta * derivative * keys[key][axis] / (2 * images)
-                gradient[key, axis] += beta * derivative * keys[row.anchor][axis] / (2 * images)
-    return gradient[:images], gradient[images:]
 
 
 # --- Objectives of a batch -----------------------------------------------------------------------
@@ -727,11 +413,6 @@ def over_two_views(
         return row_mean(function, two_view_rows(z1, z2, 1.0 / temperature))
 
     return batch
-
-
-def holder_two(positive: float, negatives: Sequence[float]) -> float:
-    """The gap at the default power of Hölder-FlatNCE."""
-    return holder_gap(positive, negatives, 2.0)
 
 
 def dhel(z1: np.ndarray, z2: np.ndarray, temperature: float) -> float:
@@ -767,11 +448,13 @@ def siglip(z1: np.ndarray, z2: np.ndarray, temperature: float, bias: float = -10
 
 
 DEFINITIONS = {
-    "FlatNCE": Definition(over_two_views(infonce), over_two_views(dcl)),
+    "FlatNCE": Definition(over_two_views(infonce), over_two_views(gap)),
     "InfoNCE": Definition(over_two_views(infonce), over_two_views(infonce)),
-    "DCL": Definition(over_two_views(dcl), over_two_views(dcl)),
+    "DCL": Definition(over_two_views(gap), over_two_views(gap)),
     "FlatNCEPlus": Definition(over_two_views(infonce), over_two_views(infonce)),
-    "HolderFlatNCE": Definition(over_two_views(infonce), over_two_views(holder_two)),
+    "HolderFlatNCE": Definition(
+        over_two_views(infonce), over_two_views(partial(holder_gap, gamma=2.0))
+    ),
     "DHEL": Definition(dhel, dhel),
     "SigLIP": Definition(siglip, siglip),
 }

@@ -97,19 +97,11 @@ def typed(call: str, **names: object) -> None:
 # Calls as they are typed, and what their messages must say.
 REFUSED = [
     # Arguments of a layout.
-    ("F.labelled(z.long(), zeros)", "z has dtype torch.int64", "floating-point"),
-    ("F.labelled(torch.ones(4), zeros)", "z has shape (4,)", "(batch, width)"),
     ("F.multi_view([z])", "views has 1", "at least two"),
-    ("F.multi_view([])", "views has 0", "at least two"),
     ("F.multi_view([z, z, rows(3)])", "z3 has shape (3, 3)", "z1 (4, 3)", "agree"),
     ("F.with_queue(z, z, full_queue(2))", "query has width 3", "width 2", "agree"),
     ("F.two_view(z, z, negatives=rows(4, 2))", "negatives has width 2", "width 3"),
     ("F.two_view(z, z, negatives=torch.ones(3))", "negatives has shape (3,)", "(batch, width)"),
-    (
-        "F.two_view(z, z, negatives=torch.ones(4, 0, 3))",
-        "negatives has shape (4, 0, 3)",
-        "(batch, negatives, width)",
-    ),
     (
         "F.two_view(z, z, negatives=torch.ones(5, 2, 3))",
         "negatives has shape (5, 2, 3)",
@@ -121,13 +113,11 @@ REFUSED = [
         "floating-point",
     ),
     ("F.two_view(z, z, ids=arange(5))", "ids has shape (5,)", "(4,)"),
-    ("F.two_tower(z, z, ids=torch.zeros(4, 1).long())", "ids has shape (4, 1)", "(4,)"),
     (
         "F.multi_view([z] * 3, ids=torch.zeros(4))",
         "ids has shape (4,) and dtype torch.float32",
         "integer",
     ),
-    ("F.with_queue(z, z, full_queue(), ids=yes(4))", "ids", "torch.bool", "integer"),
     (
         "F.two_view(z, z, ids=tensor([-2 ** 31, 1, 2, 3]))",
         "ids holds -2147483648",
@@ -135,14 +125,12 @@ REFUSED = [
         "shift",
     ),
     ("F.labelled(z, arange(3))", "labels has shape (3,)", "(4,)"),
-    ("F.labelled(z, torch.zeros(4))", "labels", "torch.float32", "integer"),
     ("F.two_view(z, z, false_negatives=yes(8, 8))", "false_negatives", "(8, 8)", "(4, 4)"),
     (
         "F.two_tower(z, z, false_negatives=torch.ones(4, 4))",
         "false_negatives has dtype torch.float32",
         "boolean",
     ),
-    ("F.labelled(z, zeros, false_negatives=yes(4, 3))", "false_negatives", "(4, 3)", "(4, 4)"),
     (
         "F.with_queue(z, z, full_queue(), false_negatives=yes(4, 4))",
         "false_negatives",
@@ -151,16 +139,7 @@ REFUSED = [
     ("F.labelled(z, zeros, form='each')", "form='each'", "out, in"),
     # A row without a negative, or a batch without a positive.
     ("F.two_view(rows(1), rows(1))", "z1 has 1 row", "at least 2"),
-    ("F.two_tower(rows(1), rows(1))", "left has 1 row", "at least 2"),
-    ("F.multi_view([rows(1)] * 3)", "z1 has 1 row", "at least 2"),
     ("F.labelled(rows(1), torch.zeros(1).long())", "z has 1 row", "at least"),
-    ("F.two_tower(rows(1), rows(1), negatives=rows(2))", "left has 1 row", "at least 2"),
-    ("contrast_of(F.with_queue(z, z, KeyQueue(5, 3)), 0.1)", "no_negatives (row 0)", "queue"),
-    (
-        "contrast_of(F.with_queue(rows(1), rows(1), KeyQueue(5, 3), in_batch=True), 0.1)",
-        "no_negatives (row 0)",
-        "larger batch",
-    ),
     (
         "contrast_of(F.two_view(z, z, false_negatives=yes(4, 4)), 0.1)",
         "no_negatives (row 0)",
@@ -171,7 +150,6 @@ REFUSED = [
         "no_negatives (row 2)",
         "false_negatives",
     ),
-    ("contrast_of(F.two_view(z, z, ids=zeros), 0.1)", "no_negatives (row 0)", "ids"),
     ("contrast_of(F.labelled(z, zeros), 0.1)", "no_negatives (row 0)", "labels"),
     (
         "contrast_of(F.labelled(z, arange(4)), 0.1)",
@@ -184,33 +162,35 @@ REFUSED = [
         "F.contrast_from_logits(tensor([[1.0, 2.0], [1.0, -INF]]), tensor([0, 0]))",
         "no_negatives (row 1)",
     ),
-    ("F.cross_entropy(torch.ones(3, 1), torch.zeros(3).long())", "no_negatives (row 0)"),
     # Bad values.
-    ("F.labelled(with_entry(NAN), zeros)", "z: row 2"),
-    ("F.multi_view([z, z, with_entry(INF)])", "z3: row 2"),
     ("F.two_view(z, z, negatives=with_entry(NAN))", "negatives: row 2"),
-    ("F.two_view(z, z, negatives=with_entry(NAN).reshape(4, 1, 3))", "negatives: row 2"),
     ("F.two_view(z, z, negatives=with_row(0.0))", "negatives: row 2", "zero vector"),
     ("KeyQueue(5, 3).enqueue(with_entry(NAN))", "keys: row 2", "nan"),
-    ("KeyQueue(5, 3).enqueue(with_row(0.0))", "keys: row 2", "zero"),
     ("contrast_of(spoiled_queue(), 0.1)", "nonfinite", "row 0"),
     (
         "contrast_of(F.two_view(3e+18 * z, 3e+18 * z, normalize=False), 0.1)",
         "nonfinite",
         "overflowing",
     ),
-    ("F.contrast_from_logits(with_entry(NAN), zeros)", "nonfinite (row 2)", "NaN"),
     ("F.cross_entropy(with_entry(INF), zeros)", "nonfinite (row 2)", "infinite"),
     # Powers, kernels and learned temperatures.
+    *(
+        (f"contrast_of(F.two_view(z, z), {given})", f"temperature has {said}", "zero-dimensional")
+        for given, said in (
+            ("torch.ones(2)", "shape (2,)"),
+            ("tensor(1)", "shape () and dtype torch.int64"),
+        )
+    ),
+    ("FlatNCE(EssController(control.Constant(1.5)))(z, rows(seed=1))", "ess_target"),
+    ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
+    ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),
+    ("FlatNCE(layout='two_tower')(z, z, labels=labels)", "layout='two_view'"),
+    ("F.cross_entropy(torch.zeros(2, 3), tensor([-100, -100]))", "only ignore_index"),
     ("contrast_of(F.two_view(z, z), 0.1, power=NAN)", "power=nan", "real number"),
     ("HolderFlatNCE(gamma=NAN)", "gamma=nan", "real number"),
     ("contrast_of(F.two_view(z, z), 0.1, kernel='fast')", "kernel='fast'", "auto, dense, chunked"),
-    ("FlatNCE(kernel='fast')", "kernel='fast'", "auto, dense, chunked"),
     ("flatnce.LearnedTemperature(0.001)", "start=0.001", "lowest=0.01"),
     ("flatnce.LearnedTemperature(0.1, lowest=0.0)", "lowest=0.0", "positive"),
-    ("flatnce.LearnedTemperature(0.0)", "must lie between lowest="),
-    ("flatnce.LearnedTemperature(lowest=0.5)", "must lie between lowest="),
-    ("flatnce.LearnedTemperature(highest=0.01)", "must lie between lowest="),
     ("flatnce.LearnedTemperature(highest=INF)", "must lie between lowest="),
     # Controllers and schedules.
     ("EssController(0.5, rate=1.0)", "rate=1.0", "(0, 1)"),
@@ -220,28 +200,13 @@ REFUSED = [
         "highest=1000.0",
     ),
     ("control.Linear(0.6, 0.2, steps=0)", "steps=0", "at least 1"),
-    ("control.Cosine(0.6, 0.2, steps=-1)", "steps=-1", "at least 1"),
-    ("EssController(0.5, rate=0.0)", "rate=0.0 must lie in"),
-    ("EssController(0.5, rate=-0.01)", "rate=-0.01 must lie in"),
-    ("EssController(0.5, temperature_at_start=0.0, lowest=0.0)", "must lie between lowest="),
-    ("EssController(0.5, temperature_at_start=5.0, highest=1.0)", "must lie between lowest="),
-    ("EssController(0.5, lowest=0.5)", "must lie between lowest="),
     ("EssController(0.5, highest=INF)", "must lie between lowest="),
-    ("control.Cosine(0.6, 0.2, steps=0)", "steps=0 must be at least 1"),
     # Queues.
     ("KeyQueue(0, 3)", "size=0", "at least 1"),
-    ("KeyQueue(-4, 3)", "size=-4", "at least 1"),
     ("KeyQueue(4, 0)", "dim=0", "at least 1"),
     ("KeyQueue(4, 3).enqueue(rows(4, 2))", "keys has width 2", "width 3"),
     ("KeyQueue(4, 3).enqueue(torch.ones(3))", "keys has shape (3,)", "batch"),
-    ("KeyQueue(4, 3).enqueue(rows(0))", "keys has shape (0, 3)", "not empty"),
-    (
-        "KeyQueue(4, 3).enqueue(torch.ones(2, 3).long())",
-        "keys has dtype torch.int64",
-        "floating-point",
-    ),
     ("KeyQueue(4, 3).enqueue(rows(2), arange(3))", "ids has shape (3,)", "(2,)"),
-    ("KeyQueue(4, 3).enqueue(rows(2), torch.ones(2))", "ids", "torch.float32", "integer"),
     (
         "KeyQueue(4, 3).enqueue(rows(2), tensor([0, -2 ** 31 + 1]))",
         "ids holds -2147483647",
@@ -249,14 +214,11 @@ REFUSED = [
     ),
     # Logits and targets.
     ("F.cross_entropy(z, tensor([0, 1, 3, 0]))", "target (row 2)", "[0, classes)"),
-    ("F.cross_entropy(z, tensor([0, -1, 2, 0]))", "target (row 1)", "[0, classes)"),
-    ("F.cross_entropy(z, tensor([0, 1, 3, 0]), torch.ones(3))", "target (row 2)", "[0, classes)"),
     ("F.contrast_from_logits(z, tensor([0, 1, 2, 9]))", "target (row 3)", "[0, classes)"),
     ("F.cross_entropy(with_entry(-INF), ones)", "target (row 2)", "-inf"),
     ("F.cross_entropy(z, z.softmax(dim=1))", "target has dtype torch.float32", "class indices"),
     ("F.cross_entropy(z, zeros, label_smoothing=0.1)", "label_smoothing=0.1", "0.0"),
     ("F.cross_entropy(z, torch.zeros(5).long())", "target has shape (5,)", "(4, 3)", "(4,)"),
-    ("F.cross_entropy(torch.ones(4, 3, 2), zeros)", "target has shape (4,)", "(4, 2)"),
     ("F.cross_entropy(tensor(1.0), tensor(0))", "input of shape ()"),
     (
         "F.cross_entropy(torch.ones(4, 3).long(), zeros)",
@@ -294,30 +256,33 @@ every_layout = pytest.mark.parametrize(
 # --- Shapes and types of embeddings --------------------------------------------------------------
 
 
-@every_layout
-@pytest.mark.parametrize("shape", [(5, 3), (4, 2)], ids=str)
-def test_shapes_that_disagree_are_refused(layout, first, second, shape):
-    refuses(lambda: layout(rows(), rows(*shape)), second, str(shape), "(4, 3)", "agree")
+# Embeddings, and what the message says after their name.
+BAD_EMBEDDINGS = [
+    (torch.ones(4), " has shape (4,)", "(batch, width)"),
+    (torch.ones(4, 3, 1), " has shape (4, 3, 1)", "(batch, width)"),
+    (torch.ones(0, 3), " has shape (0, 3)", "(batch, width)"),
+    (torch.ones(4, 3).long(), " has dtype torch.int64", "floating-point"),
+    (torch.ones(4, 3).cfloat(), " has dtype torch.complex64", "floating-point"),
+    (with_entry(NAN), ": row 2", "NaN, infinite or overflowing", "learning rate"),
+    (with_entry(-INF), ": row 2", "-inf", "learning rate"),
+    (with_row(3e38), ": row 2", "NaN, infinite or overflowing"),
+    (with_row(0.0), ": row 2 begins [0.0, 0.0, 0.0]", "zero vector", "normalize=False"),
+]
 
 
 @every_layout
-@pytest.mark.parametrize("shape", [(4,), (4, 3, 1), (0, 3), (4, 0)], ids=str)
-def test_embeddings_that_are_no_table_are_refused(layout, first, second, shape):
-    bad = torch.ones(shape)
-    refuses(lambda: layout(bad, rows()), f"{first} has shape {shape}", "(batch, width)")
-    refuses(lambda: layout(rows(), bad), f"{second} has shape {shape}", "(batch, width)")
+@pytest.mark.parametrize("case", BAD_EMBEDDINGS, ids=lambda case: case[1])
+def test_bad_embeddings_are_refused(layout, first, second, case):
+    bad, after, *parts = case
+    refuses(lambda: layout(bad, rows()), f"{first}{after}", *parts)
+    refuses(lambda: layout(rows(), bad), f"{second}{after}", *parts)
 
 
 @every_layout
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64], ids=str)
-def test_embeddings_that_are_not_floating_are_refused(layout, first, second, dtype):
-    bad = torch.ones(4, 3, dtype=dtype)
-    refuses(lambda: layout(bad, rows()), f"{first} has dtype {dtype}", "floating-point")
-    refuses(lambda: layout(rows(), bad), f"{second} has dtype {dtype}", "floating-point")
-
-
-@every_layout
-def test_embeddings_of_two_precisions_are_refused(layout, first, second):
+def test_embeddings_that_disagree_are_refused(layout, first, second):
+    for shape in ((5, 3), (4, 2)):
+        bad = rows(*shape)
+        refuses(lambda b=bad: layout(rows(), b), second, str(shape), "(4, 3)", "agree")
     refuses(lambda: layout(rows(), rows().double()), second, "float64", "float32", "precision")
 
 
@@ -354,35 +319,6 @@ def test_a_batch_of_one_is_enough_where_negatives_come_from_elsewhere(build, ker
     assert F.contrast_of(build(), 0.1, kernel=kernel).gap.isfinite().all()
 
 
-# --- Values of embeddings ------------------------------------------------------------------------
-
-
-@every_layout
-@pytest.mark.parametrize("value", [NAN, INF, -INF, 3e38])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_embeddings_that_are_not_finite_are_refused(layout, first, second, value, normalize):
-    bad = with_entry(value)
-    bad[2, 2] = value
-    call = partial(layout, normalize=normalize)
-    refuses(lambda: call(bad, rows()), f"{first}: row 2", str(bad[2, 1].item()), "learning rate")
-    refuses(lambda: call(rows(), bad), f"{second}: row 2", "NaN, infinite or overflowing")
-
-
-@every_layout
-def test_a_zero_vector_is_refused(layout, first, second):
-    bad = with_row(0.0, row=1)
-    refuses(
-        lambda: layout(bad, rows()), f"{first}: row 1 begins [0.0, 0.0, 0.0]", "normalize=False"
-    )
-    refuses(lambda: layout(rows(), bad), f"{second}: row 1", "zero vector", "normalize=False")
-
-
-@every_layout
-def test_a_zero_vector_is_fine_where_rows_are_not_normalised(layout, first, second):
-    pairs = layout(with_row(0.0), rows(), normalize=False)
-    assert F.contrast_of(pairs, 0.1).gap.isfinite().all()
-
-
 def spoiled_queue() -> F.Pairs:
     queue = full_queue()
     queue.keys[3] = NAN
@@ -404,26 +340,6 @@ def spoiled_queue() -> F.Pairs:
 @pytest.mark.parametrize("kind", [float, torch.tensor], ids=["number", "tensor"])
 def test_a_temperature_that_is_not_positive_and_finite_is_refused(use, kind, value):
     refuses(lambda: use(kind(value)), "temperature", f"{value:g}", "positive finite", "clamp")
-
-
-@every_module
-@pytest.mark.parametrize("value", [0.0, -0.1, NAN, INF])
-def test_a_module_refuses_such_a_temperature(module, value):
-    refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
-    loss_fn = module(temperature=torch.tensor(value))
-    refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
-
-
-@pytest.mark.parametrize(
-    "temperature", [torch.ones(2), torch.tensor(1), torch.ones(0)], ids=["two", "integer", "none"]
-)
-def test_a_temperature_that_is_no_single_real_number_is_refused(temperature):
-    pairs = F.two_view(rows(), rows())
-    refuses(
-        lambda: F.contrast_of(pairs, temperature),
-        f"temperature has shape {tuple(temperature.shape)} and dtype {temperature.dtype}",
-        "zero-dimensional",
-    )
 
 
 # --- ESS targets ---------------------------------------------------------------------------------
@@ -448,61 +364,44 @@ def test_an_ess_target_that_these_negatives_cannot_reach_is_refused(module, targ
 
 
 @every_module
-def test_an_ess_target_just_within_reach_is_taken(module):
-    loss_fn = module(temperature=EssController(target=0.1251))
-    assert loss_fn(rows(5), rows(5, seed=1)).isfinite()
+@pytest.mark.parametrize("value", [0.0, -1.0, NAN])
+def test_a_module_refuses_a_temperature_out_of_range(module, value):
+    refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
+    for temperature in (torch.tensor(value), control.Constant(value)):
+        loss_fn = module(temperature=temperature)
+        refuses(lambda f=loss_fn: f(rows(), rows()), "temperature", f"{value:g}", "positive")
 
 
 @every_module
-@pytest.mark.parametrize("value", [0.0, -1.0, NAN])
-def test_a_schedule_that_leaves_the_range_is_refused(module, value):
-    loss_fn = module(temperature=control.Constant(value))
-    refuses(lambda: loss_fn(rows(), rows()), "temperature", f"{value:g}", "positive finite")
-
-
-# --- Queues --------------------------------------------------------------------------------------
-
-
-def test_a_refused_batch_leaves_the_queue_as_it_was():
+def test_a_refused_batch_changes_nothing(module):
     queue = full_queue()
+    loss_fn = module(queue=queue)
     before = {name: value.clone() for name, value in queue.state_dict().items()}
-    refuses(lambda: queue.enqueue(with_entry(NAN)), "keys: row 2")
-    refuses(lambda: FlatNCE(queue=queue)(rows(), with_entry(NAN)), "key: row 2")
+    refuses(lambda: loss_fn(rows(), with_entry(NAN)), "key: row 2")
     assert all(torch.equal(value, before[name]) for name, value in queue.state_dict().items())
+    assert loss_fn(rows(), rows(seed=1)).isfinite() and loss_fn.last.ess.isfinite()
 
 
 # --- Modules -------------------------------------------------------------------------------------
 
 BAD_CALLS = [
     ("f(z, rows(5))", "z2 has shape (5, 3)", "(4, 3)", "agree"),
-    ("f(z, rows(4, 2))", "z2 has shape (4, 2)", "agree"),
     ("f(z.long(), z)", "z1 has dtype torch.int64"),
     ("f(rows(1), rows(1))", "z1 has 1 row", "at least 2"),
     ("f(z, with_entry(NAN))", "z2: row 2", "nan", "learning rate"),
-    ("f(with_entry(INF), z)", "z1: row 2", "inf"),
     ("f(with_row(0.0), z)", "z1: row 2", "zero vector"),
     ("f(z)", "z2 is missing", "labels"),
     ("f(z, z, false_negatives=yes(4, 4))", "no_negatives (row 0)", "larger batch"),
-    ("f(z, z, ids=ones)", "no_negatives", "ids"),
     ("f(z, z, ids=torch.ones(3).long())", "ids has shape (3,)"),
-    ("f(z, z, false_negatives=yes(3, 4))", "false_negatives", "(3, 4)"),
     ("f(z, z, negatives=rows(2, 5))", "negatives has width 5"),
-    ("f(z, labels=torch.ones(3).long())", "labels has shape (3,)"),
     ("f(z, labels=torch.ones(4))", "labels", "integer"),
     ("f(z, rows(4, 2), labels=labels)", "z2 has shape (4, 2)", "(4, 3)"),
-    ("f(z, z.long(), labels=labels)", "z2", "torch.int64"),
     (
         "f(z, z, labels=labels, false_negatives=yes(4, 3))",
         "false_negatives has shape (4, 3)",
         "(4, 4)",
     ),
-    (
-        "f(z, z, labels=labels, false_negatives=yes(8, 8))",
-        "false_negatives has shape (8, 8)",
-        "(4, 4)",
-    ),
     ("f(z, labels=ones, ids=ones)", "labels", "ids"),
-    ("f(z, labels=ones)", "no_negatives"),
     ("f(z, labels=arange(4))", "no_positives"),
 ]
 
@@ -526,14 +425,6 @@ def test_a_module_refuses_what_its_layout_cannot_hold(module, call, parts):
     refuses(lambda: typed(call, m=module), *parts)
 
 
-@every_module
-def test_after_a_refused_batch_a_module_goes_on(module):
-    loss_fn = module()
-    refuses(lambda: loss_fn(rows(), with_entry(NAN)), "z2: row 2")
-    assert loss_fn(rows(), rows(seed=1)).isfinite()
-    assert loss_fn.last.ess.isfinite()
-
-
 # --- Where a host read is not free: flagged, and raised by the next reading ----------------------
 
 
@@ -555,8 +446,8 @@ LATE: list[tuple[str, str, dict[str, object]]] = [
     ("no_negatives", "f(z, labels=ones)", {}),
     ("no_negatives", "f(z, z)", {"queue": 5}),
     ("no_positives", "f(z, labels=arange(4))", {}),
+    ("ids", "f(z, z, ids=tensor([0, 1, 2, -(2**31) + 5]))", {}),
     ("temperature", "f(z, z)", {"temperature": 0.0}),
-    ("temperature", "f(z, z)", {"temperature": -1.0}),
     ("temperature", "f(z, z)", {"temperature": NAN}),
     ("ess_target", "f(z, rows(seed=1))", {"temperature": EssController(target=0.1)}),
 ]
@@ -627,32 +518,15 @@ def test_cross_entropy_asserts_where_it_cannot_raise(deferred, logits, target):
         F.cross_entropy(logits, torch.tensor(target), torch.ones(logits.shape[1]))
 
 
-def test_cross_entropy_lets_nan_logits_through_where_it_cannot_raise(deferred):
-    assert F.cross_entropy(torch.tensor([[NAN, 0.0]]), torch.tensor([0])).isnan()
-
-
-def test_cross_entropy_of_ignored_rows_alone_is_refused():
-    with pytest.raises(ValueError, match="only ignore_index"):
-        F.cross_entropy(torch.zeros(2, 3), torch.tensor([-100, -100]))
-
-
 def test_every_deferred_fault_of_a_batch_is_named(deferred):
     loss_fn = FlatNCE(temperature=torch.tensor(-1.0))
     loss_fn(with_row(0.0), with_entry(NAN), ids=torch.zeros(4).long())
     refuses(lambda: loss_fn.last.ess, "nonfinite:", "zero_vector:", "no_negatives:", "temperature")
 
 
-@every_module
-def test_a_good_batch_raises_nothing_later(deferred, module):
-    loss_fn, monitor = module(), Monitor()
-    loss_fn(rows(), rows(seed=1))
-    monitor.update(loss_fn.last)
-    assert loss_fn.last.ess.isfinite()
-    assert math.isfinite(monitor.compute()["ess"])
-
-
 def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(deferred):
     loss_fn, monitor = FlatNCE(), Monitor()
+    refuses(lambda: loss_fn(rows(), rows(5)), "z2 has shape (5, 3)")  # shapes at once even so
     for z2 in (rows(seed=1), with_entry(NAN), rows(seed=2)):
         loss_fn(rows(), z2)
         monitor.update(loss_fn.last)
@@ -664,13 +538,6 @@ def test_one_bad_batch_among_good_ones_is_remembered_until_the_monitor_is_read(d
     assert math.isfinite(monitor.compute()["ess"])
 
 
-@every_module
-def test_shapes_are_refused_at_once_even_where_values_are_deferred(deferred, module):
-    refuses(lambda: module()(rows(), rows(5)), "z2 has shape (5, 3)")
-    refuses(lambda: module()(rows(1), rows(1)), "z1 has 1 row")
-    refuses(lambda: module(temperature=-1.0), "temperature=-1.0")
-
-
 @pytest.mark.parametrize("fault", list(faults.FAULTS))
 def test_every_fault_says_what_to_do(fault):
     flags = faults.flag(**{fault: torch.tensor(True)})
@@ -678,93 +545,32 @@ def test_every_fault_says_what_to_do(fault):
     assert ";" in faults.FAULTS[fault]  # what is wrong; what to do about it
 
 
-def test_no_flag_raises_nothing():
-    faults.raise_flagged(None)
-    faults.raise_flagged(faults.flag(target=torch.tensor(False)))
-    assert faults.combine(None, None) is None
+# What users type by mistake, and what the message says.
+SLIPS = [
+    ("Monitor().update(FlatNCE()(z, z))", "last is a Tensor; pass loss_fn.last"),
+    ("F.flatnce(z, z)", "contrast is a Tensor; pass contrast_of"),
+    ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
+    ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
+    ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
+    ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
+    ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
+    ("FlatNCE(EssController(0.3), layout='two_tower')(z, z)", "(here 1/m is 0.5)"),
+    ("FlatNCE()(z, z, false_negatives=[])", "is a list; pass a torch.Tensor"),
+    ("F.multi_view([z, z, z], form='all')", "form"),
+    ("F.two_tower(z, z, directions='right')", "directions"),
+    ("F.importance_weights(F.two_tower(z, z), 0.1)", "one direction"),
+    ("KeyQueue(2.5, 3)", "size"),
+    ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
+    ("FlatNCE(temperature_gradient='mine')", "temperature_gradient"),
+    ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),
+    ("F.dcl(F.contrast_of(F.two_view(z, z), 0.1), reduction='max')", "reduction"),
+    ("FlatNCE(layout='two_tower')(z[:1], z[:1], negatives=z)", "directions='left'"),
+]
 
 
-@pytest.mark.parametrize("target", [1.5, NAN], ids=str)
-def test_a_scheduled_ess_target_out_of_range_is_refused(target):
-    loss_fn = FlatNCE(temperature=EssController(control.Constant(target)))
-    with pytest.raises(ValueError, match="ess_target"):
-        loss_fn(rows(), rows(seed=1))
-
-
-@pytest.mark.parametrize(
-    ("options", "given"),
-    [
-        ({"layout": "two_tower", "form": "out"}, {}),
-        ({"layout": "two_tower", "queue": KeyQueue(4, 3)}, {}),
-        ({"layout": "two_tower"}, {"labels": torch.tensor([0, 0, 1, 1])}),
-    ],
-    ids=["form", "queue", "labels"],
-)
-def test_towers_refuse_what_they_would_have_to_ignore(options, given):
-    with pytest.raises(ValueError, match=r"two_tower|two_view"):
-        FlatNCE(**options)(rows(), rows(seed=1), **given)
-
-
-def test_reserved_ids_are_flagged_where_they_cannot_be_raised(deferred):
-    loss_fn = FlatNCE()
-    loss_fn(rows(), rows(seed=1), ids=torch.tensor([0, 1, 2, -(2**31) + 5]))
-    with pytest.raises(ValueError, match="ids: "):
-        _ = loss_fn.last.ess
-
-
-def test_a_zero_key_in_the_queue_is_said_at_the_next_step(deferred):
-    loss_fn = FlatNCE(queue=KeyQueue(8, rows().shape[1]))
-    loss_fn.queue.enqueue(0 * rows())
-    loss_fn(rows(), rows(seed=1))
-    with pytest.raises(ValueError, match="zero_vector"):
-        _ = loss_fn.last.ess
-
-
-SLIPS = {
-    "the loss for its last batch": (
-        "Monitor().update(FlatNCE()(z, z))",
-        "last is a Tensor; pass loss_fn.last",
-    ),
-    "embeddings for a contrast": ("F.flatnce(z, z)", "contrast is a Tensor; pass contrast_of"),
-    "keys for a queue": ("FlatNCE(queue=z)", "queue is a Tensor; pass a flatnce.KeyQueue"),
-    "labels as a list": ("FlatNCE()(z, labels=[0, 1, 2])", "labels is a list"),
-    "labels of another length": (
-        "FlatNCE()(z, z, labels=torch.zeros(2).long())",
-        "labels has shape (2,) and dtype torch.int64; pass one integer per sample, shape (3,)",
-    ),
-    "labels by position": ("FlatNCE()(z, torch.arange(3))", "labels and ids go in by keyword"),
-    "arguments swapped": ("F.cross_entropy(torch.arange(3), z)", "they look swapped"),
-    "an array for logits": ("F.cross_entropy(z.numpy(), torch.arange(3))", "input is a ndarray"),
-    "an ESS out of reach": (
-        "FlatNCE(EssController(0.3), layout='two_tower')(z, z)",
-        "(here 1/m is 0.5)",
-    ),
-    "a list for a view": ("F.two_view([[1.0, 2.0]], z)", "z1"),
-    "a list for ids": ("FlatNCE()(z, z, ids=[0])", "is a list; pass a torch.Tensor"),
-    "a list for a mask": ("FlatNCE()(z, z, false_negatives=[])", "is a list; pass a torch.Tensor"),
-    "a form": ("F.multi_view([z, z, z], form='all')", "form"),
-    "directions": ("F.two_tower(z, z, directions='right')", "directions"),
-    "both directions": ("F.importance_weights(F.two_tower(z, z), 0.1)", "one direction"),
-    "size": ("KeyQueue(2.5, 3)", "size"),
-    "a string for a temperature": ("F.contrast_of(F.two_view(z, z), '0.1')", "temperature"),
-    "a string for a module's temperature": ("FlatNCE(temperature='0.1')", "temperature"),
-    "a layout": ("FlatNCE(layout='three_view')", ", or pass a Layout"),
-    "a module's form": ("FlatNCE(form='all')", "form"),
-    "temperature_gradient": ("FlatNCE(temperature_gradient='mine')", "temperature_gradient"),
-    "value": ("F.flatnce(F.contrast_of(F.two_view(z, z), 0.1), value='one')", "value"),
-    "a module's value": ("FlatNCE(value='one')", "value"),
-    "reduction": ("F.dcl(F.contrast_of(F.two_view(z, z), 0.1), reduction='max')", "reduction"),
-    "reduction of logits": ("F.cross_entropy(z, torch.arange(3), reduction='x')", "reduction"),
-    "one pair in two towers": (
-        "FlatNCE(layout='two_tower')(z[:1], z[:1], negatives=z)",
-        "directions='left'",
-    ),
-}
-
-
-@pytest.mark.parametrize("slip", SLIPS)
-def test_a_common_slip_is_named(slip, slips_said):
-    assert SLIPS[slip][1] in slips_said[slip]
+@pytest.mark.parametrize(("call", "said"), SLIPS)
+def test_a_common_slip_is_named(call, said, slips_said):
+    assert said in slips_said[call]
 
 
 @pytest.fixture(scope="module")
@@ -776,11 +582,11 @@ from flatnce import EssController, FlatNCE, KeyQueue, Monitor
 from flatnce import functional as F
 
 z, said = torch.eye(3), {{}}
-for name, call in {[(name, call) for name, (call, _) in SLIPS.items()]!r}:
+for call in {[call for call, _ in SLIPS]!r}:
     try:
         eval(call)
     except ValueError as error:
-        said[name] = str(error)
+        said[call] = str(error)
 print(json.dumps(said))
 """
     return json.loads(run_forked(code))
