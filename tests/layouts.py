@@ -141,7 +141,7 @@ def queue_members(options: set[str], in_batch: bool) -> list[Member]:
 # --- Cases ---------------------------------------------------------------------------------------
 
 
-def random(*shape: int, seed: int) -> Tensor:
+def random(*shape: int, seed: int = 0) -> Tensor:
     """Normal numbers, of a scale that keeps scores without normalisation moderate."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

@@ -428,11 +428,6 @@ def test_a_module_refuses_what_its_layout_cannot_hold(module, call, parts):
 # --- Where a host read is not free: flagged, and raised by the next reading ----------------------
 
 
-@pytest.fixture
-def deferred(monkeypatch):
-    monkeypatch.setattr(faults, "can_raise_now", lambda tensor: False)
-
-
 # A fault, a call that has it, and the options of the objective.
 LATE: list[tuple[str, str, dict[str, object]]] = [
     ("nonfinite", "f(z, with_entry(NAN))", {}),

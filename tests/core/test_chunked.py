@@ -7,6 +7,7 @@ from torch import Tensor
 from flatnce.core.kernels import chunked
 from flatnce.core.kernels import statistics as dense
 from flatnce.core.selection import EXCLUDED, Selection
+from layouts import random
 
 INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
 
@@ -17,10 +18,6 @@ def _weights(request, monkeypatch):
     monkeypatch.setattr(chunked, "ROWS", 4)
     monkeypatch.setattr(chunked, "COLUMNS", 3)
     monkeypatch.setattr(chunked, "KEPT_BLOCKS", 100 if request.param == "kept" else 0)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], constant=False):

@@ -13,6 +13,7 @@ import flatnce.core.buffers  # registers the operators
 import flatnce.core.kernels.chunked
 from flatnce import functional as F
 from forked import run_forked
+from layouts import random
 from once import once
 
 SCRIPT = Path(__file__).parents[1] / "compiled_step.py"
@@ -73,10 +74,6 @@ def test_inductor_has_no_graph_break_and_the_same_numbers(case, compiler):
 
 
 # --- Operators -----------------------------------------------------------------------------------
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def operands(masked: bool, same: bool) -> tuple:

@@ -30,8 +30,8 @@ from flatnce.core.diagnostics.verdict import (
     SATURATED_GAIN,
     UNIFORM_ESS,
 )
-from flatnce.core.faults import FAULTS
 from flatnce.core.objectives.registry import OBJECTIVES
+from layouts import random
 
 Slow = Callable[[reference.Row], float]
 CASES = [f"{layout}: plain" for layout in layouts.LAYOUTS] + [
@@ -44,10 +44,6 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 def close(expected: object) -> object:
     return pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 # --- Rows against the slow definition ------------------------------------------------------------
@@ -138,40 +134,19 @@ def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=1, keepdim=True)
 
 
-def test_alignment_equals_the_slow_definition():
-    x, y = unit(random(7, 5)), unit(random(7, 5, seed=1))
-    assert float(F.alignment(x, y)) == close(reference.alignment(x.numpy(), y.numpy()))
-
-
-def test_uniformity_equals_the_slow_definition():
-    x = unit(random(7, 5))
-    assert float(F.uniformity(x)) == close(reference.uniformity(x.numpy()))
-
-
-def test_uniformity_of_a_single_point_is_zero():
-    assert float(F.uniformity(torch.ones(5, 1, dtype=torch.float64))) == close(0.0)
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+def test_geometry_equals_the_slow_definition(shape):
+    z, other = random(*shape), random(*shape, seed=1)
+    found = F.alignment(unit(z), unit(other)), F.uniformity(unit(z)), F.effective_rank(z)
+    slow = reference.alignment(z.numpy(), other.numpy()), reference.uniformity(z.numpy())
+    assert [float(value) for value in found] == close([*slow, reference.effective_rank(z.numpy())])
+    gram = z.T @ z if len(z) > z.shape[1] else z @ z.T
+    assert float(rank_of_gram(gram)) == pytest.approx(float(found[2]), rel=1e-8)
 
 
 def test_uniformity_needs_two_rows():
     with pytest.raises(ValueError, match="x has 1 rows; uniformity needs at least two"):
         F.uniformity(random(1, 5))
-
-
-@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
-def test_effective_rank_equals_the_slow_definition(shape):
-    z = random(*shape)
-    assert float(F.effective_rank(z)) == close(reference.effective_rank(z.numpy()))
-
-
-@pytest.mark.parametrize("rank", [1, 3, 6])
-def test_effective_rank_counts_equal_directions(rank):
-    z = torch.eye(6, dtype=torch.float64)[:rank].repeat(5, 1)
-    assert float(F.effective_rank(z)) == close(rank)
-
-
-def test_effective_rank_from_the_gram_matrix_is_the_same():
-    z = random(20, 5)
-    assert float(rank_of_gram(z.T @ z)) == pytest.approx(float(F.effective_rank(z)), rel=1e-8)
 
 
 # --- Gradients -----------------------------------------------------------------------------------
@@ -208,63 +183,37 @@ def drawn(steps: int, signal: float, seed: int = 0) -> list[list[np.ndarray]]:
     return [[signal + draw((30, 20)), signal + draw(400)] for _ in range(steps)]
 
 
-@pytest.mark.parametrize("steps", [2, 3, 10])
-def test_the_meter_equals_the_numpy_computation(steps):
-    gradients = drawn(steps, signal=0.3)
-    assert meter_after(gradients) == close(expected_of(gradients))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_meter_adds_short_gradients_in_float32(dtype):
+@pytest.mark.parametrize(
+    ("steps", "dtype", "precision"),
+    [(2, torch.float64, 1e-10), (10, torch.float64, 1e-10)]
+    + [(50, dtype, 1e-5) for dtype in (torch.float32, torch.bfloat16)],
+)
+def test_the_meter_equals_the_numpy_computation(steps, dtype, precision):
+    """Short gradients are added in float32."""
     gradients = [
-        [torch.tensor(g).to(dtype).double().numpy() for g in step] for step in drawn(50, 0.3)
+        [torch.tensor(g).to(dtype).double().numpy() for g in step] for step in drawn(steps, 0.3)
     ]
-    expected = pytest.approx(expected_of(gradients), rel=1e-5)
+    expected = pytest.approx(expected_of(gradients), rel=precision)
     assert meter_after(gradients, dtype) == expected
+    assert set(meter_after(gradients[:1], dtype)) == {"gradient_norm"}
+
+
+def test_the_meter_refuses_what_is_no_interval_of_gradients():
+    meter = GradientMeter()
+    with pytest.raises(ValueError, match=r"call this after loss\.backward"):
+        meter.update([torch.nn.Parameter(torch.zeros(3))])
+    unused = torch.nn.Parameter(torch.zeros(3))  # counts as zero beside one that has a gradient
+    meter.update([*parameters_with([np.ones(4)]), unused])
+    assert float(meter.compute()["gradient_norm"]) == close(2.0)
+    with pytest.raises(ValueError, match="parameters changed since the last reset"):
+        meter.update(parameters_with([np.ones(5)]))
+    meter.reset()
+    assert meter.compute() == {}
 
 
 def test_pure_noise_has_no_signal():
     # Without the noise's own share of the mean removed this would be 1 / sqrt(100) = 0.1.
     assert meter_after(drawn(100, signal=0.0))["gradient_snr"] < 0.03
-
-
-def test_a_constant_gradient_has_its_norm_and_no_noise():
-    found = meter_after([[np.full((3, 2), 2.0)]] * 4)
-    assert found["gradient_norm"] == close(math.sqrt(24))
-    assert 1e6 < found["gradient_snr"] < math.inf
-
-
-def test_one_step_has_a_norm_only():
-    assert set(meter_after(drawn(1, 0.3))) == {"gradient_norm"}
-
-
-def test_a_parameter_without_gradient_counts_as_zero():
-    used, unused = parameters_with([np.ones(4), np.ones(3)])
-    unused.grad = None
-    meter = GradientMeter()
-    meter.update([used, unused])
-    assert float(meter.compute()["gradient_norm"]) == close(2.0)
-
-
-def test_the_meter_forgets_on_reset():
-    meter = GradientMeter()
-    meter.update(parameters_with([np.full(4, 9.0)]))
-    meter.reset()
-    assert meter.compute() == {}
-    meter.update(parameters_with([np.ones(9)]))
-    assert float(meter.compute()["gradient_norm"]) == close(3.0)
-
-
-def test_the_meter_refuses_a_call_before_backward():
-    with pytest.raises(ValueError, match=r"call this after loss\.backward"):
-        GradientMeter().update([torch.nn.Parameter(torch.zeros(3))])
-
-
-def test_the_meter_refuses_other_parameters_midway():
-    meter = GradientMeter()
-    meter.update(parameters_with([np.ones(4)]))
-    with pytest.raises(ValueError, match="parameters changed since the last reset"):
-        meter.update(parameters_with([np.ones(5)]))
 
 
 # --- Monitor -------------------------------------------------------------------------------------
@@ -310,11 +259,15 @@ def test_the_monitor_holds_the_mean_over_steps(key):
     assert monitor.compute()[key] == close(expected)
 
 
-def test_the_monitors_alignment_is_the_mean_over_steps():
+def test_the_monitors_alignment_and_rank_are_those_of_all_steps():
     monitor = Monitor()
     watched(monitor)
-    expected = [reference.alignment(z1.numpy(), z2.numpy()) for z1, z2 in batches(4)]
-    assert monitor.compute()["alignment"] == close(reference.mean(expected))
+    numbers = monitor.compute()
+    alignments = [reference.alignment(z1.numpy(), z2.numpy()) for z1, z2 in batches(4)]
+    assert numbers["alignment"] == close(reference.mean(alignments))
+    everything = torch.cat([unit(z1) for z1, _ in batches(4)])
+    expected = reference.effective_rank(everything.numpy())
+    assert numbers["effective_rank"] == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 256])
@@ -324,14 +277,6 @@ def test_the_monitors_uniformity_pools_potentials_of_the_first_rows(rows):
     potentials = [math.exp(reference.uniformity(z1[:rows].numpy())) for z1, _ in batches(4)]
     expected = math.log(reference.mean(potentials))
     assert monitor.compute()["uniformity"] == close(expected)
-
-
-def test_the_monitors_rank_is_that_of_all_steps_together():
-    monitor = Monitor()
-    watched(monitor)
-    everything = torch.cat([unit(z1) for z1, _ in batches(4)])
-    expected = reference.effective_rank(everything.numpy())
-    assert monitor.compute()["effective_rank"] == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("form", ["out", "in"])
@@ -356,23 +301,26 @@ def test_a_record_of_a_loss_has_these_keys_and_plain_numbers(rows, keys):
     assert {type(value) for value in numbers.values()} <= {int, float}
 
 
-def test_a_contrast_can_be_followed_too():
-    monitor = Monitor()
-    contrast = F.contrast_of(F.two_view(*batches(1)[0]), 0.3)
+def test_a_contrast_can_be_followed_and_keeps_its_graph():
+    z1, z2 = (z.requires_grad_() for z in batches(1)[0])
+    contrast, monitor = F.contrast_of(F.two_view(z1, z2), 0.3), Monitor()
     monitor.update(contrast)
     numbers = monitor.compute()
     assert set(numbers) == FROM_CONTRAST
-    assert numbers["loss"] == close(float(F.infonce(contrast)))
-    assert numbers["ess"] == close(float(F.effective_sample_size(contrast)))
-
-
-def test_a_followed_contrast_keeps_its_graph():
-    z1, z2 = (z.requires_grad_() for z in batches(1)[0])
-    contrast = F.contrast_of(F.two_view(z1, z2), 0.3)
-    monitor = Monitor()
-    monitor.update(contrast)
+    assert numbers["loss"] == close(float(F.infonce(contrast).detach()))
     F.flatnce(contrast).backward()
     assert z1.grad is not None and not monitor.totals.requires_grad
+
+
+@pytest.mark.parametrize("logits", [True, False], ids=["logits", "rows of any length"])
+def test_what_a_batch_does_not_tell_is_left_out(logits):
+    monitor, loss_fn = Monitor(), FlatNCE(normalize=False)
+    if logits:
+        monitor.update(F.contrast_from_logits(random(4, 5), torch.arange(4)))
+    else:
+        monitor.update(call(loss_fn, *batches(1)[0]))
+    numbers = monitor.compute()
+    assert "alignment" not in numbers and ("temperature" in numbers) is not logits
 
 
 def test_gradients_given_to_the_monitor_come_out_of_it():
@@ -387,26 +335,19 @@ def test_gradients_given_to_the_monitor_come_out_of_it():
     assert not set(expected) & set(monitor.compute())
 
 
-def test_a_reset_begins_anew_and_keeps_the_history():
-    monitor = Monitor()
+def test_an_interval_ends_with_compute_unless_it_goes_on():
+    monitor, alone = Monitor(), Monitor()
     watched(monitor, steps=4)
-    first = monitor.compute()
+    first = monitor.compute(step=4100)
+    assert (first["step"], first["steps"]) == (4100, 4)
+    watched(monitor, steps=2)
+    unfinished = monitor.compute(reset=False)
     watched(monitor, steps=2)
     second = monitor.compute()
-    alone = Monitor()
     watched(alone, steps=2)
-    assert second == {**alone.compute(), "step": 6}
-    assert monitor.history == [first, second]
-
-
-def test_without_reset_the_interval_goes_on():
-    monitor, whole = Monitor(), Monitor()
-    watched(monitor, steps=4)
-    monitor.compute(step=4, reset=False)
-    watched(monitor, steps=4)
-    watched(whole, steps=4)
-    watched(whole, steps=4)
-    assert monitor.compute(step=8) == whole.compute(step=8)
+    watched(alone, steps=2)
+    assert second == {**alone.compute(), "step": second["step"]}
+    assert monitor.history == [first, unfinished, second]
 
 
 def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():
@@ -431,22 +372,14 @@ def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
         monitor.compute(interval=faulty)
 
 
-def test_a_given_step_is_kept():
-    monitor = Monitor()
-    watched(monitor, steps=3)
-    numbers = monitor.compute(step=4100)
-    assert (numbers["step"], numbers["steps"]) == (4100, 3)
-
-
-def test_a_monitor_that_saw_no_step_says_so():
+def test_a_monitor_says_what_it_needs():
     with pytest.raises(ValueError, match=r"has seen no step; call update\(loss_fn.last\) first"):
         Monitor().compute()
-
-
-@pytest.mark.parametrize("rows", [-1, 1])
-def test_the_monitor_refuses_an_impossible_number_of_rows(rows):
-    with pytest.raises(ValueError, match=f"rows={rows} must be 0"):
-        Monitor(rows)
+    with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
+        verdict_on([])
+    for rows in (-1, 1):
+        with pytest.raises(ValueError, match=f"rows={rows} must be 0"):
+            Monitor(rows)
 
 
 def test_a_saved_monitor_goes_on_where_it_stopped():
@@ -465,14 +398,6 @@ def test_a_saved_monitor_goes_on_where_it_stopped():
     assert restored.compute() == whole.compute()
     assert restored.history == whole.history
     assert restored.verdict() == whole.verdict()
-
-
-def test_a_saved_monitor_loads_inside_a_larger_module():
-    first = torch.nn.ModuleDict({"watch": Monitor()})
-    second = torch.nn.ModuleDict({"watch": Monitor()})
-    watched(first["watch"])
-    second.load_state_dict(first.state_dict())
-    assert second["watch"].compute() == first["watch"].compute()
 
 
 def saved_by_the_version_before(monitor: Monitor) -> dict:
@@ -530,12 +455,6 @@ def test_steps_that_are_computed_together_have_the_numbers_of_steps_alone(option
 # --- Faults found on the device ------------------------------------------------------------------
 
 
-@pytest.fixture
-def deferred(monkeypatch):
-    """As on an accelerator: values are not read when they are met."""
-    monkeypatch.setattr("flatnce.core.faults.can_raise_now", lambda tensor: False)
-
-
 def spoiled(value: float) -> Tensor:
     z = random(4, 3)
     z[2] = value
@@ -545,14 +464,6 @@ def spoiled(value: float) -> Tensor:
 def call(loss_fn: FlatNCE, *views: Tensor, **options: Tensor) -> Snapshot:
     loss_fn(*views, **options)
     return loss_fn.last
-
-
-def test_a_reset_forgets_the_faults(deferred):
-    monitor = Monitor()
-    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
-    monitor.reset()
-    monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
-    assert math.isfinite(monitor.compute()["loss"])
 
 
 # --- Verdict -------------------------------------------------------------------------------------
@@ -585,12 +496,14 @@ def judged(step: int, **numbers: float) -> str:
 
 @every_kind
 def test_each_finding_is_made_on_made_up_numbers(kind):
-    assert verdict_on([record(7, kind)]).kind == kind
-
-
-@pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "collapsed"])
-def test_a_record_without_geometry_is_judged_too(kind):
-    assert verdict_on([record(7, kind, geometry=False)]).kind == kind
+    found = verdict_on([record(7, kind)])
+    assert found.kind == kind
+    assert kind == "collapsed" or verdict_on([record(7, kind, geometry=False)]).kind == kind
+    if kind == "healthy":
+        assert found == Verdict("healthy", 7, "MI 3.00 of 4.84 nats, gain 0.30, ESS 0.30")
+        assert "do one of" not in found.message
+    else:
+        assert len(found.remedies) >= 2 and found.message.endswith("; ".join(found.remedies))
 
 
 THRESHOLDS = [
@@ -631,18 +544,6 @@ def test_since_counts_the_unbroken_stretch(kind):
     assert verdict_on(history).since == 200
 
 
-@every_kind
-def test_since_reaches_back_to_the_first_record(kind):
-    assert verdict_on([record(step, kind) for step in (50, 100, 150)]).since == 50
-
-
-def test_a_finding_that_passed_is_not_told():
-    history = [record(100, "saturated"), record(200, "healthy")]
-    assert verdict_on(history) == Verdict(
-        "healthy", 200, "MI 3.00 of 4.84 nats, gain 0.30, ESS 0.30"
-    )
-
-
 def test_a_saturated_run_is_told_in_one_sentence():
     found = str(verdict_on([record(4100, "saturated")], "FlatNCE"))
     assert found.startswith(
@@ -674,47 +575,18 @@ LIVING = [
     for name in (entry.name, entry.class_name, *entry.other_names)
 ]
 DYING = ["InfoNCE", "infonce", "FlatNCEPlus", "NTXentLoss", "ClipLoss", "MyInfoNCE"]
-DYING += ["MultipleNegativesRankingLoss"]
+REMEDIES = {name: f"go on: {name}'s gradient does not shrink" for name in LIVING}
+REMEDIES |= dict.fromkeys(DYING, "replace the loss by FlatNCE (one line)")
+REMEDIES[""] = "replace the loss by FlatNCE (one line), unless it is FlatNCE or DCL already"
 
 
-@pytest.mark.parametrize("objective", DYING)
-def test_a_dying_gradient_is_to_be_replaced_by_flatnce(objective):
+@pytest.mark.parametrize(("objective", "first"), REMEDIES.items())
+def test_only_a_dying_gradient_is_to_be_replaced_by_flatnce(objective, first):
     found = verdict_on([record(1, "saturated")], objective)
-    assert found.remedies[0] == "replace the loss by FlatNCE (one line)"
-
-
-def test_of_a_loss_that_is_not_known_the_remedy_has_a_condition():
-    found = verdict_on([record(1, "saturated")])
-    assert found.remedies[0].endswith("(one line), unless it is FlatNCE or DCL already")
-
-
-@pytest.mark.parametrize("objective", LIVING)
-def test_a_living_gradient_may_go_on(objective):
-    found = verdict_on([record(1, "saturated")], objective)
-    assert found.remedies[0].startswith(f"go on: {objective}'s gradient does not shrink")
-    assert not any("replace" in remedy for remedy in found.remedies)
-
-
-@pytest.mark.parametrize("objective", ["InfoNCE", "infonce"])
-def test_infonce_itself_scales_and_does_not_merely_would(objective):
-    found = verdict_on([record(1, "saturated")], objective)
-    assert found.evidence.endswith("InfoNCE scales gradients by 0.008")
-
-
-@pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "healthy"])
-def test_every_finding_has_remedies(kind):
-    found = verdict_on([record(1, kind)])
-    assert len(found.remedies) >= 2
-    assert found.message.endswith("; ".join(found.remedies))
-
-
-def test_a_healthy_run_needs_no_remedy():
-    assert "do one of" not in verdict_on([record(1)]).message
-
-
-def test_an_empty_history_is_refused():
-    with pytest.raises(ValueError, match=r"history is empty; call Monitor.compute at least once"):
-        verdict_on([])
+    assert found.remedies[0].startswith(first)
+    assert any("replace" in remedy for remedy in found.remedies) == (objective not in LIVING)
+    scales = "InfoNCE scales" if objective.lower() == "infonce" else "InfoNCE would scale"
+    assert found.evidence.endswith(f"{scales} gradients by 0.008")
 
 
 def alike(noise: float, size: int = 64, width: int = 32) -> tuple[Tensor, Tensor]:
@@ -774,28 +646,6 @@ def test_many_negatives_of_labelled_rows_are_not_called_peaked():
     assert monitor.verdict().kind != "peaked"
 
 
-def test_the_loss_of_every_objective_is_on_infonces_scale():
-    views, monitor = batches(1)[0], Monitor()
-    loss_fn = DCL(temperature=0.05)
-    loss_fn(*views)
-    monitor.update(loss_fn.last)
-    assert loss_fn.last.loss < 0
-    assert monitor.compute()["loss"] == close(float(InfoNCE(temperature=0.05)(*views)))
-
-
-def test_logits_tell_neither_temperature_nor_alignment():
-    monitor = Monitor()
-    monitor.update(F.contrast_from_logits(random(4, 5), torch.arange(4)))
-    assert not {"temperature", "alignment"} & set(monitor.compute())
-
-
-def test_rows_that_are_not_normalised_have_no_alignment():
-    loss_fn, monitor = FlatNCE(normalize=False), Monitor()
-    loss_fn(*batches(1)[0])
-    monitor.update(loss_fn.last)
-    assert "alignment" not in monitor.compute()
-
-
 def test_the_last_batch_is_printed_on_one_line_with_its_numbers():
     loss_fn = FlatNCE(temperature=0.25)
     loss = loss_fn(torch.randn(8, 4), torch.randn(8, 4))
@@ -840,13 +690,3 @@ def test_the_last_batch_can_be_printed_inside_a_transform():
     torch.func.grad(value)(torch.randn(8, 4))
     assert said[0].startswith("Snapshot(objective='InfoNCE', rows=16")
     assert said[0].endswith("numbers not read)")
-
-
-def test_a_batch_with_a_fault_can_still_be_printed():
-    loss_fn = FlatNCE()
-    loss_fn(torch.randn(4, 3), torch.randn(4, 3))
-    flags = torch.ones(len(FAULTS), dtype=torch.bool)
-    faulty = replace(loss_fn.last, contrast=replace(loss_fn.last.contrast, faults=flags))
-    assert "faults=nonfinite" in repr(faulty)
-    with pytest.raises(ValueError, match="nonfinite"):
-        _ = faulty.ess
