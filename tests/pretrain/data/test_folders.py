@@ -24,10 +24,8 @@ def test_classes_are_numbered_by_the_sorted_names_of_their_folders(photos):
     assert found.labels.tolist() == [0, 0, 0, 1, 1]
     assert found.paths == tuple(sorted(found.paths))
     assert found.name == photos.name
-
-
-def test_folder_is_also_a_name_whose_root_is_the_path(photos):
-    assert load("folder", root=photos).paths == load(str(photos)).paths
+    assert torch.equal(found.counts(), torch.tensor([3, 2]))
+    assert load("folder", root=photos).paths == found.paths
 
 
 def test_folder_without_a_path_is_refused():
@@ -37,7 +35,7 @@ def test_folder_without_a_path_is_refused():
 
 def test_val_is_the_test_part_where_test_has_no_classes(photos):
     assert len(load(str(photos), "test")) == 2
-    with pytest.raises(ValueError, match=r"holdout .val is its test part."):
+    with pytest.raises(ValueError, match=r"has train, test; .*holdout"):
         load(str(photos), "validation")
 
 
@@ -50,7 +48,7 @@ def test_val_is_the_validation_part_where_test_has_classes(photos):
 def test_a_folder_of_classes_is_all_train(tmp_path):
     write_folder(tmp_path, {"cat": 1, "dog": 2})
     assert len(load(str(tmp_path))) == 3
-    with pytest.raises(ValueError, match="only classes; hold a part of train out"):
+    with pytest.raises(ValueError, match="has train; hold a part of train out"):
         load(str(tmp_path), "test")
 
 
@@ -68,7 +66,7 @@ def test_an_empty_class_folder_is_named(photos):
 
 def test_parts_with_different_classes_are_refused(photos):
     write_folder(photos / "val", {"emu": 1})
-    with pytest.raises(DamagedData, match="only in the first: emu"):
+    with pytest.raises(DamagedData, match="would not agree: emu"):
         load(str(photos), "test")
 
 
@@ -80,13 +78,6 @@ def test_a_folder_without_images_is_refused(tmp_path):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(MissingData, match="nowhere is not a folder"):
         load(str(tmp_path / "nowhere"))
-
-
-def test_labels_and_classes_agree_for_every_image(photos):
-    found = load(str(photos))
-    names = [found.classes[label] for label in found.labels.tolist()]
-    assert names == [path.split("/")[-2] for path in found.paths]
-    assert torch.equal(found.counts(), torch.tensor([3, 2]))
 
 
 def test_images_without_folders_have_no_labels(tmp_path):

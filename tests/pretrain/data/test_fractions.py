@@ -95,25 +95,25 @@ def test_a_list_of_numbers_is_for_a_set_in_memory(tmp_path):
 
 def test_files_that_are_not_in_the_set_are_named(photos, tmp_path):
     file = listed(tmp_path, "cat_1.png", "emu_7.png", "emu_8.png")
-    with pytest.raises(ValueError, match=r"2 of 3 images are not in it .*emu_7.png, emu_8.png"):
+    with pytest.raises(ValueError, match=r"2 of 3 images are not in .*emu_7.png, emu_8.png"):
         label_list(file, photos)
 
 
 def test_a_file_name_that_stands_for_several_needs_its_folder(tmp_path):
     root = write_folder(tmp_path / "photos", {"cat": 1, "dog": 1})
     (root / "dog" / "dog_0.png").rename(root / "dog" / "cat_0.png")
-    with pytest.raises(ValueError, match="more than once: give their folder"):
+    with pytest.raises(ValueError, match="more than once, so that they need their folder"):
         label_list(listed(tmp_path, "cat_0.png"), load(str(root)))
     assert label_list(listed(tmp_path, "dog/cat_0.png"), load(str(root))).tolist() == [1]
 
 
 def test_an_image_named_twice_is_refused(photos, tmp_path):
-    with pytest.raises(ValueError, match=r"twice: cat_1.png and cat/cat_1.png"):
+    with pytest.raises(ValueError, match=r"twice: cat_1.png"):
         label_list(listed(tmp_path, "cat_1.png", "cat/cat_1.png"), photos)
 
 
 def test_an_empty_list_is_refused(photos, tmp_path):
-    with pytest.raises(ValueError, match="names no image"):
+    with pytest.raises(ValueError, match="0 of 0 images"):
         label_list(listed(tmp_path, "# nothing"), photos)
 
 

@@ -27,18 +27,11 @@ def test_a_subset_has_the_images_asked_for_in_order():
 
 
 @pytest.mark.parametrize(
-    "indices, message",
-    [
-        ([0, 6], "from 0 to 6; the set has 6 images"),
-        ([-1], "from -1 to -1"),
-        ([], "empty"),
-        (torch.tensor([0.5]), "whole numbers"),
-        (torch.tensor([True, False]), "whole numbers"),
-        (torch.tensor([[1]]), "shape"),
-    ],
+    "indices",
+    [[0, 6], [-1], [], torch.tensor([0.5]), torch.tensor([True, False]), torch.tensor([[1]])],
 )
-def test_bad_indices_are_refused(indices, message):
-    with pytest.raises(ValueError, match=f"indices.*{message}"):
+def test_bad_indices_are_refused(indices):
+    with pytest.raises(ValueError, match=r"indices=.* whole numbers from 0 to 5, not empty"):
         some_set().subset(indices)
 
 
@@ -50,12 +43,9 @@ def test_statistics_are_those_of_all_pixels():
     np.testing.assert_allclose(std, values.std((0, 2, 3)), rtol=1e-9)
 
 
-def test_counts_leave_out_images_without_a_label():
+def test_counts_leave_out_what_is_absent_or_ignored():
     few = ImageSet(some_set().images, torch.tensor([0, 0, -1, 2, -1, 2]), CLASSES)
     assert few.counts().tolist() == [2, 0, 2]
-
-
-def test_counts_of_several_labels_count_what_is_present():
     labels = torch.tensor([[1.0, 0.0, -1.0], [1.0, 1.0, 0.0]])
     assert ImageSet(some_set(2).images, labels, CLASSES).counts().tolist() == [2, 1, 0]
 
@@ -87,19 +77,15 @@ def test_decoding_is_torchvisions_resize_and_centre_crop(tmp_path, width, height
     np.testing.assert_array_equal(found.permute(1, 2, 0), np.array(same))
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "1", "CMYK", "P"])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "1", "CMYK", "P", "transparent"])
 def test_images_of_every_mode_come_out_in_colour(tmp_path, mode):
-    picture = Image.new("RGB", (8, 8), (200, 30, 30)).convert(mode)
     file = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
-    picture.save(file)
+    if mode == "transparent":  # of which Pillow would warn
+        Image.new("P", (8, 8), 1).save(file, transparency=b"\x00\x80")
+    else:
+        Image.new("RGB", (8, 8), (200, 30, 30)).convert(mode).save(file)
     found = FolderSet((str(file),), torch.tensor([0]), ("one",), size=8).decode(0)
     assert found.shape == (3, 8, 8) and found.dtype == torch.uint8
-
-
-def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path):
-    file = tmp_path / "a.png"
-    Image.new("P", (8, 8), 1).save(file, transparency=b"\x00\x80")
-    assert FolderSet((str(file),), torch.tensor([0]), ("one",), size=8).decode(0).shape[0] == 3
 
 
 @pytest.fixture
@@ -123,13 +109,7 @@ def test_an_unreadable_image_is_named(spoilt, file):
 
 def test_decoding_a_whole_set_stops_at_an_unreadable_image(spoilt):
     with pytest.raises(UnreadableImage, match=r"empty.jpg"):
-        image_folder(spoilt, "train").resized(8).decoded(threads=2)
-
-
-def test_an_image_that_has_gone_is_named(tmp_path):
-    gone = FolderSet((str(tmp_path / "gone.png"),), torch.tensor([0]), ("one",))
-    with pytest.raises(UnreadableImage, match=r"gone.png.*No such file"):
-        gone.decode(0)
+        image_folder(spoilt, "train").resized(8).decoded()
 
 
 def test_unreadable_images_are_skipped_only_if_asked(spoilt):
@@ -138,11 +118,7 @@ def test_unreadable_images_are_skipped_only_if_asked(spoilt):
         found = load(str(spoilt), skip_unreadable=True)
     assert len(found) == len(found.labels) == 5
     assert found.labels.tolist() == [0, 0, 0, 1, 1]
-    assert {path.rpartition("/")[2] for path in found.skipped} == {
-        "empty.jpg",
-        "words.png",
-        "cut.jpg",
-    }
+    assert sorted(path.rpartition("/")[2][:3] for path in found.skipped) == ["cut", "emp", "wor"]
     assert found.resized(8).decoded().images.shape == (5, 3, 8, 8)
 
 
@@ -155,7 +131,7 @@ def test_a_folder_of_nothing_but_unreadable_images_is_refused(tmp_path):
 
 def test_a_folder_set_in_memory_is_the_same_images(tmp_path):
     found = image_folder(write_folder(tmp_path, {"cat": 2, "dog": 2}), "train").resized(8)
-    resident = found.decoded(threads=2)
+    resident = found.decoded()
     assert torch.equal(resident.images[3], found.decode(3))
     assert resident.shape == found.shape == (3, 8, 8)
     assert torch.equal(resident.labels, found.labels)

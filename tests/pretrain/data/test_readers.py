@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,18 +18,16 @@ from tiny_sets import (
     STL10_NAMES,
     install_tiny,
     shrink,
-    write_caltech,
     write_cifar10,
     write_cifar100,
     write_fashion,
-    write_stl10,
 )
 
 CLASSES = {
     "cifar10": tuple(CIFAR10_NAMES),
     "cifar100": tuple(CIFAR100_NAMES),
     "stl10": tuple(STL10_NAMES),
-    "fashion-mnist": readers.FASHION_CLASSES,
+    "fashion-mnist": tuple(datasets.FashionMNIST.classes),
 }
 
 
@@ -99,7 +98,7 @@ def test_a_missing_file_is_named(installed):
     (root / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
     for python in (root / "cifar-10-batches-py").iterdir():
         python.unlink()
-    with pytest.raises(MissingData, match=r"lacks data_batch_3.bin.*flatnce data cifar10"):
+    with pytest.raises(MissingData, match=r"flatnce data cifar10.*-bin is not complete"):
         load("cifar10", root=root)
 
 
@@ -108,72 +107,38 @@ def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
         load("stl10", root=tmp_path)
 
 
-CIFAR_BINARY, CIFAR_PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
-FASHION, STL = "FashionMNIST/raw", "stl10_binary"
-
-
-def cut(count):
-    return lambda content: content[:-count]
-
-
 @pytest.mark.parametrize(
-    "write, file, damage, message",
+    "name, file, damage",
     [
-        (write_cifar10, f"{CIFAR_BINARY}/test_batch.bin", cut(1), "cut short"),
-        (
-            write_cifar10,
-            f"{CIFAR_BINARY}/test_batch.bin",
-            lambda content: bytes([200]) + content[1:],
-            "labels from . to 200 and 10 class names",
-        ),
-        (
-            write_cifar10,
-            f"{CIFAR_PYTHON}/test_batch",
-            lambda content: content[: len(content) // 2],
-            "test_batch is not a complete data file",
-        ),
-        (
-            write_fashion,
-            f"{FASHION}/t10k-images-idx3-ubyte.gz",
-            cut(4),
-            r"t10k-images-idx3-ubyte.gz is cut short or damaged",
-        ),
-        (
-            write_fashion,
-            f"{FASHION}/t10k-images-idx3-ubyte.gz",
-            cut(200),
-            r"t10k-images-idx3-ubyte.gz is cut short or damaged",
-        ),
-        (
-            lambda root: write_fashion(root, packed=False),
-            f"{FASHION}/t10k-images-idx3-ubyte",
-            cut(1),
-            "cut short: 3,919 bytes where its header says 3,920",
-        ),
-        (
-            lambda root: write_fashion(root, packed=False),
-            f"{FASHION}/t10k-labels-idx1-ubyte",
-            lambda _: b"<html>not found</html>",
-            "not an idx file",
-        ),
-        (write_stl10, f"{STL}/test_y.bin", lambda _: b"\x01", "2 images and 1 labels"),
+        ("cifar10", "cifar-10-batches-bin/test_batch.bin", lambda content: content[:-1]),
+        ("cifar10", "cifar-10-batches-bin/test_batch.bin", lambda old: bytes([200]) + old[1:]),
+        ("fashion-mnist", "FashionMNIST/raw/t10k-images-idx3-ubyte.gz", lambda old: old[:-4]),
+        ("fashion-mnist", "FashionMNIST/raw/t10k-images-idx3-ubyte.gz", lambda old: old[:-200]),
+        ("fashion-mnist", "FashionMNIST/raw/t10k-labels-idx1-ubyte", lambda _: b"<html></html>"),
+        ("fashion-mnist", "FashionMNIST/raw/t10k-labels-idx1-ubyte", lambda _: bytes(10)),
+        ("stl10", "stl10_binary/test_y.bin", lambda _: b"\x01"),
+        ("tiny-imagenet", "tiny-imagenet-200/val/val_annotations.txt", lambda _: b"a.JPEG\tn77\n"),
+        ("voc2007", "VOCdevkit/VOC2007/Annotations/000002.xml", lambda _: b"<annotation><object>"),
+        ("voc2007", "VOCdevkit/VOC2007/Annotations/000002.xml", lambda _: b"<annotation/>"),
+        ("flowers102", "flowers-102/setid.mat", lambda _: b"changed"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path, write, file, damage, message):
-    write(tmp_path)
-    path = tmp_path / file
-    path.write_bytes(damage(path.read_bytes()))
-    reader = {"c": readers.cifar10, "F": readers.fashion_mnist, "s": readers.stl10}[file[0]]
-    with pytest.raises(DamagedData, match=message):
-        reader(path.parent, "test")
+def test_a_damaged_file_is_named(installed, name, file, damage):
+    path = installed(name) / file
+    path.write_bytes(damage(path.read_bytes() if path.exists() else b""))
+    # What only the whole set shows is said of its folder.
+    with pytest.raises(
+        DamagedData, match=rf"({path.name}|{path.parent.name}) cannot be read .*fetch"
+    ):
+        load(name, "test", path.parents[len(Path(file).parts) - 1])
 
 
-@pytest.mark.parametrize("name, file", [("cifar10", "cifar-10-batches-bin/data_batch_5.bin")])
-def test_fewer_images_than_official_are_refused(installed, name, file):
-    root = installed(name)
-    os.truncate(root / file, (root / file).stat().st_size - 3073)
+def test_fewer_images_than_official_are_refused(installed):
+    root = installed("cifar10")
+    file = root / "cifar-10-batches-bin" / "data_batch_5.bin"
+    os.truncate(file, file.stat().st_size - 3073)
     with pytest.raises(DamagedData, match="has 14 train images where cifar10 has 15: it is cut"):
-        load(name, root=root)
+        load("cifar10", root=root)
 
 
 # ---- pickles
@@ -189,38 +154,21 @@ class Runs:
         return self.call, self.arguments
 
 
-@pytest.mark.parametrize(
-    "call, argument",
-    [(os.system, "touch {}"), (subprocess.check_call, ["touch", "{}"]), (eval, "open('{}', 'w')")],
-    ids=["os.system", "subprocess", "eval"],
-)
+@pytest.mark.parametrize("call", [os.system, subprocess.check_call, eval])
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, call, argument, protocol):
-    mark = tmp_path / "it was run"
-    if isinstance(argument, list):
-        argument = [part.format(mark) for part in argument]
-    else:
-        argument = argument.format(mark)
-    file = tmp_path / "data_batch_1"
+def test_a_malicious_pickle_is_refused_and_not_run(tmp_path, call, protocol):
+    mark, file = tmp_path / "it was run", tmp_path / "data_batch_1"
+    argument = f"open('{mark}', 'w')" if call is eval else f"touch '{mark}'"
     file.write_bytes(pickle.dumps({"data": Runs(call, argument)}, protocol=protocol))
     with pytest.raises(DamagedData, match=r"data_batch_1 .*it asks for .*nothing in it was run"):
         readers.read_pickle(file)
     assert not mark.exists()
 
 
-def test_a_pickle_may_not_choose_its_codec(tmp_path):
-    import _codecs
-
-    file = tmp_path / "data_batch_1"
-    file.write_bytes(pickle.dumps({"data": Runs(_codecs.encode, "text", "punycode")}, protocol=2))
-    with pytest.raises(DamagedData, match="punycode"):
-        readers.read_pickle(file)
-
-
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_rewritten_by_python_3_is_read(tmp_path, protocol):
     file = tmp_path / "data_batch_1"
-    content = {"data": np.arange(6, dtype=np.uint8), "labels": [1, 2], b"bytes": b"\xff\x00"}
+    content = {"data": np.arange(6, dtype=np.uint8), "labels": [1, 2], "bytes": b"\xff\x00"}
     file.write_bytes(pickle.dumps(content, protocol=protocol))
     found = readers.read_pickle(file)
     np.testing.assert_array_equal(found["data"], content["data"])
@@ -235,16 +183,16 @@ def test_a_pickle_rewritten_by_python_3_is_read(tmp_path, protocol):
         {"data": np.zeros((1, 10), np.uint8), "labels": [0]},
         {"data": np.zeros((1, 3072), np.float32), "labels": [0]},
         {"data": np.zeros((1, 3072), np.uint8), "labels": ["cat"]},
-        {"data": np.zeros((1, 3072), np.uint8)},
     ],
-    ids=["a list", "no data", "short rows", "floats", "words", "no labels"],
+    ids=["a list", "no data", "short rows", "floats", "words"],
 )
-def test_a_pickle_with_the_wrong_content_is_refused(tmp_path, content):
-    write_cifar10(tmp_path)
-    folder = tmp_path / "cifar-10-batches-py"
-    (folder / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(DamagedData, match="test_batch"):
-        readers.cifar10(folder, "test")
+def test_a_pickle_with_the_wrong_content_is_refused(installed, content):
+    root = installed("cifar10")
+    shutil.rmtree(root / "cifar-10-batches-bin")
+    file = root / "cifar-10-batches-py" / "test_batch"
+    file.write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(DamagedData, match=r"cifar-10-batches-py(/test_batch)? cannot be read"):
+        load("cifar10", "test", root)
 
 
 # ---- Tiny-ImageNet
@@ -259,19 +207,13 @@ def test_tiny_imagenet_is_read_into_memory_with_its_words(installed):
     assert load("tiny-imagenet", "test", root).labels.tolist() == [1, 0, 2]
 
 
-def test_damage_of_tiny_imagenet_is_named(installed):
+def test_too_few_files_of_tiny_imagenet_are_named(installed):
     root = installed("tiny-imagenet")
-    folder = root / "tiny-imagenet-200"
-    (folder / "val" / "images" / "val_1.JPEG").unlink()
-    with pytest.raises(MissingData, match=r"val_1.JPEG is missing"):
-        load("tiny-imagenet", "test", root)
-    (folder / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\t0\n")
-    with pytest.raises(DamagedData, match="line 1 names no known class"):
-        load("tiny-imagenet", "test", root)
-    (folder / "train" / "n02" / "images" / "n02_0.JPEG").unlink()
+    folder = root / "tiny-imagenet-200" / "train" / "n02" / "images"
+    (folder / "n02_0.JPEG").unlink()
     with pytest.raises(DamagedData, match="has 5 train images where tiny-imagenet has 6"):
         load("tiny-imagenet", root=root)
-    (folder / "train" / "n02" / "images" / "n02_1.JPEG").unlink()
+    (folder / "n02_1.JPEG").unlink()
     with pytest.raises(DamagedData, match=r"n02 holds no image"):
         load("tiny-imagenet", root=root)
 
@@ -306,12 +248,6 @@ def test_caltech_trains_on_thirty_images_per_class_drawn_without_replacement(ins
     assert test.labels.tolist() == [0] * 5 + [1] * 2
 
 
-def test_caltech_with_too_few_images_is_refused(tmp_path):
-    write_caltech(tmp_path, ant=35, bass=30)
-    with pytest.raises(DamagedData, match="bass has 30 images, 31 or more"):
-        load("caltech101", root=tmp_path)
-
-
 @pytest.mark.parametrize("split, number", [("train", 1), ("test", 2)])
 def test_sun_has_its_first_official_partition(installed, split, number):
     found = load("sun397", split, installed("sun397"))
@@ -344,25 +280,11 @@ def test_voc_ignores_a_class_of_difficult_objects_only_or_takes_the_first_object
 
 
 @pytest.mark.parametrize(
-    "text, message",
-    [
-        ("<annotation><object>", "not a VOC annotation"),
-        ("<annotation/>", "lists no object"),
-        ("<annotation><object><name>yeti</name></object></annotation>", "not a VOC annotation"),
-    ],
-)
-def test_a_damaged_annotation_is_named(installed, text, message):
-    root = installed("voc2007")
-    (root / "VOCdevkit/VOC2007/Annotations/000002.xml").write_text(text)
-    with pytest.raises(DamagedData, match=rf"000002.xml.*{message}"):
-        load("voc2007", "test", root)
-
-
-@pytest.mark.parametrize(
     "name, split, file, message",
     [
         ("flowers102", "train", "flowers-102/jpg/image_00002.jpg", "image_00002.jpg"),
-        ("sun397", "train", "SUN397/b/bar/sun_11.jpg", "sun_11.jpg and 0 more"),
+        ("tiny-imagenet", "test", "tiny-imagenet-200/val/images/val_1.JPEG", "val_1.JPEG"),
+        ("sun397", "train", "SUN397/b/bar/sun_11.jpg", "sun_11.jpg is missing"),
         ("voc2007", "test", "VOCdevkit/VOC2007/JPEGImages/000002.jpg", "000002.jpg is missing"),
     ],
 )
@@ -371,13 +293,6 @@ def test_a_missing_photograph_is_named(installed, name, split, file, message):
     (root / file).unlink()
     with pytest.raises(MissingData, match=message):
         load(name, split, root)
-
-
-def test_flowers_whose_lists_were_changed_are_refused(installed):
-    root = installed("flowers102")
-    (root / "flowers-102" / "setid.mat").write_bytes(b"changed")
-    with pytest.raises(DamagedData, match="Flowers102 are not complete"):
-        load("flowers102", root=root)
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):

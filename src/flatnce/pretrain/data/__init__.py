@@ -6,8 +6,15 @@ these on the device. The command ``flatnce data NAME`` calls :func:`fetch` and :
 """
 
 from flatnce.pretrain.data.batches import Batch, Batching, Resident, Streaming, permutation
-from flatnce.pretrain.data.catalog import CATALOG, Entry, data_root, find
-from flatnce.pretrain.data.errors import DamagedData, MissingData, UnreadableImage
+from flatnce.pretrain.data.catalog import (
+    CATALOG,
+    DamagedData,
+    Entry,
+    MissingData,
+    UnreadableImage,
+    data_root,
+    find,
+)
 from flatnce.pretrain.data.fractions import holdout, label_fraction, label_list
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 from flatnce.pretrain.data.install import FetchProgress, Installed, adopt, fetch

@@ -16,12 +16,12 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from flatnce.pretrain.data.errors import UnreadableImage
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
+from flatnce.messages import check_at_least
+from flatnce.pretrain.data.catalog import UnreadableImage
+from flatnce.pretrain.data.image_set import FolderSet, available_cores, read_image
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-MOST_WORKERS = 16
 
 
 def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
@@ -97,13 +97,9 @@ class Batching:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+        check_at_least("batch_size", self.batch_size, 1)
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(
-                f"rank={self.rank} must be from 0 to world_size - 1, which is "
-                f"{self.world_size - 1}"
-            )
+            raise ValueError(f"rank={self.rank} must be from 0 to {self.world_size - 1}")
         if self.batch_size % self.world_size:
             raise ValueError(
                 f"batch_size={self.batch_size} is not a multiple of world_size="
@@ -122,8 +118,7 @@ class Batching:
 
     def order(self, epoch: int) -> Int64[Tensor, " n"]:
         """Every sample once, in the order of an epoch."""
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must be at least 0")
+        check_at_least("epoch", epoch, 0)
         if not self.shuffle:
             return torch.arange(self.samples)
         return permutation(self.samples, self.seed, epoch)
@@ -167,20 +162,29 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-class Resident:
+class _Loader:
+    """The arguments that both loaders take."""
+
+    def __init__(self, image_set: Any, batch_size: int, seed: int, **options: Any) -> None:
+        self.image_set = image_set
+        self.batching = Batching(len(image_set), batch_size, seed, **options)
+
+    def __len__(self) -> int:
+        return len(self.batching)
+
+
+class Resident(_Loader):
     """Batches of a set that is held on a device: a batch is one gather.
 
     Arguments:
-        image_set: The set, on the device of the batches.
+        image_set: The :class:`ImageSet`, on the device of the batches.
         batch_size: Samples in a global batch, over all processes.
         seed: Seed of the orders.
-        drop_last: Leave out the last batch of an epoch if it is not full.
-        shuffle: If False, every epoch is in the order of the set.
-        rank: The rank of this process.
-        world_size: The number of processes.
+        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
 
     Examples:
         >>> import torch
+        >>> from flatnce.pretrain.data import ImageSet
         >>> images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
         >>> loader = Resident(ImageSet(images, torch.zeros(6).long(), ("one",)), 2, seed=0)
         >>> for indices, images, labels in loader.epoch(0, start=1):
@@ -188,25 +192,6 @@ class Resident:
         [5, 4] [5, 4]
         [3, 1] [3, 1]
     """
-
-    def __init__(
-        self,
-        image_set: ImageSet,
-        batch_size: int,
-        seed: int,
-        *,
-        drop_last: bool = True,
-        shuffle: bool = True,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.image_set = image_set
-        self.batching = Batching(
-            len(image_set), batch_size, seed, drop_last, shuffle, rank, world_size
-        )
-
-    def __len__(self) -> int:
-        return len(self.batching)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch.
@@ -226,19 +211,16 @@ class Resident:
             yield Batch(indices, images.index_select(0, indices), labels.index_select(0, indices))
 
 
-class Streaming:
+class Streaming(_Loader):
     """Batches of a set of files, decoded by worker processes while the last batch is in use.
 
     Arguments:
-        image_set: The files.
+        image_set: The :class:`FolderSet`.
         batch_size: Samples in a global batch, over all processes.
         seed: Seed of the orders.
-        drop_last: Leave out the last batch of an epoch if it is not full.
-        shuffle: If False, every epoch is in the order of the set.
-        rank: The rank of this process.
-        world_size: The number of processes.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
         device: The device of the batches.
+        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
     """
 
     def __init__(
@@ -247,24 +229,14 @@ class Streaming:
         batch_size: int,
         seed: int,
         *,
-        drop_last: bool = True,
-        shuffle: bool = True,
-        rank: int = 0,
-        world_size: int = 1,
         workers: int | None = None,
         device: torch.device | str = "cpu",
+        **options: Any,
     ) -> None:
-        if workers is not None and workers < 0:
-            raise ValueError(f"workers={workers} must be at least 0")
-        self.image_set = image_set
-        self.batching = Batching(
-            len(image_set), batch_size, seed, drop_last, shuffle, rank, world_size
-        )
-        self.workers = min(available_cores(), MOST_WORKERS) if workers is None else workers
+        super().__init__(image_set, batch_size, seed, **options)
+        self.workers = min(available_cores(), 16) if workers is None else workers
+        check_at_least("workers", self.workers, 0)
         self.device = torch.device(device)
-
-    def __len__(self) -> int:
-        return len(self.batching)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch; a file that cannot be decoded raises an error that names it.

@@ -1,4 +1,8 @@
-"""The data sets that flatnce knows by name: the entries of ``catalog.toml``."""
+"""The data sets that flatnce knows by name: the entries of ``catalog.toml``; and their errors.
+
+Errors about files are OSErrors, for which the command line exits with 1; a wrong name, split or
+size is a ValueError, for which it exits with 2.
+"""
 
 import os
 import tomllib
@@ -8,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.data.errors import MissingData
 
 __all__ = ["CATALOG", "Entry", "IMAGENET_MEAN", "IMAGENET_STD", "find", "is_path"]
 
@@ -16,13 +19,21 @@ ROOT_VARIABLE = "FLATNCE_DATA"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+class MissingData(OSError):
+    """Files of a data set are not where they were looked for."""
+
+
+class DamagedData(OSError):
+    """Files of a data set exist, but are cut short, altered or not what they should be."""
+
+
+class UnreadableImage(OSError):
+    """One image file cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class Download:
-    """One file to download, from the first of its addresses that works.
-
-    It is put into the folder ``into`` under the root, or unpacked there if it is an archive;
-    ``inner`` is an archive inside the archive, which is unpacked in turn.
-    """
+    """A file to download and put, or unpack, into a folder; ``inner`` is an archive inside."""
 
     urls: tuple[str, ...]
     bytes: int
@@ -33,16 +44,15 @@ class Download:
 
     @property
     def file(self) -> str:
-        """The name of the file."""
+        """The name of the file; all addresses end with it."""
         return self.urls[0].rpartition("/")[2].partition("?")[0]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One official way in which the files of a set lie on disk, in a folder under the root.
+    """An official folder of a set: the files that must exist, with checksums where known.
 
-    ``files`` has the paths that must exist, with their checksums where known. A layout without
-    downloads can only be adopted.
+    A layout without downloads can only be adopted.
     """
 
     folder: str
@@ -91,13 +101,9 @@ class Entry:
         """Raise a ValueError if the set does not have this split."""
         if split in self.splits:
             return
-        note = self.notes.get(split, "")
-        if not note and split == "validation":
-            note = "hold a part of train out with flatnce.pretrain.data.holdout"
-        raise ValueError(
-            f"split={split!r}: {self.name} has {', '.join(self.splits)}"
-            + (f"; {note}" if note else "")
-        )
+        otherwise = "a part of train can be held out with flatnce.pretrain.data.holdout"
+        note = self.notes.get(split, otherwise)
+        raise ValueError(f"split={split!r}: {self.name} has {', '.join(self.splits)}; {note}")
 
     def installed_layout(self, root: Path) -> Layout | None:
         """The first layout whose files are all under a root."""
@@ -107,20 +113,15 @@ class Entry:
     def present_layout(self, root: Path) -> Layout:
         """The layout under a root; a MissingData that says how to get it if there is none."""
         layout = self.installed_layout(root)
-        if layout is not None:
-            return layout
-        for layout in self.layouts:
-            folder = root / layout.folder
-            if folder.is_dir():
-                raise MissingData(
-                    f"{folder} lacks {', '.join(layout.missing(folder)[:3])}; move it away and "
-                    f"run `flatnce data {self.name}`, or adopt a complete copy"
-                )
-        raise MissingData(
-            f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, adopt "
-            f"files you have with `flatnce data {self.name} --adopt PATH`, or say where it is "
-            f"(root, or ${ROOT_VARIABLE})"
-        )
+        if layout is None:
+            found = [root / lay.folder for lay in self.layouts if (root / lay.folder).is_dir()]
+            raise MissingData(
+                f"{self.name} is not in {root}; download it with `flatnce data {self.name}`, "
+                f"adopt files you have with `flatnce data {self.name} --adopt PATH`, or say where "
+                f"it is (root, or ${ROOT_VARIABLE})"
+                + "".join(f"; {folder} is not complete: move it away" for folder in found)
+            )
+        return layout
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -134,12 +135,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name means the path of a folder of images.
-
-    Examples:
-        >>> is_path("cifar10"), is_path("./photos"), is_path("photos/")
-        (False, True, True)
-    """
+    """Whether a name means the path of a folder of images: ``./photos`` or ``photos/``."""
     return "/" in name or "\\" in name or name in (".", "..") or name.startswith("~")
 
 

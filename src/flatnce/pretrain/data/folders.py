@@ -1,25 +1,22 @@
-"""Folders of image files in ImageNet's layout: one folder per class, in a folder per split.
-
-For example::
-
-    photos/train/cat/1.jpg    photos/train/dog/2.jpg    photos/val/cat/3.jpg
+"""Folders of image files in ImageNet's layout: ``photos/train/cat/1.jpg``.
 
 Classes are numbered by the sorted names of their folders, files are in sorted order, so that the
 numbers do not depend on the file system.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from flatnce.pretrain.data.errors import DamagedData, MissingData
+from flatnce.pretrain.data.catalog import DamagedData, MissingData
 from flatnce.pretrain.data.image_set import FolderSet
 
 __all__ = ["has_part", "image_folder"]
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-TRAIN, VALIDATION, TEST = ("train",), ("validation", "valid", "val"), ("test",)
+PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
 def image_folder(path: str | Path, split: str) -> FolderSet:
@@ -33,77 +30,47 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise MissingData(f"{folder} is not a folder; name one that holds a folder per class")
-    part = _part(folder, split)
-    classes = _subfolders(part)
+    parts = _parts(folder)
+    if split not in parts:
+        raise ValueError(
+            f"split={split!r}: {folder} has {', '.join(parts)}; hold a part of train out with "
+            "flatnce.pretrain.data.holdout"
+        )
+    name, classes = folder.resolve().name, _subfolders(parts[split])
     if not classes:
-        return _unlabelled(part, folder.resolve().name, split)
-    train = _one_of(folder, TRAIN)
-    if train is not None and train != part and _subfolders(train) != classes:
+        paths = tuple(image_files(parts[split]))
+        if not paths:
+            raise MissingData(f"{parts[split]} holds neither images nor folders of them")
+        return FolderSet(paths, torch.full((len(paths),), -1), ("unlabelled",), name, split)
+    differing = sorted(set(classes) ^ set(_subfolders(parts["train"])))
+    if differing and parts["train"] != folder:
         raise DamagedData(
-            f"{part} and {train} have different class folders, so their labels would not agree: "
-            f"{_differences(classes, _subfolders(train))}"
+            f"{parts[split]} and {parts['train']} have different class folders, so their labels "
+            f"would not agree: {', '.join(differing[:3])}"
         )
-    paths, labels = [], []
-    for number, name in enumerate(classes):
-        files = image_files(part / name)
-        if not files:
-            raise DamagedData(
-                f"class folder {part / name} holds no image ({', '.join(IMAGE_ENDINGS[:4])}, "
-                "...); remove it, or put images into it"
-            )
-        paths += files
-        labels += [number] * len(files)
-    name = folder.resolve().name
-    return FolderSet(tuple(paths), torch.tensor(labels), tuple(classes), name, split)
-
-
-def _unlabelled(part: Path, name: str, split: str) -> FolderSet:
-    files = image_files(part)
-    if not files:
-        raise MissingData(
-            f"{part} holds neither images nor folders of them; put the images of each class into "
-            "a folder of its own, or unlabelled ones into this one"
-        )
-    labels = torch.full((len(files),), -1)
-    return FolderSet(tuple(files), labels, ("unlabelled",), name, split)
+    paths, labels = files_by_class(parts[split] / name for name in classes)
+    return FolderSet(paths, labels, tuple(classes), name, split)
 
 
 def has_part(path: str | Path, split: str) -> bool:
     """Whether a folder in ImageNet's layout has this split."""
-    folder = Path(path).expanduser()
-    held, test = _one_of(folder, VALIDATION), _one_of(folder, TEST)
-    found = {"train": True, "test": bool(test or held), "validation": bool(test and held)}
-    return found[split]
+    return split in _parts(Path(path).expanduser())
 
 
-def _part(folder: Path, split: str) -> Path:
-    train, held, test = (_one_of(folder, names) for names in (TRAIN, VALIDATION, TEST))
-    if split == "train":
-        return train or folder
-    if split == "test" and (test or held):
-        return test or held or folder
-    if split == "validation" and held and test:
-        return held
-    if split not in ("train", "validation", "test"):
-        raise ValueError(f"split={split!r}: a folder has train, validation and test")
-    known = ", ".join(path.name for path in (train, held, test) if path) or "only classes"
-    raise ValueError(
-        f"split={split!r}: {folder} has {known}; hold a part of train out with "
-        "flatnce.pretrain.data.holdout"
-        + (f" ({held.name} is its test part)" if held and split == "validation" else "")
-    )
-
-
-def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """The first folder of these names that holds class folders."""
-    return next((folder / name for name in names if _subfolders(folder / name)), None)
-
-
-def _subfolders(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as found:
-        return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))
+def files_by_class(folders: Iterable[Path]) -> tuple[tuple[str, ...], torch.Tensor]:
+    """The image files of each class, and the number of the class of each."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, folder in enumerate(folders):
+        files = image_files(folder)
+        if not files:
+            raise DamagedData(
+                f"class folder {folder} holds no image ({', '.join(IMAGE_ENDINGS[:4])}, ...); "
+                "remove it, or put images into it"
+            )
+        paths += files
+        labels += [number] * len(files)
+    return tuple(paths), torch.tensor(labels)
 
 
 def image_files(folder: Path) -> list[str]:
@@ -118,7 +85,20 @@ def image_files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _differences(ours: list[str], others: list[str]) -> str:
-    more, fewer = sorted(set(ours) - set(others)), sorted(set(others) - set(ours))
-    parts = [f"only in the first: {', '.join(more[:3])}"] if more else []
-    return "; ".join(parts + ([f"only in the second: {', '.join(fewer[:3])}"] if fewer else []))
+def _parts(folder: Path) -> dict[str, Path]:
+    """The folder of each split."""
+    found = {"train": folder}
+    for split, names in PARTS.items():
+        for name in reversed(names):
+            if _subfolders(folder / name):
+                found[split] = folder / name
+    if "validation" in found and "test" not in found:
+        found["test"] = found.pop("validation")
+    return found
+
+
+def _subfolders(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as found:
+        return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))

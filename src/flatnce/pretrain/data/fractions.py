@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from flatnce.pretrain.data.batches import permutation
-from flatnce.pretrain.data.errors import MissingData
+from flatnce.pretrain.data.catalog import MissingData
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 
 
@@ -36,13 +36,12 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction={fraction} must be more than 0 and at most 1, such as 0.01")
-    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+    whole = labels.ndim == 1 and not labels.is_floating_point() and len(labels)
+    if not whole or int(labels.min()) < 0:
         raise ValueError(
             f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; a stratified draw "
-            "needs one class number per image"
+            "needs one class number per image, and none of -1"
         )
-    if int(labels.min()) < 0:
-        raise ValueError("labels holds -1: images without a label cannot be drawn by class")
     classes = labels.cpu()
     order = permutation(len(classes), seed)
     sizes = torch.bincount(classes).tolist()
@@ -102,36 +101,28 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
         raise MissingData(f"path={str(path)!r}: there is no such list of images")
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     named = [line for line in lines if line and not line.startswith("#")]
-    if not named:
-        raise ValueError(f"path={str(path)!r} names no image")
     places = _places(image_set)
-    unknown = [line for line in named if places.get(line) is None]
-    if unknown:
-        doubtful = [line for line in unknown if line in places]
-        why = "are there more than once: give their folder too" if doubtful else "are not in it"
-        shown = ", ".join((doubtful or unknown)[:3])
+    unknown = [line for line in named if len(places.get(line, ())) != 1]
+    if unknown or not named:
         raise ValueError(
-            f"path={str(path)!r}: {len(doubtful or unknown)} of {len(named)} images {why} "
-            f"({image_set.name}, {image_set.split}): {shown}"
+            f"path={str(path)!r}: {len(unknown)} of {len(named)} images are not in "
+            f"{image_set.name}, {image_set.split}, or more than once, so that they need their "
+            f"folder: {', '.join(unknown[:3])}"
         )
-    indices = torch.tensor([places[line] for line in named])
-    seen: dict[int, str] = {}
-    for line, number in zip(named, indices.tolist(), strict=True):
-        if number in seen:
-            raise ValueError(
-                f"path={str(path)!r} names one image twice: {seen[number]} and {line}"
-            )
-        seen[number] = line
-    return indices
+    indices = [places[line][0] for line in named]
+    if len(set(indices)) < len(indices):
+        twice = next(line for line, i in zip(named, indices, strict=True) if indices.count(i) > 1)
+        raise ValueError(f"path={str(path)!r} names one image twice: {twice}")
+    return torch.tensor(indices)
 
 
-def _places(image_set: ImageSet | FolderSet) -> dict[str, int | None]:
-    """The number of each image by the names a list may use; None for an ambiguous name."""
+def _places(image_set: ImageSet | FolderSet) -> dict[str, list[int]]:
+    """The numbers of the images by the names that a list may use."""
     if isinstance(image_set, ImageSet):
-        return {str(number): number for number in range(len(image_set))}
-    places: dict[str, int | None] = {}
+        return {str(number): [number] for number in range(len(image_set))}
+    places: dict[str, list[int]] = {}
     for number, path in enumerate(image_set.paths):
         folder, name = os.path.split(path)
         for key in (name, f"{os.path.basename(folder)}/{name}"):
-            places[key] = None if key in places else number
+            places.setdefault(key, []).append(number)
     return places

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +21,57 @@ from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.pretrain.data.errors import UnreadableImage
+from flatnce.messages import check_at_least
+from flatnce.pretrain.data.catalog import UnreadableImage
 
 # What Pillow raises on files that are not images, or not complete.
 FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
+class _Labelled:
+    """What both kinds of sets do with their labels."""
+
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def counts(self) -> Int64[Tensor, " k"]:
+        """The number of images per class."""
+        if self.labels.ndim == 2:
+            return (self.labels > 0).sum(0)
+        return torch.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
+
+    def _check_labels(self, n: int) -> None:
+        labels, k = self.labels, len(self.classes)
+        several = labels.ndim == 2 and labels.is_floating_point()
+        right = (n, k) if several else (n,)
+        if labels.shape != right or not (several or labels.dtype == torch.int64):
+            raise ValueError(
+                f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass int64 of "
+                f"shape ({n},), or floating-point of shape ({n}, {k})"
+            )
+        low, high, top = float(labels.min()), float(labels.max()), 1 if several else k - 1
+        if low < -1 or high > top:
+            raise ValueError(
+                f"labels runs from {low:g} to {high:g}; with {k} classes it may run from -1 to "
+                f"{top}"
+            )
+
+    def _chosen(self, indices: Tensor | Sequence[int]) -> Int64[Tensor, " m"]:
+        chosen = torch.as_tensor(indices)
+        whole = chosen.ndim == 1 and chosen.dtype in (torch.int32, torch.int64) and len(chosen)
+        if not whole or int(chosen.min()) < 0 or int(chosen.max()) >= len(self):
+            raise ValueError(
+                f"indices={indices} must be a list of whole numbers from 0 to {len(self) - 1}, "
+                "not empty"
+            )
+        return chosen.to(self.labels.device, torch.int64)
+
+
 @dataclass(frozen=True, eq=False)
-class ImageSet:
+class ImageSet(_Labelled):
     """Images held in memory, on the CPU or on a device.
 
     Arguments:
@@ -63,10 +107,7 @@ class ImageSet:
                 f"images is on {images.device} and labels on {self.labels.device}; bring both to "
                 "one device"
             )
-        _check_labels(self.labels, len(images), self.classes)
-
-    def __len__(self) -> int:
-        return self.images.shape[0]
+        self._check_labels(len(images))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -89,12 +130,8 @@ class ImageSet:
         Arguments:
             indices: Their numbers, each from 0 to n - 1.
         """
-        chosen = _check_indices(indices, len(self)).to(self.device)
+        chosen = self._chosen(indices)
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
-
-    def counts(self) -> Int64[Tensor, " k"]:
-        """The number of images per class."""
-        return _counts(self.labels, len(self.classes))
 
     def statistics(self) -> tuple[Float64[Tensor, " c"], Float64[Tensor, " c"]]:
         """Mean and standard deviation per channel, of values from 0 to 1."""
@@ -109,7 +146,7 @@ class ImageSet:
 
 
 @dataclass(frozen=True, eq=False)
-class FolderSet:
+class FolderSet(_Labelled):
     """Images as files, decoded on demand: for sets that do not fit in memory.
 
     Arguments:
@@ -133,12 +170,8 @@ class FolderSet:
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("paths is empty; a set needs at least one image")
-        if self.size < 1:
-            raise ValueError(f"size={self.size} must be at least 1 pixel")
-        _check_labels(self.labels, len(self.paths), self.classes)
-
-    def __len__(self) -> int:
-        return len(self.paths)
+        check_at_least("size", self.size, 1)
+        self._check_labels(len(self.paths))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -155,7 +188,7 @@ class FolderSet:
         Arguments:
             indices: Their numbers, each from 0 to n - 1.
         """
-        chosen = _check_indices(indices, len(self))
+        chosen = self._chosen(indices)
         paths = tuple(self.paths[number] for number in chosen.tolist())
         return replace(self, paths=paths, labels=self.labels[chosen])
 
@@ -163,40 +196,27 @@ class FolderSet:
         """The same files, decoded to another size."""
         return replace(self, size=size)
 
-    def counts(self) -> Int64[Tensor, " k"]:
-        """The number of images per class."""
-        return _counts(self.labels, len(self.classes))
-
-    def readable(self, threads: int | None = None) -> "FolderSet":
+    def readable(self) -> "FolderSet":
         """The set without the files that cannot be decoded; ``skipped`` names them.
 
         Reads every file once, which takes minutes for a large set.
-
-        Arguments:
-            threads: The number of threads; by default one per core.
         """
-        with ThreadPoolExecutor(threads or available_cores()) as pool:
+        with ThreadPoolExecutor(available_cores()) as pool:
             readable = list(pool.map(_can_decode, self.paths))
         good = [number for number, fine in enumerate(readable) if fine]
         bad = tuple(path for path, fine in zip(self.paths, readable, strict=True) if not fine)
-        if not bad:
-            return self
         if not good:
             raise ValueError(f"paths: none of the {len(self)} files can be read as an image")
         return replace(self.subset(good), skipped=self.skipped + bad)
 
-    def decoded(self, threads: int | None = None) -> ImageSet:
-        """All images in memory.
-
-        Arguments:
-            threads: The number of threads; by default one per core.
-        """
+    def decoded(self) -> ImageSet:
+        """All images in memory."""
         images = torch.empty((len(self), *self.shape), dtype=torch.uint8)
 
         def fill(number: int) -> None:
             images[number] = self.decode(number)
 
-        with ThreadPoolExecutor(threads or available_cores()) as pool:
+        with ThreadPoolExecutor(available_cores()) as pool:
             try:
                 for _ in pool.map(fill, range(len(self))):
                     pass
@@ -208,83 +228,45 @@ class FolderSet:
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     """Decode a file to RGB, shorter side to ``size``, centre square."""
-    pillow = require_extra("PIL.Image", "decoding image files")
-    try:
-        with pillow.open(path) as image:
-            if image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")  # Pillow warns about palettes with transparency
-            image = image.convert("RGB")
-    except (*FAULTS, pillow.DecompressionBombError) as error:
-        raise UnreadableImage(
-            f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
-            "files with skip_unreadable=True (--skip-unreadable)"
-        ) from error
+    image = _opened(path)
     width, height = image.size
     if width <= height:
         width, height = size, int(size * height / width)
     else:
         width, height = int(size * width / height), size
     if image.size != (width, height):
-        image = image.resize((width, height), pillow.Resampling.BICUBIC)
+        image = image.resize((width, height), 3)  # Pillow's BICUBIC
     left, top = round((width - size) / 2), round((height - size) / 2)
     square = image.crop((left, top, left + size, top + size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def _opened(path: str, quick: bool = False) -> Any:
+    """A decoded file, in RGB; an error that names it if it cannot be decoded."""
+    pillow = require_extra("PIL.Image", "decoding image files")
+    try:
+        with pillow.open(path) as image:
+            if quick:
+                image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
+            if image.mode == "P" and "transparency" in image.info:
+                image = image.convert("RGBA")  # Pillow warns about palettes with transparency
+            return image.convert("RGB")
+    except (*FAULTS, pillow.DecompressionBombError) as error:
+        raise UnreadableImage(
+            f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
+            "files with skip_unreadable=True (--skip-unreadable)"
+        ) from error
+
+
+def _can_decode(path: str) -> bool:
+    try:
+        _opened(path, quick=True)
+    except UnreadableImage:
+        return False
+    return True
 
 
 def available_cores() -> int:
     """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _can_decode(path: str) -> bool:
-    pillow = require_extra("PIL.Image", "decoding image files")
-    try:
-        with pillow.open(path) as image:
-            image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
-            image.load()
-    except (*FAULTS, pillow.DecompressionBombError):
-        return False
-    return True
-
-
-def _check_labels(labels: Tensor, n: int, classes: tuple[str, ...]) -> None:
-    several = labels.ndim == 2 and labels.is_floating_point()
-    if several:
-        right = labels.shape == (n, len(classes))
-    else:
-        right = labels.shape == (n,) and labels.dtype == torch.int64
-    if not right:
-        raise ValueError(
-            f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; pass int64 of "
-            f"shape ({n},), or floating-point of shape ({n}, {len(classes)})"
-        )
-    low, high = float(labels.min()), float(labels.max())
-    top = 1 if several else len(classes) - 1
-    if low < -1 or high > top:
-        raise ValueError(
-            f"labels runs from {low:g} to {high:g}; with {len(classes)} classes it may run from "
-            f"-1 to {top}"
-        )
-
-
-def _check_indices(indices: Tensor | Sequence[int], n: int) -> Int64[Tensor, " m"]:
-    chosen = torch.as_tensor(indices)
-    if not chosen.numel():
-        raise ValueError("indices is empty; a set needs at least one image")
-    if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool:
-        raise ValueError(
-            f"indices has shape {tuple(chosen.shape)} and dtype {chosen.dtype}; pass a list of "
-            "whole numbers"
-        )
-    if int(chosen.min()) < 0 or int(chosen.max()) >= n:
-        raise ValueError(
-            f"indices runs from {int(chosen.min())} to {int(chosen.max())}; the set has {n} images"
-        )
-    return chosen.to(torch.int64)
-
-
-def _counts(labels: Tensor, classes: int) -> Int64[Tensor, " k"]:
-    if labels.ndim == 2:
-        return (labels > 0).sum(0)
-    return torch.bincount(labels[labels >= 0], minlength=classes)

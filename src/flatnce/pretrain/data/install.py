@@ -2,10 +2,6 @@
 
 Either way the bytes are checked first, and the folder appears complete in one step: it is built
 in a temporary folder and renamed. A set that is already there is checked, never replaced.
-
-A download is written to ``NAME.partial``. If the transfer breaks, the next attempt, also after a
-restart, asks for the remaining range; a server that does not support ranges sends all bytes again.
-Bytes that fail the checksum are removed.
 """
 
 import hashlib
@@ -24,8 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flatnce.pretrain.data.catalog import Download, Entry, Layout, data_root, find, is_path
-from flatnce.pretrain.data.errors import DamagedData, MissingData
+from flatnce.pretrain.data.catalog import (
+    DamagedData,
+    Download,
+    Entry,
+    Layout,
+    MissingData,
+    data_root,
+    find,
+    is_path,
+)
 from flatnce.pretrain.data.readers import read_split
 
 ATTEMPTS = 5
@@ -38,13 +42,7 @@ BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, Tim
 
 @dataclass(frozen=True)
 class FetchProgress:
-    """The progress of a download.
-
-    Arguments:
-        file: The file that is downloaded.
-        done: Bytes that have arrived.
-        total: Bytes in all.
-    """
+    """The progress of a download: a file, and its bytes that have arrived and in all."""
 
     file: str
     done: int
@@ -95,7 +93,7 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
     finally:
         if not any(downloads.iterdir()):
             downloads.rmdir()
-    return Installed(name, folder, "fetched", _checksums(len(archives), "download"))
+    return Installed(name, folder, "fetched", f"the checksum of {len(archives)} downloads")
 
 
 def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Installed:
@@ -109,8 +107,6 @@ def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Instal
         root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
     """
     entry, where, given = _entry(name), data_root(root), Path(path).expanduser()
-    if entry.layouts and not given.exists():
-        raise MissingData(f"path={str(path)!r}: there is no such file or folder")
     there = _already(entry, where)
     if there is not None:
         return there
@@ -124,13 +120,12 @@ def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Instal
             for item, archive in zip(layout.downloads, archives, strict=True):
                 check(archive, item.checksum)
             folder = _install_archives(layout, archives, where)
-            return Installed(name, folder, "adopted", _checksums(len(archives), "archive"))
-    wanted = " or ".join(
-        f"{Path(layout.folder).name} (or {', '.join(d.file for d in layout.downloads)})"
-        for layout in entry.layouts
-        if layout.downloads
+            return Installed(name, folder, "adopted", f"the checksum of {len(archives)} archives")
+    layout = entry.layouts[0]
+    archives = [layout.folder, *(item.file for item in layout.downloads)]
+    raise MissingData(
+        f"path={str(path)!r} does not hold {name}: looked for {' or '.join(archives)}"
     )
-    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {wanted}")
 
 
 def check(path: Path, checksum: str) -> None:
@@ -162,89 +157,71 @@ def unpack(archive: Path, folder: Path) -> None:
 def download(item: Download, folder: Path, report: Report | None = None) -> Path:
     """Download one file, or the rest of it, check it and return its path."""
     target, partial = folder / item.file, folder / f"{item.file}.partial"
-    if target.is_file():
+    if not target.is_file():
+        free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
+        if free < need:
+            raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room")
+        _transfer_all(item, partial, report)
+        try:
+            check(partial, item.checksum)
+        except DamagedData:
+            partial.unlink()  # the next attempt starts again
+            raise
+        os.replace(partial, target)
+    else:
         check(target, item.checksum)
-        return target
-    free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
-    if free < need:
-        raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room first")
-    _transfer_all(item, partial, report or (lambda _: None))
-    try:
-        check(partial, item.checksum)
-    except DamagedData as error:
-        partial.unlink()
-        raise DamagedData(
-            f"{item.file} arrived damaged or is another file ({error}); it was removed, so that "
-            "the next attempt starts again"
-        ) from error
-    os.replace(partial, target)
     return target
 
 
-def _transfer_all(item: Download, partial: Path, report: Report) -> None:
+def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
     """Try each address, several times, until every byte has arrived."""
     failure = "cut short"
     for url in item.urls:
         attempt = 0
         while attempt < ATTEMPTS:
             before = _size(partial)
+            if before == item.bytes:
+                return
             try:
                 _transfer(url, item, partial, report)
+            except urllib.error.HTTPError as error:
+                failure = f"{url}: {error}"
+                error.close()
+                if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    partial.unlink()
+                elif error.code < 500 and error.code != http.client.TOO_MANY_REQUESTS:
+                    break  # another attempt at this address would be refused too
             except BROKEN as error:
                 failure = f"{url}: {error}"
-                if isinstance(error, urllib.error.HTTPError) and not _may_pass(error, partial):
-                    break  # another attempt at this address would be refused too
-            if _size(partial) == item.bytes:
-                return
             # Attempts that bring bytes are not counted.
             attempt = 0 if _size(partial) > before else attempt + 1
-            if 0 < attempt < ATTEMPTS:
-                time.sleep(PAUSE_SECONDS * attempt)
-    kept = _size(partial)
-    rest = f"; {kept:,} of {item.bytes:,} bytes are kept, so run it again to go on" if kept else ""
+            time.sleep(PAUSE_SECONDS * attempt)
     raise MissingData(
-        f"{item.file} could not be fetched ({failure}){rest}. "
-        "If you have the file, adopt it: flatnce data NAME --adopt PATH"
+        f"{item.file} could not be fetched ({failure}); {_size(partial):,} of {item.bytes:,} "
+        "bytes are kept, so run it again to go on. If you have the file, adopt it: "
+        "flatnce data NAME --adopt PATH"
     )
 
 
-def _transfer(url: str, item: Download, partial: Path, report: Report) -> None:
-    """Request the missing bytes and append them."""
+def _transfer(url: str, item: Download, partial: Path, report: Report | None) -> None:
+    """Request the missing bytes and append them; a server without ranges sends all of them."""
     have = _size(partial)
-    if have == item.bytes:
-        return
-    if have > item.bytes:  # of another version of the file
-        partial.unlink()
-        have = 0
     headers = {"User-Agent": "flatnce", "Accept-Encoding": "identity"}
-    if have:
+    if 0 < have < item.bytes:
         headers["Range"] = f"bytes={have}-"
     request = urllib.request.Request(url, headers=headers)
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-        begins = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        if not (have and answer.status == http.client.PARTIAL_CONTENT and begins):
-            have = 0  # the server sends the whole file
+        if not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            have = 0
         with partial.open("ab" if have else "wb") as file:
-            while block := answer.read(BLOCK):
+            while have <= item.bytes and (block := answer.read(BLOCK)):
                 have += len(block)
-                if have > item.bytes:
-                    file.close()
-                    partial.unlink()
-                    raise DamagedData(
-                        f"{url} sends more than the {item.bytes:,} bytes of {item.file}: it is "
-                        "another file now"
-                    )
                 file.write(block)
-                report(FetchProgress(item.file, have, item.bytes))
-
-
-def _may_pass(error: urllib.error.HTTPError, partial: Path) -> bool:
-    """Whether a refused request may succeed later: a busy server, or a range it does not have."""
-    error.close()
-    if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-        partial.unlink(missing_ok=True)
-        return True
-    return error.code >= 500 or error.code == http.client.TOO_MANY_REQUESTS
+                if report is not None:
+                    report(FetchProgress(item.file, have, item.bytes))
+    if have > item.bytes:
+        partial.unlink()
+        raise DamagedData(f"{url} sends more than the {item.bytes:,} bytes of {item.file}")
 
 
 def _size(path: Path) -> int:
@@ -277,21 +254,15 @@ def _verify(entry: Entry, layout: Layout, folder: Path) -> str:
     for file, checksum in known.items():
         check(folder / file, checksum)
     if known and entry.resident:
-        return _checksums(len(known), "file")
+        return f"the checksum of {len(known)} files"
     # There are no checksums for thousands of image files: check their numbers.
     for split in entry.splits:
         read_split(entry, folder, split)
     return "the number of images"
 
 
-def _checksums(number: int, what: str) -> str:
-    return f"the checksum of {number} {what}{'s' if number > 1 else ''}"
-
-
 def _unpacked(given: Path, layout: Layout) -> Path | None:
     """The folder at or below a path that holds a layout."""
-    if not given.is_dir():
-        return None
     places = (given, given / layout.folder, given / Path(layout.folder).name)
     return next((place for place in places if not layout.missing(place)), None)
 
@@ -309,52 +280,46 @@ def _archives(given: Path, layout: Layout) -> list[Path]:
 
 
 def _adopt_folder(entry: Entry, layout: Layout, found: Path, root: Path) -> Installed:
-    with _staging(root) as stage:
+    with _staged(root, layout) as stage:
         folder = stage / layout.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(found, folder, copy_function=_link)
         try:
             checked = _verify(entry, layout, folder)
         except (DamagedData, MissingData) as error:
             # The user knows the original; the copy is temporary.
             raise type(error)(str(error).replace(str(folder), str(found))) from error
-        return Installed(entry.name, _place(stage, root, layout), "adopted", checked)
+    return Installed(entry.name, root / layout.folder, "adopted", checked)
 
 
 def _install_archives(layout: Layout, archives: Sequence[Path], root: Path) -> Path:
-    with _staging(root) as stage:
+    with _staged(root, layout) as stage:
         for item, archive in zip(layout.downloads, archives, strict=True):
             into = stage / item.into
-            if not item.unpack:
+            if item.inner:
+                unpack(archive, stage / "outer")
+                archive = stage / "outer" / item.inner
+            if item.unpack:
+                unpack(archive, into)
+            else:
                 into.mkdir(parents=True, exist_ok=True)
                 _link(archive, into / item.file)
-            elif item.inner:
-                unpack(archive, stage / "outer")
-                unpack(stage / "outer" / item.inner, into)
-                shutil.rmtree(stage / "outer")
-            else:
-                unpack(archive, into)
         missing = layout.missing(stage / layout.folder)
         if missing:
             raise MissingData(f"{archives[0].name} does not hold {', '.join(missing[:3])}")
-        return _place(stage, root, layout)
+    return root / layout.folder
 
 
 @contextmanager
-def _staging(root: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of the root."""
+def _staged(root: Path, layout: Layout) -> Iterator[Path]:
+    """A temporary folder under the root, from which the finished set is moved in one step."""
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=".staging-") as stage:
-        yield Path(stage)
-
-
-def _place(stage: Path, root: Path, layout: Layout) -> Path:
-    """Move a finished folder to its place, in one step."""
-    target = root / layout.folder
-    _check_free(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(stage / layout.folder, target)
-    return target
+    with tempfile.TemporaryDirectory(dir=root, prefix=".staging-") as name:
+        stage, target = Path(name), root / layout.folder
+        (stage / layout.folder).parent.mkdir(parents=True, exist_ok=True)
+        yield stage
+        _check_free(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(stage / layout.folder, target)
 
 
 def _check_free(target: Path) -> None:
