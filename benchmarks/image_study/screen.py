@@ -26,7 +26,7 @@ from flatnce.pretrain.data import permutation
 from flatnce.pretrain.evaluation import embed_views, extract, knn_scores, linear_probe
 from flatnce.pretrain.evaluation.probe import drawn, validation_split
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.slots import ENOUGH, QUEUES
+from flatnce.pretrain.sweeping.sweep import ENOUGH, QUEUES
 from flatnce.pretrain.training.images import views_of
 
 SEED = 0

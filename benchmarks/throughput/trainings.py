@@ -11,7 +11,7 @@ import torch
 
 from flatnce.pretrain import preset
 from flatnce.pretrain.data.augmentation import fused
-from flatnce.pretrain.sweeping.slots import QUEUES, request_cuda_queues
+from flatnce.pretrain.sweeping.sweep import QUEUES, request_cuda_queues
 from flatnce.pretrain.training import images as train_images
 from flatnce.pretrain.training.state import Training
 

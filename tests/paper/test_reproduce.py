@@ -33,7 +33,7 @@ from flatnce.pretrain.evaluation import run_evaluation as evaluation
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loop import Outcome
-from flatnce.pretrain.training.step import TrainingFailed
+from flatnce.pretrain.training.state import TrainingFailed
 
 # Where each experiment is in the paper, and what its charts must name.
 IN_THE_PAPER = {

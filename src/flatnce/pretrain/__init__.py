@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flatnce.pretrain.training.saved import find_run as find_run
     from flatnce.pretrain.training.saved import load_encoder as load_encoder
     from flatnce.pretrain.training.saved import read_config as read_config
-    from flatnce.pretrain.training.step import TrainingFailed as TrainingFailed
+    from flatnce.pretrain.training.state import TrainingFailed as TrainingFailed
 
 _DATA = "flatnce.pretrain.data"
 _MODELS = "flatnce.pretrain.models"
@@ -49,7 +49,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "PRESETS": _CONFIG,
         "SweptRun": _SWEEP,
         "TrainConfig": _CONFIG,
-        "TrainingFailed": "flatnce.pretrain.training.step",
+        "TrainingFailed": "flatnce.pretrain.training.state",
         "find_run": _SAVED,
         "load_encoder": _SAVED,
         "preset": _CONFIG,

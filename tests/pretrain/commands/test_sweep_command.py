@@ -13,6 +13,7 @@ from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, preset
 from flatnce.pretrain.commands import sweep as sweep_command
 from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.sweeping.display import Board, over_seeds, show_tables, sweep_rows
 from flatnce.pretrain.sweeping.grid import (
     MOST_RUNS,
     extended,
@@ -21,9 +22,7 @@ from flatnce.pretrain.sweeping.grid import (
     split_options,
     with_values,
 )
-from flatnce.pretrain.sweeping.progress import Board
 from flatnce.pretrain.sweeping.sweep import SweptRun
-from flatnce.pretrain.sweeping.tables import Column, fitted, over_seeds, show_tables, sweep_rows
 from forked import Forked
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
@@ -88,7 +87,7 @@ def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
     assert [mean["runs"] for mean in found["over_seeds"]] == ["flatnce-b300", "infonce-b300"]
     assert main([*grid, *QUICK, "--resume", "--rate", "0.3"]) == 2
     assert (
-        "holds another sweep: rate of the run flatnce-b300-s0 is 0.4 there and 0.3"
+        "holds another sweep: in the run flatnce-b300-s0 rate is 0.4 there and 0.3"
         in capsys.readouterr().err
     )
 
@@ -427,20 +426,6 @@ def test_a_narrow_terminal_loses_columns_and_no_digit(room, monkeypatch, capsys)
     for text in ("1.235", "98.8%", "2.50", "4.84", "3.50", "done"):
         assert text in row
     assert gone.startswith("no room for images/s") and "images/s" not in header
-
-
-def test_columns_go_in_order_of_their_importance_and_the_first_stays():
-    columns = [Column(name, ("12345678",)) for name in ("run", "rate", "ESS", "gain", "images/s")]
-    for room, gone in (
-        (None, []),
-        (48, []),
-        (47, ["images/s"]),
-        (28, ["images/s", "gain"]),
-        (1, ["images/s", "gain", "ESS", "rate"]),
-    ):
-        kept, left_out = fitted(columns, room, ["rate"])
-        assert left_out == gone and kept[0].heading == "run"
-        assert len(kept) + len(gone) == len(columns)
 
 
 def test_an_extended_grid_keeps_what_is_there_under_its_name():

@@ -14,7 +14,6 @@ from flatnce.pretrain.data import load
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
-from flatnce.pretrain.training.step import NonFiniteGuard
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
 
@@ -229,13 +228,11 @@ def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkey
 
 
 def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
-    net = torch.nn.Linear(2, 1)
-    writer = checkpoint.Writer()
-    writer.save(tmp_path / "checkpoints", 7, net.state_dict(), {})
-    guard = NonFiniteGuard(net, tmp_path, torch.device("cpu"), writer)
+    training = Training(SHORT, tmp_path, torch.device("cpu"))
+    training.save(wait=False)
     threading.Timer(0.05, held.set).start()
-    error = guard.failure(0.1, ValueError("bad rows"))
-    assert "the checkpoint of step 7 is good and is kept" in str(error)
+    error = training.failure(0, ValueError("bad rows"))
+    assert "the checkpoint of step 0 is good and is kept" in str(error)
 
 
 def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):

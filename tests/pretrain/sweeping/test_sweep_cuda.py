@@ -8,7 +8,7 @@ from flatnce.pretrain import preset, sweep, train
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.sweeping.slots import QUEUES, Generators, RunSlot
+from flatnce.pretrain.sweeping.sweep import QUEUES, Generators, RunSlot
 from flatnce.pretrain.training import learner
 from flatnce.pretrain.training import state as training
 
@@ -117,7 +117,7 @@ def test_the_driver_tells_whether_queues_can_still_be_asked_for(run_python, monk
     monkeypatch.delenv(QUEUES, raising=False)
     found = run_python(
         "import os, torch\n"
-        "from flatnce.pretrain.sweeping.slots import QUEUES, request_cuda_queues\n"
+        "from flatnce.pretrain.sweeping.sweep import QUEUES, request_cuda_queues\n"
         "print(request_cuda_queues(), os.environ.pop(QUEUES))\n"
         "torch.cuda.is_available()\n"
         "print(torch.cuda.is_initialized(), request_cuda_queues(), QUEUES in os.environ)\n"

@@ -20,10 +20,8 @@ from flatnce.pretrain.training.learner import (
 
 
 def learner_of(seed=0, dtype=torch.float32, **settings):
-    config = TrainConfig().override(backbone="small", head_out=16, **settings)
-    return build_learner(
-        config.model, config.loss, channels=1, size=8, steps=10, seed=seed, dtype=dtype
-    )
+    config = TrainConfig().override(backbone="small", head_out=16, seed=seed, **settings)
+    return build_learner(config, channels=1, size=8, steps=10, dtype=dtype)
 
 
 def views(b=6):

@@ -10,8 +10,7 @@ from flatnce.pretrain.data import load
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head
 from flatnce.pretrain.training.loop import train_steps
 from flatnce.pretrain.training.optim import WarmupCosine, build_optimizer, load_optimizer, set_rate
-from flatnce.pretrain.training.state import Training
-from flatnce.pretrain.training.step import CudaGraphStep, Step
+from flatnce.pretrain.training.state import CudaGraphStep, Step, Training
 from gpu import host_reads_forbidden
 
 pytestmark = [
@@ -64,7 +63,7 @@ def test_recorded_steps_train_as_unrecorded_ones(case, tmp_path, monkeypatch):
     assert recorded._take_step.graph is not None, recorded.notes
     one, two = recorded.monitor.compute(30), plain.monitor.compute(30)
     assert one["steps"] == two["steps"] == 30
-    for name in ("loss", "ess", "gain", "temperature"):
+    for name in ("loss", "ess", "gain", "temperature", "effective_rank"):
         assert one[name] == pytest.approx(two[name], rel=1e-2), name
     assert int(recorded.guard.taken) == 30
     # Work beside the step may add in another order; over 30 steps that grows to a few per cent.

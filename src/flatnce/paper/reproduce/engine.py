@@ -34,7 +34,7 @@ from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig, preset
 from flatnce.pretrain.training.loop import resume, train
 from flatnce.pretrain.training.saved import with_absolute_paths
-from flatnce.pretrain.training.step import TrainingFailed
+from flatnce.pretrain.training.state import TrainingFailed
 
 __all__ = ["reproduce"]
 

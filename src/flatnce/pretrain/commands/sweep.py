@@ -21,9 +21,9 @@ from flatnce.pretrain.commands.train import (
     starting_config,
 )
 from flatnce.pretrain.data import CATALOG
+from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
 from flatnce.pretrain.sweeping.planning import SLACK, SweepPlan, plan_sweep, workspace
-from flatnce.pretrain.sweeping.progress import sweep_progress
 from flatnce.pretrain.sweeping.sweep import (
     SweptRun,
     find_sweep,
@@ -32,7 +32,6 @@ from flatnce.pretrain.sweeping.sweep import (
     sweep_states,
     varied,
 )
-from flatnce.pretrain.sweeping.tables import over_seeds, show_tables, sweep_rows
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
 from flatnce.pretrain.training.saved import RUNS, SWEEP, run_name

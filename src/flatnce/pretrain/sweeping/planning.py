@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from flatnce.environment import available_memory
-from flatnce.pretrain.data import Batching
 from flatnce.pretrain.training.config import LossConfig, TrainConfig
-from flatnce.pretrain.training.estimate import RunEstimate, estimate_run
-from flatnce.pretrain.training.images import load_images, view_size, views_of
+from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.images import load_images
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import check_ess
 
@@ -21,57 +20,43 @@ SHARE = 0.8
 """Share of the free memory to plan with, because the estimate is not exact."""
 SLACK = 1.5
 """Bytes that a run takes per byte of its estimate: temporaries and fragmentation."""
-WORKSPACE = {"cuda": 2**29, "cpu": 2**26}
-"""Bytes per run for libraries, kNN and the pool."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep is about to do.
-
-    Arguments:
-        device: The device of all its runs.
-        at_once: Runs side by side; the others wait.
-        bytes: Expected memory of the largest run, without the images.
-        images: Images of the largest set.
-        steps: Steps of all runs.
-    """
+    """The device of a sweep, the runs side by side, the bytes of the largest, and all steps."""
 
     device: torch.device
     at_once: int
     bytes: int
-    images: int
     steps: int
 
 
 def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
     """Check every run, load its images, and count how many runs fit side by side."""
-    whole = isinstance(at_once, int) and not isinstance(at_once, bool)
-    if at_once is not None and not (whole and 1 <= at_once <= MOST_AT_ONCE):
+    if at_once is not None and not 1 <= at_once <= MOST_AT_ONCE:
         raise ValueError(
-            f"at_once={at_once!r} must be a whole number between 1 and {MOST_AT_ONCE}; further "
+            f"at_once={at_once} must be a whole number between 1 and {MOST_AT_ONCE}; further "
             "runs wait"
         )
     device = _one_device(configs)
-    images = steps = 0
-    largest: dict[TrainConfig, TrainConfig] = {}
+    # Tracing a network is slow: do it once for runs that need the same memory.
+    estimates = {}
+    needs, steps = [], 0
     for name, config in configs.items():
+        kind = replace(config, loss=LossConfig(), run=replace(config.run, epochs=1, seed=0))
         try:
-            found = load_images(config.data, device)
-            batching = Batching(len(found), config.run.batch_size, config.run.seed)
-            views_of(config, view_size(config, found))
+            load_images(config.data, device)
             check_ess(config)
+            if kind not in estimates:
+                estimates[kind] = estimate_run(kind, device)
         except ValueError as error:
             raise ValueError(f"run {name}: {error}") from error
-        images, steps = max(images, len(found)), steps + config.run.epochs * len(batching)
-        kind = _kind(config)
-        if kind not in largest or largest[kind].run.batch_size < config.run.batch_size:
-            largest[kind] = config
-    # Tracing a network is slow: do it once per network, at its largest batch.
-    traced = {kind: (config, estimate_run(config, device)) for kind, config in largest.items()}
-    needs = [_need(config, *traced[_kind(config)], device) for config in configs.values()]
+        found = estimates[kind]
+        needs.append(round(SLACK * (found.bytes - found.data_bytes)) + workspace(device))
+        steps += config.run.epochs * found.steps_per_epoch
     fitting = at_once or _fitting(needs, _free(device))
-    return SweepPlan(device, min(fitting, len(configs)), max(needs), images, steps)
+    return SweepPlan(device, min(fitting, len(configs)), max(needs), steps)
 
 
 def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
@@ -85,28 +70,9 @@ def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
     return next(iter(devices))
 
 
-def _kind(config: TrainConfig) -> TrainConfig:
-    """The config without settings that affect memory at most through the batch size."""
-    run = replace(config.run, epochs=1, batch_size=2, micro_batch=None, seed=0)
-    return replace(config, loss=LossConfig(), run=run)
-
-
-def _need(
-    config: TrainConfig, traced: TrainConfig, found: RunEstimate, device: torch.device
-) -> int:
-    """Bytes of a run without its images, scaled from those of a larger batch."""
-    share = _images_held(config) / _images_held(traced)
-    own = found.model_bytes + share * found.activation_bytes + found.loss_bytes
-    return round(SLACK * own) + workspace(device)
-
-
 def workspace(device: torch.device) -> int:
     """Bytes per run for libraries, kNN and the pool."""
-    return WORKSPACE["cuda" if device.type == "cuda" else "cpu"]
-
-
-def _images_held(config: TrainConfig) -> int:
-    return min(config.run.micro_batch or config.run.batch_size, config.run.batch_size)
+    return 2**29 if device.type == "cuda" else 2**26
 
 
 def _fitting(needs: list[int], free: int) -> int:

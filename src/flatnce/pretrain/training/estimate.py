@@ -15,7 +15,7 @@ from flatnce.pretrain.training.images import load_images, view_size, views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import check_ess, compute_dtype, rate_schedule
 
-__all__ = ["RunEstimate", "estimate_run"]
+__all__ = ["estimate_run"]
 
 # Copies of each parameter that an optimizer keeps.
 OPTIMIZER_STATE = {"sgd": 1, "lars": 1, "adamw": 2}

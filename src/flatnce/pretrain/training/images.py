@@ -12,15 +12,7 @@ from flatnce.pretrain.data import CATALOG, FolderSet, ImageSet, Resident, Stream
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 
-__all__ = [
-    "Images",
-    "load_images",
-    "normalisation",
-    "open_images",
-    "shared_images",
-    "view_size",
-    "views_of",
-]
+__all__ = ["Images", "load_images", "normalisation", "open_images", "shared_images", "views_of"]
 
 _Shared = dict[tuple[DataConfig, torch.device], ImageSet | FolderSet]
 _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)

@@ -1,18 +1,4 @@
-"""Encoder and objective as one module, and its gradient with or without gradient caching.
-
-Gradient caching computes the loss of a large batch in the memory of a small one, in three passes:
-embed every micro-batch without a graph; differentiate the loss with respect to the embeddings;
-embed each micro-batch again with a graph and backpropagate its share of that gradient. The result
-is the gradient of the whole batch, for one more forward pass.
-
-Batch norm normalises within a micro-batch, so only networks without batch norm compute exactly the
-same function as without caching. Its running statistics are updated once per micro-batch, in the
-last pass. Dropout draws the same masks in both passes.
-
-References:
-    Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
-    https://arxiv.org/abs/2101.06983
-"""
+"""Encoder and objective as one module, and its gradient with or without gradient caching."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,13 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from flatnce.core import distributed
 from flatnce.core.control import Cosine, EssController
 from flatnce.core.objectives import LearnedTemperature, Objective, losses
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, sync_batch_norm
-from flatnce.pretrain.training.config import LossConfig, ModelConfig
+from flatnce.pretrain.training.config import LossConfig, ModelConfig, TrainConfig
 
 __all__ = ["build_encoder", "build_objective"]
 
@@ -37,14 +24,8 @@ class Learner(nn.Module):
     """Maps the views of a batch to its loss.
 
     Both views pass through the encoder as one batch of 2b, so its batch norms see both. With a
-    momentum encoder (MoCo) the first view gives queries and the second keys.
-
-    Arguments:
-        encoder: Maps images to features and embeddings.
-        objective: Maps embeddings to a loss.
-        momentum_encoder: Computes the keys of the objective's queue; by default the encoder does.
-        dtype: Precision of the encoder: float32, or bfloat16 by autocast. The objective gets
-            embeddings of that precision and computes in float32.
+    momentum encoder (MoCo) the first view gives queries and the second keys. The encoder computes
+    in ``dtype``, by autocast; the objective computes in float32.
     """
 
     def __init__(
@@ -106,25 +87,23 @@ class Learner(nn.Module):
 
 
 def build_learner(
-    model: ModelConfig,
-    loss: LossConfig,
+    config: TrainConfig,
     *,
     channels: int,
     size: int,
     steps: int,
-    seed: int,
-    gather: bool = False,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Learner:
     """A learner on a device, its weights drawn from a seed; torch's generator is unchanged."""
+    model, gather = config.model, distributed.is_active()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(config.run.seed)
         encoder = build_encoder(model, channels=channels, size=size)
     if gather:
         sync_batch_norm(encoder, device)
     queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
-    objective = build_objective(loss, steps=steps, queue=queue, gather=gather)
+    objective = build_objective(config.loss, steps=steps, queue=queue, gather=gather)
     momentum = model.momentum_encoder
     slow = None if momentum is None else MomentumEncoder(encoder, momentum)
     learner = Learner(encoder, objective, slow, dtype).to(device)
@@ -142,10 +121,8 @@ def build_encoder(model: ModelConfig, *, channels: int, size: int) -> Encoder:
         channels=channels,
         pretrained=model.pretrained,
     )
-    width = net.width
-    assert isinstance(width, int)
     projection = head(
-        width,
+        net.width,  # type: ignore[arg-type]  # an attribute of a module
         layers=model.head_layers,
         hidden=model.head_hidden,
         out=model.head_out,
@@ -185,7 +162,14 @@ def backward(
     micro_batch: int | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Float[Tensor, ""]:
-    """Add the gradients of a batch's loss to the parameters, and return the loss, detached."""
+    """Add the gradients of a batch's loss to the parameters, and return the loss, detached.
+
+    With micro-batches (gradient caching; Gao et al., 2021, https://arxiv.org/abs/2101.06983) it
+    embeds each without a graph, differentiates the loss with respect to the embeddings, and embeds
+    each again with a graph to backpropagate its share. Batch norm normalises within a micro-batch
+    and updates its running statistics in the last pass; dropout draws the same masks in both.
+    ``between`` is called after the forward pass.
+    """
     if micro_batch is None or micro_batch >= len(indices):
         loss = learner(views, indices)
         between()
@@ -219,11 +203,8 @@ def backward(
 @contextmanager
 def _statistics_held(learner: nn.Module) -> Iterator[None]:
     """Normalise by the batch without updating running statistics."""
-    tracking = [
-        part
-        for part in learner.modules()
-        if isinstance(part, _NormBase) and part.track_running_stats
-    ]
+    norms = [part for part in learner.modules() if isinstance(part, _NormBase)]
+    tracking = [part for part in norms if part.track_running_stats]
     for part in tracking:
         part.track_running_stats = False
     try:

@@ -10,41 +10,37 @@ steps in a row; :func:`flatnce.pretrain.sweep` takes the steps of several runs i
 
 import dataclasses
 import shutil
-from collections.abc import Generator
-from contextlib import closing, nullcontext
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from flatnce.core import distributed
+from flatnce.core.diagnostics.monitor import Interval
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.processes import (
     Interrupts,
     check_not_locked,
     process_group,
+    run_lock,
     started_by_this_launch,
 )
-from flatnce.pretrain.training.records import (
-    Clock,
-    LogLines,
-    Recorder,
-    Report,
-    final_results,
-    log_watch,
-    position,
-)
 from flatnce.pretrain.training.saved import CHECKPOINTS, KIND, read_saved, with_absolute_paths
-from flatnce.pretrain.training.state import Training
+from flatnce.pretrain.training.state import Training, TrainingFailed
 from flatnce.pretrain.training.watch import Watcher
 
-__all__ = ["Outcome", "Steps", "resume", "resume_steps", "train", "train_steps"]
+__all__ = ["Outcome", "Steps", "error_line", "resume", "resume_steps", "train", "train_steps"]
 
-AGREE_EVERY = 10
-"""Steps between collective checks whether any process was asked to stop."""
-LINES_PER_EPOCH, LEAST_STEPS = 20, 10
-"""Default number of lines per epoch, and the least number of steps that a line averages."""
+Report = Callable[[Mapping[str, Any]], None]
+"""Called with each line that is logged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +97,16 @@ def resume(
     return _take_all(resume_steps(directory, step=step, report=report))
 
 
+def _take_all(steps: Steps) -> Outcome:
+    with closing(steps):
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+
 def train_steps(
     config: TrainConfig,
     directory: str | Path,
@@ -133,12 +139,8 @@ def train_steps(
                 device=str(device),
                 replace=replace or started,
             )
-        recorder = Recorder(place, log, tensorboard=config.watch.tensorboard, report=report)
         try:
-            with closing(recorder), recorder.lock(), recorder.log_failure(training):
-                with training.all_saved():
-                    training.save()
-                return (yield from _run(training, recorder, interrupts))
+            return (yield from _run(Recorder(training, log, report), interrupts, save_first=True))
         except (ValueError, OSError):
             if training.step == 0 and log is not None:
                 shutil.rmtree(place)  # nothing was trained: free the name again
@@ -168,74 +170,221 @@ def resume_steps(
             check_not_locked(place)
             checkpoint.rewind(place / CHECKPOINTS, found.step)
             log = RunLog.reopen(place, kind=KIND, step=training.step)
-        board = config.watch.tensorboard
-        recorder = Recorder(place, log, tensorboard=board, step=training.step, report=report)
-        with closing(recorder), recorder.lock(), recorder.log_failure(training):
-            return (yield from _run(training, recorder, interrupts))
+        return (yield from _run(Recorder(training, log, report), interrupts))
 
 
-def _take_all(steps: Steps) -> Outcome:
-    with closing(steps):
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
-
-
-def _run(training: Training, recorder: Recorder, shared: Interrupts | None) -> Steps:
+def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = False) -> Steps:
     """Train from the present step to the end, or until asked to stop."""
+    training = recorder.training
     watch, per_epoch = training.config.watch, training.steps_per_epoch
-    log_every = watch.log_every or max(LEAST_STEPS, per_epoch // LINES_PER_EPOCH)
     watch_every = max(1, round(watch.watch_every * per_epoch)) if watch.watch_every else None
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
-    watcher = Watcher(training.config, training.images) if watch_every else None
-    clock = Clock(training)
-    # In a sweep a slot bounds how far the host runs ahead of the device.
-    lines = LogLines(training, recorder, clock, log_every, most=None if shared else 1)
-
+    lock = run_lock(training.directory) if recorder.log is not None else nullcontext()
     # A sweep handles signals once for all its runs.
     handler = Interrupts() if shared is None else nullcontext(shared)
-    with handler as interrupts, training.all_saved():
-        while training.step < training.steps:
-            epoch, done = divmod(training.step, per_epoch)
-            for batch in training.images.loader.epoch(epoch, start=done):
+    with closing(recorder), lock, recorder.log_failure():
+        with handler as interrupts, training.all_saved():
+            if save_first:
+                training.save()
+            watcher = Watcher(training.config, training.images) if watch_every else None
+            clock = recorder.clock = Clock(training)
+            for batch, epoch in training.batches():
                 training.take_step(batch, epoch)
                 step, last = training.step, training.step == training.steps
                 # Counted from the end, so that the last line averages its full share of steps.
-                line_due = (training.steps - step) % log_every == 0
+                line_due = (training.steps - step) % recorder.every == 0
                 watch_due = watch_every is not None and (step % watch_every == 0 or last)
                 save_due = step % save_every == 0 or last
                 yield watch_due or save_due
                 clock.stepped()
                 training.writer.check()
                 while training.notes:
-                    note = training.notes.pop(0)
-                    recorder.line("note", {**position(training), "note": note})
+                    recorder.line("note", {**training.position(), "note": training.notes.pop(0)})
                 if line_due:
-                    lines.begin()
+                    # In a sweep a slot bounds how far the host runs ahead of the device.
+                    recorder.begin_line(most=None if shared else 1)
                 if watcher and watch_due:
                     training.check()  # reads from the device, so the clock is accurate
                     clock.stepped()
-                    log_watch(training, watcher, recorder)
+                    if distributed.rank() == 0:
+                        training.watched = {**training.position(), **watcher(training.learner)}
+                        recorder.line("watch", training.watched)
+                    if distributed.is_active():
+                        dist.barrier()
                     clock.paused()
                 # After the kNN of the same step, which is shown beside the line.
-                lines.write_arrived(wait=watch_due or save_due)
-                # Several processes agree at the same steps; one process checks at each.
-                ask = not distributed.is_active() or step % AGREE_EVERY == 0 or line_due
+                recorder.write_arrived(wait=watch_due or save_due)
+                # Several processes agree every ten steps; one process checks at each.
+                ask = not distributed.is_active() or step % 10 == 0 or line_due
                 stop = ask and interrupts.agreed(training.device)
-                lines.write_arrived(wait=stop)
+                recorder.write_arrived(wait=stop)
                 if save_due or stop:
                     training.check()
                     clock.stepped()
                     training.save(wait=False)
                     clock.paused()
                 if stop and not last:
-                    recorder.close()
                     training.unwrap()
                     return Outcome(training.directory, False, step)
-    clock.paused()  # the time of the last checkpoint
-    recorder.finish(final_results(training))
+        clock.paused()  # the time of the last checkpoint
+        recorder.finish()
     training.unwrap()
     return Outcome(training.directory, True, training.step)
+
+
+class Clock:
+    """Wall time of a run, and how much of it was spent in steps since the last reading."""
+
+    def __init__(self, training: Training) -> None:
+        self.training, self.mark = training, time.perf_counter()
+        self.stepping, self.since = 0.0, training.step
+
+    def stepped(self) -> None:
+        """Count the time since the last call as training."""
+        self.stepping += self.paused()
+
+    def paused(self) -> float:
+        """Count the time since the last call as something else, and return it."""
+        now = time.perf_counter()
+        passed, self.mark = now - self.mark, now
+        self.training.seconds += passed
+        return passed
+
+    def images_per_second(self, step: int) -> float:
+        """Images per second of training since the last reading."""
+        images = (step - self.since) * self.training.config.run.batch_size
+        speed = images / max(self.stepping, 1e-9)
+        self.stepping, self.since = 0.0, step
+        return speed
+
+
+class Recorder:
+    """Writes each line of a run to the log, to TensorBoard, and to the caller's function.
+
+    The numbers of a line travel from the device while training continues. Processes other than the
+    first write nothing.
+    """
+
+    def __init__(self, training: Training, log: RunLog | None, report: Report | None) -> None:
+        self.training, self.log, self.clock = training, log, Clock(training)
+        self.report = None if log is None else report
+        watch = training.config.watch
+        # By default 20 lines per epoch, each a mean over at least 10 steps.
+        self.every = watch.log_every or max(10, training.steps_per_epoch // 20)
+        self._in_transit: deque[tuple[int, Tensor, Interval]] = deque()
+        self.board: Any = None
+        if log is not None and watch.tensorboard and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            place = str(training.directory / "tensorboard")
+            self.board = SummaryWriter(place, purge_step=training.step + 1)
+
+    def close(self) -> None:
+        """Close open files."""
+        if self.board is not None:
+            self.board.close()
+
+    def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
+        """Log one line."""
+        record = {"kind": kind, **numbers}
+        if self.log is not None:
+            self.log.log(record)
+        if self.board is not None:
+            for name, value in numbers.items():
+                if isinstance(value, int | float) and name not in ("step", "steps"):
+                    self.board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            self.board.flush()
+        if self.report is not None:
+            self.report(record)
+
+    @contextmanager
+    def log_failure(self) -> Iterator[None]:
+        """Log the exception that ends the block; the caller gets the exception."""
+        try:
+            yield
+        except Exception as error:
+            record = {"kind": FAILURE, **self.training.position(), "message": error_line(error)}
+            record["diverged"] = isinstance(error, TrainingFailed)
+            record["of_steps"] = self.training.steps
+            if self.log is not None:
+                with suppress(OSError):  # a full disk, for example, is being raised already
+                    self.log.log(record)
+            raise
+
+    def begin_line(self, most: int | None) -> None:
+        """Start copying the numbers of the present step to the host.
+
+        ``most`` bounds the lines in transit, so that the host does not run ahead of the device.
+        """
+        if len(self._in_transit) == most:
+            self.write_arrived(wait=True)
+        finite = self.training.guard.all_finite()
+        finite = finite.to("cpu", non_blocking=finite.is_cuda)
+        # The interval is copied after it: once it has arrived, both have.
+        self._in_transit.append((self.training.step, finite, self.training.monitor.close()))
+
+    def write_arrived(self, wait: bool) -> None:
+        """Log the lines that have arrived, and the verdict if it has changed."""
+        wait, arrived = wait or distributed.is_active(), []
+        while self._in_transit and (wait or self._in_transit[0][2].arrived()):
+            arrived.append(self._in_transit.popleft())
+        if not arrived:
+            return
+        arrived[-1][2].wait()
+        self.clock.stepped()
+        # For lines that arrive together only their joint speed is known.
+        speed = self.clock.images_per_second(arrived[-1][0])
+        for step, finite, interval in arrived:
+            self.line("train", {**self._means(step, finite, interval), "images_per_second": speed})
+            # The first line may cover only a step or two.
+            if step >= self.every or step == self.training.steps:
+                self._log_verdict(step)
+
+    def _means(self, step: int, finite: Tensor, interval: Interval) -> dict[str, Any]:
+        """The means of a line and its position; raises if a number was not finite."""
+        training = self.training
+        if not bool(finite):
+            raise training.failure(step)
+        try:
+            found = training.monitor.compute(step=step, interval=interval)
+        except ValueError as error:  # on a GPU, what a step flagged is raised here
+            raise training.failure(step, error) from error
+        return {**training.position(step), **found, "rate": training.rate.at(step - 1)}
+
+    def _log_verdict(self, step: int) -> None:
+        verdict = self.training.monitor.verdict()
+        if verdict.kind != self.training.verdict:
+            self.training.verdict = verdict.kind
+            said = {"verdict": verdict.kind, "since": verdict.since, "evidence": verdict.evidence}
+            remedies = list(verdict.remedies)
+            self.line("verdict", {**self.training.position(step), **said, "remedies": remedies})
+
+    def finish(self) -> None:
+        """Write the final numbers of a run."""
+        if self.log is None:
+            return
+        training = self.training
+        images, history = training.images.image_set, training.monitor.history
+        run = training.config.run
+        self.log.finish(
+            {
+                "step": training.step,
+                "epochs": run.epochs,
+                "images": len(images),
+                "labelled": bool((images.labels >= 0).any()),
+                "seconds": training.seconds,
+                "images_per_second": training.step * run.batch_size / training.seconds,
+                "last": history[-1] if history else {},
+                "watch": training.watched,
+                "verdict": training.monitor.verdict().message if history else "",
+                "evaluations": [],
+            }
+        )
+
+
+def error_line(error: Exception) -> str:
+    """An error as one line; an unexpected one starts with its type."""
+    said = str(error).strip()
+    if isinstance(error, ValueError | OSError | TrainingFailed) and said:
+        return " ".join(said.split())
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__

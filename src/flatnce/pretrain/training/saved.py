@@ -1,7 +1,8 @@
 """What is saved of a training run: its config, its status, its checkpoints, its encoder."""
 
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,10 @@ import torch
 
 from flatnce.environment import plain
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.data import CATALOG
-from flatnce.pretrain.data.catalog import find, is_path
+from flatnce.pretrain.data.catalog import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.log import FAILURE, Run, read_run
+from flatnce.pretrain.runs.log import FAILURE, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.learner import build_encoder
@@ -28,6 +28,7 @@ __all__ = [
     "SWEEP",
     "describe_status",
     "find_run",
+    "first_difference",
     "in_brief",
     "load_encoder",
     "read_config",
@@ -47,8 +48,6 @@ SWEEP = "sweep.json"
 """File that marks the folder of a sweep."""
 PATHS = ("data", "root")
 """Settings that config.json shortens, because they name paths of one machine."""
-MOST_NAMED = 8
-LONGEST_REASON = 160
 
 
 @dataclass(frozen=True)
@@ -69,62 +68,46 @@ class RunStatus:
     failure: str = ""
     diverged: bool = False
 
-    def plain(self) -> dict[str, Any]:
-        """The status for JSON output."""
-        found: dict[str, Any] = {"finished": self.finished, "steps": self.steps}
-        return {**found, "failure": self.failure} if self.failure else found
-
-    def describe(self, step: int, name: str) -> str:
-        """A line about a checkpoint of an incomplete run; empty for a finished run."""
-        whole = "" if self.steps is None else f" of {self.steps:,}"
-        if self.failure:
-            what = "untrained: the run" if step == 0 else "the run"
-            return f"{what} failed ({in_brief(self.failure)}); this is its step {step:,}{whole}"
-        if step == 0:
-            return f"untrained: this is step 0{whole}, before any training"
-        if self.finished:
-            return ""
-        return f"not finished: this is step {step:,}{whole}; continue it: `flatnce resume {name}`"
-
 
 def run_status(directory: str | Path) -> RunStatus:
     """How far a run has come, from its folder."""
-    place = Path(directory)
-    run = read_run(place)
-    kept = checkpoint.steps(place / CHECKPOINTS)
+    run = read_run(directory)
     reached = (run.results or {}).get("step")
     if reached is not None:
         return RunStatus(True, reached, reached)
-    failures = [line for line in run.metrics if line.get("kind") == FAILURE]
-    failed: dict[str, Any] = failures[-1] if failures else {}
-    return RunStatus(
-        False,
-        kept[-1] if kept else 0,
-        _steps_of(run),
-        failed.get("message", ""),
-        bool(failed.get("diverged", False)),
-    )
-
-
-def _steps_of(run: Run) -> int | None:
-    """All steps of an unfinished run, as far as its folder says."""
-    for line in run.metrics:
-        if line.get("kind") == FAILURE and line.get("of_steps"):
-            return int(line["of_steps"])
+    step = max(checkpoint.steps(Path(directory) / CHECKPOINTS), default=0)
+    failed = next((line for line in run.metrics[::-1] if line.get("kind") == FAILURE), {})
     config = TrainConfig.from_plain(run.config)
-    told = next((line for line in run.metrics if line.get("epoch") and line.get("step")), None)
-    if told is not None:
-        return round(told["step"] / told["epoch"] * config.run.epochs)
-    if config.data.data in CATALOG:
-        images = find(config.data.data).splits.get(config.data.split, 0)
-        return images // config.run.batch_size * config.run.epochs or None
-    return None
+    line = next((line for line in run.metrics if line.get("epoch") and line.get("step")), None)
+    steps = failed.get("of_steps")
+    if steps is None and line is not None:
+        steps = round(line["step"] / line["epoch"] * config.run.epochs)
+    elif steps is None and config.data.data in CATALOG:
+        images = CATALOG[config.data.data].splits.get(config.data.split, 0)
+        steps = images // config.run.batch_size * config.run.epochs or None
+    return RunStatus(False, step, steps, failed.get("message", ""), failed.get("diverged", False))
+
+
+def describe_status(directory: Path, step: int) -> tuple[dict[str, Any], str]:
+    """The status of a run for JSON output, and a line about a checkpoint of an incomplete run."""
+    status = run_status(directory)
+    data: dict[str, Any] = {"finished": status.finished, "steps": status.steps}
+    here = f"step {step:,}" if status.steps is None else f"step {step:,} of {status.steps:,}"
+    untrained = "" if step else "untrained: "
+    if status.failure:
+        data["failure"] = status.failure
+        return data, f"{untrained}the run failed ({in_brief(status.failure)}); this is its {here}"
+    if untrained:
+        return data, f"{untrained}this is {here}, before any training"
+    if status.finished:
+        return data, ""
+    again = f"`flatnce resume {run_name(directory)}`"
+    return data, f"not finished: this is {here}; continue it: {again}"
 
 
 def in_brief(failure: str) -> str:
     """The first reason of a failure; metrics.jsonl has the whole message."""
-    first = failure.partition(";")[0]
-    return first if len(first) <= LONGEST_REASON else f"{first[: LONGEST_REASON - 3]}..."
+    return textwrap.shorten(failure.partition(";")[0], 160, placeholder="...")
 
 
 def read_config(directory: str | Path) -> TrainConfig:
@@ -146,14 +129,23 @@ def read_saved(
     config = TrainConfig.from_plain(found.state["config"])
     mine = {k: v for part in written.values() for k, v in part.items()}
     theirs = json.loads(json.dumps(plain(config.flat()), allow_nan=False))
-    differing = [k for k in theirs if k in mine and k not in PATHS and mine[k] != theirs[k]]
-    if differing:
-        name = differing[0]
+    difference = first_difference(theirs, mine)
+    if difference:
         raise ValueError(
-            f"{found.folder} is a checkpoint of another model or run: {name} is {theirs[name]!r} "
-            f"in it and {mine[name]!r} in config.json; restore the run's own files"
+            f"{found.folder} is a checkpoint of another model or run: {difference} in "
+            "config.json; restore the run's own files"
         )
     return config, found
+
+
+def first_difference(
+    there: Mapping[str, Any], here: Mapping[str, Any], but: Collection[str] = PATHS
+) -> str:
+    """The first setting that differs, in words; empty where all that both have agree."""
+    for name, value in there.items():
+        if name in here and name not in but and value != here[name]:
+            return f"{name} is {value!r} there and {here[name]!r}"
+    return ""
 
 
 def _written(directory: Path) -> dict[str, dict[str, object]]:
@@ -165,12 +157,11 @@ def _written(directory: Path) -> dict[str, dict[str, object]]:
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The config with paths that do not depend on the working directory."""
-    data, root = config.data.data, config.data.root
-    if is_path(data):
-        config = config.override(data=str(Path(data).expanduser().resolve()))
-    if root is not None:
-        config = config.override(root=str(Path(root).expanduser().resolve()))
-    return config
+    paths = {"root": config.data.root}
+    if is_path(config.data.data):
+        paths["data"] = config.data.data
+    whole = {name: str(Path(path).expanduser().resolve()) for name, path in paths.items() if path}
+    return config.override(**whole)
 
 
 @dataclass(frozen=True)
@@ -232,12 +223,11 @@ def find_run(name: str | Path) -> Path:
             raise ValueError(
                 f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
             )
-    there = runs_in(Path(RUNS))
     sweeps = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
+    there = runs_in(Path(RUNS))
     for sweep in sweeps:
         there += [f"{sweep}/{inside}" for inside in runs_in(Path(RUNS) / sweep)]
-    known = f"there are {', '.join(there[:MOST_NAMED])}" if there else f"none is in {RUNS}/"
-    known += ", ..." if len(there) > MOST_NAMED else ""
+    known = f"there are {', '.join(there)}" if there else f"none is in {RUNS}/"
     hint = did_you_mean(str(name), [*there, *sweeps], known)
     raise ValueError(f"RUN={str(name)!r} is not a run directory or the name of one; {hint}")
 
@@ -251,9 +241,3 @@ def run_name(directory: Path) -> str:
 def runs_in(directory: Path) -> list[str]:
     """Names of the runs that have started in a folder, sorted."""
     return sorted(path.parent.name for path in directory.glob("*/config.json"))
-
-
-def describe_status(directory: Path, step: int) -> tuple[dict[str, Any], str]:
-    """The status of a run for JSON output, and a line about one of its checkpoints."""
-    status = run_status(directory)
-    return status.plain(), status.describe(step, run_name(directory))

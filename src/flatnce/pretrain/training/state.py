@@ -1,8 +1,14 @@
-"""Everything of a run that lives in memory: built from a config, stepped, saved, restored."""
+"""A run in memory: its step, which a GPU replays as a CUDA graph, and its state.
+
+A step of a ResNet-18 launches about eight hundred kernels, and launching them takes the host far
+longer than running them takes the GPU. Captured once as a CUDA graph they are launched together.
+The step reads nothing from the device, so it can be captured as it is: views, forward and backward
+pass, diagnostics, optimizer.
+"""
 
 import gc
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,24 +26,180 @@ from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training.config import RunConfig, TrainConfig
 from flatnce.pretrain.training.images import open_images
-from flatnce.pretrain.training.learner import build_learner
+from flatnce.pretrain.training.learner import Learner, backward, build_learner
 from flatnce.pretrain.training.optim import (
     WarmupCosine,
     build_optimizer,
     load_optimizer,
     scaled_rate,
+    set_rate,
 )
 from flatnce.pretrain.training.saved import CHECKPOINTS
-from flatnce.pretrain.training.step import CudaGraphStep, NonFiniteGuard, Step
 
-__all__ = ["check_ess"]
+__all__ = ["TrainingFailed", "check_ess"]
 
-OWN_RATE = 0.01
-"""Relative learning rate of an objective's own scale and bias under SGD and LARS. At the encoder's
-rate they run away in a few steps; AdamW, whose steps do not grow with the gradient, needs none."""
+EAGER_STEPS = 3
+"""Steps before the capture: in them libraries choose kernels and allocate workspaces."""
 
 _forking: "WeakSet[Training]" = WeakSet()
 """Runs of this process whose images are read by worker processes."""
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot continue; earlier checkpoints are good."""
+
+
+class NonFiniteGuard:
+    """Counts steps on the device and remembers the first whose loss or gradient was not finite."""
+
+    def __init__(self, learner: Learner, device: torch.device) -> None:
+        self.learner = learner
+        self.taken = torch.zeros((), dtype=torch.long, device=device)
+        self.first_bad = torch.full((2,), -1, dtype=torch.long, device=device)
+
+    @torch.no_grad()
+    def look(self, loss: Tensor) -> None:
+        """Check one step, after ``backward`` and before the optimizer's step; no host read."""
+        gradients = [p.grad for p in self.learner.parameters() if p.grad is not None]
+        norms = torch.stack(torch._foreach_norm(gradients))
+        bad = ~torch.stack([torch.isfinite(loss), torch.isfinite(norms).all()])
+        self.first_bad.copy_(torch.where(bad & (self.first_bad < 0), self.taken, self.first_bad))
+        self.taken.add_(1)
+
+    @torch.no_grad()
+    def all_finite(self) -> Tensor:
+        """Whether everything was finite so far, weights included; collective, no host read."""
+        finite = torch.isfinite(torch.stack(list(self.weight_norms().values()))).all()
+        return distributed.mean(((self.first_bad < 0).all() & finite).float()) == 1
+
+    def weight_norms(self) -> dict[str, Tensor]:
+        """The norm of each weight, which overflows before its entries do."""
+        state = self.learner.state_dict()
+        weights = {name: w for name, w in state.items() if w.is_floating_point()}
+        return dict(zip(weights, torch._foreach_norm(list(weights.values())), strict=True))
+
+
+class SideStream:
+    """Work that the step does not wait for: on a GPU, on a separate stream.
+
+    Its inputs must stay alive until :meth:`join`, because the allocator does not know about the
+    stream. The last batch's diagnostics and the gradients do.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Run the block once everything launched so far is done."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for this work."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+
+
+class Step:
+    """One step of training; reads nothing from the device. The guard counts the steps."""
+
+    def __init__(self, training: "Training") -> None:
+        self.learner, self.optimizer = training.learner, training.optimizer
+        self.views, self.rate = training.images.views, training.rate
+        self.monitor, self.guard = training.monitor, training.guard
+        self.micro_batch, self.dtype = training.config.run.micro_batch, training.learner.dtype
+        self.side = SideStream(training.device)
+
+    def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
+        """Take the step."""
+        on_cuda = images.is_cuda
+        taken = self.guard.taken
+        with self.side.work():
+            set_rate(self.optimizer, self.rate.at(taken if on_cuda else int(taken)))
+        views = self.views(images, indices, epoch, dtype=self.dtype, channels_last=on_cuda)
+        self.optimizer.zero_grad()
+        loss = backward(self.learner, views, indices, self.micro_batch, self._update_monitor)
+        self.side.join()
+        with self.side.work():
+            self.guard.look(loss)
+        self.optimizer.step()
+        self.learner.after_step()
+        self.side.join()
+
+    def _update_monitor(self) -> None:
+        """Update the monitor while the gradients are computed."""
+        with self.side.work():
+            self.monitor.update(self.learner.objective.last)
+
+
+class CudaGraphStep:
+    """A step that is captured as a CUDA graph after a few eager calls, and replayed from then on.
+
+    A step that cannot be captured runs eagerly; ``notify`` is called once with the reason.
+    """
+
+    def __init__(self, step: Step, notify: Callable[[str], None]) -> None:
+        self.step, self.notify = step, notify
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, Tensor, Tensor] | None = None
+        # The step has priority over side streams. A run of a sweep already has its own stream and
+        # keeps it: streams are few, and each holds a library's workspace.
+        current = torch.cuda.current_stream()
+        alone = current == torch.cuda.default_stream()
+        self.stream = torch.cuda.Stream(priority=-1) if alone else current
+
+    def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
+        """Take the step."""
+        self.calls += 1
+        if self.inputs is None:
+            self.inputs = (images.clone(), indices.clone(), epoch.clone())
+        for kept, given in zip(self.inputs, (images, indices, epoch), strict=True):
+            kept.copy_(given)
+        if self.calls == EAGER_STEPS + 1:
+            self._capture(*self.inputs)
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        # On the stream of the capture, so that its workspaces exist.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream), _deterministic_cudnn():
+            self.step(*self.inputs)
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _capture(self, *inputs: Tensor) -> None:
+        # Gradients must be allocated inside the graph, so that a replay writes them anew.
+        self.step.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads, such as a loader's, may use the device meanwhile.
+            options: dict[str, Any] = {"capture_error_mode": "thread_local"}
+            with torch.cuda.graph(graph, stream=self.stream, **options), _deterministic_cudnn():
+                self.step(*inputs)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.step.optimizer.zero_grad()
+            why = str(error).strip().splitlines()[0]
+            self.notify(f"this step cannot be captured as a CUDA graph and runs eagerly: {why}")
+            return
+        self.graph = graph
+
+
+@contextmanager
+def _deterministic_cudnn() -> Iterator[None]:
+    """Use convolution algorithms that are not chosen by timing and that add in a fixed order."""
+    settings = torch.backends.cudnn
+    before = settings.benchmark, settings.deterministic
+    settings.benchmark, settings.deterministic = False, True
+    try:
+        yield
+    finally:
+        settings.benchmark, settings.deterministic = before
 
 
 class Training:
@@ -52,19 +214,20 @@ class Training:
         self.steps_per_epoch = len(self.images.loader)
         self.steps = config.run.epochs * self.steps_per_epoch
         self.learner = build_learner(
-            config.model,
-            config.loss,
+            config,
             channels=self.images.channels,
             size=self.images.size,
             steps=self.steps,
-            seed=config.run.seed,
-            gather=distributed.is_active(),
             device=device,
             dtype=compute_dtype(config.run, device),
         )
         self._wrap_encoder()
-        if OBJECTIVES[config.loss.objective].learns_scale:
-            _slow_down(self.learner.objective.parameters(), config.optimizer.optimizer)
+        learns_scale = OBJECTIVES[config.loss.objective].learns_scale
+        if learns_scale and config.optimizer.optimizer != "adamw":
+            # At the encoder's rate an objective's own scale and bias run away in a few steps;
+            # AdamW's steps do not grow with the gradient.
+            for parameter in self.learner.objective.parameters():
+                parameter.register_hook(lambda gradient: 0.01 * gradient)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         peak = self.rate.peak
         self.optimizer = build_optimizer(
@@ -77,7 +240,7 @@ class Training:
         )
         self.monitor = Monitor()
         self.writer = checkpoint.Writer()
-        self.guard = NonFiniteGuard(self.learner, directory, device, self.writer)
+        self.guard = NonFiniteGuard(self.learner, device)
         self.notes: list[str] = []  # messages that are logged once
         self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
         self._take_step = self._build_step()
@@ -92,27 +255,15 @@ class Training:
         if distributed.is_active():
             # The batch norms see every process's rows, so their buffers agree without a copy.
             known = inspect.signature(DistributedDataParallel.__init__).parameters
-            option = "forward_sync_buffers" if "forward_sync_buffers" in known else None
-            without: dict[str, Any] = {option or "broadcast_buffers": False}
+            new, old = "forward_sync_buffers", "broadcast_buffers"
+            without: dict[str, Any] = {new if new in known else old: False}
             self.learner.call_through(DistributedDataParallel(self.learner.encoder, **without))
         elif self.device.type == "cuda" and self.config.run.fast:
-            fused = fuse_resnet(self.learner.encoder)
-            if fused is not None:
-                self.learner.call_through(fused)
+            self.learner.call_through(fuse_resnet(self.learner.encoder) or self.learner.encoder)
 
     def _build_step(self) -> Step | CudaGraphStep:
         """The step, as a CUDA graph where that is possible."""
-        run = self.config.run
-        step = Step(
-            self.learner,
-            self.optimizer,
-            self.images.views,
-            self.rate,
-            self.monitor,
-            self.guard,
-            run.micro_batch,
-            compute_dtype(run, self.device),
-        )
+        run, step = self.config.run, Step(self)
         if self.device.type != "cuda" or not run.fast:
             return step
         caching = run.micro_batch is not None and run.micro_batch < run.batch_size
@@ -122,19 +273,56 @@ class Training:
             return step
         return CudaGraphStep(step, self.notes.append)
 
+    def batches(self) -> Iterator[tuple[Batch, int]]:
+        """The batches from the present step to the end of the run, each with its epoch."""
+        while self.step < self.steps:
+            epoch, done = divmod(self.step, self.steps_per_epoch)
+            for batch in self.images.loader.epoch(epoch, start=done):
+                yield batch, epoch
+
     def take_step(self, batch: Batch, epoch: int) -> None:
         """Take one step; reads nothing from the device."""
-        if int(self._epoch[1]) != epoch:
+        if self._epoch[1] != epoch:
             self._epoch = (self._epoch[0].fill_(epoch), epoch)
         try:
             self._take_step(batch.images, batch.indices, self._epoch[0])
         except ValueError as error:  # on the CPU an objective refuses bad rows at once
-            raise self.guard.failure(self.rate.at(self.step), error) from error
+            raise self.failure(self.step, error) from error
         self.step += 1
 
     def check(self) -> None:
         """Raise if anything has not been finite; reads from the device."""
-        self.guard.check(self.rate.at(self.step))
+        if not bool(self.guard.all_finite()):
+            raise self.failure(self.step)
+
+    def failure(self, step: int, error: ValueError | None = None) -> TrainingFailed:
+        """The exception for numbers that are not finite, or that the objective refused."""
+        first_bad = zip(("loss", "gradient"), self.guard.first_bad.tolist(), strict=True)
+        found = [
+            f"the {term} is infinite or not a number since step {first}"
+            for term, first in first_bad
+            if first >= 0
+        ]
+        norms = self.guard.weight_norms()
+        weights = [name for name, norm in norms.items() if not bool(torch.isfinite(norm))]
+        if weights:
+            found.append(f"the weights {weights[0]} are no longer finite")
+        if error is not None:
+            found.append(f"the embeddings cannot be contrasted: {error}")
+        if not found:  # all processes stop together
+            found.append("a number of another process is infinite or not a number")
+        self.writer.settle()
+        kept = checkpoint.steps(self.directory / CHECKPOINTS)
+        good = f"the checkpoint of step {kept[-1]} is good and is kept" if kept else "none is kept"
+        return TrainingFailed(
+            f"training stopped: {'; '.join(found)}; {good}. Lower the learning rate (it was "
+            f"{self.rate.at(step):.3g}), lengthen the warm-up, or use precision=float32"
+        )
+
+    def position(self, step: int | None = None) -> dict[str, Any]:
+        """Step, epoch and seconds, by default those of the present step."""
+        step = self.step if step is None else step
+        return {"step": step, "epoch": step / self.steps_per_epoch, "seconds": self.seconds}
 
     def save(self, wait: bool = True) -> None:
         """Check that the state is finite, and write a checkpoint of this step."""
@@ -203,13 +391,6 @@ class Training:
         if self.learner.called is not self.learner.encoder:
             self.learner.call_through(self.learner.encoder)
             gc.collect()
-
-
-def _slow_down(parameters: Iterable[Tensor], optimizer: str) -> None:
-    """Scale the gradients of an objective's own scale and bias, unless the optimizer does."""
-    if optimizer != "adamw":
-        for parameter in parameters:
-            parameter.register_hook(lambda gradient: OWN_RATE * gradient)
 
 
 def check_ess(config: TrainConfig) -> None:

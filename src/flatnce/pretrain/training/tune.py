@@ -8,10 +8,9 @@ from typing import Any
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
-from flatnce.pretrain.training.loop import train
+from flatnce.pretrain.training.loop import Report, train
 from flatnce.pretrain.training.processes import choose_device
-from flatnce.pretrain.training.records import Report
-from flatnce.pretrain.training.step import TrainingFailed
+from flatnce.pretrain.training.state import TrainingFailed
 
 __all__ = ["tune"]
 

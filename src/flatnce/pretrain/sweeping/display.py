@@ -1,0 +1,268 @@
+"""What ``flatnce sweep`` prints: its progress, and the table of its results."""
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import fmean, median, stdev
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from flatnce.cli.progress import progress_line, warning_of
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.sweeping.sweep import SweepReport, SweptRun, varied
+from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.saved import in_brief
+
+__all__ = ["over_seeds", "show_tables", "sweep_progress", "sweep_rows"]
+
+
+@contextmanager
+def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
+    """A function that shows each line of each run, during the block.
+
+    On a terminal the current runs are a table on standard error; elsewhere one line per run and
+    epoch is printed. Failures and verdicts are printed separately.
+    """
+    board = Board(configs)
+    console = Console(stderr=True, highlight=False)
+
+    def show(name: str, line: Mapping[str, Any]) -> None:
+        for text in board.take(name, line):
+            console.print(text, markup=False)
+
+    def say(name: str, line: Mapping[str, Any]) -> None:
+        for text in (*board.take(name, line), *board.progress(name, line)):
+            print(text, flush=True)
+
+    if sys.stderr.isatty():
+        options: dict[str, Any] = {"refresh_per_second": 2, "transient": True}
+        with Live(console=console, get_renderable=board.table, **options):
+            yield show
+    else:
+        yield (lambda name, line: None) if quiet else say
+
+
+class Board:
+    """The state of each run of a sweep."""
+
+    def __init__(self, configs: Mapping[str, TrainConfig]) -> None:
+        self.configs = configs
+        self.states = dict.fromkeys(configs, "waiting")
+        self.lines: dict[str, Mapping[str, Any]] = {}
+        self.watched: dict[str, Mapping[str, Any]] = {}
+        self.shown: dict[str, int] = {}
+
+    def take(self, name: str, line: Mapping[str, Any]) -> list[str]:
+        """Record a line of a run, and return the messages to print at once."""
+        kind = line["kind"]
+        if kind == "train":
+            self.lines[name] = line
+        elif kind == "watch":
+            self.watched[name] = line
+        elif kind == "state":
+            self.states[name] = "running" if line["state"] == "started" else line["state"]
+            if line["state"] == "failed":
+                return [f"! {name} failed: {in_brief(line['failure'])}"]
+        elif warning := warning_of(line, name):
+            return [warning]
+        return []
+
+    def progress(self, name: str, line: Mapping[str, Any]) -> list[str]:
+        """One line per epoch and run."""
+        if line["kind"] == "train" and int(line["epoch"]) > self.shown.get(name, 0):
+            self.shown[name] = int(line["epoch"])
+            return [f"{name}  {self._text(name)}"]
+        if line["kind"] == "state" and line["state"] == "stopped":
+            return [f"{name}  stopped at step {line['step']:,} and saved"]
+        return []
+
+    def table(self) -> RenderableType:
+        """The current runs, below a line about all."""
+        counts = Counter(self.states.values())
+        running = [name for name, state in self.states.items() if state == "running"]
+        speed = sum(
+            self.lines[name]["images_per_second"] for name in running if name in self.lines
+        )
+        order = ("done", "running", "waiting", "failed", "stopped")
+        parts = [f"{counts[state]} {state}" for state in order if counts[state]]
+        # The sum of the runs' speeds in steps; with everything else included it is less.
+        total = f"; {speed:,.0f} images/s in sum" if speed else ""
+        rows = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for name in running:
+            rows.add_row(Text(name), Text(self._text(name) if name in self.lines else "starting"))
+        return Group(Text(", ".join(parts) + total), rows)
+
+    def _text(self, name: str) -> str:
+        epochs = self.configs[name].run.epochs
+        return progress_line(self.lines[name], self.watched.get(name, {}), epochs)
+
+
+MEASURED = ("loss", "ess", "gain", "knn", "mi", "pool_mi")
+"""Columns that are averaged over seeds."""
+CEILINGS = ("mi_ceiling", "pool_ceiling")
+"""Columns that are the same for all seeds."""
+
+
+def sweep_rows(runs: Sequence[SweptRun]) -> list[dict[str, Any]]:
+    """A row per run from its directory; what was not measured is None.
+
+    ``settings`` has every setting that is not the same in all runs.
+    """
+    names = varied({run.name: run.config for run in runs})
+    return [_row(run, names) for run in runs]
+
+
+def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
+    started = (run.directory / "config.json").is_file()
+    metrics = read_run(run.directory).metrics if started else []
+    latest: dict[str, dict[str, Any]] = {line["kind"]: line for line in metrics}
+    last, watched = latest.get("train", {}), latest.get("watch", {})
+    speeds = [line["images_per_second"] for line in metrics if line.get("images_per_second")]
+    epoch = last.get("epoch", 0.0)
+    if run.state == "stopped" and epoch:  # it was saved some steps after its last line
+        epoch *= run.step / last["step"]
+    config, settings = run.config, run.config.flat()
+    return {
+        "run": run.name,
+        "settings": {name: settings[name] for name in names},
+        "objective": config.loss.objective,
+        "batch_size": config.run.batch_size,
+        "temperature": config.loss.temperature,
+        "seed": config.run.seed,
+        "epoch": epoch,
+        "epochs": config.run.epochs,
+        "last_temperature": last.get("temperature"),
+        **{name: last.get(name) for name in ("loss", "ess", "gain", "mi", "mi_ceiling")},
+        **{name: watched.get(name) for name in ("knn", "pool_mi", "pool_ceiling")},
+        "images_per_second": median(speeds) if speeds else None,
+        "verdict": latest.get("verdict", {}).get("verdict"),
+        "state": run.state,
+        "step": run.step,
+        "failure": run.failure,
+    }
+
+
+def over_seeds(
+    runs: Sequence[SweptRun], rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Means over finished runs that differ only in their seed.
+
+    ``_spread`` is the sample standard deviation. The list is empty where no two runs are alike.
+    """
+    groups: dict[TrainConfig, list[tuple[SweptRun, Mapping[str, Any]]]] = {}
+    for run, row in zip(runs, rows, strict=True):
+        if run.state == "done":
+            groups.setdefault(run.config.override(seed=0), []).append((run, row))
+    found = []
+    for members in groups.values():
+        if len(members) > 1:
+            first, top = members[0]
+            mean: dict[str, Any] = {"runs": first.name.removesuffix(f"-s{first.config.run.seed}")}
+            mean["settings"] = {k: v for k, v in top["settings"].items() if k != "seed"}
+            mean["seeds"] = [run.config.run.seed for run, _ in members]
+            for name in MEASURED:
+                values = [row[name] for _, row in members]
+                known = None not in values
+                mean[name] = fmean(values) if known else None
+                mean[f"{name}_spread"] = stdev(values) if known else None
+            found.append(mean | {name: top[name] for name in CEILINGS})
+    return found
+
+
+Row = Mapping[str, Any]
+Columns = dict[str, list[str]]
+"""The cells of a table by the heading of their column."""
+
+FORMATS = {"loss": ".3f", "ess": ".2f", "gain": ".2f", "knn": ".1%", "mi": ".2f", "pool_mi": ".2f"}
+FORMATS |= {"mi_ceiling": ".2f", "pool_ceiling": ".2f", "images_per_second": ",.0f"}
+HEADINGS = {"loss": "loss", "ess": "ESS", "gain": "gain", "knn": "kNN", "mi": "MI"}
+HEADINGS |= {"mi_ceiling": "ceiling", "pool_mi": "pool MI", "images_per_second": "images/s"}
+# Left out first on a narrow terminal: other columns or the name of the run show it too.
+DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
+
+
+def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
+    """Print the runs, and the means over seeds where there are any.
+
+    Numbers are never cut; on a narrow terminal columns are left out.
+    """
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    tables = [("", _of_runs(rows))]
+    if means:
+        tables.append(("\nmean over seeds ± standard deviation", _of_means(means)))
+    left_out: dict[str, None] = {}
+    for title, columns in tables:
+        lines = _lines(columns)
+        for heading in (*DISPENSABLE, *map(_option, reversed(rows[0]["settings"]))):
+            if room is not None and len(lines[0]) > room and heading in columns:
+                del columns[heading]
+                left_out[heading] = None
+                lines = _lines(columns)
+        print(title)
+        for line in lines:
+            print(line.rstrip())
+    if left_out:
+        print(f"\nno room for {', '.join(left_out)}; --json has them")
+
+
+def _lines(columns: Columns) -> list[str]:
+    """The lines of a table; words are aligned at the left, numbers at the right."""
+    padded = []
+    for heading, cells in columns.items():
+        texts = [heading, *cells]
+        width = max(map(len, texts))
+        words = heading in ("run", "runs") or any(cell[:1].isalpha() for cell in cells)
+        align = str.ljust if words else str.rjust
+        padded.append([align(text, width) for text in texts])
+    return ["  ".join(line) for line in zip(*padded, strict=True)]
+
+
+def _of_runs(rows: Sequence[Row]) -> Columns:
+    columns = {"run": [row["run"] for row in rows], **_settings(rows)}
+    columns["epochs"] = [f"{row['epoch']:.1f}/{row['epochs']}" for row in rows]
+    for name, heading in HEADINGS.items():
+        columns[heading] = [_number(row, name) for row in rows]
+    columns["state"] = [_state(row) for row in rows]
+    return columns
+
+
+def _of_means(means: Sequence[Row]) -> Columns:
+    columns = {"runs": [mean["runs"] for mean in means], **_settings(means)}
+    columns["seeds"] = [str(len(mean["seeds"])) for mean in means]
+    for name, heading in HEADINGS.items():
+        if name in MEASURED:
+            columns[heading] = [_with_spread(mean, name) for mean in means]
+        elif name in CEILINGS:
+            columns[heading] = [_number(mean, name) for mean in means]
+    return columns
+
+
+def _settings(rows: Sequence[Row]) -> Columns:
+    """A column per varied setting."""
+    names = rows[0]["settings"]
+    return {_option(name): [str(row["settings"][name]) for row in rows] for name in names}
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _number(row: Row, name: str) -> str:
+    return "" if row[name] is None else format(row[name], FORMATS[name.removesuffix("_spread")])
+
+
+def _with_spread(mean: Row, name: str) -> str:
+    known = mean[name] is not None
+    return f"{_number(mean, name)} ± {_number(mean, f'{name}_spread')}" if known else ""
+
+
+def _state(row: Row) -> str:
+    """The state of a run, with its verdict unless that is healthy."""
+    unwell = row["verdict"] not in (None, "healthy") and row["state"] != "failed"
+    return f"{row['state']}, {row['verdict']}" if unwell else str(row["state"])
