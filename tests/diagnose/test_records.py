@@ -6,10 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flatnce.core.diagnostics import verdict_on
-from flatnce.core.diagnostics.verdict import verdicts_on
-from flatnce.diagnose import Diagnosis, examine, examine_installation, installation, records
-from flatnce.diagnose.records import curve_findings, examine_board, examine_run
+from flatnce.diagnose import examine, examine_installation, installation
+from flatnce.diagnose.records import curve_findings, examine_run
 from flatnce.diagnose.rules import FEW_NEGATIVES, findings_on
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
@@ -52,17 +50,14 @@ def kinds_of(*changes, **options):
 )
 def test_a_record_has_the_findings_that_hold_and_not_their_consequences(change, kinds):
     assert kinds_of(change, available=128) == kinds
+    if kinds == ["dimensional collapse"]:
+        assert kinds_of(change) == []  # its width is not known
 
 
 @pytest.mark.parametrize("idle, kinds", [(True, ["not learning"]), (False, [])])
 def test_a_wrong_temperature_hides_idleness_unless_somebody_tried_a_better_one(idle, kinds):
     found = kinds_of({"ess": 0.99, "mi": 0.0}, idle=idle)
     assert found == [*kinds, "temperature too high"]
-
-
-def test_a_wide_head_need_not_be_filled():
-    assert kinds_of({"effective_rank": 60.0}, available=2048) == []
-    assert kinds_of({"effective_rank": 5.0}) == []  # its width is not known
 
 
 @pytest.mark.parametrize("count, few", [(FEW_NEGATIVES - 1, True), (FEW_NEGATIVES, False)])
@@ -73,50 +68,29 @@ def test_negatives_are_counted_by_the_ceiling_where_nobody_says(count, few):
     assert ("too few negatives" in found) is few
 
 
-def test_the_first_of_all_verdicts_is_the_verdict_and_keeps_its_step():
-    history = [{"step": step, **GOOD, "gain": gain} for step, gain in ((1, 0.4), (2, 0.01))]
-    history[1]["ess"] = 0.001
-    found = verdicts_on(history, "InfoNCE")
-    assert found[0] == verdict_on(history, "InfoNCE")
-    assert [(one.kind, one.since) for one in found] == [("saturated", 2), ("peaked", 2)]
-
-
 def falling(start, end, count=40):
     return [(i, start + (end - start) * i / (count - 1)) for i in range(count)]
 
 
 @pytest.mark.parametrize(
-    "points, candidates, kinds",
+    "points, candidates, kinds, words",
     [
-        (falling(6.0, 2.0), 511, []),
-        ([(i, 6 * 0.7**i) for i in range(40)], 511, ["saturated"]),
-        (falling(6.23, 6.2), 511, ["not learning", "flat loss"]),
-        (falling(3.0, 3.0), 511, ["flat loss"]),
-        (falling(0.03, 0.03), 511, ["saturated"]),
-        (falling(6.0, 6.2), None, []),
-        ([*falling(6.0, 2.0), (99, math.nan)], 511, ["failed"]),
-        (falling(6.0, -2.0), 511, []),
-        ([(i, 1.0) for i in range(40)], 511, []),
-        (falling(6.0, 2.0, 4), 511, []),
+        (falling(6.0, 2.0), 511, [], None),
+        ([(i, 6 * 0.7**i) for i in range(40)], 511, ["saturated"], None),
+        (falling(6.23, 6.2), 511, ["not learning", "flat loss"], None),
+        (falling(3.0, 3.0), 511, ["flat loss"], None),
+        (falling(0.03, 0.03), 511, ["saturated"], None),
+        ([*falling(6.0, 2.0), (99, math.nan)], 511, ["failed"], None),
+        (falling(6.0, 6.2), None, [], "log K is not known"),
+        (falling(6.0, -2.0), 511, [], "below 0"),
+        ([(i, 1.0) for i in range(40)], 511, [], "raw FlatNCE"),
+        (falling(6.0, 2.0, 4), 511, [], "needs 8"),
     ],
 )
-def test_a_loss_curve_says_what_it_can(points, candidates, kinds):
-    found, _ = curve_findings("loss", points, candidates)
+def test_a_loss_curve_says_what_it_can_and_what_it_cannot(points, candidates, kinds, words):
+    found, unknown = curve_findings("loss", points, candidates)
     assert [finding.kind for finding in found] == kinds
-
-
-@pytest.mark.parametrize(
-    "points, words",
-    [
-        (falling(6.0, 5.0), "log K is not known"),
-        (falling(6.0, -2.0), "below 0"),
-        ([(i, 1.0) for i in range(40)], "raw FlatNCE"),
-        (falling(6.0, 2.0, 4), "needs 8"),
-    ],
-)
-def test_what_a_curve_cannot_say_is_said(points, words):
-    found, unknown = curve_findings("loss", points, None)
-    assert not found and words in unknown[0]
+    assert unknown == [] if words is None else words in unknown[0]
 
 
 def write_board(folder, scalars):
@@ -125,14 +99,6 @@ def write_board(folder, scalars):
         for tag, points in scalars.items():
             for step, value in points:
                 writer.add_scalar(tag, value, step)
-
-
-def test_our_scalars_are_judged_as_a_run_under_any_prefix(tmp_path):
-    history = {key: [(1, value), (2, value)] for key, value in GOOD.items()}
-    history["gain"] = [(1, 0.4), (2, 0.01)]
-    write_board(tmp_path / "logs", {f"train/flatnce/{k}": v for k, v in history.items()})
-    found = examine(tmp_path, objective="InfoNCE")
-    assert found.kinds == ("saturated",) and found.findings[0].since == 2
 
 
 def board_of(**changes):
@@ -144,17 +110,46 @@ def board_of(**changes):
     }
 
 
+def test_our_scalars_are_judged_as_a_run_under_any_prefix(tmp_path):
+    scalars = board_of(train={"gain": 0.01})
+    scalars["train/gain"] = [(0, math.nan), *scalars["train/gain"]]  # finite ones follow
+    write_board(tmp_path / "logs", {f"flatnce/{tag}": points for tag, points in scalars.items()})
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    found = examine(tmp_path, objective="InfoNCE")
+    assert found.kinds == ("saturated",) and found.findings[0].since == 2
+
+
 def test_scalars_that_end_in_nan_have_failed(tmp_path):
     write_board(tmp_path, board_of(train={"gain": math.nan}))
     found = examine(tmp_path)
     assert found.kinds == ("failed",) and found.findings[0].since == 2
 
 
-def test_scalars_with_a_nan_in_the_middle_are_judged_by_their_end(tmp_path):
-    scalars = board_of(train={})
-    scalars["train/gain"] = [(0, math.nan), *scalars["train/gain"]]
-    write_board(tmp_path, scalars)
-    assert examine(tmp_path).verdict == "healthy"
+def test_losses_of_others_are_judged_as_far_as_they_go(tmp_path):
+    write_board(tmp_path / "a", {"train/nce_loss": falling(6.23, 6.2), "lr": falling(1, 0)})
+    assert examine(tmp_path, batch_size=256).kinds == ("not learning", "flat loss")
+    found = examine(tmp_path)
+    assert found.kinds == ("flat loss",)
+    assert any("--batch-size" in reason for reason in found.unknown)
+    with pytest.raises(ValueError, match=r"temperature=0\.0 is for embeddings; curves"):
+        examine(tmp_path, temperature=0.0)
+    write_board(tmp_path / "b", {"a_loss": falling(6.0, 2.0)})
+    assert examine(tmp_path / "b", batch_size=256).verdict == "unknown"  # not healthy
+    with pytest.raises(ValueError, match=r"2 runs \(a, b\)"):
+        examine(tmp_path)
+
+
+def test_a_folder_without_losses_or_without_anything_is_named(tmp_path):
+    write_board(tmp_path / "board", {"accuracy": falling(0, 1)})
+    found = examine(tmp_path / "board")
+    assert found.verdict == "unknown" and "accuracy" in found.unknown[0]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json that is not a run's, and no event file"):
+        examine(tmp_path / "other")
+    RunLog(tmp_path / "demo", kind="demo", config={})
+    with pytest.raises(ValueError, match="holds a demo run"):
+        examine(tmp_path / "demo")
 
 
 def test_several_monitors_are_all_judged_and_named(tmp_path):
@@ -168,74 +163,13 @@ def test_several_monitors_are_all_judged_and_named(tmp_path):
     assert found.numbers["train/gain"] == pytest.approx(0.01)
 
 
-def test_monitors_in_one_state_are_named_too(tmp_path):
-    write_board(tmp_path, board_of(a={}, b={}))
-    found = examine(tmp_path)
-    assert found.verdict == "healthy" and "a/: healthy; b/: healthy" in found.subject
-
-
-def test_a_folder_with_another_programs_config_is_read_as_tensorboards(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    write_board(tmp_path / "runs" / "first", board_of(train={"gain": 0.01}))
-    assert examine(tmp_path).kinds == ("saturated",)
-
-
-def test_a_folder_with_another_programs_config_alone_is_said_to_be_no_run(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.json that is not a run's, and no event file"):
-        examine(tmp_path)
-
-
-def test_a_run_with_event_files_below_is_still_a_run(logged):
-    directory = logged({"kind": "train", "step": 1, "steps": 1, **GOOD})
-    write_board(directory / "tensorboard", board_of(train={"gain": 0.01}))
-    assert examine(directory, embeddings=False).subject.startswith("run ")
-
-
-def test_what_curves_do_not_need_is_refused(tmp_path):
-    write_board(tmp_path, {"loss": falling(6.0, 2.0)})
-    with pytest.raises(ValueError, match=r"temperature=0\.0 is for embeddings; curves"):
-        examine(tmp_path, temperature=0.0)
-
-
-def test_others_losses_are_judged_as_far_as_they_go(tmp_path):
-    write_board(tmp_path, {"train/nce_loss": falling(6.23, 6.2), "lr": falling(1, 0)})
-    assert examine(tmp_path, batch_size=256).kinds == ("not learning", "flat loss")
-    found = examine(tmp_path)
-    assert found.kinds == ("flat loss",)
-    assert any("--batch-size" in reason for reason in found.unknown)
-
-
-def test_one_curves_saturation_is_told_before_anothers_flatness(tmp_path):
-    write_board(tmp_path, {"a_loss": falling(3.0, 3.0), "b_loss": falling(0.03, 0.03)})
-    assert examine(tmp_path).kinds == ("saturated", "flat loss")
-
-
-def test_a_good_loss_curve_is_not_called_healthy(tmp_path):
-    write_board(tmp_path, {"loss": falling(6.0, 2.0)})
-    assert examine(tmp_path, batch_size=256).verdict == "unknown"
-
-
-def test_a_folder_without_losses_names_its_tags(tmp_path):
-    write_board(tmp_path, {"accuracy": falling(0, 1)})
-    found = examine(tmp_path)
-    assert found.verdict == "unknown" and "accuracy" in found.unknown[0]
-
-
-def test_several_writers_are_named(tmp_path):
-    for name in ("a", "b"):
-        write_board(tmp_path / name, {"loss": falling(6.0, 2.0)})
-    with pytest.raises(ValueError, match=r"2 runs \(a, b\)"):
-        examine_board(tmp_path)
-
-
 @pytest.fixture
 def logged(tmp_path):
     """A run with a log and no checkpoint."""
 
     def write(*lines):
         config = preset("digits").override(objective="infonce", batch_size=64)
-        log = RunLog(tmp_path / "first", kind="train", config=config)
+        log = RunLog(tmp_path / "first", kind="train", config=config, replace=True)
         for line in lines:
             log.log(line)
         return log.directory
@@ -246,27 +180,22 @@ def logged(tmp_path):
 def test_a_run_is_judged_by_its_log_and_lacking_embeddings_are_said(logged):
     line = {"kind": "train", "step": 100, "steps": 100, **GOOD, "gain": 0.01}
     watch = {"kind": "watch", "step": 100, "knn": 0.9}
-    found = examine_run(logged({**line, "step": 50, "gain": 0.4}, line, watch))
+    lost = {**line, "step": 40, "gain": math.nan}  # finite ones follow
+    directory = logged(lost, {**line, "step": 50, "gain": 0.4}, line, watch)
+    write_board(directory / "tensorboard", board_of(train={}))  # it is still a run
+    found = examine(directory)
     assert found.kinds == ("saturated",) and found.findings[0].since == 100
     assert "InfoNCE scales" in found.findings[0].evidence and found.numbers["knn"] == 0.9
     assert any("checkpoint" in reason for reason in found.unknown)
+    with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
+        examine(directory, temperature=0.5)
 
 
 def test_a_failed_run_says_why_first(logged):
+    assert examine_run(logged(), embeddings=False).verdict == "unknown"
     failure = {"kind": "failure", "step": 7, "message": "the loss is nan", "diverged": True}
     found = examine_run(logged(failure), embeddings=False)
     assert found.kinds == ("failed",) and "nan" in found.findings[0].evidence
-
-
-def test_a_run_that_has_not_begun_is_unknown(logged):
-    assert examine_run(logged(), embeddings=False).verdict == "unknown"
-
-
-def test_a_line_that_was_not_finite_is_left_out_if_finite_ones_follow(logged):
-    good = {"kind": "train", "step": 1, "steps": 1, **GOOD}
-    bad = {**good, "step": 2, "gain": math.nan}
-    found = examine_run(logged(good, bad, {**good, "step": 3}), embeddings=False)
-    assert found.verdict == "healthy" and found.numbers["step"] == 3
 
 
 def test_a_run_that_ends_in_nan_has_failed(logged):
@@ -278,17 +207,6 @@ def test_a_run_that_ends_in_nan_has_failed(logged):
     assert "gain" not in found.numbers and str(found)
 
 
-def test_a_run_of_another_kind_is_refused(tmp_path):
-    RunLog(tmp_path / "demo", kind="demo", config={})
-    with pytest.raises(ValueError, match="holds a demo run"):
-        examine_run(tmp_path / "demo")
-
-
-def test_options_of_embeddings_are_refused_for_a_run(logged):
-    with pytest.raises(ValueError, match=r"temperature=0\.5 is for embeddings"):
-        examine(logged(), temperature=0.5)
-
-
 def test_a_trained_run_is_embedded_too(tmp_path):
     config = preset("digits").override(
         epochs=1, watch_every=0.0, tensorboard=False, device="cpu", log_every=5
@@ -297,21 +215,8 @@ def test_a_trained_run_is_embedded_too(tmp_path):
     found = examine_run(outcome.directory, device="cpu", images=64)
     seen = found.numbers["embeddings"]
     assert seen["samples"] == 64 and seen["copied_views"] == 0
+    assert "false_negative_rate_by_label" not in seen  # labels of a run are for evaluation
     assert set(found.kinds) & {"duplicates", "identical views"} == set()
-
-
-def test_labels_of_a_run_are_not_used(monkeypatch):
-    """Labels of a run are for evaluation; only those that a caller gives mean sameness."""
-    given = {}
-
-    def listening(z1, z2, **options):
-        given.update(options)
-        return Diagnosis("embeddings")
-
-    monkeypatch.setattr(records, "doctor", listening)
-    views = torch.ones(8, 2), torch.ones(8, 2)
-    records._of_views(preset("digits"), *views, {"temperature": 0.3}, "FlatNCE")
-    assert "labels" not in given and given["temperature"] == 0.3 and given["batch_size"] == 8
 
 
 @pytest.fixture
@@ -334,28 +239,13 @@ def whole(monkeypatch):
     return SimpleNamespace(versions=versions, torch=fake, card=card)
 
 
-def test_a_whole_installation_is_healthy(whole):
-    assert examine_installation().verdict == "healthy"
-
-
-@pytest.mark.parametrize("version", ["2.6.2", "2.6.3"])
-def test_malicious_lightning_comes_first(whole, version):
-    whole.versions["lightning"] = version
-    whole.versions["torch"] = "2.0"
-    found = examine_installation()
-    assert found.verdict == f"lightning {version} is malicious"
-    assert "stolen" in found.findings[0].remedies[0]
-
-
-@pytest.mark.parametrize("version", ["2.6.1", "2.6.4"])
-def test_other_lightnings_are_well(whole, version):
-    whole.versions["lightning"] = version
-    assert examine_installation().verdict == "healthy"
-
-
 @pytest.mark.parametrize(
     "change, kind",
     [
+        ({}, None),
+        ({"torch": "2.15.0+cu130"}, None),
+        ({"lightning": "2.6.1"}, None),
+        ({"lightning": "2.6.3", "torch": "2.0"}, "lightning 2.6.3 is malicious"),
         ({"torch": None}, "torch is missing"),
         ({"torch": "2.9.1"}, "torch is too old"),
         ({"torch": "2.14.0"}, "torchvision does not fit torch"),
@@ -363,43 +253,26 @@ def test_other_lightnings_are_well(whole, version):
         ({"lightly": "1.5.20"}, "lightly's DCLLoss is another loss"),
     ],
 )
-def test_a_version_that_does_not_fit_is_named(whole, change, kind):
+def test_a_version_that_does_not_fit_is_named_first(whole, change, kind):
     whole.versions.update(change)
-    assert kind in examine_installation().kinds
+    assert examine_installation().verdict == (kind or "healthy")
 
 
-def test_a_local_build_of_the_same_torch_fits(whole):
-    whole.versions["torch"] = "2.15.0+cu130"
-    assert examine_installation().verdict == "healthy"
-
-
-def test_a_cuda_build_beside_a_card_without_a_driver_is_named(whole):
+def test_a_cuda_build_without_a_driver_is_a_finding_only_beside_a_card(
+    whole, tmp_path, monkeypatch
+):
     whole.torch.version.cuda = "13.0"
-    found = examine_installation()
-    assert found.kinds == ("no GPU for this torch",) and not found.unknown
-
-
-def test_a_cuda_build_on_a_machine_without_a_card_is_a_note_and_no_fault(whole, monkeypatch):
-    whole.torch.version.cuda = "13.0"
-    monkeypatch.setattr(installation, "_sign_of_a_card", lambda: "")
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setattr(installation.shutil, "which", lambda name: name if name == "g++" else None)
+    for place in ("PCI", "DEVICES"):
+        monkeypatch.setattr(installation, place, tmp_path)
     found = examine_installation()
     assert found.verdict == "healthy" and "no sign of an NVIDIA card" in found.unknown[0]
-
-
-@pytest.mark.parametrize(
-    "vendor, kind, seen", [("0x10de", "0x030200", True), ("0x10de", "0x040300", False)]
-)
-def test_a_card_is_seen_on_the_bus_without_its_driver(vendor, kind, seen, tmp_path, monkeypatch):
     card = tmp_path / "0000:01:00.0"
     card.mkdir()
-    for name, value in (("vendor", vendor), ("class", kind)):
-        (card / name).write_text(f"{value}\n", encoding="utf-8")
-    monkeypatch.setattr(installation, "PCI", tmp_path)
-    monkeypatch.setattr(installation, "DEVICES", tmp_path)
-    monkeypatch.setattr(installation.shutil, "which", lambda name: None)
-    assert bool(installation._sign_of_a_card()) is seen
-    (tmp_path / "nvidia0").touch()
-    assert "device" in installation._sign_of_a_card()
+    (card / "vendor").write_text("0x10de\n", encoding="utf-8")
+    found = examine_installation()
+    assert found.kinds == ("no GPU for this torch",) and not found.unknown
 
 
 def test_a_card_without_triton_or_code_is_named(whole):
@@ -417,14 +290,6 @@ def test_a_card_without_triton_or_code_is_named(whole):
 def test_a_missing_compiler_is_named(whole, monkeypatch):
     monkeypatch.setattr(installation.shutil, "which", lambda name: None)
     assert examine_installation().kinds == ("no C++ compiler",)
-
-
-def test_a_torch_that_cannot_be_imported_is_told_and_not_raised(whole, monkeypatch):
-    def broken(name):
-        raise OSError("libcudart.so: cannot open shared object file")
-
-    monkeypatch.setattr(installation, "import_module", broken)
-    assert examine_installation().verdict == "torch is broken"
 
 
 def test_a_numpy_that_does_not_fit_is_named(whole):

@@ -1,7 +1,7 @@
 """``flatnce doctor``: what is wrong with a run, embeddings, curves or this installation."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import tyro
@@ -48,8 +48,15 @@ class DoctorOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code: 0 whatever is found."""
     options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
-    if options.target is None:
-        _refuse_all_but_json(options)
+    given = asdict(options)
+    target, as_json = given.pop("target"), given.pop("json")
+    if target is None:
+        for name, value in given.items():
+            if value != getattr(DoctorOptions, name):
+                typed = f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{typed} is for a run or embeddings: `flatnce doctor RUN {typed}`"
+                )
         # Imported from its own module: a defect that it reports may prevent other imports.
         from flatnce.diagnose.installation import examine_installation
 
@@ -57,24 +64,9 @@ def run(arguments: list[str]) -> int:
     else:
         from flatnce.diagnose import examine
 
-        given = asdict(options)
-        target, without = given.pop("target"), given.pop("no_embeddings")
-        del given["json"]
-        found = examine(target, **given, embeddings=not without)
-    if options.json:
+        found = examine(target, embeddings=not given.pop("no_embeddings"), **given)
+    if as_json:
         print(json.dumps(plain({**found.plain(), "environment": environment()}), allow_nan=False))
     else:
         print(found)
     return 0
-
-
-def _refuse_all_but_json(options: DoctorOptions) -> None:
-    """Options without a target: the user has forgotten to name one."""
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if field.name in ("target", "json") or value == field.default:
-            continue
-        typed = f"--{field.name.replace('_', '-')}" + ("" if value is True else f" {value}")
-        of_a_run = field.name in ("no_embeddings", "device")
-        whose, example = ("a run", "RUN") if of_a_run else ("embeddings", "EMBEDDINGS.npz")
-        raise ValueError(f"{typed} is for {whose}: `flatnce doctor {example} {typed}`")

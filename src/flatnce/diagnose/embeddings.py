@@ -3,63 +3,66 @@
 import math
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
+from flatnce.core.contrast import contrast_of, importance_weights
+from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
+from flatnce.core.diagnostics.ess import least_effective_sample_size
+from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
+from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, in_order
-from flatnce.diagnose.measures import (
-    GOOD_ESS,
-    MOST_ROWS,
-    MOST_SEARCHED,
-    PRECISIONS,
-    SEPARATION,
-    Case,
-    Neighbours,
-    better_temperature,
-    look_around,
-    record_of,
-    spread,
-    survival,
-)
 from flatnce.diagnose.rules import REMEDIES, findings_on
+from flatnce.messages import check_choice
 
-DEFAULT_TEMPERATURE = 0.1
-"""The default of the losses of this package."""
+LAYOUTS = {"two_view": two_view, "two_tower": two_tower}
+PRECISIONS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+DEFAULT_TEMPERATURE = 0.1  # of the losses of this package
+LOSS_SCALE = 2.0**16  # what torch.amp.GradScaler starts with, which float16 is not used without
 
-LAYOUTS = ("two_view", "two_tower")
-
-ARRAYS = ("z1", "z2", "labels", "ids", "temperature", "batch_size")
-"""What an archive may hold; z1 and z2 are required."""
-
+# Copies per row and batch that are reported: one row in fifty is pushed from itself. In a batch
+# of 256, one sample that occurs twice stays below.
 TWINS_A_ROW = 0.02
-"""Copies per row and batch that are reported: one row in fifty is pushed from itself. In a batch
-of 256, one sample that occurs twice stays below."""
-
+# Share of positives that are copies of their anchor: pairs of short texts may have a few.
 COPIED_VIEWS = 0.1
-"""Share of positives that are copies of their anchor: pairs of short texts may have a few."""
-
+# Unit rows nearer than this are copies: well above what float32 leaves of one input embedded
+# twice, a tenth of float16's step. Two random points of a circle, the worst case, are that near
+# with a chance of 3e-5.
+SAME = 1e-4
+# Expected false negatives of a row that are reported. One such negative holds half of its row's
+# probability, so a tenth of a row's worth already reaches one anchor in ten.
 FALSE_NEGATIVES_A_ROW = 0.1
-"""Expected false negatives of a row that are reported. One such negative holds half of its row's
-probability, so a tenth of a row's worth already reaches one anchor in ten."""
-
+# With labels: same-label negatives carry more than this share of the weight. Their number alone
+# says little: ten even classes have a tenth of them in every healthy run.
 FALSE_WEIGHT = 0.5
-"""With labels: same-label negatives carry more than this share of the weight. Their number alone
-says little: ten even classes have a tenth of them in every healthy run."""
-
+# Positives must lie this many spreads above the negatives' median before a negative that is as
+# near as they are means anything. Real negatives have a heavier tail than the normal distribution:
+# encoders trained on digits had 3.0 to 3.2, and the rate measured there was the same (4 to 6 %)
+# with and without repeated images.
+SEPARATION = 4.0
+# Cosine of the gradient with the exact one, below which it is dead: there the error is as long as
+# what remains of the signal (the cosine of 45 degrees).
 ALIVE = 0.7
-"""Cosine of the gradient with the exact one, below which it is dead: there the error is as long
-as what remains of the signal (the cosine of 45 degrees)."""
+# In the middle of the range of ESS that the paper found good, 0.15 to 0.4.
+GOOD_ESS = 0.3
 
-LOSS_SCALE = 2.0**16
-"""What torch.amp.GradScaler starts with, which float16 is not used without."""
+# Bounds of the cost: samples whose pairs are all compared; that are judged as one batch if no
+# batch size is given; in the search of a better temperature, which computes all scores 41 times;
+# of a gradient's cosine; and the side of the largest matrix whose eigenvalues are computed.
+MOST_ROWS = 4096
+MOST_TOGETHER = 2048
+MOST_SEARCHED = 512
+MOST_IN_GRADIENT = 256
+LARGEST_GRAM = 2048
 
 
 @runtime_checkable
@@ -76,8 +79,34 @@ Integers: TypeAlias = Tensor | Array | Sequence[int]
 """One integer per sample, in whatever ``torch.as_tensor`` takes."""
 
 
-class DamagedArchive(OSError):
-    """A file that is not a complete NumPy archive."""
+@dataclass(frozen=True)
+class Case:
+    """The checked arguments of the doctor, without broken rows."""
+
+    z1: Tensor
+    z2: Tensor
+    ids: Tensor | None
+    labels: Tensor | None
+    temperature: float
+    batch_size: int
+    layout: str
+    objective: str
+
+    def batches(self) -> list[slice]:
+        """Whole batches; the rest, which has fewer negatives, is left out."""
+        size = self.batch_size
+        return [slice(start, start + size) for start in range(0, len(self.z1) - size + 1, size)]
+
+    def pairs(self, part: slice) -> Pairs | tuple[Pairs, ...]:
+        """The pairs of a batch."""
+        ids = None if self.ids is None else self.ids[part]
+        return LAYOUTS[self.layout](self.z1[part], self.z2[part], ids=ids)
+
+    def of(self, rows: Tensor) -> "Case":
+        """The case of some of the samples, as one batch."""
+        parts = {name: getattr(self, name) for name in ("z1", "z2", "ids", "labels")}
+        chosen = {name: None if part is None else part[rows] for name, part in parts.items()}
+        return replace(self, **chosen, batch_size=len(rows))
 
 
 @torch.no_grad()
@@ -119,49 +148,43 @@ def doctor(
         >>> doctor(z, z.clone(), temperature=0.05).kinds
         ('identical views', 'saturated')
     """
-    z1, z2 = _same_type(_tensor_of("z1", z1), _tensor_of("z2", z2))
-    labels = None if labels is None else _tensor_of("labels", labels)
-    ids = None if ids is None else _tensor_of("ids", ids)
-    _check_rows(z1, z2, labels, ids)
-    _check_options(z1, temperature, batch_size, precision, loss_scale, layout)
-    usable = _usable_rows(z1, z2)
-    found = _broken(z1, z2, usable)
+    one, two = _tensor_of("z1", z1), _tensor_of("z2", z2)
+    _check_rows(one, two)
+    wider = torch.promote_types(one.dtype, two.dtype)
+    one, two = one.to(wider), two.to(wider)
+    classes = None if labels is None else _integers("labels", labels, one)
+    same = None if ids is None else _integers("ids", ids, one)
+    for name, number in (("temperature", temperature), ("loss_scale", loss_scale)):
+        if number is not None and not _is_positive(number):
+            raise ValueError(f"{name}={number!r} must be a positive finite number")
+    if batch_size is not None and not (
+        isinstance(batch_size, Integral) and 2 <= batch_size <= len(one)
+    ):
+        raise ValueError(
+            f"batch_size={batch_size!r} must be a whole number between 2 and the {len(one)} "
+            "samples given; pass more samples, or leave it out"
+        )
+    named = precision or str(one.dtype).removeprefix("torch.")
+    check_choice("precision", named, PRECISIONS)
+    check_choice("layout", layout, LAYOUTS)
+
+    usable = _usable_rows(one, two)
+    found = _broken(one, two, usable)
     n = int(usable.sum())
     if n < 2:
         return Diagnosis(subject, tuple(found), {"samples": n}, judged=False)
-    case = Case(
-        z1[usable],
-        z2[usable],
-        None if ids is None else ids[usable].to(z1.device),
-        None if labels is None else labels[usable].to(z1.device),
-        temperature or DEFAULT_TEMPERATURE,
-        min(batch_size or n, n),
-        layout,
-        objective,
-    )
-    named = precision or str(z1.dtype).removeprefix("torch.")
-    return _examined(case, subject, named, temperature, batch_size, loss_scale, found)
-
-
-def _examined(
-    case: Case,
-    subject: str,
-    precision: str,
-    temperature: float | None,
-    batch_size: int | None,
-    loss_scale: float | None,
-    found: list[Finding],
-) -> Diagnosis:
-    """The diagnosis of usable rows, beside what was found wrong with the others."""
-    numbers: dict[str, Any] = {"samples": len(case.z1), "width": case.z1.shape[1]}
-    judged = case if batch_size is not None else case.drawn()
-    found += _on_batches(judged, numbers, assumed=batch_size is None)
+    known = float(temperature or DEFAULT_TEMPERATURE), min(batch_size or n, n)
+    whole = Case(one, two, same, classes, *known, layout, objective)
+    case = replace(whole.of(usable.nonzero()[:, 0]), batch_size=known[1])
+    numbers: dict[str, Any] = {"samples": n, "width": one.shape[1]}
+    judged = _drawn(case) if batch_size is None else case
+    found += _on_batches(judged, numbers)
     kinds = {finding.kind for finding in found}
     found += _on_neighbours(replace(case, batch_size=judged.batch_size), numbers, kinds)
-    found += _on_precision(judged, numbers, precision, loss_scale, kinds)
+    found += _on_precision(judged, numbers, named, loss_scale, kinds)
     if temperature is None:
         found = [finding for finding in found if not finding.kind.startswith("temperature")]
-    unknown = _unknown(numbers, temperature, batch_size, len(judged.z1))
+    unknown = _unknown(numbers, temperature is None, batch_size is None, len(judged.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
 
 
@@ -178,70 +201,41 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
     place = Path(path)
     if not place.is_file():
         raise FileNotFoundError(f"{place} does not exist; name an .npz file with z1 and z2 in it")
-    names, arrays = _arrays(place)
-    missing = [name for name in ("z1", "z2") if name not in names]
-    if missing:
-        there = ", ".join(sorted(names)) or "nothing"
-        raise ValueError(
-            f"{place} holds {there}, but no {' and no '.join(missing)}; write it by "
-            "numpy.savez(path, z1=..., z2=...)"
-        )
-    single = ("temperature", "batch_size")
-    return {
-        name: (_number if name in single else _array_tensor)(place, name, array)
-        for name, array in arrays.items()
-    }
-
-
-def _arrays(place: Path) -> tuple[list[str], dict[str, np.ndarray]]:
-    """All names in the archive, and the known arrays; others are not read."""
+    names = ("z1", "z2", "labels", "ids", "temperature", "batch_size")
     try:
         # Opened here: numpy leaves the handle of an unreadable file open.
         with place.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            names = list(archive.files)
-            return names, {name: archive[name] for name in ARRAYS if name in names}
+            there = ", ".join(sorted(archive.files)) or "nothing"
+            arrays = {name: archive[name] for name in names if name in archive.files}
     except (zipfile.BadZipFile, EOFError, KeyError, OSError, ValueError) as error:
-        raise DamagedArchive(
+        raise OSError(
             f"{place} is not a NumPy archive that can be read without running code from it "
             f"({error}); write it by numpy.savez(path, z1=..., z2=...) from plain arrays"
         ) from error
-
-
-def _array_tensor(place: Path, name: str, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+    if not {"z1", "z2"} <= set(arrays):
         raise ValueError(
-            f"{name} in {place} has dtype {array.dtype}; save plain floats or integers (bfloat16 "
-            "as float32)"
+            f"{place} holds {there}, not both z1 and z2; write it by "
+            "numpy.savez(path, z1=..., z2=...)"
         )
-    return _tensor_of(name, array)
+    return {
+        name: array.item() if array.size == 1 else _tensor_of(name, array)
+        for name, array in arrays.items()
+    }
 
 
-def _number(place: Path, name: str, array: np.ndarray) -> float | int:
-    if array.size != 1 or array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{name} in {place} has shape {array.shape} and dtype {array.dtype}; save one number"
-        )
-    value = float(array.item())
-    if name != "batch_size":
-        return value
-    if not value.is_integer():
-        raise ValueError(f"{name} in {place} is {value}; save a whole number")
-    return int(value)
+# --- Checks --------------------------------------------------------------------------------------
 
 
 def _tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
-    if isinstance(given, Tensor):
-        return given
-    if isinstance(given, Array):
-        given = np.asarray(given)
-        # Torch does not take another machine's byte order, negative strides or (without a
-        # warning) read-only memory, nor all unsigned integers wider than a byte.
-        kind = given.dtype.newbyteorder("=") if given.dtype.kind != "u" else np.dtype(np.int64)
-        given = np.require(given, kind, ["C", "W"])
     try:
+        if isinstance(given, Array) and not isinstance(given, Tensor):
+            array = np.asarray(given)
+            kind = np.dtype(np.int64) if array.dtype.kind == "u" else array.dtype
+            # Torch takes neither another byte order, negative strides nor read-only memory.
+            return torch.as_tensor(np.require(array, kind.newbyteorder("="), ["C", "W"]))
         return torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
@@ -250,20 +244,7 @@ def _tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
         ) from error
 
 
-def _same_type(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views in the narrowest floating type that holds both."""
-    if z1.dtype == z2.dtype or not (z1.is_floating_point() and z2.is_floating_point()):
-        return z1, z2
-    try:
-        wider = torch.promote_types(z1.dtype, z2.dtype)
-    except RuntimeError as error:  # float8 cannot be promoted
-        raise ValueError(
-            f"z1 is {z1.dtype} and z2 {z2.dtype}, which torch does not combine; pass one type"
-        ) from error
-    return z1.to(wider), z2.to(wider)
-
-
-def _check_rows(z1: Tensor, z2: Tensor, labels: Tensor | None, ids: Tensor | None) -> None:
+def _check_rows(z1: Tensor, z2: Tensor) -> None:
     for name, z in (("z1", z1), ("z2", z2)):
         if z.ndim != 2 or not z.is_floating_point() or z.shape[0] < 2 or z.shape[1] < 1:
             raise ValueError(
@@ -275,55 +256,29 @@ def _check_rows(z1: Tensor, z2: Tensor, labels: Tensor | None, ids: Tensor | Non
             f"z1 is {tuple(z1.shape)} on {z1.device} and z2 {tuple(z2.shape)} on {z2.device}; row "
             "i of one is the positive of row i of the other, so they must agree"
         )
-    n = z1.shape[0]
-    for name, values in (("labels", labels), ("ids", ids)):
-        if values is None:
-            continue
-        integer = not (values.is_floating_point() or values.is_complex())
-        if values.shape != (n,) or not integer or values.dtype == torch.bool:
-            raise ValueError(
-                f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
-                f"integer per sample, shape ({n},)"
-            )
 
 
-def _check_options(
-    z1: Tensor,
-    temperature: float | None,
-    batch_size: int | None,
-    precision: str | None,
-    loss_scale: float | None,
-    layout: str,
-) -> None:
-    for name, number in (("temperature", temperature), ("loss_scale", loss_scale)):
-        if number is not None and not _is_positive(number):
-            raise ValueError(f"{name}={number!r} must be a positive finite number")
-    n = z1.shape[0]
-    if batch_size is not None and not (isinstance(batch_size, Integral) and 2 <= batch_size <= n):
+def _integers(name: str, given: Integers, z1: Tensor) -> Tensor:
+    values = _tensor_of(name, given)
+    kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if values.shape != (len(z1),) or values.dtype not in kinds:
         raise ValueError(
-            f"batch_size={batch_size!r} must be a whole number between 2 and the {n} "
-            "samples given; pass more samples, or leave it out"
+            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; pass one "
+            f"integer per sample, shape ({len(z1)},)"
         )
-    if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is unknown; choose one of {[*PRECISIONS]}")
-    if precision is None and str(z1.dtype).removeprefix("torch.") not in PRECISIONS:
-        raise ValueError(f"z1 has dtype {z1.dtype}; pass one of {[*PRECISIONS]}")
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+    return values.to(z1.device).long()
 
 
 def _is_positive(number: object) -> bool:
-    if isinstance(number, Tensor):
-        number = number.item() if number.numel() == 1 else None
+    if isinstance(number, Tensor) and number.numel() == 1:
+        number = number.item()
     return isinstance(number, Real) and math.isfinite(number) and float(number) > 1e-30
 
 
 def _usable_rows(z1: Tensor, z2: Tensor) -> Tensor:
     """Samples whose rows are both finite and not zero, in the loss's own float32."""
-    norms = [
-        torch.linalg.vector_norm(z.to(torch.promote_types(z.dtype, torch.float32)), dim=1)
-        for z in (z1, z2)
-    ]
+    wide = torch.promote_types(z1.dtype, torch.float32)
+    norms = [torch.linalg.vector_norm(z.to(wide), dim=1) for z in (z1, z2)]
     return (norms[0] * norms[1] > 0) & norms[0].isfinite() & norms[1].isfinite()
 
 
@@ -340,12 +295,29 @@ def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
     return [Finding("broken rows", evidence, REMEDIES["broken rows"])]
 
 
-def _on_batches(case: Case, numbers: dict[str, Any], *, assumed: bool) -> list[Finding]:
+# --- Batches: the numbers of a Monitor, and a better temperature ---------------------------------
+
+
+def _drawn(case: Case) -> Case:
+    """At most :data:`MOST_TOGETHER` samples, as one batch; the same ones every time."""
+    n = len(case.z1)
+    if n <= MOST_TOGETHER:
+        return case
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    return case.of(order[:MOST_TOGETHER].sort().values.to(case.z1.device))
+
+
+def _spread(n: int, most: int, device: torch.device) -> Tensor:
+    """Indices of at most so many of n samples, evenly spread."""
+    return torch.linspace(0, n - 1, min(n, most), device=device).round().long()
+
+
+def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
     """Findings on the row statistics, as a Monitor takes them."""
     record, half = record_of(case, case.temperature)
     numbers |= record
     numbers["negatives_for_half_gain"] = half
-    numbers["temperature_for_good_ess"] = better = better_temperature(case)
+    numbers["temperature_for_good_ess"] = better = _better_temperature(case)
     idle = None
     wrong = {"peaked", "uniform"} & {verdict.kind for verdict in verdicts_on([record])}
     if better is not None and wrong:
@@ -354,156 +326,249 @@ def _on_batches(case: Case, numbers: dict[str, Any], *, assumed: bool) -> list[F
         idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(finding, numbers, case.batch_size, assumed) for finding in found]
+    return [_with_more(finding, numbers) for finding in found]
 
 
-def _with_more(
-    finding: Finding, numbers: dict[str, Any], batch_size: int, assumed: bool
-) -> Finding:
+def _with_more(finding: Finding, numbers: dict[str, Any]) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
     more, better = "", numbers["temperature_for_good_ess"]
     if finding.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
         more = f"; for a gain of 0.5 it would take about {half:,.0f} negatives per row"
     if finding.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
-        more += f", not {numbers['temperature']:.2g}"
-        more += f" (of {MOST_SEARCHED:,} samples)" if batch_size > MOST_SEARCHED else ""
     if "collapse" in finding.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
-        more += f"{numbers['uniformity_z2']:.2f} in z2, effective rank "
-        more += f"{numbers['effective_rank_z1']:.1f} and {numbers['effective_rank_z2']:.1f}"
-    if assumed and "collapse" not in finding.kind:
-        more += f" (judged with {batch_size:,} samples as one batch, "
-        more += f"{numbers['negatives']:,.0f} negatives per row)"
+        more += f"{numbers['uniformity_z2']:.2f} in z2"
     return Finding(finding.kind, finding.evidence + more, finding.remedies)
 
 
-def _on_neighbours(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
-    rows = spread(len(case.z1), MOST_ROWS, case.z1.device)
-    first, second = (normalize(z[rows].double(), dim=1) for z in (case.z1, case.z2))
-    seen = look_around(
-        first,
-        second,
-        rows if case.ids is None else case.ids[rows].long(),
-        case.temperature,
-        labels=None if case.labels is None else case.labels[rows].long(),
-        batch_size=case.batch_size,
-    )
-    numbers |= {
-        "twins_a_row": seen.twins,
-        "copied_views": seen.copied,
-        "separation": seen.separation,
-        "false_negative_rate": seen.rate,
+def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
+    """A Monitor's numbers over the batches, and the negatives at which the gain would be 0.5.
+
+    For two towers the geometry is that of the worse one: either can collapse alone.
+    """
+    monitor, gaps = Monitor(rows=0), []
+    for part in case.batches():
+        contrast = contrast_of(case.pairs(part), temperature)
+        monitor.update(Snapshot(contrast, contrast.plain_gap.mean(), None, case.objective))
+        gaps.append(contrast.plain_gap.double().mean())
+    record: dict[str, Any] = monitor.compute(step=0)
+    del record["steps"]
+    gap = float(torch.stack(gaps).mean())
+    record |= _geometry(case)
+    return record, record["negatives"] * math.exp(min(-gap, 700.0))
+
+
+def _better_temperature(case: Case) -> float | None:
+    """The temperature of a good ESS on the first batch; None where negatives are too few."""
+    pairs = case.of(_spread(case.batch_size, MOST_SEARCHED, case.z1.device)).pairs(slice(None))
+    if float(least_effective_sample_size(contrast_of(pairs, 1.0))) >= GOOD_ESS:
+        return None
+    return float(temperature_for_ess(pairs, GOOD_ESS))
+
+
+def _geometry(case: Case) -> dict[str, float]:
+    uniformity, rank = _shape(case, case.z1)
+    if case.layout != "two_tower":
+        return {"uniformity": uniformity, "effective_rank": rank}
+    other_uniformity, other_rank = _shape(case, case.z2)
+    return {
+        "uniformity": max(uniformity, other_uniformity),
+        "effective_rank": min(rank, other_rank),
+        "uniformity_z1": uniformity,
+        "uniformity_z2": other_uniformity,
+        "effective_rank_z1": rank,
+        "effective_rank_z2": other_rank,
     }
-    if seen.rate_by_label is not None:
-        numbers["false_negative_rate_by_label"] = seen.rate_by_label
-        numbers["false_negative_weight_by_label"] = seen.weight_by_label
+
+
+def _shape(case: Case, z: Float[Tensor, "n d"]) -> tuple[float, float]:
+    """Uniformity and effective rank of one side, as a Monitor computes them."""
+    batches = [normalize(z[part][:MOST_ROWS].double(), dim=1) for part in case.batches()]
+    potential = torch.stack([mean_potential(rows) for rows in batches]).mean()
+    rows = torch.cat(batches)
+    if min(rows.shape) > LARGEST_GRAM:
+        rows = rows[_spread(len(rows), LARGEST_GRAM, rows.device)]
+    # Both products have the same eigenvalues but for zeros; the smaller one is cheaper.
+    gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+    return float(potential.log()), float(rank_of_gram(gram))
+
+
+# --- Pairs of samples: copies and false negatives ------------------------------------------------
+
+
+def _on_neighbours(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list[Finding]:
+    numbers |= _neighbours(case.of(_spread(len(case.z1), MOST_ROWS, case.z1.device)), case)
     if "collapsed" in kinds:  # every row is then a copy of every other
         return []
-    found = {
-        "identical views": _identical_views(seen),
-        "duplicates": _duplicates(seen),
-        # In few dimensions neighbours are necessarily near.
-        "false negatives": ""
-        if "dimensional collapse" in kinds
-        else _false_negatives(seen, numbers["negatives"]),
+    found, twins = {}, numbers["twins_a_row"]
+    if (copied := numbers["copied_views"]) > COPIED_VIEWS:
+        found["identical views"] = (
+            f"{copied:.0%} of the positives are copies of their anchor: there is nothing to "
+            "learn from pulling them together"
+        )
+    if twins > TWINS_A_ROW:
+        found["duplicates"] = (
+            f"copies of a row among the other samples of its batch: {twins:.2g}; it is pushed "
+            "away from them although they are the same"
+        )
+    # In few dimensions neighbours are necessarily near.
+    if "dimensional collapse" not in kinds and (words := _false_negatives(numbers)):
+        found["false negatives"] = words
+    return [Finding(kind, words, REMEDIES[kind]) for kind, words in found.items()]
+
+
+def _neighbours(some: Case, whole: Case) -> dict[str, Any]:
+    """What all pairs of some samples show; equal ids are known to be the same sample.
+
+    The separation is that of the positives from the negatives' median, in the negatives' spreads.
+    """
+    first, second = (normalize(z.double(), dim=1) for z in (some.z1, some.z2))
+    n = len(first)
+    groups = torch.arange(n, device=first.device) if some.ids is None else some.ids
+    apart = groups[:, None] != groups
+    twins = (_copies(first) | _copies(second)) & apart
+    rate, separation = _false_rate(first @ second.T, apart & ~twins)
+    seen = {
+        "twins_a_row": float(twins.sum()) / (n * (n - 1)) * (whole.batch_size - 1),
+        "copied_views": float(
+            (torch.linalg.vector_norm(first - second, dim=1) < SAME).double().mean()
+        ),
+        "separation": separation,
+        "false_negative_rate": rate,
     }
-    return [Finding(kind, words, REMEDIES[kind]) for kind, words in found.items() if words]
+    if some.labels is not None and bool((some.labels >= 0).any()):
+        pairs = two_tower(first, second, directions="left", ids=groups)[0]
+        weights = importance_weights(pairs, some.temperature)
+        seen |= _by_label(weights, apart, some.labels)
+    return seen
 
 
-def _identical_views(seen: Neighbours) -> str:
-    if seen.copied <= COPIED_VIEWS:
-        return ""
-    return (
-        f"{seen.copied:.0%} of the positives are copies of their anchor: there is nothing to "
-        "learn from pulling them together"
-    )
+def _copies(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
+    """Which rows have one embedding."""
+    # In float64 the product resolves 1 - cos down to 1e-16, that is distances of 1e-8.
+    return (2 - 2 * rows @ rows.T).clamp_min(0).sqrt() < SAME
 
 
-def _duplicates(seen: Neighbours) -> str:
-    if seen.twins <= TWINS_A_ROW:
-        return ""
-    copies = "copy" if f"{seen.twins:.2g}" == "1" else "copies"
-    return (
-        f"a row has {seen.twins:.2g} {copies} among the other samples of its batch, from which it "
-        "is pushed away although it is the same"
-    )
+def _false_rate(
+    cosines: Float[Tensor, "n n"], negative: Bool[Tensor, "n n"]
+) -> tuple[float | None, float]:
+    """The share of negatives that look like positives, and the separation of the positives."""
+    scores = cosines[negative]
+    if len(scores) == 0:
+        return None, 0.0
+    level = cosines.diagonal().median()
+    middle = scores.kthvalue(len(scores) // 2 + 1).values
+    # 15.87 % of a normal distribution lie more than one standard deviation below its median.
+    lower = scores.kthvalue(int(0.1587 * len(scores)) + 1).values
+    deviation = (middle - lower).clamp_min(1e-12)
+    separation = float((level - middle) / deviation)
+    if separation < SEPARATION:
+        return None, separation
+    tail = 0.5 * math.erfc(separation / math.sqrt(2))
+    above = float((scores >= level).double().mean())
+    return min(max(2 * (above - tail), 0.0), 1.0), separation
 
 
-def _false_negatives(seen: Neighbours, negatives: float) -> str:
-    near = seen.rate is not None and seen.rate * negatives > FALSE_NEGATIVES_A_ROW
-    if not near and (seen.weight_by_label or 0.0) <= FALSE_WEIGHT:
-        return ""
-    said = []
-    if seen.rate:  # a rate of 0 says nothing
+def _by_label(
+    weights: Float[Tensor, "n n"], apart: Bool[Tensor, "n n"], labels: Int[Tensor, " n"]
+) -> dict[str, float]:
+    """Share of the labelled anchors' negatives that have their label, by number and by weight."""
+    known = labels >= 0
+    same = ((labels[:, None] == labels) & apart)[known]
+    return {
+        "false_negative_rate_by_label": float(same.sum() / apart[known].sum()),
+        "false_negative_weight_by_label": float((weights[known] * same).sum(dim=1).mean()),
+    }
+
+
+def _false_negatives(numbers: dict[str, Any]) -> str:
+    rate, by_weight = (numbers["false_negative_rate"] or 0.0), 0.0
+    expected, said = rate * numbers["negatives"], []
+    if rate:  # a rate of 0 says nothing
         said.append(
-            f"about {seen.rate:.1%} of the negatives, {seen.rate * negatives:.2g} per anchor, are "
-            "as near as positives are (an estimate)"
+            f"about {rate:.1%} of the negatives, {expected:.2g} per anchor, are as near as "
+            "positives are (an estimate)"
         )
-    if seen.weight_by_label is not None and seen.rate_by_label is not None:
+    if "false_negative_weight_by_label" in numbers:
+        by_weight = numbers["false_negative_weight_by_label"]
         said.append(
-            f"{seen.rate_by_label:.1%} of the negatives have their anchor's label and carry "
-            f"{seen.weight_by_label:.0%} of the gradient's weight"
+            f"{numbers['false_negative_rate_by_label']:.1%} of the negatives have their anchor's "
+            f"label and carry {by_weight:.0%} of the gradient's weight"
         )
-    return "; ".join(said)
+    reported = expected > FALSE_NEGATIVES_A_ROW or by_weight > FALSE_WEIGHT
+    return "; ".join(said) if reported else ""
+
+
+# --- Precision: how much of the gradient it preserves --------------------------------------------
 
 
 def _on_precision(
     case: Case, numbers: dict[str, Any], precision: str, scale: float | None, kinds: set[str]
 ) -> list[Finding]:
-    if scale is None:
-        scale = LOSS_SCALE if precision == "float16" else 1.0
-    part = case.batches()[0]
-    views = case.z1[part], case.z2[part]
-    for name in PRECISIONS:
-        if name == precision or name in ("float16", "bfloat16"):
-            used = scale if name == precision else LOSS_SCALE if name == "float16" else 1.0
-            numbers[f"survival_{name}"] = survival(
-                *views, case.temperature, name, layout=case.layout, loss_scale=used
-            )
+    for name in dict.fromkeys(("float16", "bfloat16", precision)):
+        usual = LOSS_SCALE if name == "float16" else 1.0
+        used = scale if scale is not None and name == precision else usual
+        numbers[f"survival_{name}"] = survival(case, name, used)
     cosine = numbers[f"survival_{precision}"]
     # Where all rows are one, rounding is not the cause: the collapse is.
     if cosine is None or cosine >= ALIVE or (precision == "float32" and "collapsed" in kinds):
         return []
-    scaled = ""
-    if scale != 1:
-        bare = survival(*views, case.temperature, precision, layout=case.layout)
-        scaled = f" with a gradient scaler ({bare:.2f} without)"
     evidence = (
-        f"the gradient computed in {precision} has a cosine of {cosine:.2f} with the exact "
-        f"one{scaled}"
+        f"the gradient computed in {precision} has a cosine of {cosine:.2f} with the exact one"
     )
-    return [Finding(f"dead in {precision}", evidence, _remedies_of(precision))]
+    kind = f"dead in {precision}"
+    return [Finding(kind, evidence, REMEDIES[kind])]
 
 
-def _remedies_of(precision: str) -> tuple[str, ...]:
-    """What to do about a gradient that does not survive a precision."""
-    wider = [
-        "compute rows, scores and loss in float32: flatnce's losses do so themselves; elsewhere "
-        "`z.float()` before normalising, with autocast off"
-    ]
-    if precision == "float16":
-        wider.append("keep a gradient scaler, or use bfloat16")
-    return (
-        *(wider if precision != "float32" else ()),
-        "replace the loss by FlatNCE, whose gradient does not shrink with the positive's lead",
-        "spread the embeddings first: batch normalisation at the end of the head, a longer "
-        "warm-up",
-    )
+def survival(case: Case, precision: str, loss_scale: float = 1.0) -> float | None:
+    """Cosine of the first batch's gradient in a precision with the exact one; None without one.
+
+    Computed is what scripts do: rows, scores and their gradients in the precision, the
+    cross-entropy between in float32, as GPUs compute it. flatnce's own losses compute scores in
+    float32 and are not affected.
+    """
+    some = slice(min(case.batch_size, MOST_IN_GRADIENT))
+    rows = torch.cat([case.z1[some], case.z2[some]]).detach()
+    exact = _gradient(rows.double(), case, 1.0)
+    length = exact.norm()
+    if not bool(length > 0):
+        return None
+    rounded = _gradient(rows.to(PRECISIONS[precision]), case, loss_scale)
+    cosine = float((exact * rounded).sum() / (length * rounded.norm()))
+    return cosine if bool(rounded.isfinite().all()) and cosine == cosine else 0.0
+
+
+def _gradient(z: Float[Tensor, "n d"], case: Case, scale: float) -> Float[Tensor, "n d"]:
+    """The gradient of the mean cross-entropy over both views' rows, in the rows' precision."""
+    n = z.shape[0]
+    with torch.enable_grad(), torch.autocast(z.device.type, enabled=False):
+        leaf = z.clone().requires_grad_(True)
+        rows = normalize(leaf, dim=1)
+        scores = (rows @ rows.T) / case.temperature
+        places = torch.arange(n, device=z.device)
+        side = places // (n // 2)
+        left_out = places[:, None] == places
+        if case.layout == "two_tower":
+            left_out = side[:, None] == side
+        logits = scores.to(torch.promote_types(z.dtype, torch.float32))
+        loss = cross_entropy(logits.masked_fill(left_out, -torch.inf), places.roll(n // 2))
+        (gradient,) = torch.autograd.grad(loss * scale, leaf)
+    return gradient.double() / scale
 
 
 def _unknown(
-    numbers: dict[str, Any], temperature: float | None, batch_size: int | None, judged: int
+    numbers: dict[str, Any], no_temperature: bool, no_batch_size: bool, judged: int
 ) -> tuple[str, ...]:
     said, n = [], numbers["samples"]
-    if batch_size is None:
+    if no_batch_size:
         which = f"all {n:,} samples" if judged == n else f"{judged:,} drawn with a fixed seed"
         said.append(
             f"the batch size was not given: {which} were judged as one batch, with "
             f"{numbers['negatives']:,.0f} negatives per row, more than in training if its batches "
             "are smaller; pass batch_size= (typed: --batch-size)"
         )
-    if temperature is None:
+    if no_temperature:
         said.append(
             f"the temperature was not given: gain and ESS are those at {DEFAULT_TEMPERATURE}, and "
             "no temperature is called too high or too low; pass temperature= (typed: "
@@ -514,8 +579,6 @@ def _unknown(
             "the rate of false negatives: positives lie only "
             f"{numbers['separation']:.2f} spreads above the negatives, {SEPARATION:g} are needed"
         )
-    if judged < n:
-        said.append(f"gain, ESS and spread of all {n:,} samples: {judged:,} were examined")
     if n > MOST_ROWS:
         said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were examined")
     return tuple(said)

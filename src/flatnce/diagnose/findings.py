@@ -6,10 +6,8 @@ This module imports no torch: ``flatnce doctor`` also reports a torch that canno
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-
-HEALTHY, UNKNOWN = "healthy", "unknown"
 
 KINDS = (
     "failed",
@@ -34,7 +32,6 @@ KINDS = (
 A cause comes before its consequences; what invalidates every other number comes first.
 """
 
-WIDTH = 92
 _KEY_NUMBERS = (
     ("gain", "gain", ".3f"),
     ("ess", "ESS", ".3f"),
@@ -88,7 +85,7 @@ class Diagnosis:
         """The kind of the first finding; ``healthy`` or ``unknown`` if there is none."""
         if self.findings:
             return self.findings[0].kind
-        return HEALTHY if self.judged else UNKNOWN
+        return "healthy" if self.judged else "unknown"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -123,17 +120,15 @@ class Diagnosis:
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, causes before consequences; only the first of each kind.
-
-    Examples:
-        >>> found = in_order([Finding("saturated", ""), Finding("duplicates", "")])
-        >>> [finding.kind for finding in found]
-        ['duplicates', 'saturated']
-    """
-    first: dict[str, Finding] = {}
+    """The findings, causes before consequences; those of one kind become one finding."""
+    merged: dict[str, Finding] = {}
     for finding in findings:
-        first.setdefault(finding.kind, finding)
-    return tuple(sorted(first.values(), key=lambda finding: KINDS.index(finding.kind)))
+        if before := merged.get(finding.kind):
+            steps = [one.since for one in (before, finding) if one.since is not None]
+            evidence = f"{before.evidence}; {finding.evidence}"
+            finding = replace(before, evidence=evidence, since=min(steps, default=None))
+        merged[finding.kind] = finding
+    return tuple(sorted(merged.values(), key=lambda finding: KINDS.index(finding.kind)))
 
 
 def _shown(numbers: Mapping[str, Any]) -> str:
@@ -148,6 +143,5 @@ def _shown(numbers: Mapping[str, Any]) -> str:
 
 
 def _wrapped(text: str, start: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=start, subsequent_indent=" " * max(len(start), 2)
-    )
+    indent = " " * max(len(start), 2)
+    return textwrap.wrap(text, 92, initial_indent=start, subsequent_indent=indent)

@@ -17,10 +17,6 @@ from flatnce.environment import environment
 
 LEAST_TORCH = "2.11"
 COMPILERS = ("c++", "g++", "clang++", "cl")
-COMPANIONS = ("torchvision", "torchaudio")
-MALICIOUS_LIGHTNING = ("2.6.2", "2.6.3")
-LEAST_TENSORBOARD = "2.21"
-EQUAL_DCL = "1.5.21"
 DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 
@@ -30,13 +26,8 @@ def examine_installation() -> Diagnosis:
     return Diagnosis("installation", tuple(findings), environment(), _without_a_card())
 
 
-def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, for comparison.
-
-    Examples:
-        >>> release("2.11.0+cu130") < release("2.15.0rc1")
-        True
-    """
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, for comparison."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
@@ -48,14 +39,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _is_older(package: str, least: str) -> bool:
-    installed = _version(package)
-    return installed is not None and release(installed) < release(least)
-
-
 def _lightning() -> list[Finding]:
     installed = _version("lightning")
-    if installed not in MALICIOUS_LIGHTNING:
+    if installed not in ("2.6.2", "2.6.3"):
         return []
     evidence = (
         "2.6.2 and 2.6.3 were uploaded by attackers and steal credentials when imported "
@@ -70,11 +56,11 @@ def _lightning() -> list[Finding]:
 
 def _torch() -> list[Finding]:
     installed = _version("torch")
-    remedy = (f"pip install 'torch>={LEAST_TORCH}'",)
     if installed is None:
+        remedy = (f"pip install 'torch>={LEAST_TORCH}'",)
         return [Finding("torch is missing", "nothing works without it", remedy)]
-    if _is_older("torch", LEAST_TORCH):
-        return [Finding("torch is too old", _too_old("torch", LEAST_TORCH), remedy)]
+    if found := _too_old("torch", LEAST_TORCH):
+        return found
     try:
         torch = import_module("torch")
     except Exception as error:  # a library that cannot be loaded raises any exception
@@ -89,27 +75,25 @@ def _torch() -> list[Finding]:
     return []
 
 
-def _too_old(package: str, least: str) -> str:
-    return (
-        f"{package} {_version(package)} is older than {least}, the oldest that flatnce is tested "
-        "with"
-    )
+def _too_old(package: str, least: str) -> list[Finding]:
+    installed = _version(package)
+    if installed is None or _release(installed) >= _release(least):
+        return []
+    evidence = f"{package} {installed} is older than {least}, the oldest tested with flatnce"
+    return [Finding(f"{package} is too old", evidence, (f"pip install '{package}>={least}'",))]
 
 
 def _companions() -> list[Finding]:
     """Packages built for one torch only, which say so in their metadata."""
     torch, found = _version("torch"), []
-    for package in COMPANIONS:
+    for package in ("torchvision", "torchaudio"):
         installed = _version(package)
         if installed is None or torch is None:
             continue
-        required = re.search(
-            r"^torch\s*\(?==\s*([\d.]+)", "\n".join(metadata.requires(package) or []), re.MULTILINE
-        )
-        if required is None:
-            continue
-        wanted = required.group(1)
-        if release(wanted) == release(torch)[: len(release(wanted))]:
+        needs = "\n".join(metadata.requires(package) or [])
+        required = re.search(r"^torch\s*\(?==\s*([\d.]+)", needs, re.MULTILINE)
+        wanted = required.group(1) if required else ""
+        if _release(wanted) == _release(torch)[: len(_release(wanted))]:
             continue
         evidence = (
             f"{package} {installed} is built for torch {wanted}, and torch {torch} is installed: "
@@ -139,12 +123,11 @@ def _gpu() -> list[Finding]:
         return []
     if torch.cuda.is_available():
         return [*_architecture(torch), *_triton()]
-    sign = _sign_of_a_card()
-    if torch.version.cuda is None or not sign:
+    if torch.version.cuda is None or not _has_card():
         return []
     evidence = (
-        f"there is {sign}, but torch, built for CUDA {torch.version.cuda}, finds no usable "
-        "NVIDIA driver or card: everything runs on the CPU"
+        f"there is an NVIDIA card, but torch, built for CUDA {torch.version.cuda}, finds no "
+        "usable driver or card: everything runs on the CPU"
     )
     remedies = (
         "install or update the card's driver, then run nvidia-smi",
@@ -154,34 +137,22 @@ def _gpu() -> list[Finding]:
     return [Finding("no GPU for this torch", evidence, remedies)]
 
 
-def _sign_of_a_card() -> str:
-    """Evidence of an NVIDIA card, whether or not its driver works; empty if there is none."""
-    if shutil.which("nvidia-smi"):
-        return "nvidia-smi on the path"
-    if any(DEVICES.glob("nvidia[0-9]*")):
-        return f"an NVIDIA device in {DEVICES}"
-    for card in PCI.glob("*/vendor"):
-        try:
-            vendor, kind = card.read_text(), card.with_name("class").read_text()
-        except OSError:
-            continue
-        # NVIDIA, and a display controller: its sound and network cards do not count.
-        if vendor.strip() == "0x10de" and kind.startswith("0x03"):
-            return "an NVIDIA card on the PCI bus"
-    return ""
+def _has_card() -> bool:
+    """Whether there is a sign of an NVIDIA card, whether or not its driver works."""
+    if shutil.which("nvidia-smi") or any(DEVICES.glob("nvidia[0-9]*")):
+        return True
+    return any(path.read_text().strip() == "0x10de" for path in PCI.glob("*/vendor"))
 
 
 def _without_a_card() -> tuple[str, ...]:
     """A note, not a finding, that a CUDA build runs on a machine without a card."""
     torch = _imported_torch()
-    if torch is None or torch.version.cuda is None or torch.cuda.is_available():
-        return ()
-    if _sign_of_a_card():
+    if torch is None or torch.version.cuda is None or torch.cuda.is_available() or _has_card():
         return ()
     return (
         f"anything on a GPU: torch is built for CUDA {torch.version.cuda} and there is no sign of "
         "an NVIDIA card, so everything runs on the CPU; in a container that should have one, "
-        "start it with --gpus all; torch's CPU build is smaller",
+        "start it with --gpus all",
     )
 
 
@@ -223,26 +194,15 @@ def _compiler() -> list[Finding]:
         f"none of {tried} is on the path: torch.compile cannot build for the CPU, everything "
         "else works"
     )
-    remedies = (
-        "on Debian and Ubuntu: apt install g++",
-        "on macOS: xcode-select --install",
-        "without one: do not use torch.compile on the CPU",
-    )
+    remedies = ("on Debian and Ubuntu: apt install g++", "on macOS: xcode-select --install")
     return [Finding("no C++ compiler", evidence, remedies)]
 
 
 def _others() -> list[Finding]:
-    found = []
-    if _is_older("tensorboard", LEAST_TENSORBOARD):
-        evidence = _too_old("tensorboard", LEAST_TENSORBOARD)
-        remedies: tuple[str, ...] = (f"pip install 'tensorboard>={LEAST_TENSORBOARD}'",)
-        found.append(Finding("tensorboard is too old", evidence, remedies))
-    if _is_older("lightly", EQUAL_DCL):
-        evidence = (
-            f"before {EQUAL_DCL} its DCLLoss does not have DCL's gradient; installed is "
-            f"{_version('lightly')}"
-        )
-        remedies = (f"pip install 'lightly>={EQUAL_DCL}'", "or use flatnce.DCL")
+    found = _too_old("tensorboard", "2.21")
+    for old in _too_old("lightly", "1.5.21"):
+        evidence = f"{old.evidence}; its DCLLoss does not have DCL's gradient"
+        remedies = (*old.remedies, "or use flatnce.DCL")
         found.append(Finding("lightly's DCLLoss is another loss", evidence, remedies))
     return found
 

@@ -1,8 +1,7 @@
 """Whatever a path names: a file of embeddings, a run of ``flatnce train``, a TensorBoard folder.
 
 Scalars of a flatnce Monitor are judged like a run. For another loss curve it is not even known
-which loss it is: everything is said under the condition that it is a mean of InfoNCE, and the
-condition is part of the words.
+which loss it is: everything is said under the condition that it is a mean of InfoNCE.
 """
 
 import json
@@ -13,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN, remedies_of
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
-from flatnce.diagnose.findings import HEALTHY, Diagnosis, Finding, in_order
-from flatnce.diagnose.rules import findings_on, judgeable
+from flatnce.diagnose.findings import Diagnosis, Finding, in_order
+from flatnce.diagnose.rules import Numbers, findings_on, judgeable
 from flatnce.extras import require_extra
+from flatnce.messages import check_at_least, check_choice
 
 EVENTS = "events.out.tfevents*"
 KEYS = (*NEEDED, "negatives", "uniformity", "effective_rank", "temperature", "saturated")
@@ -27,17 +25,15 @@ EMBEDDINGS_NEEDED = (
     "collapse, ESS, false negatives, duplicates, temperature: a loss curve does not show them; "
     "save embeddings and run `flatnce doctor EMBEDDINGS.npz`, or log a flatnce.Monitor"
 )
-
+# Points that a curve needs: two in each of the quarters that are compared.
 FEWEST_POINTS = 8
-"""Points that a curve needs: two in each of the quarters that are compared."""
-
+# A curve is flat if its first and last quarter differ by less than this share of the first.
 FLAT_CHANGE = 0.02
-"""A curve is flat if its first and last quarter differ by less than this share of the first."""
-
+# Images of a run whose views are embedded: enough to see one false negative in a hundred thousand
+# pairs, and half a minute for a small ResNet on two cores.
 IMAGES = 512
-"""Images of a run whose views are embedded: enough to see one false negative in a hundred thousand
-pairs, and half a minute for a small ResNet on two cores."""
-
+# What is taken from a run's embeddings. Its log, which saw thousands of batches as they were
+# trained on, knows the rest better.
 EMBEDDINGS_ONLY = (
     "broken rows",
     "identical views",
@@ -45,16 +41,8 @@ EMBEDDINGS_ONLY = (
     "false negatives",
     "dimensional collapse",
 )
-"""What is taken from a run's embeddings. Its log, which saw thousands of batches as they were
-trained on, knows the rest better."""
-
-UNSEEN_VIEWS = 2**35
-"""Offset of the seed of views that no other part of training has drawn."""
-
-WATCHED = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
 
 Points = Sequence[tuple[int, float]]
-Numbers = Mapping[str, float | int]
 
 
 def examine(
@@ -86,22 +74,21 @@ def examine(
         device: Where to embed them.
     """
     place = Path(target)
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is unknown; choose one of {list(LAYOUTS)}")
+    check_choice("layout", layout, LAYOUTS)
     typed = {"temperature": temperature, "batch_size": batch_size, "precision": precision}
-    if place.is_file() or place.suffix in (".npz", ".npy"):
-        given: dict[str, Any] = read_embeddings(place)
-        given |= {name: value for name, value in typed.items() if value is not None}
-        given |= {"loss_scale": loss_scale, "layout": layout, "objective": objective}
-        return doctor(**given, subject=str(place))
     typed["loss_scale"] = loss_scale
+    if place.is_file() or place.suffix in (".npz", ".npy"):
+        given = read_embeddings(place)
+        given |= {name: value for name, value in typed.items() if value is not None}
+        return doctor(**given, layout=layout, objective=objective, subject=str(place))
     if place.is_dir() and not _is_run(place):
-        if event_folders(place):
-            del typed["batch_size"]
-            _refuse("curves do not need it", typed)
-            return examine_board(
-                place, candidates=_candidates(batch_size, layout), objective=objective
-            )
+        if any(place.rglob(EVENTS)):
+            _refuse("curves do not need it", {**typed, "batch_size": None})
+            candidates = None
+            if batch_size is not None:
+                check_at_least("batch_size", batch_size, 2)
+                candidates = batch_size if layout == "two_tower" else 2 * batch_size - 1
+            return examine_board(place, candidates=candidates, objective=objective)
         if (place / "config.json").is_file():
             raise ValueError(
                 f"{place} holds a config.json that is not a run's, and no event file; name a "
@@ -109,15 +96,6 @@ def examine(
             )
     _refuse("a run knows its own", {**typed, "objective": objective or None})
     return examine_run(target, embeddings=embeddings, device=device)
-
-
-def _candidates(batch_size: int | None, layout: str) -> int | None:
-    """K, the positive and negatives per row, in one process without a queue."""
-    if batch_size is None:
-        return None
-    if batch_size < 2:
-        raise ValueError(f"batch_size={batch_size} must be at least 2")
-    return batch_size if layout == "two_tower" else 2 * batch_size - 1
 
 
 def _is_run(place: Path) -> bool:
@@ -136,6 +114,9 @@ def _refuse(reason: str, given: Mapping[str, float | str | None]) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(f"{name}={value} is for embeddings; {reason}, so leave it out")
+
+
+# --- Runs ----------------------------------------------------------------------------------------
 
 
 def examine_run(
@@ -158,7 +139,8 @@ def examine_run(
     objective = type(build_objective(config.loss, steps=1)).__name__
     history = _logged(run.metrics)
     watched = [line for line in run.metrics if line.get("kind") == "watch"]
-    numbers = {key: watched[-1][key] for key in WATCHED if watched and key in watched[-1]}
+    kept = ("knn", "pool_mi", "pool_ceiling", "pool_top1")
+    numbers = {key: watched[-1][key] for key in kept if watched and key in watched[-1]}
     unknown: list[str] = []
     findings = _failure(run_status(place))
     if history:
@@ -179,9 +161,8 @@ def examine_run(
             unknown += shown.unknown
     else:
         unknown.append("what only embeddings show: they were not asked for")
-    return Diagnosis(
-        f"run {place}", in_order(findings), numbers, tuple(unknown), judged=bool(history)
-    )
+    found = in_order(findings)
+    return Diagnosis(f"run {place}", found, numbers, tuple(unknown), judged=bool(history))
 
 
 def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
@@ -198,11 +179,9 @@ def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
 def _failure(status: Any) -> list[Finding]:
     if not status.failure:
         return []
-    remedies = (
-        ("lower the learning rate or lengthen its warm-up", "raise the temperature")
-        if status.diverged
-        else ("remove the cause that it names, and go on by `flatnce resume RUN`",)
-    )
+    remedies = ("remove the cause that it names, and go on by `flatnce resume RUN`",)
+    if status.diverged:
+        remedies = ("lower the learning rate or lengthen its warm-up", "raise the temperature")
     return [Finding("failed", status.failure, remedies, status.step)]
 
 
@@ -210,16 +189,22 @@ def _embedded(
     place: Path, device: str, images: int, numbers: Mapping[str, Any], objective: str
 ) -> Diagnosis:
     """The doctor on fresh views of some of the images that the run was trained on."""
+    from flatnce.pretrain.data import permutation
+    from flatnce.pretrain.evaluation import embed_views
+    from flatnce.pretrain.training.images import load_images, views_of
     from flatnce.pretrain.training.processes import choose_device
     from flatnce.pretrain.training.saved import load_encoder
 
     run = load_encoder(place, device=choose_device(device))
-    return _of_views(run.config, *_views(run, images), numbers, objective)
-
-
-def _of_views(
-    config: Any, z1: torch.Tensor, z2: torch.Tensor, numbers: Mapping[str, Any], objective: str
-) -> Diagnosis:
+    config = run.config
+    source = load_images(config.data, next(run.encoder.parameters()).device)
+    # The run's own seed, so that the same images are examined again; their views are of a seed
+    # that no other part of training has drawn from.
+    chosen = permutation(len(source), config.run.seed)[:images].sort().values
+    views = replace(views_of(config, run.size), seed=2**35 + config.run.seed)
+    z1, z2 = embed_views(
+        run.encoder, source.subset(chosen), views, run.channels, config.data.workers
+    )
     # Without the run's labels, which are for evaluation: the better an encoder has sorted the
     # classes, the more weight members of one class carry. That is not a fault of the run.
     return doctor(
@@ -231,24 +216,11 @@ def _of_views(
     )
 
 
-def _views(run: Any, images: int) -> tuple[torch.Tensor, torch.Tensor]:
-    from flatnce.pretrain.data import permutation
-    from flatnce.pretrain.evaluation import embed_views
-    from flatnce.pretrain.training.images import load_images, views_of
-
-    config, device = run.config, next(run.encoder.parameters()).device
-    source = load_images(config.data, device)
-    # The run's own seed, so that the same images are examined again.
-    chosen = permutation(len(source), config.run.seed)[:images].sort().values
-    views = replace(views_of(config, run.size), seed=UNSEEN_VIEWS + config.run.seed)
-    return embed_views(
-        run.encoder, source.subset(chosen), views, run.channels, config.data.workers
-    )
+def _finite(record: Numbers) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if math.isfinite(value)}
 
 
-def event_folders(directory: Path) -> list[Path]:
-    """Folders below a folder, itself included, that hold event files."""
-    return sorted({path.parent for path in directory.rglob(EVENTS)})
+# --- TensorBoard folders -------------------------------------------------------------------------
 
 
 def examine_board(
@@ -256,11 +228,12 @@ def examine_board(
 ) -> Diagnosis:
     """Judge the scalars of one TensorBoard writer."""
     place = Path(directory)
-    folders = event_folders(place)
+    folders = sorted({path.parent for path in place.rglob(EVENTS)})
     if len(folders) != 1:
         named = ", ".join(str(folder.relative_to(place)) for folder in folders[:8])
-        said = f"holds {len(folders)} runs ({named}); name one" if folders else "has no event file"
-        raise ValueError(f"{place} {said}: a folder with one run's {EVENTS}")
+        raise ValueError(
+            f"{place} holds {len(folders)} runs ({named}); name a folder with one run's {EVENTS}"
+        )
     scalars = _scalars(folders[0])
     subject = f"TensorBoard folder {place}"
     prefixes = {tag[: -len("gain")] for tag in scalars if tag == "gain" or tag.endswith("/gain")}
@@ -272,39 +245,21 @@ def examine_board(
 
 
 def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: str) -> Diagnosis:
-    """Judge every Monitor; of several, each finding says whose it is."""
+    """Judge every Monitor; of several, each finding and number says whose it is."""
     unknown = ("what only embeddings show: duplicates, identical views, false negatives",)
-    last = {prefix: _finite(history[-1]) for prefix, history in histories.items()}
-    found = {prefix: findings_on(history, objective) for prefix, history in histories.items()}
-    if len(histories) == 1:
-        (prefix,) = histories
-        return Diagnosis(subject, in_order(found[prefix]), last[prefix], unknown)
-    states = {prefix: found[prefix][0].kind if found[prefix] else HEALTHY for prefix in histories}
-    said = "; ".join(f"{_named(prefix)} {state}" for prefix, state in states.items())
-    numbers = {prefix + key: value for prefix in last for key, value in last[prefix].items()}
-    return Diagnosis(f"{subject} ({said})", in_order(_together(found)), numbers, unknown)
-
-
-def _together(found: dict[str, list[Finding]]) -> list[Finding]:
-    """Findings of one kind under several prefixes as one, which names them all."""
-    by_kind: dict[str, list[tuple[str, Finding]]] = {}
-    for prefix, findings in found.items():
-        for finding in findings:
-            by_kind.setdefault(finding.kind, []).append((_named(prefix), finding))
-    merged = []
-    for kind, ones in by_kind.items():
-        evidence = "; ".join(f"{name} {finding.evidence}" for name, finding in ones)
-        since = min((one.since for _, one in ones if one.since is not None), default=None)
-        merged.append(Finding(kind, evidence, ones[0][1].remedies, since))
-    return merged
-
-
-def _named(prefix: str) -> str:
-    return f"{prefix}:" if prefix else "without a prefix:"
-
-
-def _finite(record: Numbers) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if math.isfinite(value)}
+    several = len(histories) > 1
+    findings: list[Finding] = []
+    numbers: dict[str, Any] = {}
+    states = []
+    for prefix, history in histories.items():
+        found = findings_on(history, objective)
+        name = f"{prefix or 'without a prefix'}: " if several else ""
+        states.append(f"{name}{found[0].kind if found else 'healthy'}")
+        findings += [replace(one, evidence=f"{name}{one.evidence}") for one in found]
+        start = prefix if several else ""
+        numbers |= {start + key: value for key, value in _finite(history[-1]).items()}
+    subject += f" ({'; '.join(states)})" if several else ""
+    return Diagnosis(subject, in_order(findings), numbers, unknown)
 
 
 def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None) -> Diagnosis:
@@ -326,9 +281,8 @@ def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None)
         unknown += unclear
     last = {tag: points[-1][1] for tag, points in losses.items()}
     numbers = {tag: value if math.isfinite(value) else None for tag, value in last.items()}
-    return Diagnosis(
-        subject, in_order(findings), numbers, (*unknown, EMBEDDINGS_NEEDED), judged=False
-    )
+    unknown.append(EMBEDDINGS_NEEDED)
+    return Diagnosis(subject, in_order(findings), numbers, tuple(unknown), judged=False)
 
 
 def curve_findings(
@@ -336,16 +290,7 @@ def curve_findings(
 ) -> tuple[list[Finding], list[str]]:
     """Findings on a loss curve, and what could not be judged.
 
-    Arguments:
-        name: The curve's tag.
-        points: Steps and values, in order.
-        candidates: K, the positive and negatives per row; None if unknown.
-
-    Examples:
-        >>> flat = [(step, 6.93) for step in range(100)]
-        >>> findings, unknown = curve_findings("loss", flat, 1024)
-        >>> [finding.kind for finding in findings]
-        ['not learning', 'flat loss']
+    ``candidates`` is K, the positive and negatives per row; None if unknown.
     """
     bad = next((step for step, value in points if not math.isfinite(value)), None)
     if bad is not None:
@@ -366,35 +311,29 @@ def curve_findings(
         ]
     quarter = len(values) // 4
     first, last = sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
-    found, unknown = _of_level(name, last, points[-quarter][0], candidates)
-    saturated = any(finding.kind == "saturated" for finding in found)  # which is why it is flat
-    if not saturated and abs(last - first) < FLAT_CHANGE * abs(first):
-        evidence = f"{name} goes from {first:.4g} (mean of the first quarter) to {last:.4g} "
-        found.append(Finding("flat loss", f"{evidence}(of the last)", _FLAT, points[0][0]))
-    return found, unknown
-
-
-def _of_level(
-    name: str, last: float, since: int, candidates: int | None
-) -> tuple[list[Finding], list[str]]:
+    since = points[-quarter][0]
     # A row's gain 1 - exp(-loss) is never above its loss: a small mean loss bounds the mean gain.
     if last < SATURATED_GAIN:
         evidence = f"{name} ends at {last:.3g}; if it is InfoNCE, it scales gradients by at most "
         return [Finding("saturated", f"{evidence}that", remedies_of("saturated"), since)], []
+    found: list[Finding] = []
+    unknown: list[str] = []
     if candidates is None:
-        return [], [
+        unknown.append(
             f"whether {name}, {last:.3g} at its end, is at chance: log K is not known; pass "
             "--batch-size (and --layout)"
-        ]
-    chance = math.log(candidates)
+        )
     # MI is log K - loss: the same rule as on a Monitor's numbers.
-    if chance - last >= IDLE_SHARE * chance:
-        return [], []
-    evidence = (
-        f"{name} ends at {last:.3g} and chance, log K, is {chance:.3g}; if it is InfoNCE, "
-        "embeddings of a pair share almost nothing"
-    )
-    return [Finding("not learning", evidence, _AT_CHANCE, since)], []
+    elif (chance := math.log(candidates)) - last < IDLE_SHARE * chance:
+        evidence = (
+            f"{name} ends at {last:.3g} and chance, log K, is {chance:.3g}; if it is InfoNCE, "
+            "embeddings of a pair share almost nothing"
+        )
+        found.append(Finding("not learning", evidence, _AT_CHANCE, since))
+    if abs(last - first) < FLAT_CHANGE * abs(first):
+        evidence = f"{name} goes from {first:.4g} (mean of the first quarter) to {last:.4g} "
+        found.append(Finding("flat loss", f"{evidence}(of the last)", _FLAT, points[0][0]))
+    return found, unknown
 
 
 _AT_CHANCE = (

@@ -10,7 +10,19 @@ from collections.abc import Mapping, Sequence
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
 from flatnce.diagnose.findings import Finding, in_order
 
+_WIDER = (
+    "compute rows, scores and loss in float32: flatnce's losses do so themselves; elsewhere "
+    "`z.float()` before normalising, with autocast off"
+)
+_ALIVE = (
+    "replace the loss by FlatNCE, whose gradient does not shrink with the positive's lead",
+    "spread the embeddings first: batch normalisation at the end of the head, a longer warm-up",
+)
+# Remedies of the kinds that only the doctor knows; the verdict's rules have their own.
 REMEDIES: dict[str, tuple[str, ...]] = {
+    "dead in float16": (_WIDER, "keep a gradient scaler, or use bfloat16", *_ALIVE),
+    "dead in bfloat16": (_WIDER, *_ALIVE),
+    "dead in float32": _ALIVE,
     "broken rows": (
         "look for the first step with a NaN: a learning rate too large, a division by zero",
         "in float16, look for overflow before the head's end; bfloat16 has the range",
@@ -43,31 +55,24 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "use FlatNCE, which loses least with few negatives",
     ),
 }
-"""Remedies of the kinds that only the doctor knows; the verdict's rules have their own."""
 
+# Fewer negatives per row are too few: their ceiling, log 17, is 2.8 nats, as much as telling 17
+# things apart. Runs with 30 and 62 negatives per row are known to train well, so it is below.
 FEW_NEGATIVES = 16
-"""Fewer negatives per row are too few: their ceiling, log 17, is 2.8 nats, as much as telling
-17 things apart. Runs with 30 and 62 negatives per row are known to train well, so it is below."""
-
+# The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
+# than two effective negatives has too few negatives, not too low a temperature.
 LOW_ESS = 0.15
-"""The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
-than two effective negatives has too few negatives, not too low a temperature."""
-
+# Embeddings use too few directions below this share of those available: the committed small-batch
+# runs on CIFAR-10, which learn, end at 30 to 38 of 128, a share of 0.23 to 0.30.
 DIMENSIONAL_SHARE = 0.15
-"""Embeddings use too few directions below this share of those available: the committed
-small-batch runs on CIFAR-10, which learn, end at 30 to 38 of 128, a share of 0.23 to 0.30."""
-
+# More directions than this are never called too few: a head of 2048 need not fill a seventh.
 MOST_DIRECTIONS = 16
-"""More directions than this are never called too few, however wide the head: a head of 2048
-need not fill a seventh of itself."""
-
+# The range found useful: CLIP clamps at 0.01, SimCLR's table ends at 1. Outside it embeddings
+# adapt to the temperature (they crowd, or cannot spread enough), and the ESS may look right.
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 1.0
-"""The range found useful: CLIP clamps at 0.01, SimCLR's table ends at 1. Outside it embeddings
-adapt to the temperature (they crowd, or cannot spread enough), and the ESS may look right."""
-
+# Above it samples lie so close that all negatives weigh alike at any usual temperature. A high
+# ESS is then caused by the embeddings; trained ones lie below -2.
 CROWDED_UNIFORMITY = -1.0
-"""Above it samples lie so close that all negatives weigh alike at any usual temperature. A high
-ESS is then caused by the embeddings; trained ones lie below -2."""
 
 _NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}
 
