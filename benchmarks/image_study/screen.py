@@ -3,8 +3,10 @@
     python benchmarks/image_study/screen.py --piece 2 --data ROOT --out FOLDER --commit HASH
 
 Step 1 trains both objectives at five temperatures. Step 2 trains each at two further rates, at the
-temperature that step 1 chose for it. The choice is the linear accuracy on held-out training
-images. The test images are never read: an empty file in their place is enough.
+temperature that step 1 chose for it. If a chosen rate is the largest or the smallest, step 3
+trains each objective at one more rate beyond that end (rule 4 of the protocol). The choice is the
+linear accuracy on held-out training images. The test images are never read: an empty file in
+their place is enough.
 
 `--preset digits --epochs 1` runs the same on a CPU in about a minute, to check the script.
 """
@@ -166,6 +168,12 @@ def chosen(records, objective):
     return max(runs, key=score)
 
 
+def beyond(rates, chosen_rates):
+    """The rates to add: one beyond each end of the grid that was chosen, by a factor of 2."""
+    least, most = min(rates), max(rates)
+    return [least / 2] * (least in chosen_rates) + [most * 2] * (most in chosen_rates)
+
+
 def report(name, line):
     if line["kind"] not in ("train", "verdict"):
         kept = ("kind", "state", "step", "epoch", "seconds", "knn", "note", "failure")
@@ -199,6 +207,10 @@ def main():
         print("step 2 does not fit and is left out", flush=True)
     else:
         records |= trained_and_evaluated(asked, 2, second)
+        found = {objective: chosen(records, objective) for objective in OBJECTIVES}
+        added = beyond((piece.first_rate, *piece.other_rates), {run[2] for run in found.values()})
+        third = [(o, found[o][1], rate) for rate in added for o in OBJECTIVES]
+        records |= trained_and_evaluated(asked, 3, third) if third else {}
     best = {objective: name_of(asked, *chosen(records, objective)) for objective in OBJECTIVES}
     choice = {"piece": asked.piece, "rule": "linear accuracy on held-out training images", **best}
     (asked.out / "choice.json").write_text(json.dumps(choice, indent=1) + "\n")

@@ -38,12 +38,14 @@ def test_every_record_carries_the_key_of_its_config(study):
     assert len({one["key"] for one in found.values()}) == len(found)
 
 
-def test_the_choice_follows_the_rule_of_the_protocol(study):
+@pytest.mark.parametrize(("piece", "number"), [(1, 7), (2, 8)])
+def test_the_choice_follows_the_rule_of_the_protocol(study, piece, number):
     records, _ = study
-    choice = json.loads((STUDY / "choice.json").read_text(encoding="utf-8"))
-    runs = [one for one in records.read_all(STUDY / "records").values() if one["piece"] == 1]
+    choices = json.loads((STUDY / "choice.json").read_text(encoding="utf-8"))
+    (choice,) = [one for one in choices if one["piece"] == piece]
+    runs = [one for one in records.read_all(STUDY / "records").values() if one["piece"] == piece]
     for objective in ("infonce", "flatnce"):
         own = [one for one in runs if one["config"]["loss"]["objective"] == objective]
-        assert len(own) == 7
+        assert len(own) == number
         best = max(own, key=lambda one: one["evaluation"]["linear"])
         assert choice[objective] == best["name"]
