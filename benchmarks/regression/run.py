@@ -29,6 +29,8 @@ PEERS = [
     "lightly NTXentLoss",
     "lightly DCLLoss",
 ]
+KEPT = ("python", "torch", "numpy", "cpu", "device")
+"""What results.json says about the machine."""
 
 
 def random_images(root: Path) -> None:
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--after", type=Path, default=HERE)
     parser.add_argument("--root", type=Path, help="folder of cifar-10-batches-bin")
     parser.add_argument("--random", action="store_true", help="make random images under --root")
+    parser.add_argument("--commits", nargs=2, default=(None, None), help="of the two checkouts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9, help="no round is to end later")
     parser.add_argument("--only", nargs="+", default=["kernels", "train", "sweep"])
@@ -133,7 +136,8 @@ def main() -> None:
                 print(f"round {number}, {name}: {len(rows)} rows", flush=True)
             taken = time.perf_counter() - start
             results = {"rounds": number + 1, "seconds": round(taken, 1), **compared(times)}
-            results["environment"] = found["environment"]
+            results["commits"] = dict(zip(trees, options.commits, strict=True))
+            results["environment"] = {name: found["environment"][name] for name in KEPT}
             options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print("| row | before | after | after / before |\n|---|--:|--:|--:|")
     for row, found in results["rows"].items():
