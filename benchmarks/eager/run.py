@@ -5,7 +5,8 @@
     python benchmarks/eager/run.py --show
 
 Every method of a group is called in turn, so that all meet the same machine; the median of the
-calls is reported. Results are merged into results.json under the device's name.
+calls is reported, with the quartiles of the ratio to the group's base. Results are merged into
+results.json under the device's name.
 """
 
 import argparse
@@ -82,8 +83,8 @@ def banks(device):
     return {"lightly NTXentLoss": theirs, "FlatNCE, KeyQueue": ours}
 
 
-def median_times(functions, inputs, calls, device):
-    """Medians in milliseconds; the functions are called in turn."""
+def times_of(functions, inputs, calls, device):
+    """Milliseconds of every call; the functions are called in turn."""
     times = {name: [] for name in functions}
     order, shuffle = list(functions.items()), random.Random(0).shuffle
     for call in range(calls + 3):
@@ -97,7 +98,17 @@ def median_times(functions, inputs, calls, device):
             wait(device)
             if call >= 3:
                 times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return times
+
+
+def quartiles(times, base):
+    """First and third quartile of the ratio to the base's call of the same round."""
+    found = {}
+    for name, taken in times.items():
+        ratios = [one / other for one, other in zip(taken, times[base], strict=True)]
+        first, _, third = statistics.quantiles(ratios, n=4)
+        found[name] = [round(first, 3), round(third, 3)]
+    return found
 
 
 def wait(device):
@@ -128,9 +139,10 @@ def measure(device, batches, calls):
                 groups["logits"] = (heads, [logits])
                 groups["bank"] = (banks(device), views)
             for group, (functions, inputs) in groups.items():
-                times = median_times(functions, inputs, number, device)
+                times = times_of(functions, inputs, number, device)
                 row = {"group": group, "dtype": dtype_name, "batch": batch, "calls": number}
-                found.append({**row, "milliseconds": times})
+                row["milliseconds"] = {name: statistics.median(t) for name, t in times.items()}
+                found.append({**row, "ratio_quartiles": quartiles(times, BASES[group])})
                 print(line_of(found[-1]), flush=True)
     return found
 
