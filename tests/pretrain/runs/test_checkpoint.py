@@ -1,7 +1,9 @@
 """Checkpoints: what is saved comes back exactly, and no mishap costs the last one."""
 
 import errno
+import fcntl
 import hashlib
+import io
 import json
 import math
 import os
@@ -9,7 +11,6 @@ import pickle
 import random
 import signal
 import threading
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -101,14 +102,6 @@ def test_plain_data_comes_back_with_its_types(tmp_path):
     random.setstate(found["python"])
 
 
-def test_ordered_dictionaries_and_parameters_become_plain(tmp_path):
-    state = {"model": OrderedDict(w=nn.Parameter(torch.ones(2)))}
-    checkpoint.save(tmp_path, 0, {}, state)
-    found = checkpoint.load(tmp_path).state["model"]
-    assert type(found) is dict
-    assert type(found["w"]) is torch.Tensor and not found["w"].requires_grad
-
-
 def test_a_view_does_not_drag_its_whole_tensor_along(tmp_path):
     folder = checkpoint.save(tmp_path, 0, {}, {"row": torch.zeros(1000, 1000)[3]})
     assert (folder / "state.pt").stat().st_size < 100_000
@@ -119,36 +112,6 @@ def test_tied_weights_are_saved_under_both_names(tmp_path):
     checkpoint.save(tmp_path, 0, {"a": weight, "b": weight}, {})
     found = checkpoint.load(tmp_path).weights
     assert torch.equal(found["a"], weight) and torch.equal(found["b"], weight)
-
-
-def test_model_and_optimizer_go_on_as_if_nothing_had_happened(tmp_path):
-    def step(model, optimizer, seed):
-        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    whole = network()
-    optimizer = torch.optim.AdamW(whole.parameters(), lr=0.1)
-    step(whole, optimizer, 1)
-    checkpoint.save(tmp_path, 1, whole.state_dict(), {"optimizer": optimizer.state_dict()})
-    step(whole, optimizer, 2)
-
-    resumed = network()
-    found = checkpoint.load(tmp_path)
-    found.restore(resumed)
-    again = torch.optim.AdamW(resumed.parameters(), lr=0.5)
-    again.load_state_dict(found.state["optimizer"])
-    step(resumed, again, 2)
-    mine, theirs = whole.state_dict(), resumed.state_dict()
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def test_the_random_state_goes_on(tmp_path):
-    checkpoint.save(tmp_path, 0, {}, {"torch": torch.get_rng_state()})
-    expected = torch.rand(3)
-    torch.set_rng_state(checkpoint.load(tmp_path).state["torch"])
-    assert torch.equal(torch.rand(3), expected)
 
 
 def test_other_tools_read_the_weights(tmp_path):
@@ -187,20 +150,11 @@ def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path):
     assert not hidden(tmp_path)
 
 
-def test_an_earlier_step_is_refused_until_the_later_ones_are_given_up(tmp_path):
+def test_later_ones_are_removed_to_go_on_from_an_earlier_one(tmp_path):
     for step in (10, 20, 30):
         save(tmp_path, step)
-    with pytest.raises(ValueError, match=r"step=15 .* step 30 .*rewind\(directory, 15\)"):
-        save(tmp_path, 15)
-    assert checkpoint.steps(tmp_path) == [10, 20, 30]
     checkpoint.rewind(tmp_path, 15)
-    save(tmp_path, 15)
-    assert checkpoint.steps(tmp_path) == [10, 15]
-
-
-def test_rewinding_where_nothing_is_does_nothing(tmp_path):
-    checkpoint.rewind(tmp_path / "nowhere", 3)
-    assert not (tmp_path / "nowhere").exists()
+    assert checkpoint.steps(tmp_path) == [10]
 
 
 def test_other_files_are_neither_read_nor_removed(tmp_path):
@@ -240,41 +194,26 @@ def test_a_newer_format_asks_for_an_upgrade(tmp_path):
 every_file = pytest.mark.parametrize("name", ["weights.safetensors", "state.pt", "manifest.json"])
 
 
+def flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
 @every_file
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_file_cut_short_is_named(tmp_path, name, share):
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], flipped])
+def test_a_file_cut_short_or_changed_is_named(tmp_path, name, damage):
     path = save(tmp_path, 1) / name
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DamagedCheckpoint, match=rf"{name} is cut short"):
+    path.write_bytes(damage(path.read_bytes().rstrip()))
+    with pytest.raises(DamagedCheckpoint, match=rf"{name} was cut short or changed"):
         checkpoint.load(tmp_path)
-
-
-@every_file
-def test_a_missing_file_is_named(tmp_path, name):
-    (save(tmp_path, 1) / name).unlink()
+    path.unlink()
     with pytest.raises(DamagedCheckpoint, match=rf"{name} is missing"):
         checkpoint.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "state.pt"])
-@pytest.mark.parametrize("place", [0, -1])
-def test_one_changed_bit_is_found(tmp_path, name, place):
-    path = save(tmp_path, 1) / name
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DamagedCheckpoint, match=rf"{name} was changed after it was written"):
-        checkpoint.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"step": 2}, {"files": {}}, {"files": None}, {"files": {"weights.safetensors": {}}}],
-)
-def test_a_changed_manifest_is_found(tmp_path, changes):
-    rewrite_manifest(save(tmp_path, 1), **changes)
-    with pytest.raises(DamagedCheckpoint, match=r"manifest.json is cut short or changed"):
+@pytest.mark.parametrize("files", [{}, None, {"weights.safetensors": {}}])
+def test_a_changed_manifest_is_found(tmp_path, files):
+    rewrite_manifest(save(tmp_path, 1), files=files)
+    with pytest.raises(DamagedCheckpoint, match=r"manifest.json was cut short or changed"):
         checkpoint.load(tmp_path)
 
 
@@ -294,56 +233,21 @@ class Intruder:
         return (print, ("code was run",))
 
 
-def test_a_forged_state_runs_no_code(tmp_path, capsys):
+def test_forged_files_run_no_code(tmp_path, capsys):
     folder = save(tmp_path, 1)
-    torch.save({"state": Intruder()}, folder / "state.pt")
-    sign(folder, "state.pt")
-    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
-        checkpoint.load(tmp_path)
-    (folder / "state.pt").write_bytes(pickle.dumps(Intruder(), protocol=2))
-    sign(folder, "state.pt")
-    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
-        checkpoint.load(tmp_path)
+    buffer = io.BytesIO()
+    torch.save({"state": Intruder()}, buffer)
+    pickled = pickle.dumps(Intruder(), protocol=2)
+    forged = [("state.pt", buffer.getvalue()), ("state.pt", pickled)]
+    for name, content in (*forged, ("weights.safetensors", b"no weights at all")):
+        (folder / name).write_bytes(content)
+        sign(folder, name)
+        with pytest.raises(DamagedCheckpoint, match="other than plain data"):
+            checkpoint.load(tmp_path)
     assert capsys.readouterr().out == ""
 
 
-def test_forged_weights_are_refused(tmp_path):
-    folder = save(tmp_path, 1)
-    (folder / "weights.safetensors").write_bytes(b"no weights at all")
-    sign(folder, "weights.safetensors")
-    with pytest.raises(DamagedCheckpoint, match="other than plain data"):
-        checkpoint.load(tmp_path)
-
-
 # --- Another model -------------------------------------------------------------------------------
-
-
-def test_other_shapes_are_named_first(tmp_path):
-    checkpoint.save(tmp_path, 1, network(4).state_dict(), {})
-    other = network(6)
-    before = [parameter.clone() for parameter in other.parameters()]
-    with pytest.raises(
-        ValueError, match=r"0\.weight is \(4, 3\) there and \(6, 3\) here"
-    ) as found:
-        checkpoint.load(tmp_path).restore(other)
-    assert "and 4 more" in str(found.value)
-    assert all(map(torch.equal, before, other.parameters()))  # nothing was half loaded
-
-
-@pytest.mark.parametrize(
-    ("saved", "built", "message"),
-    [
-        ([3, 3], [3], r"1\.bias is not here; 1\.weight is not here"),
-        ([3], [3, 3], r"1\.weight is not there; 1\.bias is not there"),
-    ],
-)
-def test_missing_and_surplus_layers_are_named(tmp_path, saved, built, message):
-    def stack(widths):
-        return nn.Sequential(*(nn.Linear(width, width) for width in widths))
-
-    checkpoint.save(tmp_path, 1, stack(saved).state_dict(), {})
-    with pytest.raises(ValueError, match=message):
-        checkpoint.load(tmp_path).restore(stack(built))
 
 
 def test_a_part_can_be_restored_by_its_prefix(tmp_path):
@@ -352,8 +256,10 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
     part = network()
     checkpoint.load(tmp_path).restore(part, prefix="encoder.")
     assert all(map(torch.equal, part.parameters(), whole["encoder"].parameters()))
-    with pytest.raises(ValueError, match=r"under 'queue\.', another model"):
+    with pytest.raises(ValueError, match=r"another model than this Sequential; .*0\.weight"):
         checkpoint.load(tmp_path).restore(part, prefix="queue.")
+    with pytest.raises(ValueError, match=r"another model than this Sequential; .*0\.weight"):
+        checkpoint.load(tmp_path).restore(network(6), prefix="encoder.")
 
 
 # --- What cannot be saved ------------------------------------------------------------------------
@@ -365,33 +271,12 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
         ({"a": {1, 2}}, r"state\['a'\] is a set"),
         ({"a": [0, Path("x")]}, r"state\['a'\]\[1\] is a PosixPath"),
         ({"a": {"b": (nn.ReLU(),)}}, r"state\['a'\]\['b'\]\[0\] is a ReLU"),
-        ({"a": torch.Generator()}, "is a Generator"),
-        ({"a": {(1, 2): 3}}, r"state\['a'\] has the key \(1, 2\)"),
     ],
 )
 def test_what_needs_code_to_come_back_is_refused_and_named(tmp_path, state, place):
     with pytest.raises(ValueError, match=place):
         checkpoint.save(tmp_path, 1, {}, state)
     assert checkpoint.steps(tmp_path) == []
-
-
-def test_numpy_numbers_are_refused_by_name(tmp_path):
-    numpy = pytest.importorskip("numpy")
-    with pytest.raises(ValueError, match=r"state\['loss'\] is a float64"):
-        checkpoint.save(tmp_path, 1, {}, {"loss": numpy.float64(1)})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"step": -1}, "step=-1 must be"),
-        ({"step": 1, "keep": 0}, "keep=0 would remove"),
-        ({"step": 1, "keep": -2}, "keep=-2 would remove"),
-    ],
-)
-def test_bad_arguments_are_named(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        save(tmp_path, options.pop("step"), **options)
 
 
 def full_disk(name: str):
@@ -409,37 +294,28 @@ def full_disk(name: str):
 
 @every_file
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write_file", full_disk(name))
+        with pytest.raises(CheckpointError, match=r"No space left.*; there is none yet"):
+            save(tmp_path, 1)
     save(tmp_path, 1, keep=1)
     monkeypatch.setattr(checkpoint, "_write_file", full_disk(name))
-    with pytest.raises(
-        CheckpointError, match=r"disk is full; the checkpoint of step 1 is unchanged"
-    ):
-        save(tmp_path, 2, keep=1)
-    assert checkpoint.load(tmp_path).state == {"step": 1}
+    for step in (1, 2):  # one that would be replaced stays too
+        with pytest.raises(
+            CheckpointError, match=r"No space left.*of step 1 is unchanged"
+        ) as found:
+            save(tmp_path, step, value=5.0, keep=1)
+        assert found.value.errno == errno.ENOSPC
+    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 1
     assert not hidden(tmp_path)
     monkeypatch.undo()
     save(tmp_path, 2, keep=1)
     assert checkpoint.steps(tmp_path) == [2]
 
 
-def test_a_full_disk_while_replacing_leaves_the_one_to_be_replaced(tmp_path, monkeypatch):
-    save(tmp_path, 1, value=5.0)
-    monkeypatch.setattr(checkpoint, "_write_file", full_disk("state.pt"))
-    with pytest.raises(CheckpointError) as found:
-        save(tmp_path, 1, value=6.0)
-    assert found.value.errno == errno.ENOSPC
-    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 5
-
-
-def test_a_full_disk_at_the_first_checkpoint_says_that_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_write_file", full_disk("state.pt"))
-    with pytest.raises(CheckpointError, match=r"there is none yet\. Free space"):
-        save(tmp_path, 1)
-
-
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"was not written to .*file: .*File exists"):
+    with pytest.raises(CheckpointError, match=r"was not written to .*file .*File exists"):
         save(tmp_path / "file", 1)
 
 
@@ -492,13 +368,6 @@ def test_what_a_killed_writer_leaves_is_ignored_and_cleared_away(tmp_path):
     assert not hidden(tmp_path)
 
 
-def test_a_checkpoint_set_aside_by_a_writer_that_died_is_put_back(tmp_path):
-    folder = save(tmp_path, 4)
-    os.rename(folder, tmp_path / ".step-000000004.replaced")
-    assert checkpoint.load(tmp_path).step == 4
-    assert not hidden(tmp_path)
-
-
 def test_a_removal_cut_short_leaves_no_half_checkpoint(tmp_path):
     half = tmp_path / ".step-000000001.discarded.partial"
     half.mkdir()
@@ -529,27 +398,15 @@ def test_two_writers_wait_for_each_other(tmp_path, monkeypatch):
     assert not hidden(tmp_path)
 
 
-@pytest.mark.parametrize(("age", "stays"), [(0.0, True), (2 * 3600.0, False)])
-def test_without_locks_only_what_has_been_still_for_long_goes(tmp_path, monkeypatch, age, stays):
-    monkeypatch.setattr(checkpoint, "fcntl", None)
-    leftover = tmp_path / ".step-000000001.abcd.partial"
-    leftover.mkdir()
-    (leftover / "state.pt").write_bytes(b"")
-    for path in (leftover / "state.pt", leftover):
-        then = path.stat().st_mtime - age
-        os.utime(path, (then, then))
-    save(tmp_path, 2)
-    assert leftover.exists() == stays
-    assert checkpoint.steps(tmp_path) == [2]
-
-
-def test_a_file_system_that_refuses_locks_is_no_hindrance(tmp_path, monkeypatch):
+def test_where_files_cannot_be_locked_leftovers_stay(tmp_path, monkeypatch):
     def refused(*_):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(checkpoint.fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "flock", refused)
+    leftover = tmp_path / ".step-000000001.abcd.partial"
+    leftover.mkdir()
     save(tmp_path, 2)
-    assert checkpoint.load(tmp_path).step == 2
+    assert leftover.exists() and checkpoint.load(tmp_path).step == 2
 
 
 def test_without_safetensors_it_says_what_to_install(tmp_path, monkeypatch):

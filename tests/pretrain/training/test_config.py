@@ -64,7 +64,7 @@ def test_an_unknown_preset_gets_a_suggestion():
         ({"warmup_epochs": -1.0}, "warmup_epochs"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 1}, "batch_size=1 leaves no negatives"),
-        ({"seed": -1}, "seed=-1: give a whole number, at least 0"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"micro_batch": 512}, "micro_batch=512.*batch_size=256"),
         ({"log_every": 0}, "log_every=0"),
         ({"watch_every": -1.0}, "watch_every"),

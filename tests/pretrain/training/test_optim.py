@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flatnce.core.control import Cosine, Schedule
-from flatnce.core.objectives import LearnedTemperature
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head
 from flatnce.pretrain.training.optim import (
     LARS,
@@ -51,29 +49,10 @@ def test_numbers_and_tensors_follow_the_definition(rate, step):
     assert found.item() == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-@every_schedule
-def test_it_starts_above_zero_reaches_the_peak_and_ends_at_the_end(rate):
-    values = [rate.at(step) for step in range(rate.steps + 1)]
-    assert values[0] > 0
-    assert max(values) == rate.peak == values[max(rate.warmup - 1, 0)]
-    assert values[-1] == pytest.approx(rate.end, abs=1e-15)
-
-
 def test_a_step_beyond_what_a_float32_can_count_is_not_rounded():
     rate = WarmupCosine(1.0, 2**25, warmup=2**24 + 1)
     step = 2**24 + 1 + 3
     assert rate.at(torch.tensor(step)).item() == pytest.approx(rate.at(step), rel=1e-6)
-
-
-def test_without_a_warm_up_it_is_the_cosine_of_control():
-    step = torch.arange(0, 50, 7)
-    ours = torch.stack([WarmupCosine(0.4, 40, end=0.1).at(s) for s in step])
-    theirs = torch.stack([Cosine(0.4, 0.1, steps=40).at(s) for s in step])
-    torch.testing.assert_close(ours, theirs)
-
-
-def test_it_is_a_schedule_like_those_of_control():
-    assert isinstance(WarmupCosine(0.1, 10), Schedule)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +63,6 @@ def test_it_is_a_schedule_like_those_of_control():
         ({"peak": 0.1, "steps": 0}, "steps=0 must be at least 1"),
         ({"peak": 0.1, "steps": 5, "warmup": 5}, r"warmup=5 must lie in \[0, steps=5\)"),
         ({"peak": 0.1, "steps": 5, "warmup": -1}, "warmup=-1"),
-        ({"peak": 0.1, "steps": 5, "end": 0.2}, "end=0.2 must lie in"),
     ],
 )
 def test_bad_schedules_are_refused(options, message):
@@ -107,22 +85,16 @@ def test_the_rate_grows_with_the_batch(rule, batch, expected):
     assert scaled_rate(0.3, batch, rule=rule) == pytest.approx(expected)
 
 
-def test_another_base_batch_may_be_given():
-    assert scaled_rate(0.1, 64, base_batch=32) == pytest.approx(0.2)
-
-
 @pytest.mark.parametrize(
-    ("base", "batch", "options", "message"),
+    ("options", "message"),
     [
-        (-0.1, 32, {}, "base=-0.1"),
-        (0.1, 0, {}, "batch=0 must be at least 1"),
-        (0.1, 32, {"base_batch": 0}, "base_batch=0"),
-        (0.1, 32, {"rule": "cubic"}, "rule='cubic' is unknown; use one of linear, sqrt, none"),
+        ({"base_batch": 0}, "base_batch=0"),
+        ({"rule": "cubic"}, "rule='cubic' is unknown; choose one of linear, sqrt, none"),
     ],
 )
-def test_bad_scalings_are_refused(base, batch, options, message):
+def test_bad_scalings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        scaled_rate(base, batch, **options)
+        scaled_rate(0.1, 32, **options)
 
 
 NAMES = ("sgd", "adamw", "lars")
@@ -158,13 +130,6 @@ def gradients(step: int) -> list[Tensor]:
     return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in SHAPES]
 
 
-def descend(optimizer, weights: list[nn.Parameter], steps: range) -> None:
-    for step in steps:
-        for weight, gradient in zip(weights, gradients(step), strict=True):
-            weight.grad = gradient.to(weight)
-        optimizer.step()
-
-
 def floats(tensors) -> list[list[float]]:
     return [tensor.detach().double().flatten().tolist() for tensor in tensors]
 
@@ -179,25 +144,15 @@ def test_lars_is_its_definition(momentum, weight_decay, adapt):
     options = {"momentum": momentum, "weight_decay": weight_decay, "trust": 0.02, "adapt": adapt}
     weights = parameters()
     w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
-    optimizer = LARS(weights, lr=0.7, **options)
-    for step in range(4):
-        lars_definition(w, floats(gradients(step)), v, lr=0.7, **options)
-    descend(optimizer, weights, range(4))
-    for found, expected in zip(floats(weights), w, strict=True):
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-def test_the_rate_may_change_and_past_steps_keep_theirs():
-    weights = parameters()
-    w, v = floats(weights), [[0.0] * len(row) for row in floats(weights)]
-    options = {"momentum": 0.9, "weight_decay": 0.01, "trust": 0.1, "adapt": True}
     optimizer = LARS(weights, lr=1.0, **options)
-    for step, rate in enumerate((1.0, 0.1, 2.0)):
+    for step, rate in enumerate((0.7, 0.07, 2.0, 0.7)):  # past steps keep their rate
         lars_definition(w, floats(gradients(step)), v, lr=rate, **options)
         set_rate(optimizer, rate)
-        descend(optimizer, weights, range(step, step + 1))
+        for weight, gradient in zip(weights, gradients(step), strict=True):
+            weight.grad = gradient
+        optimizer.step()
     for found, expected in zip(floats(weights), w, strict=True):
-        assert found == pytest.approx(expected, rel=1e-12)
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_a_layer_moves_by_the_trust_times_its_norm_whatever_the_gradients_size():
@@ -219,13 +174,6 @@ def test_a_zero_norm_counts_as_a_factor_of_one(w, g):
     assert torch.equal(weight.detach(), torch.full((3, 3), w - 0.5 * g))
 
 
-def test_a_bad_gradient_is_not_hidden():
-    weight = nn.Parameter(torch.ones(3))
-    weight.grad = torch.tensor([math.nan, 1.0, 1.0])
-    LARS([weight]).step()
-    assert weight.isnan().any()
-
-
 def test_norms_of_half_precision_do_not_overflow():
     weight = nn.Parameter(torch.full((256, 256), 300.0, dtype=torch.float16))  # norm 76,800
     weight.grad = torch.ones_like(weight)  # norm 256
@@ -242,12 +190,6 @@ def test_parameters_of_several_types_and_without_gradients_live_together():
     optimizer.step()
     assert torch.equal(single.double(), double) and single[0, 0] == 0.5
     assert torch.equal(idle, torch.ones(2, 2)) and idle not in optimizer.state
-
-
-def test_lars_does_not_touch_the_gradients():
-    weights = parameters()
-    descend(LARS(weights, lr=1.0, weight_decay=0.3), weights, range(1))
-    assert all(torch.equal(w.grad, g) for w, g in zip(weights, gradients(0), strict=True))
 
 
 def test_lars_calls_a_closure_with_gradients_on():
@@ -267,7 +209,6 @@ def test_lars_calls_a_closure_with_gradients_on():
     [
         ({"lr": -1.0}, "lr=-1.0 must be"),
         ({"lr": math.nan}, "lr=nan"),
-        ({"lr": torch.ones(2)}, r"lr has shape \(2,\); pass a zero-dimensional"),
         ({"momentum": 1.0}, r"momentum=1.0 must lie in \[0, 1\)"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
         ({"trust": 0.0}, "trust=0.0 must be a positive"),
@@ -276,6 +217,11 @@ def test_lars_calls_a_closure_with_gradients_on():
 def test_bad_numbers_of_lars_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         LARS([nn.Parameter(torch.ones(2))], **options)
+
+
+def test_an_unknown_optimizer_is_named():
+    with pytest.raises(ValueError, match=r"name='adam' .* choose one of sgd, adamw, lars"):
+        build_optimizer(nn.Linear(2, 2), "adam", lr=0.1)
 
 
 # --- The two groups ------------------------------------------------------------------------------
@@ -292,7 +238,11 @@ def names_of(optimizer) -> dict[str, list[str]]:
 @every_optimizer
 def test_biases_and_norms_do_not_decay(name):
     model = small_encoder()
-    optimizer = build_optimizer(model, name, lr=0.1, weight_decay=0.3)
+    optimizer = build_optimizer(model, name, lr=0.1, weight_decay=0.3, momentum=0.8)
+    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "lars": LARS}
+    assert type(optimizer) is kinds[name]
+    group = optimizer.param_groups[0]
+    assert (group["betas"][0] if name == "adamw" else group["momentum"]) == 0.8
     expected = {
         "decay": [n for n, p in model.named_parameters() if p.ndim > 1],
         "no_decay": [n for n, p in model.named_parameters() if p.ndim < 2],
@@ -300,12 +250,6 @@ def test_biases_and_norms_do_not_decay(name):
     assert names_of(optimizer) == expected
     assert "head.3.bias" in expected["no_decay"] and "head.1.weight" in expected["no_decay"]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
-
-
-def test_lars_adapts_only_what_decays():
-    optimizer = build_optimizer(small_encoder(), "lars", lr=0.1, trust=0.02)
-    assert [group["adapt"] for group in optimizer.param_groups] == [True, False]
-    assert {group["trust"] for group in optimizer.param_groups} == {0.02}
 
 
 def test_what_lars_does_not_adapt_takes_plain_steps_of_momentum():
@@ -331,12 +275,6 @@ def test_norms_over_several_axes_do_not_decay():
     assert names_of(build_optimizer(model, lr=0.1))["decay"] == ["2.weight"]
 
 
-def test_a_learned_temperature_does_not_decay():
-    model = nn.ModuleDict({"net": nn.Linear(2, 2), "temperature": LearnedTemperature(0.1)})
-    apart = names_of(build_optimizer(model, lr=0.1))["no_decay"]
-    assert any(name.startswith("temperature.") for name in apart)
-
-
 def test_what_a_backbone_lists_does_not_decay():
     pytest.importorskip("timm", reason="the train extra is not installed")
     model = nn.ModuleDict({"net": backbone("vit_tiny_patch16_224", size=16)})
@@ -351,39 +289,6 @@ def test_frozen_parameters_are_left_out():
     optimizer = build_optimizer(model, lr=0.1)
     listed = [name for names in names_of(optimizer).values() for name in names]
     assert listed and all(name.startswith("encoder.") for name in listed)
-
-
-def test_a_model_of_weights_alone_has_one_group():
-    assert [*names_of(build_optimizer(nn.Linear(2, 2, bias=False), lr=0.1))] == ["decay"]
-
-
-@every_optimizer
-def test_the_kind_is_what_was_asked(name):
-    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "lars": LARS}
-    optimizer = build_optimizer(nn.Linear(2, 2), name, lr=0.1, momentum=0.8)
-    assert type(optimizer) is kinds[name]
-    group = optimizer.param_groups[0]
-    assert (group["betas"][0] if name == "adamw" else group["momentum"]) == 0.8
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "adam"}, "name='adam' is not an optimizer; use one of sgd, adamw, lars"),
-        ({"lr": -0.1}, "lr=-0.1"),
-        ({"lr": math.inf}, "lr=inf"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
-        ({"momentum": 1.0}, "momentum=1.0"),
-    ],
-)
-def test_bad_arguments_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        build_optimizer(nn.Linear(2, 2), **{"lr": 0.1, **options})
-
-
-def test_a_model_with_nothing_to_train_is_refused():
-    with pytest.raises(ValueError, match=r"model=Linear has no parameter with a gradient"):
-        build_optimizer(nn.Linear(2, 2).requires_grad_(False), lr=0.1)
 
 
 # --- The rate, and states that travel ------------------------------------------------------------
@@ -404,16 +309,6 @@ def equal(left: nn.Module, right: nn.Module) -> bool:
 
 
 @every_optimizer
-@pytest.mark.parametrize("tensor", [False, True])
-def test_every_optimizer_lowers_a_loss(name, tensor):
-    model = small_encoder()
-    rate = {"sgd": 0.05, "adamw": 1e-3, "lars": 0.3}[name]
-    optimizer = build_optimizer(model, name, lr=torch.tensor(rate) if tensor else rate, trust=0.02)
-    losses = [training_step(model, optimizer, seed=3) for _ in range(8)]
-    assert losses[-1] < 0.7 * losses[0]
-
-
-@every_optimizer
 def test_a_tensor_for_a_rate_is_set_in_place(name):
     held = torch.tensor(0.5)
     optimizer = build_optimizer(small_encoder(), name, lr=held)
@@ -424,22 +319,6 @@ def test_a_tensor_for_a_rate_is_set_in_place(name):
     assert all(group["lr"] is held for group in optimizer.param_groups)
 
 
-def test_a_tensor_for_a_rate_changes_no_step_of_lars():
-    model = small_encoder().double()
-    twin = copy.deepcopy(model)
-    ours = build_optimizer(model, "lars", lr=0.3, weight_decay=0.1)
-    theirs = build_optimizer(
-        twin, "lars", lr=torch.tensor(0.3, dtype=torch.float64), weight_decay=0.1
-    )
-    for optimizer, net in ((ours, model), (theirs, twin)):
-        for seed in range(3):
-            optimizer.zero_grad()
-            x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed)).double()
-            net(x)[1].square().sum().backward()
-            optimizer.step()
-    assert equal(model, twin)
-
-
 def through_a_file(state: dict) -> dict:
     file = io.BytesIO()
     torch.save(state, file)
@@ -447,8 +326,7 @@ def through_a_file(state: dict) -> dict:
 
 
 @every_optimizer
-@pytest.mark.parametrize("loader", ["torch's", "ours"])
-def test_a_state_that_was_saved_goes_on_bit_for_bit(name, loader):
+def test_a_state_that_was_saved_goes_on_bit_for_bit(name):
     model = small_encoder()
     optimizer = build_optimizer(model, name, lr=0.05, weight_decay=0.01)
     for seed in range(3):
@@ -456,32 +334,23 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit(name, loader):
     resumed = small_encoder()
     resumed.load_state_dict(model.state_dict())
     again = build_optimizer(resumed, name, lr=0.9, weight_decay=0.5)
-    state = through_a_file(optimizer.state_dict())
-    again.load_state_dict(state) if loader == "torch's" else load_optimizer(again, state)
+    load_optimizer(again, through_a_file(optimizer.state_dict()))
     for seed in range(3, 6):
         training_step(model, optimizer, seed), training_step(resumed, again, seed)
     assert equal(model, resumed)
 
 
 @every_optimizer
-def test_loading_keeps_the_tensor_that_holds_the_rate(name):
-    model = small_encoder()
-    saved = build_optimizer(model, name, lr=0.25)
-    held = torch.tensor(0.5)
-    optimizer = build_optimizer(model, name, lr=held)
-    load_optimizer(optimizer, through_a_file(saved.state_dict()))
-    assert held.item() == 0.25
-    assert all(group["lr"] is held for group in optimizer.param_groups)
-
-
-@every_optimizer
-def test_loading_a_tensor_for_a_rate_into_a_number_gives_a_number(name):
-    model = small_encoder()
-    saved = build_optimizer(model, name, lr=torch.tensor(0.25))
-    optimizer = build_optimizer(model, name, lr=0.5)
-    load_optimizer(optimizer, through_a_file(saved.state_dict()))
-    assert [type(group["lr"]) for group in optimizer.param_groups] == [float, float]
-    assert optimizer.param_groups[0]["lr"] == 0.25
+def test_loading_keeps_the_kind_of_the_rate(name):
+    model, held = small_encoder(), torch.tensor(0.5)
+    with_tensor = build_optimizer(model, name, lr=held)
+    saved = build_optimizer(model, name, lr=0.25).state_dict()
+    load_optimizer(with_tensor, through_a_file(saved))
+    assert all(group["lr"] is held for group in with_tensor.param_groups)
+    with_number = build_optimizer(model, name, lr=0.75)
+    load_optimizer(with_number, through_a_file(with_tensor.state_dict()))
+    assert [group["lr"] for group in with_number.param_groups] == [0.25, 0.25]
+    assert isinstance(with_number.param_groups[0]["lr"], float)
 
 
 def test_a_state_of_a_gpu_goes_on_without_one():
@@ -499,7 +368,7 @@ def test_a_state_of_a_gpu_goes_on_without_one():
 def test_the_state_of_other_parameters_is_refused():
     saved = build_optimizer(small_encoder(), lr=0.1).state_dict()
     other = Encoder(backbone("small", channels=1), head(128, layers=3, out=8))
-    with pytest.raises(ValueError, match=r"first that only one has is head\.3\.bias"):
+    with pytest.raises(ValueError, match=r"not that of this SGD's parameters"):
         load_optimizer(build_optimizer(other, lr=0.1), saved)
 
 

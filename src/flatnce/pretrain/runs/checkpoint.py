@@ -12,7 +12,6 @@ A checkpoint is a folder of plain files::
 Names that begin with a dot belong to a writer: its lock, and temporary folders.
 """
 
-import errno
 import hashlib
 import io
 import json
@@ -22,9 +21,8 @@ import re
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,29 +34,13 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.extras import require_extra
 
-try:
-    import fcntl
-except ImportError:  # on Windows stale writers are recognised by age
-    fcntl = None  # type: ignore[assignment]
-
-
 FORMAT_VERSION = 1
 """Increased when an older reader would misread the new layout."""
 
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
 
 _NAME = re.compile(r"step-(\d{9,})")
-_PARTIAL, _REPLACED, _LOCK = ".partial", ".replaced", ".lock"
-_DEAD_AFTER = 3600.0
-"""Seconds without a write after which a writer counts as dead where files cannot be locked."""
-
-
-def _folder(directory: Path, step: int) -> Path:
-    return directory / f"step-{step:09d}"
-
-
-def _safetensors() -> ModuleType:
-    return require_extra("safetensors.torch", "checkpoints", extra="train")
+_PARTIAL = ".partial"
 
 
 class CheckpointError(OSError):
@@ -84,86 +66,9 @@ def steps(directory: str | Path) -> list[int]:
         directory: The folder of checkpoints.
     """
     place = Path(directory)
-    if not place.is_dir():
-        return []
-    _restore_replaced(place)
-    found = [(_NAME.fullmatch(entry.name), entry) for entry in place.iterdir()]
+    entries = place.iterdir() if place.is_dir() else ()
+    found = [(_NAME.fullmatch(entry.name), entry) for entry in entries]
     return sorted(int(match[1]) for match, entry in found if match and entry.is_dir())
-
-
-def _restore_replaced(directory: Path) -> None:
-    """Restore a checkpoint whose writer died while replacing it."""
-    for aside in directory.glob(f".step-*{_REPLACED}"):
-        place = directory / aside.name[1 : -len(_REPLACED)]
-        # Another process may do the same now; a non-empty folder is never replaced.
-        with suppress(OSError):
-            if not place.exists():
-                os.rename(aside, place)
-
-
-def _discard(folder: Path) -> None:
-    """Remove a checkpoint atomically: rename it first."""
-    hidden = folder.with_name(f".{folder.name}.discarded{_PARTIAL}")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.rename(folder, hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _put_in_place(temporary: Path, folder: Path) -> None:
-    """Rename a complete checkpoint to its final name, replacing one of the same step."""
-    aside = folder.with_name(f".{folder.name}{_REPLACED}")
-    while True:
-        if folder.exists():
-            # A folder cannot be replaced atomically. Between these two renames the old one has
-            # another name, under which `_restore_replaced` finds it.
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(folder, aside)
-        try:
-            os.rename(temporary, folder)
-            break
-        except OSError:
-            if not folder.exists():  # else a reader has just restored it: try again
-                raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextmanager
-def _only_writer(directory: Path) -> Iterator[None]:
-    """Hold the writer's lock, and remove what dead writers left.
-
-    The lock ends with the process that holds it. A second writer waits. Where files cannot be
-    locked, only folders without a write for an hour are removed.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / _LOCK).open("a") as lock:
-        alone = _locked(lock.fileno())
-        _restore_replaced(directory)
-        for leftover in directory.glob(f".step-*{_PARTIAL}"):
-            if alone or time.time() - _last_touched(leftover) > _DEAD_AFTER:
-                shutil.rmtree(leftover, ignore_errors=True)
-        try:
-            yield
-        finally:
-            if alone:  # a process forked meanwhile holds the file too and would keep the lock
-                fcntl.flock(lock.fileno(), fcntl.LOCK_UN)
-
-
-def _locked(file: int) -> bool:
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:  # a network file system without locks
-        return False
-    return True
-
-
-def _last_touched(folder: Path) -> float:
-    touched = [0.0]
-    for entry in (folder, *folder.glob("*")):
-        with suppress(OSError):  # another writer may remove it meanwhile
-            touched.append(entry.stat().st_mtime)
-    return max(touched)
 
 
 @dataclass(frozen=True)
@@ -190,28 +95,25 @@ class Checkpoint:
             prefix: Use only the weights whose names start with this: ``"encoder."`` for the
                 encoder of a learner.
         """
-        mine = {
+        weights = {
             name.removeprefix(prefix): tensor
             for name, tensor in self.weights.items()
             if name.startswith(prefix)
         }
-        differences = _differences(mine, module.state_dict())
-        if differences:
-            shown = "; ".join(differences[:3])
-            more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
-            named = f", under {prefix!r}," if prefix else ""
+        try:
+            module.load_state_dict(weights)
+        except RuntimeError as error:
             raise ValueError(
-                f"{self.folder} holds{named} another model than this {type(module).__name__}: "
-                f"{shown}{more}. Build the model with the run's own config"
-            )
-        module.load_state_dict(mine)
+                f"{self.folder} holds another model than this {type(module).__name__}; build the "
+                f"model with the run's own config ({' '.join(str(error).split())})"
+            ) from error
 
 
 def load(directory: str | Path, step: int | None = None) -> Checkpoint:
     """Read a checkpoint, by default the newest.
 
-    Sizes and checksums are compared with the manifest before anything is parsed, and no code is
-    run. An edit that also rewrites the manifest is not detected.
+    Checksums are compared with the manifest before anything is parsed, and no code is run. An edit
+    that also rewrites the manifest is not detected.
 
     Arguments:
         directory: The folder of checkpoints.
@@ -225,9 +127,8 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
         listed = ", ".join(map(str, there))
         raise NoCheckpoint(f"{place} has no checkpoint of step {step}; it has {listed}")
     chosen = there[-1] if step is None else step
-    folder = _folder(place, chosen)
     try:
-        return _read(folder, chosen)
+        return _read(_folder(place, chosen), chosen)
     except DamagedCheckpoint as error:
         earlier = [other for other in there if other < chosen]
         remedy = f"take step {earlier[-1]} instead" if earlier else "no earlier one is left"
@@ -238,73 +139,33 @@ def _read(folder: Path, step: int) -> Checkpoint:
     library = _safetensors()
     from safetensors import SafetensorError  # after the check that says what to install
 
-    files = _manifest(folder, step)
-    weights, state = (_content(folder / name, files[name]) for name in files)
+    path = folder / MANIFEST
     try:
-        tensors = dict(sorted(library.load(weights).items()))  # safetensors gives any order
-        plain = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+        manifest = json.loads(path.read_bytes())
+        version = manifest["format_version"]
+        if version > FORMAT_VERSION:
+            raise NewerCheckpoint(
+                f"{folder} has format_version {version}, this flatnce reads up to "
+                f"{FORMAT_VERSION}; upgrade flatnce (it was written by {manifest['flatnce']})"
+            )
+        expected = [manifest["files"][name]["sha256"] for name in (WEIGHTS, STATE)]
+        contents = [(folder / name).read_bytes() for name in (WEIGHTS, STATE)]
+    except FileNotFoundError as error:
+        raise DamagedCheckpoint(f"{error.filename} is missing") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(f"{path} was cut short or changed") from error
+    for name, content, checksum in zip((WEIGHTS, STATE), contents, expected, strict=True):
+        if hashlib.sha256(content).hexdigest() != checksum:
+            raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
+    try:
+        weights = dict(sorted(library.load(contents[0]).items()))  # safetensors gives any order
+        state = torch.load(io.BytesIO(contents[1]), map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise DamagedCheckpoint(
             f"{folder} contains something other than plain data and tensors, which is not read "
             f"({type(error).__name__})"
         ) from error
-    return Checkpoint(folder, step, tensors, plain)
-
-
-def _manifest(folder: Path, step: int) -> dict[str, dict[str, Any]]:
-    """Expected size and checksum per file, weights first; refuses a newer format."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        version = manifest["format_version"]
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise NewerCheckpoint(
-                f"{folder} has format_version {version}, this flatnce reads up to "
-                f"{FORMAT_VERSION}; upgrade flatnce (it was written by "
-                f"{manifest.get('flatnce', 'an unknown version')})"
-            )
-        files = {name: manifest["files"][name] for name in (WEIGHTS, STATE)}
-        whole = manifest["step"] == step and all(
-            {"bytes", "sha256"} <= {*f} for f in files.values()
-        )
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{path} is missing") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path} is cut short or changed") from error
-    if not whole:
-        raise DamagedCheckpoint(f"{path} is cut short or changed")
-    return files
-
-
-def _content(path: Path, expected: dict[str, Any]) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"{path} is missing") from error
-    if len(content) != expected["bytes"]:
-        raise DamagedCheckpoint(
-            f"{path} is cut short or overlong: {len(content)} bytes of {expected['bytes']}"
-        )
-    if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-        raise DamagedCheckpoint(
-            f"{path} was changed after it was written: its checksum is not the manifest's"
-        )
-    return content
-
-
-def _differences(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> list[str]:
-    """Differences of two state dicts in words, shapes first."""
-    shapes = [
-        f"{name} is {tuple(mine[name].shape)} there and {tuple(theirs[name].shape)} here"
-        for name in theirs
-        if name in mine and mine[name].shape != theirs[name].shape
-    ]
-    missing = [f"{name} is not there" for name in theirs if name not in mine]
-    surplus = [f"{name} is not here" for name in mine if name not in theirs]
-    return shapes + missing + surplus
-
-
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
+    return Checkpoint(folder, step, weights, state)
 
 
 def save(
@@ -319,10 +180,6 @@ def save(
 
     The files are written to a temporary folder, synced to the disk, and renamed, so a crash, a
     kill or a full disk leaves the earlier checkpoints unchanged. Then the oldest are removed.
-
-    Limits:
-        A checkpoint of a step earlier than an existing one is refused, because :func:`load` could
-        not tell the two histories apart. See :func:`rewind`.
 
     Arguments:
         directory: The folder of checkpoints; created with its parents.
@@ -343,54 +200,7 @@ def save(
         >>> found.step, found.state
         (10, {'seed': 0})
     """
-    return _prepare(step, weights, state, keep=keep).write(directory)
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """The contents of a checkpoint in host memory, ready to be written."""
-
-    step: int
-    weights: dict[str, Tensor]
-    state: dict[str, Any]
-    keep: int | None
-
-    def write(self, directory: str | Path) -> Path:
-        """Write the files and return their folder."""
-        place = Path(directory)
-        weights = _safetensors().save(self.weights, metadata={"format": "pt"})
-        buffer = io.BytesIO()
-        torch.save(self.state, buffer)
-        files = {WEIGHTS: weights, STATE: buffer.getvalue()}
-        try:
-            with _only_writer(place):
-                _refuse_another_history(place, self.step)
-                folder = _write(place, self.step, files)
-                for old in steps(place)[: -self.keep if self.keep else 0]:
-                    _discard(_folder(place, old))
-        except OSError as error:
-            failure = CheckpointError(_not_written(place, self.step, error))
-            failure.errno = error.errno
-            raise failure from error
-        return folder
-
-
-def _prepare(
-    step: int,
-    weights: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    *,
-    keep: int | None = 3,
-    copy: bool = False,
-) -> _Prepared:
-    """Copy the contents of a checkpoint to the host; refuses what cannot be stored."""
-    if not isinstance(step, int) or step < 0:
-        raise ValueError(f"step={step!r} must be a whole number of at least 0")
-    if keep is not None and keep < 1:
-        raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
-    _safetensors()  # fail before anything is copied
-    portable = _portable(state, "state", copy)
-    return _Prepared(step, _plain_weights(weights, copy), portable, keep)
+    return _write(Path(directory), step, *_copied(weights, state), keep)
 
 
 def rewind(directory: str | Path, step: int) -> None:
@@ -401,118 +211,10 @@ def rewind(directory: str | Path, step: int) -> None:
         step: The last step to keep.
     """
     place = Path(directory)
-    if not place.is_dir():
-        return
     with _only_writer(place):
         for later in steps(place):
             if later > step:
                 _discard(_folder(place, later))
-
-
-def _refuse_another_history(directory: Path, step: int) -> None:
-    later = [there for there in steps(directory) if there > step]
-    if later:
-        raise ValueError(
-            f"step={step} is earlier than the checkpoint of step {later[-1]} in {directory}; "
-            f"continue from that one, or remove it with checkpoint.rewind(directory, {step})"
-        )
-
-
-def _write(directory: Path, step: int, files: dict[str, bytes]) -> Path:
-    """Write the files and the manifest to a temporary folder, then rename it."""
-    folder = _folder(directory, step)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "flatnce": __version__,
-        "step": step,
-        "files": {
-            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for name, content in files.items()
-        },
-    }
-    text = json.dumps(manifest, indent=1) + "\n"
-    temporary = directory / f".step-{step:09d}.{secrets.token_hex(4)}{_PARTIAL}"
-    temporary.mkdir()
-    try:
-        for name, content in {**files, MANIFEST: text.encode()}.items():
-            _write_file(temporary / name, content)
-        _sync_folder(temporary)
-        _put_in_place(temporary, folder)
-        _sync_folder(directory)
-    except BaseException:  # interrupts included
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return folder
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to the disk, where the system supports it."""
-    if os.name == "nt":
-        return
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _plain_weights(weights: Mapping[str, Tensor], copy: bool) -> dict[str, Tensor]:
-    ready: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in weights.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise ValueError(
-                f"weights[{name!r}] is a {type(tensor).__name__}; pass a state dict: tensors by "
-                "name, and the rest in state"
-            )
-        plain = tensor.detach().to("cpu", copy=copy).contiguous()
-        # Tied weights share memory, which safetensors refuses: copy them.
-        address = plain.untyped_storage().data_ptr()
-        ready[name] = plain.clone() if address in seen else plain
-        seen.add(address)
-    return ready
-
-
-def _portable(value: Any, place: str, copy: bool) -> Any:
-    """The value as plain data and CPU tensors; refuses anything that needs code to load."""
-    if isinstance(value, Tensor):
-        tensor = value.detach().to("cpu", copy=copy)
-        # A view would write its whole storage to the file.
-        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-        return tensor if whole else tensor.clone()
-    if isinstance(value, Mapping):
-        keys = [key for key in value if not isinstance(key, str | int)]
-        if keys:
-            raise ValueError(f"{place} has the key {keys[0]!r}; use strings or whole numbers")
-        return {key: _portable(item, f"{place}[{key!r}]", copy) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        parts = (_portable(item, f"{place}[{i}]", copy) for i, item in enumerate(value))
-        return type(value)(parts)
-    if type(value) in _PLAIN:
-        return value
-    raise ValueError(
-        f"{place} is a {type(value).__name__}, which cannot be read back without running code; "
-        "store plain data (numbers, strings, lists, tuples, dictionaries) and tensors"
-    )
-
-
-def _not_written(directory: Path, step: int, error: OSError) -> str:
-    there = steps(directory)
-    kept = f"the checkpoint of step {there[-1]} is unchanged" if there else "there is none yet"
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    why = "the disk is full" if full else str(error)
-    remedy = "free space" if full else "check that the folder can be written to"
-    return (
-        f"the checkpoint of step {step} was not written to {directory}: {why}; {kept}. "
-        f"{remedy.capitalize()}, then save again"
-    )
 
 
 class Writer:
@@ -520,17 +222,6 @@ class Writer:
 
     A failed write is raised by the next call of :meth:`save`, :meth:`check` or :meth:`wait`, so
     call :meth:`wait` last.
-
-    Examples:
-        >>> import tempfile, torch
-        >>> from flatnce.pretrain.runs import checkpoint
-        >>> net = torch.nn.Linear(2, 1)
-        >>> writer = checkpoint.Writer()
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     writer.save(folder, 10, net.state_dict(), {"seed": 0})
-        ...     writer.wait()
-        ...     checkpoint.steps(folder)
-        [10]
     """
 
     def __init__(self) -> None:
@@ -540,25 +231,16 @@ class Writer:
 
     def save(
         self,
-        directory: str | Path,
+        directory: Path,
         step: int,
         weights: Mapping[str, Tensor],
         state: Mapping[str, Any],
         *,
-        keep: int | None = 3,
+        keep: int | None,
     ) -> None:
-        """Like :func:`save`, but returns once everything is copied; waits for the one before.
-
-        Arguments:
-            directory: The folder of checkpoints.
-            step: Steps done so far.
-            weights: The model's state dict.
-            state: Everything else.
-            keep: Number of newest checkpoints to keep.
-        """
+        """Like :func:`save`, but returns once everything is copied; waits for the one before."""
         self.wait()
-        prepared = _prepare(step, weights, state, keep=keep, copy=True)
-        work = (prepared, Path(directory))
+        work = (directory, step, *_copied(weights, state), keep)
         # Not a daemon thread: the interpreter waits until the files are complete.
         thread = threading.Thread(target=self._write, args=work, name=f"checkpoint of {step}")
         self._done.clear()
@@ -587,10 +269,153 @@ class Writer:
         self.settle()
         self.check()
 
-    def _write(self, prepared: _Prepared, directory: Path) -> None:
+    def _write(self, *work: Any) -> None:
         try:
-            prepared.write(directory)
+            _write(*work)
         except BaseException as error:  # raised by the next call
             self._failure = error
         finally:
             self._done.set()
+
+
+def _copied(
+    weights: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copies in host memory; refuses what cannot be read back without running code."""
+    _safetensors()  # fail before anything is copied
+    ready = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()
+    }
+    return ready, _portable(state, "state")
+
+
+def _portable(value: Any, place: str) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _portable(item, f"{place}[{key!r}]") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_portable(item, f"{place}[{i}]") for i, item in enumerate(value))
+    if type(value) in (bool, int, float, str, bytes, type(None), torch.dtype):
+        return value
+    raise ValueError(
+        f"{place} is a {type(value).__name__}, which cannot be read back without running code; "
+        "store plain data (numbers, strings, lists, tuples, dictionaries) and tensors"
+    )
+
+
+def _write(
+    directory: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], keep: int | None
+) -> Path:
+    """Write the files to a temporary folder, rename it, and remove the oldest checkpoints."""
+    folder = _folder(directory, step)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    files = {
+        WEIGHTS: _safetensors().save(weights, metadata={"format": "pt"}),
+        STATE: buffer.getvalue(),
+    }
+    sums = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    }
+    header = {"format_version": FORMAT_VERSION, "flatnce": __version__, "step": step}
+    files[MANIFEST] = (json.dumps({**header, "files": sums}, indent=1) + "\n").encode()
+    temporary = directory / f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}"
+    try:
+        with _only_writer(directory):
+            try:
+                temporary.mkdir()
+                for name, content in files.items():
+                    _write_file(temporary / name, content)
+                _sync_folder(temporary)
+                if folder.exists():
+                    _discard(folder)
+                os.rename(temporary, folder)
+                _sync_folder(directory)
+            except BaseException:  # interrupts included
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            for old in steps(directory)[: -keep if keep else 0]:
+                _discard(_folder(directory, old))
+    except OSError as error:
+        there = steps(directory)
+        kept = f"the checkpoint of step {there[-1]} is unchanged" if there else "there is none yet"
+        failure = CheckpointError(
+            f"the checkpoint of step {step} was not written to {directory} ({error}); {kept}. "
+            "Free space or check that the folder can be written to, then continue"
+        )
+        failure.errno = error.errno
+        raise failure from error
+    return folder
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to the disk, where the system supports it."""
+    if os.name == "nt":
+        return
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _folder(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:09d}"
+
+
+def _discard(folder: Path) -> None:
+    """Remove a checkpoint atomically: rename it first."""
+    hidden = folder.with_name(f".{folder.name}.discarded{_PARTIAL}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.rename(folder, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def _only_writer(directory: Path) -> Iterator[None]:
+    """Hold the writer's lock, for which a second writer waits; remove what dead writers left."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with file_lock(directory / ".lock") as alone:
+        for leftover in directory.glob(f".step-*{_PARTIAL}"):
+            if alone:
+                shutil.rmtree(leftover, ignore_errors=True)
+        yield
+
+
+@contextmanager
+def file_lock(path: Path, busy: str = "") -> Iterator[bool]:
+    """Hold a lock that ends with the process; yields False where files cannot be locked.
+
+    If another process holds it, wait, or raise a ValueError with the message ``busy``.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield False
+        return
+    with path.open("a") as file:
+        alone = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_EX)
+        except BlockingIOError as error:
+            raise ValueError(busy) from error
+        except OSError:  # a network file system without locks
+            alone = False
+        try:
+            yield alone
+        finally:
+            if alone:  # a process forked meanwhile holds the file too and would keep the lock
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _safetensors() -> ModuleType:
+    return require_extra("safetensors.torch", "checkpoints", extra="train")

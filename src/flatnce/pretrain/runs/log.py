@@ -15,7 +15,7 @@ are written as ``~`` and ``.``, so that a run can be shared without the paths of
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,8 @@ class RunLog:
         found = read_run(place)
         if found.kind != kind:
             raise ValueError(f"{place} holds a {found.kind} run, not a {kind} run; name another")
-        kept = [
-            line
-            for line in found.metrics
-            if line.get("step", 0) <= step and line.get("kind") != FAILURE
-        ]
+        earlier = [line for line in found.metrics if line.get("step", 0) <= step]
+        kept = [line for line in earlier if line.get("kind") != FAILURE]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         _replace_text(place / METRICS, lines)
         done = (found.results or {}).get("evaluations", ())
@@ -137,11 +134,9 @@ class RunLog:
     def finish(self, results: Mapping[str, Any]) -> Path:
         """Write the final numbers atomically after earlier evaluations, and return the path."""
         path = self.directory / RESULTS
-        there = _read_json(path).get("evaluations", []) if path.is_file() else []
+        there = _read_json(path).get("evaluations") if path.is_file() else None
         whole = {"format_version": FORMAT_VERSION, **results}
-        if there:
-            whole["evaluations"] = [*there, *results.get("evaluations", ())]
-        _write_json(path, whole)
+        _write_json(path, {**whole, "evaluations": there} if there else whole)
         return path
 
 
@@ -192,30 +187,26 @@ def read_run(path: str | Path) -> Run:
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
+    where = f"directory={str(directory)!r}"
     if directory.exists() and not directory.is_dir():
-        raise ValueError(f"directory={str(directory)!r} is a file; name a folder for the run")
+        raise ValueError(f"{where} is a file; name a folder for the run")
     if directory.is_dir() and any(directory.iterdir()):
-        same = _kind(directory) == kind
+        try:
+            same = _read_header(directory)["kind"] == kind
+        except (ValueError, KeyError):
+            same = False
         if not same:
             raise ValueError(
-                f"directory={str(directory)!r} holds other files than a {kind} run, which are "
-                "never removed; name a new folder"
+                f"{where} holds other files than a {kind} run, which are never removed; name a "
+                "new folder"
             )
         if not replace:
             raise ValueError(
-                f"directory={str(directory)!r} already holds a {kind} run; name a new folder, or "
-                "ask for it to be replaced (replace=True)"
+                f"{where} already holds a {kind} run; name a new folder, or ask for it to be "
+                "replaced (replace=True)"
             )
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
-
-
-def _kind(directory: Path) -> str | None:
-    """The kind of the run in a folder; None without a run."""
-    try:
-        return str(_read_header(directory)["kind"])
-    except (ValueError, KeyError):
-        return None
 
 
 def _read_header(directory: Path) -> dict[str, Any]:
@@ -224,16 +215,14 @@ def _read_header(directory: Path) -> dict[str, Any]:
             f"path={str(directory)!r} is not a run directory (it has no {CONFIG}); pass the "
             "folder of a run, for example runs/demo"
         )
-    header = _read_json(directory / CONFIG)
-    version = header.get("format_version") if isinstance(header, dict) else None
-    if not isinstance(version, int):
-        raise ValueError(f"{directory / CONFIG} has no format_version; flatnce did not write it")
+    header: dict[str, Any] = _read_json(directory / CONFIG)
+    version = header.get("format_version", FORMAT_VERSION + 1)
     if version > FORMAT_VERSION:
         raise ValueError(
             f"{directory} has format_version {version}, this flatnce reads up to "
             f"{FORMAT_VERSION}; upgrade flatnce"
         )
-    return dict(header)
+    return header
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -255,10 +244,8 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
     # Text after the last newline was cut short.
-    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
+    whole = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     records = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -272,7 +259,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 class ScoreCells:
     """The cells of an evaluation in a table; empty where the result does not say.
 
-    ``interval`` is the 95 % interval; for information, the one-sided lower limit.
+    ``interval`` is the 95 % interval; for information, the one-sided lower limit. ``said`` is the
+    score with its measure, unless that is top-1.
     """
 
     name: str
@@ -282,52 +270,35 @@ class ScoreCells:
     interval: str
     top5: str
     test_images: str
-
-    @property
-    def said(self) -> str:
-        """The score with its measure, unless that is top-1."""
-        return f"mAP {self.score}" if self.measure.startswith("mAP") else self.score
+    said: str
 
 
 def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCells:
-    """The cells of an evaluation in a table; ``percent`` formats accuracies from 0 to 100.
-
-    Examples:
-        >>> found = score_cells({"protocol": {"name": "knn, k = 20"}, "top1": 0.95})
-        >>> found.name, found.measure, found.said
-        ('knn, k = 20', 'top-1', '95.00 %')
-    """
+    """The cells of an evaluation in a table; ``percent`` formats accuracies from 0 to 100."""
 
     def share(value: Any) -> str:
         return percent.format(100 * value) if isinstance(value, int | float) else ""
 
-    protocol, interval = result.get("protocol"), result.get("interval")
-    described: Mapping[str, Any] = protocol if isinstance(protocol, Mapping) else {}
+    protocol = result.get("protocol")
     # The protocol's own name distinguishes its rows: "knn, k = 20".
-    name = described.get("name", result.get("name")) if described else protocol
-    kind = next((key for key in ("map", "top1", "pool_mi") if result.get(key) is not None), "")
-    usual = {"map": "mAP", "pool_mi": "mutual information, nats"}.get(
-        kind, "top-1" if "top1" in result else ""
-    )
-    count = result.get("test_images")
+    described = protocol if isinstance(protocol, Mapping) else {"name": protocol}
+    measure, score = "top-1" if "top1" in result else "", share(result.get("top1"))
+    interval = " to ".join(map(share, result.get("interval") or ()))
+    if result.get("map") is not None:
+        measure, score = "mAP", share(result["map"])
+    elif not score and result.get("pool_mi") is not None:
+        ceiling = result.get("pool_ceiling")
+        most = "" if ceiling is None else f" of {ceiling:.2f}"
+        measure, score = "mutual information, nats", f"{result['pool_mi']:.2f}{most} nats"
+        interval = "" if result.get("lower") is None else f"≥ {result['lower']:.2f}"
+    measure, count = str(result.get("measure", measure)), result.get("test_images")
     return ScoreCells(
-        name=str(name or result.get("name") or "unnamed"),
+        name=str(described.get("name") or result.get("name") or "unnamed"),
         data=str(result.get("data", described.get("data")) or ""),
-        measure=str(result.get("measure", usual)),
-        score=_nats(result) if kind == "pool_mi" else share(result.get(kind)),
-        interval=_limits(result.get("lower"), interval, share),
+        measure=measure,
+        score=score,
+        interval=interval,
         top5=share(result.get("top5")),
-        test_images=f"{count:,}" if isinstance(count, int) else "",
+        test_images="" if count is None else f"{count:,}",
+        said=f"mAP {score}" if measure.startswith("mAP") else score,
     )
-
-
-def _limits(lower: Any, interval: Any, share: Callable[[Any], str]) -> str:
-    if isinstance(lower, int | float):  # information has only a lower limit
-        return f"≥ {lower:.2f}"
-    return " to ".join(map(share, interval)) if isinstance(interval, Sequence) else ""
-
-
-def _nats(result: Mapping[str, Any]) -> str:
-    ceiling = result.get("pool_ceiling")
-    most = "" if ceiling is None else f" of {ceiling:.2f}"
-    return f"{result['pool_mi']:.2f}{most} nats"

@@ -4,19 +4,18 @@ Setting names are unique over all sections, so command line options, overrides a
 while ``config.json`` keeps the sections.
 """
 
-import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.messages import did_you_mean
-from flatnce.pretrain.data.catalog import CATALOG, Entry, is_path
+from flatnce.messages import check_at_least, check_choice, check_positive, did_you_mean
+from flatnce.pretrain.data.catalog import CATALOG, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
 __all__ = ["LossConfig", "PRESETS", "TrainConfig", "preset"]
-
-PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check the queue; the models check the rest."""
-        if self.queue < 0:
-            raise ValueError(f"queue={self.queue} must be at least 0 (no queue)")
+        check_at_least("queue", self.queue, 0, " (no queue)")
         if self.momentum_encoder is not None:
             if not self.queue:
                 raise ValueError(
@@ -139,18 +137,12 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
 
     def __post_init__(self) -> None:
         """Check the objective, and that at most one rule changes the temperature."""
-        if self.objective not in OBJECTIVES:
-            raise ValueError(_unknown("objective", self.objective, tuple(OBJECTIVES)))
+        check_choice("objective", self.objective, OBJECTIVES)
         for name in ("temperature", "temperature_end"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a positive finite number")
-        rules = {
-            "temperature_end": self.temperature_end is not None,
-            "learn_temperature": self.learn_temperature,
-            "ess": self.ess is not None,
-        }
-        chosen = [name for name, on in rules.items() if on]
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        rules = ("temperature_end", "learn_temperature", "ess")
+        chosen = [name for name in rules if getattr(self, name) not in (None, False)]
         if chosen and OBJECTIVES[self.objective].learns_scale:
             raise ValueError(
                 f"{chosen[0]}={getattr(self, chosen[0])}: {self.objective} learns a scale of its "
@@ -200,15 +192,11 @@ class OptimizerConfig:
     warmup_epochs: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check names; the optimizer checks its numbers."""
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(_unknown("optimizer", self.optimizer, OPTIMIZERS))
-        if self.scaling not in SCALING_RULES:
-            raise ValueError(_unknown("scaling", self.scaling, SCALING_RULES))
-        if not 0 < self.rate < math.inf:
-            raise ValueError(f"rate={self.rate} must be a positive finite learning rate")
-        if not 0 <= self.warmup_epochs < math.inf:
-            raise ValueError(f"warmup_epochs={self.warmup_epochs} must be at least 0")
+        """Check names and the rate; the optimizer checks its numbers."""
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("scaling", self.scaling, SCALING_RULES)
+        check_positive("rate", self.rate)
+        check_at_least("warmup_epochs", self.warmup_epochs, 0)
 
 
 @dataclass(frozen=True)
@@ -237,21 +225,16 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.epochs < 1:
-            raise ValueError(f"epochs={self.epochs} must be at least 1")
+        check_at_least("epochs", self.epochs, 1)
+        check_at_least("seed", self.seed, 0)
         if self.batch_size < 2:
             raise ValueError(f"batch_size={self.batch_size} leaves no negatives; use at least 2")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: give a whole number, at least 0")
         if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch_size:
             raise ValueError(
                 f"micro_batch={self.micro_batch} must lie between 1 and batch_size="
                 f"{self.batch_size}"
             )
-        if not isinstance(self.fast, bool):
-            raise ValueError(f"fast={self.fast!r} must be True or False")
-        if self.precision not in PRECISIONS:
-            raise ValueError(_unknown("precision", self.precision, PRECISIONS))
+        check_choice("precision", self.precision, ("auto", "float32", "bfloat16"))
 
 
 @dataclass(frozen=True)
@@ -279,18 +262,10 @@ class WatchConfig:
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name, least in (("log_every", 1), ("knn_neighbours", 1), ("pool", 2), ("keep", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value} must be at least {least}")
-        if self.watch_every < 0:
-            raise ValueError(f"watch_every={self.watch_every} must be at least 0 (never)")
-        if not self.checkpoint_every > 0:
-            raise ValueError(f"checkpoint_every={self.checkpoint_every} must be more than 0")
-
-
-def _unknown(name: str, value: str, known: tuple[str, ...]) -> str:
-    hint = did_you_mean(value, known, then=f"choose one of {', '.join(known)}", cutoff=0.5)
-    return f"{name}={value!r} is unknown; {hint}"
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), least)
+        check_at_least("watch_every", self.watch_every, 0, " (never)")
+        check_positive("checkpoint_every", self.checkpoint_every)
 
 
 @dataclass(frozen=True)
@@ -362,65 +337,23 @@ _SECTION_OF: dict[str, str] = {
 }
 
 
-# For sets of small images, which are held in memory; catalog.toml says what each set changes.
-_SMALL_IMAGES = TrainConfig().override(
-    data="cifar10",
-    backbone="resnet18",
-    epochs=100,
-    batch_size=256,
-    rate=0.12,
-    warmup_epochs=1.0,
-)
-# The settings of SimCLR and of the paper, for 224 pixels.
-_IMAGENET = TrainConfig().override(
-    data="./imagenet",
-    backbone="resnet50",
-    stem="standard",
-    view_size=224,
-    decode_size=256,
-    epochs=100,
-    batch_size=512,
-    jitter=1.0,
-    head_out=256,
-    optimizer="lars",
-    rate=0.3,
-    weight_decay=1e-6,
-    warmup_epochs=10.0,
-    crop_least=0.08,
-)
-
-# For a folder of photographs: smaller than the ImageNet preset in every respect.
-_FOLDER = TrainConfig().override(
-    data="./photos",
-    backbone="resnet18",
-    stem="standard",
-    view_size=128,
-    decode_size=160,
-    epochs=100,
-    batch_size=32,
-    rate=0.24,
-    warmup_epochs=1.0,
-)
+def _read_presets() -> dict[str, tuple[str, TrainConfig]]:
+    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    small = {"small-images": tables.pop("small-images")}
+    of_sets = {
+        name: {"base": "small-images", "data": name, **entry.preset}
+        for name, entry in CATALOG.items()
+        if entry.preset
+    }
+    found = {}
+    for name, table in {**of_sets, **tables}.items():
+        about, base = table.pop("about"), small.get(table.pop("base", ""), {})
+        found[name] = about, TrainConfig().override(**{**base, **table})
+    return found
 
 
-def _preset_of(entry: Entry) -> tuple[str, TrainConfig]:
-    settings = dict(entry.preset)
-    return settings.pop("about"), _SMALL_IMAGES.override(data=entry.name, **settings)
-
-
-PRESETS: dict[str, tuple[str, TrainConfig]] = {
-    **{name: _preset_of(entry) for name, entry in CATALOG.items() if entry.preset},
-    "folder": ("ResNet-18, batch 32, 128 pixels: for a folder of images, ./photos", _FOLDER),
-    "imagenet": ("ResNet-50, LARS, batch 512, 224 pixels: the paper's", _IMAGENET),
-    "small-batch": (
-        "cifar10 at batch 32 with the temperature controlled by ESS",
-        _SMALL_IMAGES.override(batch_size=32, ess=0.3, temperature=0.2, scaling="sqrt"),
-    ),
-    "moco": (
-        "cifar10 with a momentum encoder and a queue of 4,096 keys",
-        _SMALL_IMAGES.override(queue=4096, momentum_encoder=0.99),
-    ),
-}
+PRESETS = _read_presets()
 """Description and config of each preset."""
 
 
@@ -435,8 +368,7 @@ def preset(name: str) -> TrainConfig:
         >>> preset("digits").model.backbone, preset("./photos").model.backbone
         ('small', 'resnet18')
     """
-    if name in PRESETS:
-        return PRESETS[name][1]
-    if is_path(name) or name in CATALOG:
-        return _FOLDER.override(data=name)
-    raise ValueError(_unknown("preset", name, tuple(PRESETS)))
+    if name not in PRESETS and (is_path(name) or name in CATALOG):
+        return PRESETS["folder"][1].override(data=name)
+    check_choice("preset", name, PRESETS)
+    return PRESETS[name][1]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -12,9 +11,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
+from flatnce.messages import check_at_least, check_choice, check_positive
+
 __all__ = []
 
+OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,7 @@ class WarmupCosine:
         \eta_t = \eta \frac{t + 1}{w} \;\; (t < w), \qquad
         \eta_t = \eta_T + (\eta - \eta_T)\,\frac{1 + \cos\left(\pi \frac{t - w}{T - w}\right)}{2}
 
-    It is a pure function of the step, counted from 0, so it has no state. The rate of the first
-    step is positive and that of the last warm-up step is the peak; from step T on it is the end.
-    Without a warm-up it is a :class:`~flatnce.core.control.Cosine`.
+    It is a pure function of the step, counted from 0, so it has no state.
 
     References:
         Loshchilov and Hutter, 2017, SGDR, Eq. 5, https://arxiv.org/abs/1608.03983; warm-up as in
@@ -40,12 +42,9 @@ class WarmupCosine:
         end: The rate at the end.
 
     Examples:
-        >>> import torch
         >>> rate = WarmupCosine(peak=0.4, steps=100, warmup=10)
         >>> rate.at(0), rate.at(9), rate.at(55)
         (0.04, 0.4, 0.2)
-        >>> rate.at(torch.tensor(9))
-        tensor(0.4000)
     """
 
     peak: float
@@ -55,12 +54,8 @@ class WarmupCosine:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not 0 < self.peak < math.inf:
-            raise ValueError(f"peak={self.peak} must be a positive finite learning rate")
-        if not 0 <= self.end <= self.peak:
-            raise ValueError(f"end={self.end} must lie in [0, peak={self.peak}]")
-        if self.steps < 1:
-            raise ValueError(f"steps={self.steps} must be at least 1")
+        check_positive("peak", self.peak)
+        check_at_least("steps", self.steps, 1)
         if not 0 <= self.warmup < self.steps:
             raise ValueError(
                 f"warmup={self.warmup} must lie in [0, steps={self.steps}); shorten the warm-up "
@@ -73,11 +68,7 @@ class WarmupCosine:
     def at(self, step: Tensor) -> Float[Tensor, ""]: ...
 
     def at(self, step: int | Shaped[Tensor, ""]) -> float | Float[Tensor, ""]:
-        """The rate at a step: a number, or for a tensor a float32 tensor on its device.
-
-        Arguments:
-            step: Steps done before this one.
-        """
+        """The rate at a step: a number, or for a tensor a float32 tensor on its device."""
         if not isinstance(step, Tensor):
             if step < self.warmup:
                 return self.peak * (step + 1) / self.warmup
@@ -94,9 +85,8 @@ class WarmupCosine:
 def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
     """Scale a learning rate to another batch size.
 
-    Limits:
-        ``linear`` suits SGD and LARS at large batches (the paper's choice); ``sqrt`` learns
-        faster at small batches and few epochs, and suits Adam.
+    ``linear`` suits SGD and LARS at large batches (the paper's choice); ``sqrt`` learns faster at
+    small batches and few epochs, and suits Adam.
 
     References:
         Goyal et al., 2017, Sec. 2.1, https://arxiv.org/abs/1706.02677; the square root in
@@ -112,13 +102,8 @@ def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "
         >>> scaled_rate(0.3, 1024), scaled_rate(0.3, 1024, rule="sqrt"), scaled_rate(0.3, 64)
         (1.2, 0.6, 0.075)
     """
-    if not 0 < base < math.inf:
-        raise ValueError(f"base={base} must be a positive finite learning rate")
-    for name, value in (("batch", batch), ("base_batch", base_batch)):
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-    if rule not in SCALING_RULES:
-        raise ValueError(f"rule={rule!r} is unknown; use one of {', '.join(SCALING_RULES)}")
+    check_at_least("base_batch", base_batch, 1)
+    check_choice("rule", rule, SCALING_RULES)
     ratio = batch / base_batch
     return base * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[rule]
 
@@ -135,15 +120,10 @@ class LARS(Optimizer):
     ``adapt=False`` (biases and norm layers, see :func:`build_optimizer`) it is always 1: plain
     momentum.
 
-    Relations:
-        The paper's denominator is ‖∇L‖ + λ‖w‖; SimCLR's, used here, is ‖∇L + λw‖, which is never
-        larger. As in both, the rate is inside the velocity: unlike in torch's SGD, a change of
-        rate does not rescale past steps.
-
-    Limits:
-        The step uses multi-tensor operations and no host read, so it can be compiled or captured
-        in a CUDA graph; the rate may then be a tensor on the device. One operation per layer
-        remains, because no multi-tensor operation scales each tensor by its own device scalar.
+    The paper's denominator is ‖∇L‖ + λ‖w‖; SimCLR's, used here, is ‖∇L + λw‖, never larger. As in
+    both, the rate is inside the velocity: unlike in torch's SGD, a change of rate does not rescale
+    past steps. The step reads nothing from the device, so it can be compiled or captured in a CUDA
+    graph; the rate may then be a tensor on the device.
 
     References:
         You et al., 2017, "Large Batch Training of Convolutional Networks", Eq. 6 and Alg. 1,
@@ -178,18 +158,9 @@ class LARS(Optimizer):
         adapt: bool = True,
     ) -> None:
         _check_numbers(lr, weight_decay, momentum)
-        if isinstance(lr, Tensor) and lr.ndim:
-            raise ValueError(f"lr has shape {tuple(lr.shape)}; pass a zero-dimensional tensor")
-        if not 0 < trust < math.inf:
-            raise ValueError(f"trust={trust} must be a positive finite number; SimCLR's is 0.001")
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust": trust,
-            "adapt": adapt,
-        }
-        super().__init__(parameters, defaults)
+        check_positive("trust", trust, "; SimCLR's is 0.001")
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
+        super().__init__(parameters, {**defaults, "adapt": adapt})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -203,41 +174,31 @@ class LARS(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for parameters, gradients, velocities in self._alike(group):
-                _step(group, parameters, gradients, velocities)
+            # Multi-tensor operations take tensors of one device and dtype.
+            alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    alike.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+            for weights in alike.values():
+                self._step(group, weights)
         return loss
 
-    def _alike(
-        self, group: dict[str, Any]
-    ) -> Iterable[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
-        """Parameters, gradients and velocities by device and dtype."""
-        found: dict[
-            tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor], list[Tensor]]
-        ] = {}
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            state = self.state[parameter]
+    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        velocities: list[Any] = []
+        for weight in weights:
+            state = self.state[weight]
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            lists = found.setdefault((parameter.device, parameter.dtype), ([], [], []))
-            lists[0].append(parameter)
-            lists[1].append(parameter.grad)
-            lists[2].append(state["momentum_buffer"])
-        return found.values()
-
-
-def _step(
-    group: dict[str, Any], weights: list[Tensor], gradients: list[Tensor], velocities: list[Tensor]
-) -> None:
-    if group["weight_decay"]:
-        gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-    rates: Any = group["lr"]  # one for all parameters, or one per parameter
-    if group["adapt"]:
-        rates = list((_factors(weights, gradients, group["trust"]) * group["lr"]).unbind())
-    torch._foreach_mul_(velocities, group["momentum"])
-    torch._foreach_add_(velocities, torch._foreach_mul(gradients, rates))
-    torch._foreach_sub_(weights, velocities)
+                state["momentum_buffer"] = torch.zeros_like(weight)
+            velocities.append(state["momentum_buffer"])
+        gradients: list[Any] = [weight.grad for weight in weights]
+        if group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        rates: Any = group["lr"]  # one for all parameters, or one per parameter
+        if group["adapt"]:
+            rates = list((_factors(weights, gradients, group["trust"]) * group["lr"]).unbind())
+        torch._foreach_mul_(velocities, group["momentum"])
+        torch._foreach_add_(velocities, torch._foreach_mul(gradients, rates))
+        torch._foreach_sub_(weights, velocities)
 
 
 def _factors(weights: list[Tensor], gradients: list[Tensor], trust: float) -> Tensor:
@@ -247,14 +208,6 @@ def _factors(weights: list[Tensor], gradients: list[Tensor], trust: float) -> Te
     gradient_norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
     usable = (weight_norms > 0) & (gradient_norms > 0)
     return torch.where(usable, trust * weight_norms / gradient_norms, 1.0)
-
-
-OPTIMIZERS = ("sgd", "adamw", "lars")
-
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-
-# Options of the present machine, not of the one that wrote a checkpoint.
-_OF_THE_MACHINE = ("fused", "foreach", "capturable")
 
 
 def build_optimizer(
@@ -271,14 +224,9 @@ def build_optimizer(
     ``no_decay`` has every parameter of fewer than two axes (biases, scales, a learned
     temperature), all of a norm layer, and those that a backbone lists (timm's
     ``no_weight_decay``); LARS does not adapt their rate either. Parameters without gradients are
-    left out. A group has a ``name`` and ``param_names``.
-
-    Limits:
-        Build it after the model is on its device: on CUDA the steps are fused and can be captured
-        in a graph, for which ``lr`` must be a tensor on the device.
-
-    Relations:
-        :func:`set_rate` changes the rate, :func:`load_optimizer` restores a saved state.
+    left out. A group has a ``name`` and ``param_names``. Build it after the model is on its
+    device: on CUDA the steps are fused and can be captured in a graph, for which ``lr`` must be a
+    tensor on the device.
 
     Arguments:
         model: The model to optimize.
@@ -295,8 +243,7 @@ def build_optimizer(
         >>> [(group["name"], group["param_names"]) for group in optimizer.param_groups]
         [('decay', ['0.weight']), ('no_decay', ['0.bias', '1.weight', '1.bias'])]
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"name={name!r} is not an optimizer; use one of {', '.join(OPTIMIZERS)}")
+    check_choice("name", name, OPTIMIZERS)
     _check_numbers(lr, weight_decay, momentum)
     groups = _groups(model, weight_decay)
     if name == "lars":
@@ -317,13 +264,6 @@ def set_rate(optimizer: Optimizer, rate: float | Tensor) -> None:
     Arguments:
         optimizer: The optimizer.
         rate: The rate, for example :meth:`WarmupCosine.at` of the step.
-
-    Examples:
-        >>> import torch
-        >>> optimizer = build_optimizer(torch.nn.Linear(2, 2), lr=torch.tensor(0.1))
-        >>> set_rate(optimizer, 0.05)
-        >>> optimizer.param_groups[0]["lr"]
-        tensor(0.0500)
     """
     for group in optimizer.param_groups:
         if not isinstance(group["lr"], Tensor):
@@ -345,21 +285,18 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         optimizer: An optimizer built like the saved one.
         state: The saved state dict.
     """
-    groups = state.get("param_groups", ())
-    mine = [tuple(group.get("param_names", ())) for group in optimizer.param_groups]
-    saved = [tuple(group.get("param_names", ())) for group in groups]
-    if mine != saved:
-        strange = sorted({*chain(*mine)} ^ {*chain(*saved)})
-        which = f"the first that only one has is {strange[0]}" if strange else "the groups differ"
+    groups, own_groups = state["param_groups"], optimizer.param_groups
+    if [group["param_names"] for group in groups] != [own["param_names"] for own in own_groups]:
         raise ValueError(
-            f"state is of an optimizer of other parameters than this {type(optimizer).__name__}'s "
-            f"({which}); build model and optimizer with the run's own config"
+            f"state is not that of this {type(optimizer).__name__}'s parameters; build model and "
+            "optimizer with the run's own config"
         )
-    rates = [group["lr"] for group in optimizer.param_groups]
-    adjusted = [
-        {**group, **{key: own[key] for key in _OF_THE_MACHINE if key in own}}
-        for group, own in zip(groups, optimizer.param_groups, strict=True)
-    ]
+    rates = [own["lr"] for own in own_groups]
+    adjusted = []
+    for group, own in zip(groups, own_groups, strict=True):
+        # Options of this machine, not of the one that wrote the checkpoint.
+        options = {key: own[key] for key in ("fused", "foreach", "capturable") if key in own}
+        adjusted.append({**group, **options})
     optimizer.load_state_dict({**state, "param_groups": adjusted})
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         if isinstance(rate, Tensor):
@@ -369,10 +306,9 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _check_numbers(lr: float | Tensor, weight_decay: float, momentum: float) -> None:
-    if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
-        raise ValueError(f"lr={lr} must be a finite number of at least 0")
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay={weight_decay} must be a finite number of at least 0")
+    if not isinstance(lr, Tensor):
+        check_at_least("lr", lr, 0)
+    check_at_least("weight_decay", weight_decay, 0)
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum={momentum} must lie in [0, 1); 0.9 is usual")
 
@@ -380,35 +316,26 @@ def _check_numbers(lr: float | Tensor, weight_decay: float, momentum: float) -> 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The groups that are not empty, each parameter with its name."""
     exempt = _exempt(model)
-    sides: dict[str, list[tuple[str, nn.Parameter]]] = {"decay": [], "no_decay": []}
+    decay: list[tuple[str, nn.Parameter]] = []
+    no_decay: list[tuple[str, nn.Parameter]] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             plain = parameter.ndim < 2 or name in exempt
-            sides["no_decay" if plain else "decay"].append((name, parameter))
-    if not any(sides.values()):
-        raise ValueError(
-            f"model={type(model).__name__} has no parameter with a gradient; unfreeze what is to "
-            "be trained"
-        )
-    return [
-        {
-            "params": members,
-            "weight_decay": weight_decay if side == "decay" else 0.0,
-            "name": side,
-        }
-        for side, members in sides.items()
-        if members
+            (no_decay if plain else decay).append((name, parameter))
+    groups = [
+        {"params": decay, "weight_decay": weight_decay, "name": "decay"},
+        {"params": no_decay, "weight_decay": 0.0, "name": "no_decay"},
     ]
+    return [group for group in groups if group["params"]]
 
 
 def _exempt(model: nn.Module) -> set[str]:
     """Names of biases, of parameters of norm layers, and of those that a backbone lists."""
     found: set[str] = set()
     for path, module in model.named_modules():
-        prefix = f"{path}." if path else ""
-        own = [name for name, _ in module.named_parameters(recurse=False)]
-        found |= {prefix + name for name in own if isinstance(module, _NORMS) or name == "bias"}
-        listed = getattr(module, "no_weight_decay", None)
-        if callable(listed):
-            found |= {prefix + name for name in listed()}
+        names = list(getattr(module, "no_weight_decay", list)())
+        for name, _ in module.named_parameters(recurse=False):
+            if isinstance(module, _NORMS) or name == "bias":
+                names.append(name)
+        found |= {f"{path}.{name}" if path else name for name in names}
     return found

@@ -4,15 +4,16 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 
 from flatnce.cli.launch import stop_requested
 from flatnce.core import distributed
+from flatnce.pretrain.runs.checkpoint import file_lock
 from flatnce.pretrain.runs.log import read_run
 
 __all__ = ["Interrupts", "LOCK", "choose_device", "is_launched", "run_lock"]
@@ -60,7 +61,7 @@ def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     found = False
     if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
         same = read_run(directory).environment.get("launch") == launch
-        found = same and (launch != "none" or _restarts() > 0)
+        found = same and (launch != "none" or _restarts() != "0")
     if not distributed.is_active():
         return found
     answer = torch.tensor(int(found), device=device)
@@ -68,8 +69,8 @@ def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     return bool(answer)
 
 
-def _restarts() -> int:
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+def _restarts() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @contextmanager
@@ -102,14 +103,7 @@ class Interrupts:
     """Turns the first SIGINT (Ctrl-C) or SIGTERM into a request to stop.
 
     The second raises KeyboardInterrupt at once. Outside the main thread signals are left alone.
-
-    Examples:
-        >>> with Interrupts() as interrupts:
-        ...     interrupts.asked
-        False
     """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
         self.signalled = False
@@ -117,16 +111,11 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            for number in self.SIGNALS:
+            for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._take)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
 
@@ -147,22 +136,10 @@ class Interrupts:
         self.signalled = True
 
 
-@contextmanager
-def run_lock(directory: Path) -> Iterator[None]:
+def run_lock(directory: Path) -> AbstractContextManager[bool]:
     """Hold the lock of a run against a second trainer; it ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (directory / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"{directory} is being trained by another process; wait for it, or stop it first"
-            ) from error
-        yield
+    busy = f"{directory} is being trained by another process; wait for it, or stop it first"
+    return file_lock(directory / LOCK, busy)
 
 
 def check_not_locked(directory: Path) -> None:
