@@ -289,7 +289,7 @@ def test_the_trainer_does_not_replace_a_learned_temperature(trainer, model):
     [
         ({"hardness_mode": "hard_negatives"}, "hardness_mode='hard_negatives'.*leave it out"),
         ({"similarity_fct": euclidean_sim}, "similarity_fct='euclidean_sim'.*cos_sim"),
-        ({"objective": "dcl"}, "objective='dcl'.*'flatnce' or 'infonce'"),
+        ({"objective": "dcl"}, "objective='dcl'.*choose one of flatnce, infonce"),
         ({"scale": 5.0, "temperature": 0.1}, r"scale=5.0 and temperature=0.1.*pass one"),
     ],
     ids=["hardness", "similarity", "objective", "both"],

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
@@ -47,14 +46,8 @@ class FlatNCELoss(FlatNCE):
         memory_bank_size: int | Sequence[int] = 0,
         gather_distributed: bool = False,
     ) -> None:
-        """Check the arguments and fill the bank."""
-        if gather_distributed and not dist.is_available():
-            raise ValueError(
-                "gather_distributed=True needs torch.distributed, which this torch was built "
-                "without; pass False, or install a torch that has it"
-            )
-        queue = _random_bank(memory_bank_size)
-        super().__init__(temperature, queue=queue, in_batch=False, gather=gather_distributed)
+        bank = _random_bank(memory_bank_size)
+        super().__init__(temperature, queue=bank, in_batch=False, gather=gather_distributed)
 
     def forward(self, out0: Tensor, out1: Tensor) -> Float[Tensor, ""]:  # type: ignore[override]
         """The scalar loss of (b, d) first views or queries, and second views or keys."""
@@ -74,7 +67,6 @@ class FlatNCELoss(FlatNCE):
 
 
 def _random_bank(size: int | Sequence[int]) -> KeyQueue | None:
-    """A full queue of random unit rows, or None for a size of 0."""
     sizes = (size,) if isinstance(size, int) else tuple(size)
     if sizes in ((0,), ()) or (len(sizes) == 2 and sizes[0] == 0):
         return None

@@ -1,6 +1,8 @@
 """The diagnostics as one callback for ``lightning.pytorch`` and ``pytorch_lightning``."""
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -9,22 +11,20 @@ from torch import nn
 
 from flatnce.extras import require_extra
 from flatnce.integrations.recorder import Ess, Recorder
-
-_PURPOSE = "flatnce.integrations.lightning"
+from flatnce.messages import check_at_least
 
 
 def _namespace() -> ModuleType:
     """The namespace that is imported already, else the one that is installed."""
-    old = "pytorch_lightning"
-    if old in sys.modules and "lightning.pytorch" not in sys.modules:
+    new, old = "lightning.pytorch", "pytorch_lightning"
+    if old in sys.modules and new not in sys.modules:
         return sys.modules[old]
     try:
-        return require_extra("lightning.pytorch", _PURPOSE, "lightning")
-    except ModuleNotFoundError as missing:
-        try:
-            return require_extra(old, _PURPOSE, "lightning")
-        except ModuleNotFoundError:
-            raise missing from None
+        return require_extra(new, "flatnce.integrations.lightning", "lightning")
+    except ModuleNotFoundError:
+        if find_spec(old) is None:
+            raise
+        return import_module(old)
 
 
 _base: Any = _namespace().Callback
@@ -54,10 +54,9 @@ class DiagnosticsCallback(_base):  # type: ignore[misc]
         ess: Ess | None = None,
         rows: int = 256,
     ) -> None:
-        """Check the interval."""
         super().__init__()
-        if every_n_steps is not None and every_n_steps < 1:
-            raise ValueError(f"every_n_steps={every_n_steps} must be at least 1, or None")
+        if every_n_steps is not None:
+            check_at_least("every_n_steps", every_n_steps, 1, ", or None")
         self.loss_fn, self.every_n_steps = loss_fn, every_n_steps
         self.diagnostics = Recorder(ess=ess, rows=rows)
         self._read_at = 0

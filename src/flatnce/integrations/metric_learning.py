@@ -3,8 +3,6 @@
 Reducers, distances, miners, regularizers and ``DistributedLossWrapper`` are the library's own.
 """
 
-import math
-from numbers import Real
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from flatnce.core.faults import raise_or_flag
 from flatnce.core.kernels import RowStatistics, statistics_of_scores
 from flatnce.core.objectives.losses import flatnce
 from flatnce.extras import require_extra
+from flatnce.messages import check_positive
 
 require_extra("pytorch_metric_learning", "flatnce.integrations.metric_learning", "metric-learning")
 from pytorch_metric_learning import losses
@@ -50,10 +49,8 @@ class FlatNCELoss(losses.GenericPairLoss):
     temperature: float
 
     def __init__(self, temperature: float = 0.07, **options: Any) -> None:
-        """Check the temperature."""
         super().__init__(mat_based_loss=True, **options)
-        if not (isinstance(temperature, Real) and 0 < float(temperature) < math.inf):
-            raise ValueError(f"temperature={temperature!r} must be a positive finite number")
+        check_positive("temperature", temperature)
         self.temperature = float(temperature)
         self._last: Snapshot | None = None
         self.add_to_recordable_attributes(list_of_names=["temperature"], is_stat=False)
@@ -80,7 +77,11 @@ class FlatNCELoss(losses.GenericPairLoss):
         # Far below any rounding, but above 0: a loss of exactly 0 is dropped by some reducers.
         shown = values.detach().clamp_min(torch.finfo(precise).tiny)
         values = torch.where(contrast.count > 0, values + (shown - values.detach()), 0.0)
-        self._keep(contrast, values.detach())
+        read, cosines = contrast.detach(), type(self.distance) is CosineSimilarity
+        loss = read.reduce(values.detach())
+        self._last = Snapshot(read, loss, objective="FlatNCE", unit_rows=cosines)
+        for name in ("ess", "gain", "mi") if self.collect_stats else ():
+            setattr(self, name, getattr(self.last, name).item())
         pairs = {"losses": values, "indices": (anchor, positive), "reduction_type": "pos_pair"}
         return {"loss": pairs}
 
@@ -105,7 +106,6 @@ class FlatNCELoss(losses.GenericPairLoss):
         anchor: Shaped[Tensor, " r"],
         positive: Shaped[Tensor, " r"],
     ) -> Contrast:
-        """One row for each positive pair."""
         score = scores[anchor, positive]
         negatives: RowStatistics = statistics_of_scores(scores, out).map(lambda v: v[anchor])
         found = raise_or_flag(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
@@ -114,16 +114,6 @@ class FlatNCELoss(losses.GenericPairLoss):
         beta = torch.full_like(score[0], 1 / self.temperature)
         pool = (negatives.lse, negatives.lse2, negatives.count, negatives.top)
         return Contrast(score, *pool, beta, weight=weight, faults=found)
-
-    def _keep(self, contrast: Contrast, values: Float[Tensor, " r"]) -> None:
-        """Store the diagnostics, also as numbers if the library collects them."""
-        detached = contrast.detach()
-        cosines = type(self.distance) is CosineSimilarity
-        loss = detached.reduce(values)
-        self._last = Snapshot(detached, loss, objective="FlatNCE", unit_rows=cosines)
-        if self.collect_stats:
-            for name in ("ess", "gain", "mi"):
-                setattr(self, name, getattr(self.last, name).item())
 
 
 class SelfSupervisedLoss(losses.SelfSupervisedLoss):

@@ -10,20 +10,17 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
-from flatnce.core.diagnostics import Snapshot
-from flatnce.core.objectives.losses import flatnce
-from flatnce.core.pairs import two_tower
+from flatnce.core.objectives.losses import FlatNCE
 from flatnce.integrations.single_row import is_single_row, zero_of
 
 LOGGED = ("ess", "ess_with_positive", "gain", "mi", "mi_ceiling", "saturated", "top1")
 """Diagnostics that can go to open_clip's logger."""
 
 
-class FlatClipLoss(nn.Module):
+class FlatClipLoss(FlatNCE):
     """Called and built as open_clip's ``ClipLoss``: its value, FlatNCE's gradient.
 
     The features get FlatNCE's gradient. The logit scale gets InfoNCE's, because a scale learned
@@ -31,12 +28,9 @@ class FlatClipLoss(nn.Module):
     logits equally, so it has no effect and gets a gradient of zero.
 
     Over several processes the gradient, once averaged by DistributedDataParallel, is that of one
-    process on the whole batch, **whatever the flags**. (``ClipLoss`` without flags gives that
-    gradient divided by the number of processes, and ``local_loss`` without ``gather_with_grad``
-    leaves a part of it out.)
-
-    A batch of one has no negatives: its loss is 0 with a gradient of zero, as in ``ClipLoss``;
-    :attr:`last` stays that of the batch before, and the dict holds only the loss.
+    process on the whole batch, **whatever the flags**. A batch of one has no negatives: its loss
+    is 0 with a gradient of zero, as in ``ClipLoss``, and :attr:`last` stays that of the batch
+    before.
 
     Diagnostics are in :attr:`last`. Those named in ``logged`` are also in the returned dict,
     whose entries the trainers log. Its ``values()``, which the released trainer sums, contain
@@ -70,8 +64,7 @@ class FlatClipLoss(nn.Module):
         *,
         logged: Sequence[str] = (),
     ) -> None:
-        """Check the arguments."""
-        super().__init__()
+        super().__init__(1.0, layout="two_tower", normalize=False, gather=world_size > 1)
         if use_horovod:
             raise ValueError(
                 "use_horovod=True is not supported; gather through torch.distributed instead"
@@ -84,13 +77,10 @@ class FlatClipLoss(nn.Module):
         unknown = sorted(set(logged) - set(LOGGED))
         if unknown:
             raise ValueError(f"logged={unknown} is unknown; choose among {', '.join(LOGGED)}")
-        self.logged = tuple(logged)
-        self.local_loss, self.gather_with_grad = local_loss, gather_with_grad
-        self.cache_labels = cache_labels
+        self.logged, self.local_loss = tuple(logged), local_loss
         self.rank, self.world_size = rank, world_size
-        self._last: Snapshot | None = None
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         image_features: Tensor,
         text_features: Tensor,
@@ -108,58 +98,34 @@ class FlatClipLoss(nn.Module):
                 f"world_size={self.world_size} was given, but torch.distributed counts "
                 f"{distributed.world_size()}; start it before the first call, or pass its numbers"
             )
-        scale = logit_scale if isinstance(logit_scale, Tensor) else torch.tensor(logit_scale)
-        scale = scale.reshape(()).to(torch.promote_types(scale.dtype, torch.float32))
-        if is_single_row(image_features, text_features, gather=self.world_size > 1):
-            bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
+        scale = torch.as_tensor(logit_scale).reshape(())
+        scale = scale.to(torch.promote_types(scale.dtype, torch.float32))
+        bias = [logit_bias] if isinstance(logit_bias, Tensor) else []
+        if is_single_row(image_features, text_features, gather=self.gather):
             zero = zero_of(image_features, text_features, scale, *bias)
             return {"contrastive_loss": zero} if output_dict else zero
-        learned = scale.requires_grad
-        contrast, images = self._contrast(image_features, text_features, scale.detach(), learned)
-        loss = flatnce(contrast)
-        if contrast.slope is not None:
-            slope = contrast.reduce(contrast.slope)
-            # Detached, so every process can give the scale the whole batch's gradient.
-            slope = distributed.mean(slope) if self.world_size > 1 else slope
-            loss = loss + (scale - scale.detach()).to(loss) * slope
-        if isinstance(logit_bias, Tensor):
-            # DistributedDataParallel waits for a gradient of every parameter.
-            loss = loss + 0.0 * logit_bias.sum().to(loss)
-        if self.world_size > 1 and not self.local_loss:
+        source = self.temperature_source
+        source.source = scale.reciprocal()
+        try:
+            loss = super().forward(image_features, text_features)
+        finally:
+            source.source = 1.0  # a module that holds a part of a graph cannot be copied
+        # DistributedDataParallel waits for a gradient of every parameter, a bias too.
+        loss = loss + zero_of(*bias) if bias else loss
+        if self.gather and not self.local_loss:
             local = loss.detach()
             loss = loss + (distributed.mean(local) - local)
-        self._last = Snapshot(contrast.detach(), loss.detach(), images.detach(), "FlatNCE")
+        self._last = last = replace(self.last, loss=loss.detach(), unit_rows=True)
         if not output_dict:
             return loss
         # Reading a snapshot checks its faults, which would wait for an accelerator.
-        unread = replace(self._last, contrast=replace(self._last.contrast, faults=None))
+        unread = replace(last, contrast=replace(last.contrast, faults=None))
         numbers = {name: getattr(unread, name) for name in self.logged}
         return _Logged(contrastive_loss=loss, **numbers)
-
-    @property
-    def last(self) -> Snapshot:
-        """Diagnostics of the last call."""
-        if self._last is None:
-            raise ValueError("this loss has not been called yet, so there is no last batch")
-        return self._last
 
     def extra_repr(self) -> str:
         """The options, for print."""
         return f"local_loss={self.local_loss}, rank={self.rank}, world_size={self.world_size}"
-
-    def _contrast(
-        self, images: Tensor, texts: Tensor, scale: Float[Tensor, ""], slope: bool
-    ) -> tuple[Contrast, Tensor]:
-        """The rows of both directions, and the images as they were contrasted."""
-        temperature = scale.reciprocal()
-        if self.world_size == 1:
-            found = contrast_of_batches(
-                images, texts, temperature, layout="both", normalize=False, slope=slope
-            )
-            if found is not None:
-                return found
-        pairs = two_tower(images, texts, normalize=False, gather=self.world_size > 1)
-        return contrast_of(pairs, temperature, slope=slope), pairs[0].anchors
 
 
 class _Logged(dict[str, Tensor]):
@@ -172,21 +138,14 @@ class _Logged(dict[str, Tensor]):
 
 def create_loss(args: Any, logged: Sequence[str] = LOGGED) -> FlatClipLoss:
     """Replaces ``open_clip.create_loss`` in a copy of the released training script."""
-    others = {
-        "distill": bool(getattr(args, "distill", False)),
-        "siglip": bool(getattr(args, "siglip", False)),
-        "a CoCa model": "coca" in str(getattr(args, "model", "")).lower(),
-    }
-    asked = [name for name, wanted in others.items() if wanted]
-    if asked:
+    asked = [name for name in ("distill", "siglip") if getattr(args, name, False)]
+    if asked or "coca" in str(getattr(args, "model", "")).lower():
         raise ValueError(
-            f"args ask for {' and '.join(asked)}, whose loss is not ClipLoss; FlatNCE replaces "
-            "ClipLoss alone: leave that out, or use open_clip.create_loss"
+            f"args ask for {' and '.join(asked) or 'a CoCa model'}, whose loss is not ClipLoss; "
+            "FlatNCE replaces ClipLoss alone: leave that out, or use open_clip.create_loss"
         )
     return FlatClipLoss(
         local_loss=args.local_loss,
-        gather_with_grad=args.gather_with_grad,
-        cache_labels=True,
         rank=args.rank,
         world_size=args.world_size,
         use_horovod=bool(getattr(args, "horovod", False)),

@@ -11,13 +11,12 @@ from flatnce.core import distributed
 from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics import Monitor, Snapshot, Verdict
 from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.integrations.open_clip import FlatClipLoss
 
 Ess: TypeAlias = float | Schedule | EssController
 """A target ESS: a number, a schedule of numbers, or a controller."""
 
 LOG = logging.getLogger("flatnce")
-_NOT_LOGGED = ("step", "steps")
-_WARNINGS = ("collapsed", "saturated")  # the others are common early in training
 
 
 def objectives_in(*roots: object) -> dict[str, nn.Module]:
@@ -61,7 +60,6 @@ class Recorder:
     def __init__(
         self, *, ess: Ess | None = None, prefix: str = "flatnce/", rows: int = 256
     ) -> None:
-        """Start without objectives."""
         self.ess, self.prefix, self.rows = ess, prefix, rows
         self.objectives: dict[str, nn.Module] = {}
         self.monitors: dict[str, Monitor] = {}
@@ -82,13 +80,14 @@ class Recorder:
             _control([loss for loss in found.values() if loss not in known], self.ess)
         for name, objective in found.items():
             self.monitors.setdefault(name, Monitor(self.rows))
-            self._seen[name] = _last_of(objective)
+            # ``last`` itself would raise before the first call.
+            self._seen[name] = objective.__dict__["_last"]
         self.objectives = found
 
     def take(self) -> None:
         """Add the last batch of every objective that was called since."""
         for name, objective in self.objectives.items():
-            last = _last_of(objective)
+            last = objective.__dict__["_last"]
             if last is not None and last is not self._seen[name]:
                 self.monitors[name].update(last)
                 self._seen[name] = last
@@ -102,15 +101,13 @@ class Recorder:
             middle = f"{name}/" if len(self.monitors) > 1 else ""
             numbers = monitor.compute(step=step)
             verdict = monitor.verdict()
-            logged |= {
-                f"{self.prefix}{middle}{key}": value
-                for key, value in numbers.items()
-                if key not in _NOT_LOGGED
-            }
+            for key, value in numbers.items():
+                if key not in ("step", "steps"):
+                    logged[f"{self.prefix}{middle}{key}"] = value
             logged[f"{self.prefix}{middle}verdict"] = verdict.kind
             if self._said.get(name) != verdict.kind and distributed.rank() == 0:
-                level = logging.WARNING if verdict.kind in _WARNINGS else logging.INFO
-                LOG.log(level, "%s", verdict)
+                grave = verdict.kind in ("collapsed", "saturated")  # others are common early on
+                LOG.log(logging.WARNING if grave else logging.INFO, "%s", verdict)
             self._said[name] = verdict.kind
         return logged
 
@@ -128,18 +125,12 @@ class Recorder:
             self.monitors.setdefault(name, Monitor(self.rows)).load_state_dict(saved)
 
 
-def _last_of(module: nn.Module) -> Snapshot | None:
-    """The snapshot of a loss; ``last`` itself would raise before the first call."""
-    last: Snapshot | None = module.__dict__["_last"]
-    return last
-
-
 def _control(losses: Sequence[nn.Module], ess: Ess) -> None:
     """Control the temperatures of all losses, or of none."""
     objectives: list[Objective] = []
     for loss in losses:
         name = type(loss).__name__
-        if not isinstance(loss, Objective):
+        if not isinstance(loss, Objective) or isinstance(loss, FlatClipLoss):
             raise ValueError(
                 f"ess={ess!r} cannot be held by {name}, whose temperature is not flatnce's to "
                 "move; leave ess out, or use a flatnce.FlatNCE"

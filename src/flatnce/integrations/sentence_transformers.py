@@ -6,7 +6,7 @@ place of ``SentenceTransformerTrainer`` also logs the diagnostics to every logge
 """
 
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
@@ -26,6 +26,7 @@ from flatnce.core.pairs import Arguments, Pairs
 from flatnce.core.selection import NEGATIVE_TO_ALL, Selection
 from flatnce.extras import require_extra
 from flatnce.integrations.single_row import is_single_row, zero_loss
+from flatnce.messages import check_choice
 
 require_extra(
     "sentence_transformers", "flatnce.integrations.sentence_transformers", "sentence-transformers"
@@ -40,19 +41,17 @@ from flatnce.integrations.transformers import DiagnosticsMixin
 class Ranking(Objective, ABC):
     """Called with queries, documents and columns of hard negatives, all (b, d).
 
-    If ``joint``, each pair has one pool of all directions; otherwise one row per direction. A row
-    without negatives counts as 0, as in the library's loss.
+    If ``joint``, each pair has one pool of all directions; otherwise one row per direction.
     """
 
     def __init__(
         self, temperature: Temperature, *, directions: Sequence[str], joint: bool, **options: Any
     ) -> None:
-        """Store the directions."""
         super().__init__(temperature, **options)
         self.directions, self.joint = tuple(directions), joint
 
     def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
-        """The scalar loss of a batch."""
+        """The scalar loss of a batch; a row without negatives counts as 0, as in the library."""
         if len(columns) == 2 and is_single_row(*columns, gather=self.gather):
             return zero_loss(self, *columns)
         loss: Tensor = super().forward(*columns, ids=ids)
@@ -70,7 +69,6 @@ class Ranking(Objective, ABC):
     def _contrast(
         self, batch: Batch, temperature: float | Tensor, slope: bool
     ) -> tuple[Contrast, Tensor]:
-        """The rows of every direction, and the queries."""
         from_queries, from_documents = self._both_sides(batch.views, batch.ids)
         if is_single_row(*batch.views, gather=self.gather):
             from_documents = None  # only the query has negatives, which are hard ones
@@ -93,7 +91,6 @@ class Ranking(Objective, ABC):
     def _both_sides(
         self, views: tuple[Tensor, ...], ids: Tensor | None
     ) -> tuple[Pairs, Pairs | None]:
-        """Pairs with the queries as anchors, and pairs with the documents as anchors."""
         given = Arguments(self.normalize, self.gather)
         names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
         columns = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
@@ -129,12 +126,10 @@ class Ranking(Objective, ABC):
         return forth, side(documents, back, [total] * len(back), queries) if back else None
 
 
-class _FlatNCERanking(Ranking, objective_losses.FlatNCE):
-    """FlatNCE of a ranking batch."""
+class _FlatNCERanking(Ranking, objective_losses.FlatNCE): ...
 
 
-class _InfoNCERanking(Ranking, objective_losses.InfoNCE):
-    """InfoNCE of a ranking batch: the library's own loss, with diagnostics."""
+class _InfoNCERanking(Ranking, objective_losses.InfoNCE): ...
 
 
 def _pooled(one: Contrast, other: Contrast) -> Contrast:
@@ -167,10 +162,6 @@ class Ranked(nn.Module):
 
     model: nn.Module
     scale: float
-    similarity_fct: Callable[[Tensor, Tensor], Tensor]
-    directions: tuple[str, ...]
-    partition_mode: str
-    gather_across_devices: bool
 
     def __init__(
         self,
@@ -179,7 +170,6 @@ class Ranked(nn.Module):
         objective: str = "flatnce",
         **options: Any,
     ) -> None:
-        """Let the library check its own options, then build the objective."""
         given = signature(super().__init__).bind(*arguments, **options).arguments
         scale = given.get("scale")
         if scale is None:
@@ -202,12 +192,8 @@ class Ranked(nn.Module):
         self.objective = self._build(1 / self.scale if temperature is None else temperature)
 
     def _build(self, temperature: Temperature) -> Ranking:
-        """The objective of the library's options."""
         readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
-        if self._reader not in readers:
-            raise ValueError(
-                f"objective={self._reader!r} is unknown; choose 'flatnce' or 'infonce'"
-            )
+        check_choice("objective", self._reader, readers)
         similarity = self.similarity_fct
         if similarity not in (cos_sim, dot_score):
             raise ValueError(
@@ -223,7 +209,6 @@ class Ranked(nn.Module):
         )
 
     def _value(self, columns: Sequence[Tensor]) -> Tensor:
-        """The loss of a batch's columns."""
         if len(columns) < 2:
             raise ValueError(
                 f"the batch has {len(columns)} column; pass (anchor, positive) pairs, with "
@@ -295,7 +280,6 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Set the directions."""
         both, mode = ("query_to_doc", "doc_to_query"), "per_direction"
         super().__init__(*arguments, directions=both, partition_mode=mode, **options)
 
@@ -329,27 +313,13 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
         columns = [torch.cat(column) for column in reps]
         if not with_backward:
             return self._value(columns)
-        met: list[tuple[Tensor, Tensor]] = []
-
-        def stand_in(source: nn.Module, given: Any, temperature: Any) -> Tensor | None:
-            if not (isinstance(temperature, Tensor) and temperature.requires_grad):
-                return None
-            met.append((temperature, temperature.detach().requires_grad_()))
-            return met[-1][1]
-
-        # The caller may multiply the loss, so a learned temperature must not be differentiated
-        # yet. A leaf replaces it here; its gradient is attached to the returned loss below.
-        hook = self.objective.temperature_source.register_forward_hook(stand_in)
-        try:
-            loss = self._value(columns)
-        finally:
-            hook.remove()
-        loss.backward()
-        loss = loss.detach()
-        for temperature, leaf in met:
-            assert leaf.grad is not None
-            loss = loss + ((temperature - leaf.detach()) * leaf.grad).to(loss)
-        return loss
+        # The caller may multiply the loss, so that a learned temperature is not differentiated
+        # yet: only the rows are, and the returned loss still depends on the temperature.
+        rows = [column.detach().requires_grad_() for column in columns]
+        loss = self._value(rows)
+        torch.autograd.backward(columns, torch.autograd.grad(loss, rows, retain_graph=True))
+        learned = getattr(self.temperature, "requires_grad", False)
+        return loss if learned else loss.detach()
 
     @contextmanager
     def _kept(self) -> Iterator[list[Tensor]]:

@@ -15,6 +15,7 @@ from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.pairs import two_tower, two_view
 from flatnce.extras import require_extra
+from flatnce.messages import check_at_least, check_choice, check_positive
 
 require_extra("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
@@ -49,14 +50,11 @@ class ContrastiveDiagnostics(Metric):
         width: int | None = None,
         **options: Any,
     ) -> None:
-        """Check the options and register the sums."""
         super().__init__(**options)
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature={temperature} must be a positive finite number")
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(_LAYOUTS)}")
-        if width is not None and width < 1:
-            raise ValueError(f"width={width} must be at least 1, or None for no geometry")
+        check_positive("temperature", temperature)
+        check_choice("layout", layout, _LAYOUTS)
+        if width is not None:
+            check_at_least("width", width, 1, ", or None for no geometry")
         self.temperature, self.layout, self.width = temperature, layout, width
         self.totals = self._sum("totals", len(_MEANS))
         self.rows = self._sum("rows")
@@ -73,19 +71,16 @@ class ContrastiveDiagnostics(Metric):
             z1: (b, d) embeddings; or ``loss_fn.last``, or a contrast, which need no second.
             z2: (b, d) embeddings, row i the positive of row i of ``z1``.
         """
-        samples = None
-        if isinstance(z1, Snapshot | Contrast):
-            if z2 is not None:
-                raise ValueError("z2 goes with embeddings alone; a snapshot is a whole batch")
-            contrast = z1 if isinstance(z1, Contrast) else z1.contrast
-            samples = None if isinstance(z1, Contrast) else z1.embeddings
-        elif z2 is None:
-            raise ValueError("z2 is missing; pass both views, or loss_fn.last")
+        if isinstance(z1, Tensor) is (z2 is None):
+            raise ValueError("z2 goes with z1; pass both views, or loss_fn.last alone")
+        if isinstance(z1, Contrast):
+            self._add(z1, None)
+        elif isinstance(z1, Snapshot):
+            self._add(z1.contrast, z1.embeddings)
         else:
             found = _LAYOUTS[self.layout](z1, z2)
-            pairs = found if isinstance(found, tuple) else (found,)
-            contrast, samples = contrast_of(pairs, self.temperature), pairs[0].anchors[: len(z1)]
-        self._add(contrast, samples)
+            first = found[0] if isinstance(found, tuple) else found
+            self._add(contrast_of(found, self.temperature), first.anchors[: len(z1)])
 
     def compute(self) -> dict[str, Tensor]:
         """The means so far, as scalars; raises if a batch had bad values."""

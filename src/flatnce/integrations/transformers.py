@@ -33,7 +33,6 @@ class DiagnosticsMixin:
     def __init__(
         self, *arguments: Any, ess: Ess | None = None, rows: int = 256, **options: Any
     ) -> None:
-        """Build the trainer, then find its objectives."""
         super().__init__(*arguments, **options)
         self.diagnostics = Recorder(ess=ess, rows=rows)
         if getattr(self, "model", None) is not None:
@@ -73,7 +72,6 @@ class DiagnosticsCallback(TrainerCallback):
     def __init__(
         self, loss_fn: nn.Module | None = None, *, ess: Ess | None = None, rows: int = 256
     ) -> None:
-        """Start without objectives."""
         self.loss_fn = loss_fn
         self.diagnostics = Recorder(ess=ess, rows=rows)
 
