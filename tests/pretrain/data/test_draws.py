@@ -212,14 +212,15 @@ def test_a_ratio_uniform_in_itself_would_be_found_out(uniforms, boxes):
     assert found > limit
 
 
-AMOUNT = (0.4, 0.4, 0.4, 0.1)
+AMOUNT = (0.4, 0.4, 0.4, 0.1)  # at strength 0.5
 COUNT = 6000
 
 
 @pytest.fixture(scope="module")
 def ours_and_theirs(uniforms, transforms):
     """Factors by name, and the permutations, of both."""
-    jitter = draw_jitter(uniforms[:, :COUNT], AMOUNT, 1.0)
+    applied = uniforms[:, uniforms[draws.JITTER, :, 0] < 0.8]
+    jitter = draw_jitter(applied[:, :COUNT], 0.5)
     ours = [decode(jitter, i, 0) for i in range(COUNT)]
     torch.manual_seed(0)
     ranges = [(1 - a, 1 + a) for a in AMOUNT[:3]] + [(-AMOUNT[3], AMOUNT[3])]
@@ -244,11 +245,11 @@ def test_orders_are_uniform_over_all_24(ours_and_theirs):
 
 
 def test_a_strength_beyond_one_keeps_factors_positive(uniforms):
-    jitter = draw_jitter(uniforms, (1.6, 1.6, 1.6, 0.4), 1.0)
+    jitter = draw_jitter(uniforms[:, uniforms[draws.JITTER, :, 0] < 0.8], 2.0)
     contrast = 1 - jitter.mean.sum(dim=-1)
     assert contrast.min() >= 0
     found = stats.kstest(contrast.ravel().numpy(), "uniform", (0, 2.6)).statistic
-    assert found < ks_limit(OURS)
+    assert found < ks_limit(contrast.numel())
 
 
 def test_blur_widths_are_distributed_as_torchvisions(transforms):

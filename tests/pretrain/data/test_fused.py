@@ -61,7 +61,7 @@ def plain(draw, monkeypatch, *arguments, **named):
 
 
 def by_kernel(draw, images, indices, epoch, views=2, **named):
-    return fused.render(draw._settings(), images, indices, epoch, views, **named)
+    return fused.render(draw, images, indices, epoch, views, **named)
 
 
 # ---- draws
@@ -126,9 +126,9 @@ def record_draws(settings, shape, indices, epoch, views):
     """What the kernel draws, by the names of ``FIELDS``."""
     count = shape[0] * views
     out = torch.empty(len(FIELDS), shape[0], views, dtype=torch.float64, device=indices.device)
-    given = fused.constants(settings, *shape[1:])
+    given = fused.constants(fused.setting_numbers(settings, shape[1]), settings.size, *shape[1:])
     used = {name: given[name] for name in draws_kernel.arg_names if name in given}
-    seed = fused.signed(settings.seed)
+    seed = (settings.seed + 2**63) % 2**64 - 2**63
     draws_kernel[(-(-count // MANY),)](
         indices, epoch, out, seed, views, count, **used, MANY=MANY, enable_fp_fusion=False
     )
@@ -153,7 +153,7 @@ def test_draws_are_the_plain_paths(size, seed, epoch, first):
     indices = first + 3 * torch.arange(512, device=DEVICE)
     now = torch.tensor(epoch, device=DEVICE)
     shape = torch.Size((512, 3, *size))
-    found = record_draws(draw._settings(), shape, indices, now, 2)
+    found = record_draws(draw, shape, indices, now, 2)
     plan = draw.plan(draws.view_keys(seed, now, indices, 2), *size)
     expected = dict(zip(("top", "left", "height", "width", "mirrored"), plan.boxes, strict=True))
     expected |= {"grayscale": plan.grayscale, "blurred": plan.blur, "solarized": plan.solarize}
@@ -178,7 +178,7 @@ def test_probabilities_are_compared_in_double_precision():
     uniforms = draws.draw_uniforms(draws.view_keys(0, now, indices, 1))
     exact = uniforms[draws.GRAYSCALE].item()
     for probability, expected in ((exact, 0.0), (exact * (1 + 2**-50), 1.0)):
-        settings = Views(8, seed=0, grayscale=probability)._settings()
+        settings = Views(8, seed=0, grayscale=probability)
         found = record_draws(settings, torch.Size((1, 3, 8, 8)), indices, now, 1)
         assert found["grayscale"].item() == expected
 
@@ -308,9 +308,9 @@ def test_views_on_a_gpu_without_triton_take_the_plain_path(monkeypatch):
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_the_operator_is_registered_rightly(channels_last):
     images, indices = batch((1, 3, 6, 6))
-    settings = Views(6, seed=0)._settings()._replace(mean=[0.5], std=[0.25])
-    rest = (1, torch.float32, channels_last)
-    arguments = (images, indices, torch.tensor(0, device=DEVICE), *settings, *rest)
+    numbers = fused.setting_numbers(Views(6, seed=0), 3)
+    rest = (0, numbers, 6, 1, torch.float32, channels_last)
+    arguments = (images, indices, torch.tensor(0, device=DEVICE), *rest)
     torch.library.opcheck(fused._render, arguments, test_utils=("test_schema", "test_faketensor"))
 
 

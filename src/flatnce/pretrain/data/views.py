@@ -14,14 +14,7 @@ from flatnce.pretrain.data.augmentation.pixels import Normalisation, PerImage
 
 __all__ = ["CentreCrop"]
 
-JITTER_PROBABILITY = 0.8
-JITTER_AMOUNT = (0.8, 0.8, 0.8, 0.2)
-"""Amounts of brightness, contrast, saturation and hue, at strength 1."""
-
-BLUR_FROM = 64
-BLUR_PROBABILITY = 0.5
-BLUR_SIGMA = (0.1, 2.0)
-
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CACHED_VALUES = 2**19
 """Values of a chunk on the CPU: two megabytes per tensor, so that the tensors of a chunk stay in
 the cache during some hundred operations. Elsewhere the whole batch is one chunk."""
@@ -54,14 +47,9 @@ class CentreCrop:
     std: float | Sequence[float] = 0.25
 
     def __post_init__(self) -> None:
-        _check_size("size", self.size)
+        _check_whole("size", self.size, 1)
         if self.resize is not None:
-            _check_size("resize", self.resize)
-            if self.resize < self.size:
-                raise ValueError(
-                    f"resize={self.resize} is smaller than size={self.size}; the square is cut "
-                    "out of the resized picture, so resize to at least its size"
-                )
+            _check_whole("resize", self.resize, self.size)
         Normalisation(self.mean, self.std)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -170,21 +158,24 @@ class Views:
     std: float | Sequence[float] = 0.25
 
     def __post_init__(self) -> None:
-        _check_size("size", self.size)
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            raise ValueError(f"seed={self.seed!r} must be a whole number")
-        _check_crop(self.crop)
-        for name in ("flip", "grayscale", "solarize", "cutout"):
-            _check_probability(name, getattr(self, name))
-        _check_range("jitter", self.jitter, 0.5 / JITTER_AMOUNT[-1])
-        _check_range("noise", self.noise, 1.0)
-        if self.blur != "auto":
-            _check_probability("blur", self.blur)
-            if self.blur > 0 and pixels.blur_radius(self.size) == 0:
-                raise ValueError(
-                    f"blur={self.blur} does nothing at size={self.size}: a tenth of it is a "
-                    "kernel of one pixel; pass blur=0.0, or views of at least 20 pixels"
-                )
+        _check_whole("size", self.size, 1)
+        _check_whole("seed", self.seed)
+        if not isinstance(self.crop, tuple | list) or not 0 < self.crop[0] <= self.crop[1] <= 1:
+            raise ValueError(
+                f"crop={self.crop!r} must be the least and the largest share of the image's area, "
+                "0 < least <= largest <= 1"
+            )
+        for name in ("flip", "grayscale", "solarize", "cutout", "noise", "jitter", "blur"):
+            value, most = getattr(self, name), 2.5 if name == "jitter" else 1.0
+            if name == "blur" and value == "auto":
+                continue
+            if not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ValueError(f"{name}={value!r} must be a number from 0 to {most}")
+        if self.blur != "auto" and self.blur > 0 and pixels.blur_radius(self.size) == 0:
+            raise ValueError(
+                f"blur={self.blur} does nothing at size={self.size}; pass blur=0.0, or views of "
+                "at least 20 pixels"
+            )
         Normalisation(self.mean, self.std)
 
     @staticmethod
@@ -195,39 +186,19 @@ class Views:
         mean: float | Sequence[float] = 0.5,
         std: float | Sequence[float] = 0.25,
     ) -> CentreCrop:
-        """The view for evaluation: the resized centre of the picture, nothing random.
-
-        Arguments:
-            size: Side of the result.
-            resize: Size of the shorter side before the crop; ``size`` by default.
-            mean: As for the views.
-            std: As for the views.
-        """
+        """The view for evaluation: the resized centre of the picture (:class:`CentreCrop`)."""
         return CentreCrop(size, resize, mean=mean, std=std)
 
     @classmethod
-    def finetune(
-        cls,
-        size: int,
-        *,
-        seed: int,
-        crop: tuple[float, float] = (0.08, 1.0),
-        flip: float = 0.5,
-        mean: float | Sequence[float] = 0.5,
-        std: float | Sequence[float] = 0.25,
-    ) -> "Views":
+    def finetune(cls, size: int, *, seed: int, **options: Any) -> "Views":
         """Random resized crops and flips only; call it with ``views=1``.
 
         Arguments:
             size: Side of the result.
-            seed: As for the views.
-            crop: As for the views.
-            flip: As for the views.
-            mean: As for the views.
-            std: As for the views.
+            seed: Seed of every draw.
+            **options: crop, flip, mean and std, as for the views.
         """
-        plain = {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0}
-        return cls(size, seed=seed, crop=crop, flip=flip, mean=mean, std=std, **plain)
+        return cls(size, seed=seed, jitter=0.0, grayscale=0.0, blur=0.0, **options)
 
     def __call__(
         self,
@@ -242,11 +213,10 @@ class Views:
         """Views of shape (views, b, c, size, size), on the images' device."""
         _check_images(images)
         _check_request(images, indices, epoch, views)
-        fused.check_dtype(dtype)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype={dtype!r} is not a type of views; pass one of {DTYPES}")
         if fused.takes(images, self.size):
-            return fused.render(
-                self._settings(), images, indices, epoch, views, dtype, channels_last
-            )
+            return fused.render(self, images, indices, epoch, views, dtype, channels_last)
         b, c, h, w = images.shape
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             plan = self.plan(draws.view_keys(self.seed, epoch, indices, views), h, w)
@@ -259,7 +229,10 @@ class Views:
                 for start in range(0, b, many)
             ]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-            return fused.arrange(whole, dtype, channels_last)
+            whole = whole.to(dtype)
+            if channels_last:
+                whole = whole.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+            return whole
 
     def plan(self, keys: draws.Keys, height: int, width: int) -> Plan:
         """The draws for images of this size."""
@@ -268,16 +241,13 @@ class Views:
         def drawn(place: int, probability: float) -> PerImage | None:
             return (uniforms[place] < probability).to(torch.float32) if probability else None
 
-        jitter = None
-        if self.jitter:
-            jitter = pixels.draw_jitter(uniforms, self._amount(), JITTER_PROBABILITY)
-        blurred = drawn(draws.BLUR, self._blur_probability())
-        least, most = BLUR_SIGMA
+        blurred = drawn(draws.BLUR, self.blur_probability)
+        least, most = pixels.BLUR_SIGMA
         sigma = least + (most - least) * uniforms[draws.BLUR_SIGMA]
         return Plan(
             keys,
             pixels.draw_boxes(uniforms, height, width, self.crop, self.flip),
-            jitter,
+            pixels.draw_jitter(uniforms, self.jitter) if self.jitter else None,
             drawn(draws.GRAYSCALE, self.grayscale),
             blurred,
             None if blurred is None else sigma.to(torch.float32),
@@ -310,79 +280,46 @@ class Views:
         b, v = plan.keys.shape
         return planes.view(-1, b, v, self.size, self.size).permute(2, 1, 0, 3, 4).contiguous()
 
-    def _settings(self) -> fused.Settings:
-        colour = (JITTER_PROBABILITY if self.jitter else 0.0, self._amount(), self.grayscale)
-        rest: tuple[Any, ...] = (self.solarize, self.cutout, self.noise, self.mean, self.std)
-        blur = (self._blur_probability(), BLUR_SIGMA)
-        return fused.Settings(self.size, self.seed, self.crop, self.flip, *colour, *blur, *rest)
-
-    def _amount(self) -> tuple[float, float, float, float]:
-        brightness, contrast, saturation, hue = (self.jitter * full for full in JITTER_AMOUNT)
-        return brightness, contrast, saturation, hue
-
-    def _blur_probability(self) -> float:
-        if self.blur == "auto":
-            return BLUR_PROBABILITY if self.size >= BLUR_FROM else 0.0
-        return self.blur
+    @property
+    def blur_probability(self) -> float:
+        """The probability of blurring, with ``auto`` resolved."""
+        return self.blur if self.blur != "auto" else 0.5 if self.size >= 64 else 0.0
 
 
-def _check_size(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number of pixels, at least 1")
-
-
-def _check_probability(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{name}={value!r} is a probability; pass a number from 0 to 1")
-
-
-def _check_range(name: str, value: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise ValueError(f"{name}={value!r} must be a number from 0 to {most}")
-
-
-def _check_crop(crop: tuple[float, float]) -> None:
-    pair = isinstance(crop, tuple | list) and len(crop) == 2
-    if not pair or not 0 < crop[0] <= crop[1] <= 1:
-        raise ValueError(
-            f"crop={crop!r} must be the least and the largest share of the image's area, "
-            "0 < least <= largest <= 1"
-        )
+def _check_whole(name: str, value: int, least: int = -(2**63), most: int = 2**64) -> None:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name}={value!r} must be a whole number from {least} to {most}")
 
 
 def _check_images(images: Tensor) -> None:
-    if not isinstance(images, Tensor):
-        raise ValueError(f"images is a {type(images).__name__}; pass a torch.Tensor of uint8")
-    if images.dtype != torch.uint8:
+    right = isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim == 4
+    if not right or 0 in images.shape or images.shape[1] not in (1, 3):
         raise ValueError(
-            f"images has dtype {images.dtype}; pass uint8 levels from 0 to 255, as decoded"
-        )
-    if images.ndim != 4 or 0 in images.shape or images.shape[1] not in (1, 3):
-        raise ValueError(
-            f"images has shape {tuple(images.shape)}; it must be (batch, channels, height, "
-            "width), not empty, with 1 or 3 channels"
+            f"images is {_described(images)}; pass uint8 levels from 0 to 255 of shape (batch, "
+            "channels, height, width), not empty, with 1 or 3 channels"
         )
 
 
 def _check_request(images: Tensor, indices: Tensor, epoch: int | Tensor, views: int) -> None:
     whole = isinstance(indices, Tensor) and indices.dtype in (torch.int32, torch.int64)
     if not whole or indices.shape != images.shape[:1] or indices.device != images.device:
-        found = (
-            f"{indices.dtype} of shape {tuple(indices.shape)} on {indices.device}"
-            if isinstance(indices, Tensor)
-            else type(indices).__name__
-        )
         raise ValueError(
-            f"indices is {found}; pass each image's number in its data set, int64 of shape "
-            f"({images.shape[0]},) on {images.device}"
+            f"indices is {_described(indices)}; pass each image's number in its data set, int64 "
+            f"of shape ({images.shape[0]},) on {images.device}"
         )
     if isinstance(epoch, Tensor):
-        if epoch.ndim or epoch.dtype != torch.int64 or epoch.device != images.device:
-            raise ValueError(
-                f"epoch is {epoch.dtype} of shape {tuple(epoch.shape)} on {epoch.device}; pass an "
-                f"integer, or a zero-dimensional int64 tensor on {images.device}"
-            )
-    elif not isinstance(epoch, int | torch.SymInt) or epoch < 0:
-        raise ValueError(f"epoch={epoch!r} must be a whole number, from 0")
-    if not isinstance(views, int) or not 1 <= views <= draws.MOST_VIEWS:
-        raise ValueError(f"views={views!r} must be a whole number from 1 to {draws.MOST_VIEWS}")
+        right = not epoch.ndim and epoch.dtype == torch.int64 and epoch.device == images.device
+    else:
+        right = isinstance(epoch, int | torch.SymInt) and epoch >= 0
+    if not right:
+        raise ValueError(
+            f"epoch is {_described(epoch)}; pass a whole number from 0, or a zero-dimensional "
+            f"int64 tensor on {images.device}"
+        )
+    _check_whole("views", views, 1, draws.MOST_VIEWS)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+    return repr(value)

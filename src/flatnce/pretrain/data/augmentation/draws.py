@@ -69,17 +69,7 @@ def _shifted(z: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
 
 
 def word(key: Int[Tensor, "..."], number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Word ``number`` of the SplitMix64 stream whose state is ``key``: 64 random bits.
-
-    Arguments:
-        key: State of the stream; broadcasts against ``number``.
-        number: Place in the stream, from 0.
-
-    Examples:
-        >>> import torch
-        >>> word(torch.tensor(1234567), torch.arange(2)).tolist()
-        [6457827717110365317, 3203168211198807973]
-    """
+    """Word ``number`` of the SplitMix64 stream whose state is ``key``: 64 random bits."""
     z = key + (number + 1) * GAMMA
     z = (z ^ _shifted(z, 30)) * FIRST_FACTOR
     z = (z ^ _shifted(z, 27)) * SECOND_FACTOR

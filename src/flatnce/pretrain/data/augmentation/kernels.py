@@ -2,8 +2,7 @@
 
 Constants come as tuples, made by ``fused.constants``. SHAPE is channels, height and width of the
 images, side of the views, side of the tile that holds a view, and taps of rows and columns. The
-constants of an operation begin with its probability; an operation of probability zero is not
-compiled.
+constants of an operation begin with its probability; zero is not compiled.
 
 Draws have the bits of the plain path. Integers are int64 and wrap, uniforms are float64, and every
 constant is computed on the host as there. Multiplications and additions are kept apart
@@ -17,13 +16,12 @@ neighbouring threads read and write neighbouring pixels.
 """
 
 import math
-from typing import no_type_check
 
-import triton
 import triton.language as tl
 
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.augmentation import pixels as plain
+from flatnce.pretrain.triton_jit import kernel
 
 GAMMA = tl.constexpr(draws.GAMMA)
 FIRST_FACTOR = tl.constexpr(draws.FIRST_FACTOR)
@@ -47,8 +45,7 @@ LOG_RATIO = tl.constexpr(math.log(plain.RATIO))
 ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
 
 
-@triton.jit
-@no_type_check  # the shape checks of the tests would hide the source from Triton
+@kernel
 def word(key, number):
     """Word ``number`` of the stream ``key``, both int64."""
     z = key + (number + 1) * GAMMA
@@ -57,38 +54,33 @@ def word(key, number):
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def view_key(seed, epoch, index, view):
     """The stream of a view."""
     number = index.to(tl.int64) * MOST_VIEWS + view.to(tl.int64)
     return word(word(seed.to(tl.int64), epoch), number)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def uniforms(key, number):
     """Numbers in [0, 1), float64, at these places of the stream."""
     return ((word(key, number) >> 11) & 0x1FFFFFFFFFFFFF).to(tl.float64) * (2.0**-53)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def uniform(key, PLACE: tl.constexpr):
     """The number in [0, 1) at one place of the stream."""
     return uniforms(key, tl.full((), PLACE, tl.int64))
 
 
-@triton.jit
-@no_type_check
+@kernel
 def drawn(key, PLACE: tl.constexpr, PROBABILITY: tl.constexpr):
     """Whether a draw falls below a probability."""
     # A bare number beside a comparison would be rounded to float32 first.
     return uniform(key, PLACE) < tl.full((), PROBABILITY, tl.float64)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def draw_box(key, SHAPE: tl.constexpr, CROP: tl.constexpr, MANY: tl.constexpr):
     """Top, left, height, width of a crop in whole pixels (int32), and whether it is mirrored.
 
@@ -120,8 +112,7 @@ def draw_box(key, SHAPE: tl.constexpr, CROP: tl.constexpr, MANY: tl.constexpr):
     return top, left, height, width, drawn(key, FLIP_PLACE, CROP[4])
 
 
-@triton.jit
-@no_type_check
+@kernel
 def draw_jitter(key, JITTER: tl.constexpr):
     """Whether a view is jittered, slots and changes of its blends, and the shift of its hue.
 
@@ -146,16 +137,14 @@ def draw_jitter(key, JITTER: tl.constexpr):
     return applied, (first, second, third), (brightness, contrast, saturation), hue
 
 
-@triton.jit
-@no_type_check
+@kernel
 def draw_blur(key, BLUR: tl.constexpr):
     """Whether a view is blurred, and sigma, from its least value and range in BLUR[1:3]."""
     sigma = BLUR[1] + BLUR[2] * uniform(key, SIGMA_PLACE)
     return drawn(key, BLUR_PLACE, BLUR[0]), sigma.to(tl.float32)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def draw_square(key, SHAPE: tl.constexpr, CUTOUT: tl.constexpr):
     """Top and left of the square that is cut out (int32), and whether one is."""
     SIZE: tl.constexpr = SHAPE[3]
@@ -180,23 +169,20 @@ ANGLE = tl.constexpr(2.0**-23 * 3.141592653589793)
 ROUND = tl.constexpr(1.5 * 2.0**23)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def whole(x):
     """Round float32 values between 0 and 2^22 to whole numbers, halves to even."""
     return (x + ROUND) - ROUND
 
 
-@triton.jit
-@no_type_check
+@kernel
 def tap(number, centre, start, length, reach, SIZE: tl.constexpr):
     """A source pixel's weight before it is scaled, a whole number; see ``pixels._window``."""
     weight = tl.maximum(reach - tl.abs(SIZE * (2 * number + 1) - centre), 0)
     return tl.where((number >= start) & (number < start + length), weight, 0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def window(
     result, start, length, mirrored, SIZE: tl.constexpr, EXTENT: tl.constexpr, TAPS: tl.constexpr
 ):
@@ -215,15 +201,13 @@ def window(
     return first, centre, reach, scale
 
 
-@triton.jit
-@no_type_check
+@kernel
 def shrunk(total):
     """Sums between rows and columns on the finer grid: divided and rounded, halves to even."""
     return (total + BELOW_HALF + ((total >> SHIFT) & 1)) >> SHIFT
 
 
-@triton.jit
-@no_type_check
+@kernel
 def crop_and_resize(image, box, y, x, SHAPE: tl.constexpr):
     """Red, green and blue of a box at some pixels; of one channel, three times that."""
     CHANNELS: tl.constexpr = SHAPE[0]
@@ -265,15 +249,13 @@ def crop_and_resize(image, box, y, x, SHAPE: tl.constexpr):
     return red, green, blue
 
 
-@triton.jit
-@no_type_check
+@kernel
 def to_unit(total):
     """Resized values in [0, 1]."""
     return tl.minimum(total.to(tl.float32) * (1 / GRID) * TO_UNIT, 1.0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def luminance(red, green, blue, CHANNELS: tl.constexpr):
     """The luminance of each pixel; a single channel is its own luminance."""
     grey = red
@@ -282,30 +264,26 @@ def luminance(red, green, blue, CHANNELS: tl.constexpr):
     return grey
 
 
-@triton.jit
-@no_type_check
+@kernel
 def mean_of(grey, inside, SIZE: tl.constexpr):
     """Mean luminance of a view, rounded as in the plain path."""
     counted = tl.where(inside, whole(grey * MEAN_GRID), 0.0).to(tl.int32)
     return (tl.sum(counted, axis=0).to(tl.float64) / (MEAN_GRID * SIZE * SIZE)).to(tl.float32)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def clamped(x):
     """Values clamped to [0, 1]."""
     return tl.minimum(tl.maximum(x, 0.0), 1.0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def blended(x, rest, scale):
     """One channel scaled, with the rest added, clamped."""
     return clamped(tl.fma(x, scale, rest))
 
 
-@triton.jit
-@no_type_check
+@kernel
 def turned(red, green, blue, shift):
     """The hue shifted by a share of the circle; see ``pixels.shift_hue``."""
     largest = tl.maximum(tl.maximum(red, green), blue)
@@ -323,8 +301,7 @@ def turned(red, green, blue, shift):
     )
 
 
-@triton.jit
-@no_type_check
+@kernel
 def jitter(red, green, blue, inside, slots, changes, hue, SHAPE: tl.constexpr):
     """Brightness, contrast, saturation and hue in the drawn order, each where its slot is."""
     CHANNELS: tl.constexpr = SHAPE[0]
@@ -350,8 +327,7 @@ def jitter(red, green, blue, inside, slots, changes, hue, SHAPE: tl.constexpr):
     return red, green, blue
 
 
-@triton.jit
-@no_type_check
+@kernel
 def blur_weights(sigma, SHAPE: tl.constexpr, RADIUS: tl.constexpr):
     """The blur along one axis as a matrix of float16, borders reflected; whole numbers."""
     SIZE: tl.constexpr = SHAPE[3]
@@ -375,16 +351,14 @@ def blur_weights(sigma, SHAPE: tl.constexpr, RADIUS: tl.constexpr):
     return tl.where((target < SIZE) & (source < SIZE), weights, 0.0).to(tl.float16)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def bell(distance, sigma):
     """The Gaussian at a distance, float32 rounded from float64."""
     ratio = tl.div_rn(1.0 * distance, sigma)
     return tl.exp((-0.5 * (ratio * ratio)).to(tl.float64)).to(tl.float32)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def blur(x, inside, weights):
     """One channel blurred. Whole numbers up to 2^11 are float16's own: the sums are exact."""
     pixels = tl.where(inside, whole(x * GRID), 0.0).to(tl.float16)
@@ -394,15 +368,13 @@ def blur(x, inside, weights):
     return tl.reshape(done, x.shape)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def solarize(x):
     """Values from the threshold up inverted."""
     return tl.where(x >= THRESHOLD, 1.0 - x, x)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def add_noise(x, key, place, SIGMA: tl.constexpr):
     """Normal noise, one word of the stream per value, clamped; see ``draws.draw_normals``."""
     bits = word(key, place.to(tl.int64) + NOISE_FROM)
@@ -416,8 +388,7 @@ GRAYSCALE_PLACE = tl.constexpr(draws.GRAYSCALE)
 SOLARIZE_PLACE = tl.constexpr(draws.SOLARIZE)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def coloured(
     red,
     green,
@@ -455,10 +426,7 @@ def coloured(
 
 
 # Bytes and single numbers are read one by one: where they begin makes no other program.
-@triton.jit(
-    do_not_specialize=["seed"], do_not_specialize_on_alignment=["images", "indices", "epoch"]
-)
-@no_type_check
+@kernel(do_not_specialize=["seed"], do_not_specialize_on_alignment=["images", "indices", "epoch"])
 def views_kernel(
     images,
     indices,

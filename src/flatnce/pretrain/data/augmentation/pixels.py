@@ -40,10 +40,7 @@ GRID = 2048
 
 
 def to_grid(weights: Float[Tensor, "*n taps"]) -> Float[Tensor, "*n taps"]:
-    """Weights along the last axis, scaled to sum to GRID and rounded to whole numbers.
-
-    Each is off by at most half, so a row of t weights may sum to GRID ± t/2.
-    """
+    """Weights along the last axis, scaled to sum to GRID and rounded to whole numbers."""
     return (weights * (GRID / weights.sum(dim=-1, keepdim=True))).round()
 
 
@@ -81,12 +78,7 @@ class Boxes(NamedTuple):
 
 
 def fallback_box(height: int, width: int) -> tuple[int, int]:
-    """Height and width of the largest central box whose ratio is allowed.
-
-    Examples:
-        >>> fallback_box(32, 32), fallback_box(10, 40)
-        ((32, 32), (10, 13))
-    """
+    """Height and width of the largest central box whose ratio is allowed."""
     if width / height < 1 / RATIO:
         return round(width * RATIO), width
     if width / height > RATIO:
@@ -165,6 +157,11 @@ BLENDS = 3
 LUMINANCE = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue (ITU-R BT.601), as torchvision rounds them."""
 
+JITTER_PROBABILITY = 0.8
+JITTER_AMOUNT = (0.8, 0.8, 0.8, 0.2)
+"""Amounts of brightness, contrast, saturation and hue, at strength 1."""
+
+BLUR_SIGMA = (0.1, 2.0)
 SOLARIZE_THRESHOLD = 128 / 255
 
 MEAN_GRID = 2**14
@@ -180,20 +177,25 @@ class Jitter(NamedTuple):
     hue: PerImage
 
 
-def draw_jitter(
-    uniforms: Uniforms, amount: tuple[float, float, float, float], probability: float
-) -> Jitter:
-    """Factors distributed as torchvision's ColorJitter, in uniform order, with a probability.
+def jitter_ranges(strength: float) -> tuple[list[tuple[float, float]], float]:
+    """Least value and width of the range of each blend's factor − 1; amount of hue.
 
     Factors are uniform in [max(0, 1 − amount), 1 + amount], the hue shift in ± its amount.
     """
-    applied = uniforms[draws.JITTER] < probability
+    *amounts, hue = (strength * full for full in JITTER_AMOUNT)
+    return [(max(0.0, 1 - a) - 1, 1 + a - max(0.0, 1 - a)) for a in amounts], hue
+
+
+def draw_jitter(uniforms: Uniforms, strength: float) -> Jitter:
+    """Factors distributed as torchvision's ColorJitter, in uniform order, with probability 0.8."""
+    applied = uniforms[draws.JITTER] < JITTER_PROBABILITY
     chosen = uniforms[draws.JITTER_FACTORS]
+    ranges, most = jitter_ranges(strength)
     changes = [  # factor − 1; 0 where the view is not jittered
-        applied * (max(0.0, 1 - a) - 1 + (1 + a - max(0.0, 1 - a)) * u)
-        for a, u in zip(amount[:BLENDS], chosen[:BLENDS], strict=True)
+        applied * (least + width * u)
+        for (least, width), u in zip(ranges, chosen[:BLENDS], strict=True)
     ]
-    hue = applied * (amount[BLENDS] * (2 * chosen[BLENDS] - 1))
+    hue = applied * (most * (2 * chosen[BLENDS] - 1))
     # The rank of four numbers is a uniform permutation: rank[o] is when operation o happens.
     order = uniforms[draws.JITTER_ORDER]
     rank = (order[:, None] > order[None]).sum(dim=1)
@@ -287,12 +289,7 @@ def solarize(planes: Planes, applied: PerView) -> Planes:
 
 
 def blur_radius(size: int) -> int:
-    """Pixels on either side of the kernel's centre: a kernel of about a tenth of the picture.
-
-    Examples:
-        >>> [2 * blur_radius(size) + 1 for size in (32, 64, 96, 224)]
-        [3, 7, 9, 23]
-    """
+    """Pixels on either side of the kernel's centre: a kernel of about a tenth of the picture."""
     return size // 20
 
 
@@ -301,8 +298,8 @@ def blur_weights(
 ) -> Float[Tensor, "n size size"]:
     """The blur along one axis as a matrix, borders reflected, on the grid.
 
-    Row i gives each source pixel j the weight of its distance from i, and of the distance of
-    its two mirror images in the borders, −j and 2·(size − 1) − j, where those are not j itself.
+    Row i gives each source pixel j the weight of its distance from i, and of the distances of
+    its mirror images in the borders, −j and 2·(size − 1) − j, where those are not j itself.
     """
     offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float32)
     kernel = to_grid(torch.exp(-0.5 * (offsets / sigma[:, None]) ** 2))
@@ -379,36 +376,31 @@ def _side(size: int) -> int:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Subtract a mean and divide by a standard deviation, channel by channel.
-
-    Arguments:
-        mean: Of values in [0, 1]; one number for all channels, or one per channel.
-        std: Positive; one number for all channels, or one per channel.
-
-    Examples:
-        >>> Normalisation(0.5, (0.25,)).channels(3)
-        [(0.5, 0.25), (0.5, 0.25), (0.5, 0.25)]
-    """
+    """Subtract a mean and divide by a standard deviation: one number, or one per channel."""
 
     mean: float | Sequence[float]
     std: float | Sequence[float]
 
     def __post_init__(self) -> None:
-        if min(_numbers("std", self.std)) <= 0:
-            raise ValueError(f"std={self.std} divides; every entry must be positive")
-        _numbers("mean", self.mean)
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            entries = (value,) if isinstance(value, int | float) else tuple(value)
+            right = entries and all(isinstance(entry, int | float) for entry in entries)
+            if not right or (name == "std" and min(entries) <= 0):
+                raise ValueError(
+                    f"{name}={value!r} must be a number, or one number per channel; std positive"
+                )
 
     def channels(self, count: int) -> list[tuple[float, float]]:
         """Mean and standard deviation of each of ``count`` channels."""
         found = []
-        for name in ("mean", "std"):
-            numbers = _numbers(name, getattr(self, name))
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            numbers = [value] if isinstance(value, int | float) else list(value)
             if len(numbers) not in (1, count):
                 raise ValueError(
                     f"{name} has {len(numbers)} entries for images of {count} channels; pass one "
                     f"number, or {count}"
                 )
-            found.append(numbers * (count if len(numbers) == 1 else 1))
+            found.append([float(number) for number in numbers] * (count // len(numbers)))
         return list(zip(*found, strict=True))
 
     def __call__(self, planes: Planes) -> Planes:
@@ -417,10 +409,3 @@ class Normalisation:
         for plane, (mean, std) in zip(planes, self.channels(planes.shape[0]), strict=True):
             plane.sub_(mean).div_(std)
         return planes
-
-
-def _numbers(name: str, value: float | Sequence[float]) -> tuple[float, ...]:
-    entries = (value,) if isinstance(value, int | float) else tuple(value)
-    if not entries or not all(isinstance(entry, int | float) for entry in entries):
-        raise ValueError(f"{name}={value!r} must be a number, or one number per channel")
-    return tuple(float(entry) for entry in entries)
