@@ -26,7 +26,6 @@ def maps(monkeypatch):
 
     monkeypatch.setattr(maps, "TILE", 32)
     monkeypatch.setattr(maps, "RANGE", 48)
-    monkeypatch.setattr(maps, "PARTS", 3)
     return maps
 
 

@@ -23,7 +23,9 @@ def fused_norm(request, monkeypatch):
 
     if request.param == "two kernels":
         monkeypatch.setattr(fused_norm, "WHOLE", 0)
-        monkeypatch.setattr(fused_norm, "SMALL", fused_norm.Sizes(512, 256, 6, 4))
+        monkeypatch.setattr(fused_norm, "FEW", 512)
+        monkeypatch.setattr(fused_norm, "MANY", 256)
+        monkeypatch.setattr(fused_norm, "_programs", lambda rows, c: (6, 4))
     return fused_norm
 
 

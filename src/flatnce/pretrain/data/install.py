@@ -122,10 +122,8 @@ def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Instal
             folder = _install_archives(layout, archives, where)
             return Installed(name, folder, "adopted", f"the checksum of {len(archives)} archives")
     layout = entry.layouts[0]
-    archives = [layout.folder, *(item.file for item in layout.downloads)]
-    raise MissingData(
-        f"path={str(path)!r} does not hold {name}: looked for {' or '.join(archives)}"
-    )
+    wanted = [layout.folder, *(item.file for item in layout.downloads)]
+    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {' or '.join(wanted)}")
 
 
 def check(path: Path, checksum: str) -> None:

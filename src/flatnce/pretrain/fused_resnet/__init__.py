@@ -8,6 +8,7 @@ order or stream without measuring it again (``benchmarks/kernels``, ``benchmarks
 
 from importlib.util import find_spec
 from operator import is_
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -31,10 +32,6 @@ class FusedResNet(nn.Module):
         First derivatives only, none for the images, and one backward pass per forward pass. The
         encoder itself is called for evaluation, without gradients, with frozen norms, for batches
         of one row, on other devices than CUDA, and if unknown hooks or modules were added.
-
-    Arguments:
-        encoder: The encoder to compute.
-        overlap: Use a second stream for weight gradients.
     """
 
     def __init__(self, encoder: Encoder, overlap: bool = True) -> None:
@@ -44,7 +41,7 @@ class FusedResNet(nn.Module):
         self._plan = plan_of(encoder)
         self._contents = contents_of(encoder)
         self._overlap = overlap
-        self._sides: dict[torch.device, object] = {}
+        self._sides: dict[torch.device, Any] = {}
 
     @property
     def encoder(self) -> Encoder:
@@ -60,20 +57,18 @@ class FusedResNet(nn.Module):
             found: tuple[Tensor, Tensor] = self.encoder(images)
             return found
         # Imports Triton, only where it is used.
-        from flatnce.pretrain.fused_resnet.passes import Pass, Settings
+        from flatnce.pretrain.fused_resnet.passes import Pass, Tape
         from flatnce.pretrain.fused_resnet.streams import SideTrack
 
         device = images.device
-        side = self._sides.get(device)
-        if not isinstance(side, SideTrack):
-            side = self._sides[device] = SideTrack(device, self._overlap)
+        if device not in self._sides:
+            self._sides[device] = SideTrack(device, self._overlap)
+        side = self._sides[device]
         lower = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if lower else torch.float32
-        norms = plan.norms()
-        update = norms[0].track_running_stats if norms else False
-        settings = Settings(plan, dtype, side, update)
+        tape = Tape(plan, dtype, side, plan.norms()[0].track_running_stats)
         with torch.autocast(device.type, enabled=False):
-            outputs = Pass.apply(settings, images, *plan.parameters())
+            outputs = Pass.apply(tape, images, *plan.parameters())
         return outputs[0], outputs[-1]
 
     def _planned(self) -> Plan | None:
@@ -109,15 +104,8 @@ def fuse_resnet(encoder: nn.Module, *, overlap: bool = True) -> FusedResNet | No
     """The fused form of an encoder, or None if the encoder is not supported.
 
     Supported are torchvision's ResNets with either stem and :class:`SmallNet`, with heads of
-    :func:`flatnce.pretrain.models.head`, float32 parameters and plain batch norms.
-
-    Arguments:
-        encoder: An :class:`Encoder`; its parameters are shared.
-        overlap: Compute weight gradients on a second stream.
-
-    Examples:
-        >>> fuse_resnet(nn.Linear(2, 2)) is None
-        True
+    :func:`flatnce.pretrain.models.head`, float32 parameters and plain batch norms. Parameters are
+    shared. With ``overlap``, weight gradients are computed on a second stream.
     """
     if plan_of(encoder) is None or find_spec("triton") is None:
         return None

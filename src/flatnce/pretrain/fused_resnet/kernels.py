@@ -1,40 +1,39 @@
-"""Triton kernels of training-mode batch norm with addition and ReLU, forward and backward.
+"""Triton kernels of batch norm with addition and ReLU, forward and backward, and of the stem.
 
 An activation in ``channels_last`` is a matrix of rows (image, height, width) by C channels. A
 program owns a block of channels and a range of rows. Statistics are taken in two deterministic
 stages: every range reduces itself, and each program of the next kernel merges all ranges of its
 channels in the same order. Matrices with few rows are held in registers and need one kernel.
 
-``other`` is what is added before the ReLU: nothing, a tensor (RESIDUAL 1), or another matrix with
-a norm of its own (RESIDUAL 2: the shortcut of a block that changes its shape).
+``other`` is what is added before the ReLU: None, a tensor, or another matrix with a norm of its
+own (the shortcut of a block that changes its shape). A norm is the tuple (partial, saved, weight,
+bias, running mean, running variance, tracked), a branch of the backward pass the tuple (x, saved,
+weight, bias, gradient of x, gradient of weight and bias).
 
-In the backward pass the gradient is one tensor, the sum of two (SECOND: a block's input is used
-twice), or one number per image and channel (POOL: the mean over the image follows). Whether the
-ReLU was open is read from the output y if something was added (FROM_OUTPUT), else computed from x.
+In the backward pass ``arriving`` is the tuple (gradient, second, y). The gradient is one tensor,
+the sum of two (a block's input is used twice), or one number per image and channel (POOL: the mean
+over the image follows). Whether the ReLU was open is read from the output y if there is one (if
+something was added), else computed from x.
 """
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
 
+from flatnce.pretrain.triton_jit import kernel
 
-@triton.jit
-@no_type_check
+
+@kernel
 def load(matrix, at, here):
     """In float32, with zeros outside."""
     return tl.load(matrix + at, mask=here, other=0.0).to(tl.float32)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def _relu(value):
     # A maximum would make zero of NaN, which must be seen at the end.
     return tl.where(value <= 0.0, 0.0, value)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def measure(
     x, partial, rows, chunk, parts, C: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -61,8 +60,7 @@ def measure(
     tl.store(partial + (parts + part) * C + channel, spread, mask=inside)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def _merged(
     partial, rows, part_rows, parts, channel, inside, C: tl.constexpr, PARTS: tl.constexpr
 ):
@@ -78,27 +76,12 @@ def _merged(
     return mean, tl.sum(spreads + counts * apart * apart, 0)
 
 
-@triton.jit
-@no_type_check
-def _settle(
-    mean,
-    spread,
-    rows,
-    eps,
-    momentum,
-    saved,
-    gamma,
-    beta,
-    running_mean,
-    running_variance,
-    tracked,
-    channel,
-    inside,
-    writes,
-    C: tl.constexpr,
-    UPDATE: tl.constexpr,
-):
+@kernel
+def _settle(moments, sizes, norm, channel, inside, writes, C: tl.constexpr, UPDATE: tl.constexpr):
     """Scale and offset of the channels; one program keeps the statistics."""
+    mean, spread = moments
+    rows, eps, momentum = sizes
+    _, saved, gamma, beta, running_mean, running_variance, tracked = norm
     inverse = 1.0 / tl.sqrt_rn(spread / rows + eps)
     if writes:
         tl.store(saved + channel, mean, mask=inside)
@@ -114,26 +97,13 @@ def _settle(
     return load(gamma, channel, inside) * inverse, load(beta, channel, inside)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def normalise(
     x,
     other,
     y,
-    partial,
-    saved,
-    gamma,
-    beta,
-    running_mean,
-    running_variance,
-    tracked,
-    other_partial,
-    other_saved,
-    other_gamma,
-    other_beta,
-    other_running_mean,
-    other_running_variance,
-    other_tracked,
+    norm,
+    other_norm,
     rows,
     part_rows,
     parts,
@@ -144,81 +114,60 @@ def normalise(
     PARTS: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     UPDATE: tl.constexpr,
 ):
     """Output y = relu(norm(x) + other), from the measurements of :func:`measure`."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
-    writes = tl.program_id(1) == 0
-    mean, spread = _merged(partial, rows, part_rows, parts, channel, inside, C, PARTS)
-    scale, offset = _settle(
-        mean, spread, rows, eps, momentum, saved, gamma, beta, running_mean, running_variance,
-        tracked, channel, inside, writes, C, UPDATE,
-    )  # fmt: skip
-    if RESIDUAL == 2:
-        other_mean, spread = _merged(
-            other_partial, rows, part_rows, parts, channel, inside, C, PARTS
-        )
+    writes, sizes = tl.program_id(1) == 0, (rows, eps, momentum)
+    moments = _merged(norm[0], rows, part_rows, parts, channel, inside, C, PARTS)
+    scale, offset = _settle(moments, sizes, norm, channel, inside, writes, C, UPDATE)
+    if other_norm is not None:
+        others = _merged(other_norm[0], rows, part_rows, parts, channel, inside, C, PARTS)
         other_scale, other_offset = _settle(
-            other_mean, spread, rows, eps, momentum, other_saved, other_gamma, other_beta,
-            other_running_mean, other_running_variance, other_tracked, channel, inside, writes, C,
-            UPDATE,
-        )  # fmt: skip
+            others, sizes, other_norm, channel, inside, writes, C, UPDATE
+        )
     start = tl.program_id(1) * chunk
     count = tl.minimum(chunk, rows - start)
     skip = start.to(tl.int64) * C
     x += skip
     y += skip
-    if RESIDUAL != 0:
+    if other is not None:
         other += skip
     row = tl.arange(0, TILE)
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
         at = (first + row)[:, None] * C + channel[None, :]
-        value = (load(x, at, here) - mean[None, :]) * scale[None, :] + offset[None, :]
-        if RESIDUAL != 0:
+        value = (load(x, at, here) - moments[0][None, :]) * scale[None, :] + offset[None, :]
+        if other is not None:
             added = load(other, at, here)
-            if RESIDUAL == 2:
-                added = (added - other_mean[None, :]) * other_scale[None, :]
+            if other_norm is not None:
+                added = (added - others[0][None, :]) * other_scale[None, :]
                 added += other_offset[None, :]
             value += added
         tl.store(y + at, _relu(value).to(y.dtype.element_ty), mask=here)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def _moments(value, here, rows):
     mean = tl.sum(value, 0) / rows
     apart = tl.where(here, value - mean[None, :], 0.0)
     return mean, tl.sum(apart * apart, 0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def normalise_whole(
     x,
     other,
     y,
-    saved,
-    gamma,
-    beta,
-    running_mean,
-    running_variance,
-    tracked,
-    other_saved,
-    other_gamma,
-    other_beta,
-    other_running_mean,
-    other_running_variance,
-    other_tracked,
+    norm,
+    other_norm,
     rows,
     eps,
     momentum,
     C: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     UPDATE: tl.constexpr,
 ):
     """As :func:`normalise`, where TILE is at least all rows: no measurements are needed."""
@@ -228,60 +177,44 @@ def normalise_whole(
     here = (row < rows)[:, None] & inside[None, :]
     at = row[:, None] * C + channel[None, :]
     value = load(x, at, here)
-    if RESIDUAL != 0:
+    if other is not None:
         added = load(other, at, here)
-    mean, spread = _moments(value, here, rows)
-    scale, offset = _settle(
-        mean, spread, rows, eps, momentum, saved, gamma, beta, running_mean, running_variance,
-        tracked, channel, inside, True, C, UPDATE,
-    )  # fmt: skip
-    value = (value - mean[None, :]) * scale[None, :] + offset[None, :]
-    if RESIDUAL == 2:
-        mean, spread = _moments(added, here, rows)
-        scale, offset = _settle(
-            mean, spread, rows, eps, momentum, other_saved, other_gamma, other_beta,
-            other_running_mean, other_running_variance, other_tracked, channel, inside, True, C,
-            UPDATE,
-        )  # fmt: skip
-        added = (added - mean[None, :]) * scale[None, :] + offset[None, :]
-    if RESIDUAL != 0:
+    sizes, moments = (rows, eps, momentum), _moments(value, here, rows)
+    scale, offset = _settle(moments, sizes, norm, channel, inside, True, C, UPDATE)
+    value = (value - moments[0][None, :]) * scale[None, :] + offset[None, :]
+    if other_norm is not None:
+        moments = _moments(added, here, rows)
+        scale, offset = _settle(moments, sizes, other_norm, channel, inside, True, C, UPDATE)
+        added = (added - moments[0][None, :]) * scale[None, :] + offset[None, :]
+    if other is not None:
         value += added
     tl.store(y + at, _relu(value).to(y.dtype.element_ty), mask=here)
 
 
-# Triton compiles kernels from their source, which the shape checks of the tests would hide: hence
-# no_type_check.
+@kernel
+def _loaded(branch, channel, inside, C: tl.constexpr):
+    """Mean, inverse standard deviation, scale and offset of the channels of a branch."""
+    mean = load(branch[1], channel, inside)
+    inverse = load(branch[1] + C, channel, inside)
+    scale = load(branch[2], channel, inside) * inverse
+    return mean, inverse, scale, load(branch[3], channel, inside)
 
 
-@triton.jit
-@no_type_check
-def _arriving(
-    gradient,
-    second,
-    y,
-    value,
-    mean,
-    scale,
-    offset,
-    row,
-    channel,
-    at,
-    here,
-    area,
-    C: tl.constexpr,
-    SECOND: tl.constexpr,
-    POOL: tl.constexpr,
-    FROM_OUTPUT: tl.constexpr,
+@kernel
+def _behind(
+    arriving, value, affine, row, channel, at, here, area, C: tl.constexpr, POOL: tl.constexpr
 ):
     """The gradient behind the ReLU."""
+    gradient, second, y = arriving
+    mean, _, scale, offset = affine
     if POOL:
         # The pool's gradient is small: one row per image, read again for each of its pixels.
         found = load(gradient, (row // area)[:, None] * C + channel[None, :], here) / area
     else:
         found = load(gradient, at, here)
-    if SECOND:
+    if second is not None:
         found += load(second, at, here)
-    if FROM_OUTPUT:
+    if y is not None:
         reached = load(y, at, here)
     else:
         reached = (value - mean[None, :]) * scale[None, :] + offset[None, :]
@@ -291,20 +224,13 @@ def _arriving(
     return tl.where(reached <= 0.0, 0.0, found)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def reduce(
-    gradient,
-    second,
-    x,
-    other,
-    y,
+    arriving,
     behind,
+    branch,
+    other,
     partial,
-    saved,
-    other_saved,
-    gamma,
-    beta,
     rows,
     chunk,
     parts,
@@ -312,15 +238,11 @@ def reduce(
     C: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    SECOND: tl.constexpr,
     POOL: tl.constexpr,
-    FROM_OUTPUT: tl.constexpr,
-    WRITE: tl.constexpr,
-    DUAL: tl.constexpr,
 ):
     """Sums of the gradient, and of it times x - mean (and other - mean), per range of rows.
 
-    With WRITE the gradient behind the ReLU is kept in ``behind``.
+    The gradient behind the ReLU is kept in ``behind`` if there is one.
     """
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
@@ -328,80 +250,67 @@ def reduce(
     start = part * chunk
     count = tl.minimum(chunk, rows - start)
     skip = start.to(tl.int64) * C
-    x += skip
+    x = branch[0] + skip
+    gradient, second, y = arriving
     if not POOL:
         gradient += skip
-    if SECOND:
+    if second is not None:
         second += skip
-    if FROM_OUTPUT:
+    if y is not None:
         y += skip
-    if WRITE:
+    if behind is not None:
         behind += skip
-    mean = load(saved, channel, inside)
-    scale = load(gamma, channel, inside) * load(saved + C, channel, inside)
-    offset = load(beta, channel, inside)
+    affine = _loaded(branch, channel, inside, C)
     row = tl.arange(0, TILE)
     total = tl.zeros([TILE, BLOCK], tl.float32)
     product = tl.zeros([TILE, BLOCK], tl.float32)
-    if DUAL:
-        other += skip
-        other_mean = load(other_saved, channel, inside)
+    if other is not None:
+        other_x = other[0] + skip
+        other_mean = load(other[1], channel, inside)
         other_product = tl.zeros([TILE, BLOCK], tl.float32)
     for first in range(0, count, TILE):
         here = ((first + row) < count)[:, None] & inside[None, :]
         at = (first + row)[:, None] * C + channel[None, :]
         value = load(x, at, here)
-        found = _arriving(
-            gradient, second, y, value, mean, scale, offset, start + first + row, channel, at,
-            here, area, C, SECOND, POOL, FROM_OUTPUT,
-        )  # fmt: skip
-        if WRITE:
+        place = start + first + row
+        found = _behind(
+            (gradient, second, y), value, affine, place, channel, at, here, area, C, POOL
+        )
+        if behind is not None:
             rounded = found.to(behind.dtype.element_ty)
             tl.store(behind + at, rounded, mask=here)
             found = rounded.to(tl.float32)
         total += found
-        product += found * (value - mean[None, :])
-        if DUAL:
-            other_product += found * (load(other, at, here) - other_mean[None, :])
+        product += found * (value - affine[0][None, :])
+        if other is not None:
+            other_product += found * (load(other_x, at, here) - other_mean[None, :])
     tl.store(partial + part * C + channel, tl.sum(total, 0), mask=inside)
     tl.store(partial + (parts + part) * C + channel, tl.sum(product, 0), mask=inside)
-    if DUAL:
+    if other is not None:
         kept = partial + (2 * parts + part) * C + channel
         tl.store(kept, tl.sum(other_product, 0), mask=inside)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def _summed(partial, parts, channel, inside, C: tl.constexpr, PARTS: tl.constexpr):
     part = tl.arange(0, PARTS)
     here = (part < parts)[:, None] & inside[None, :]
     return tl.sum(load(partial, part[:, None] * C + channel[None, :], here), 0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def _keep(total, product, inverse, to_norm, channel, inside, C: tl.constexpr):
     """The gradients of gamma and beta: to_norm (2, C)."""
     tl.store(to_norm + channel, product * inverse, mask=inside)
     tl.store(to_norm + C + channel, total, mask=inside)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def differentiate(
     gradient,
-    x,
+    branch,
     other,
     partial,
-    saved,
-    other_saved,
-    gamma,
-    beta,
-    other_gamma,
-    to_x,
-    to_other,
-    to_norm,
-    to_other_norm,
     rows,
     parts,
     chunk,
@@ -410,36 +319,28 @@ def differentiate(
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
     MASK: tl.constexpr,
-    DUAL: tl.constexpr,
 ):
     """Gradients of x (and other), gamma and beta from the sums; MASK: the ReLU is yet to pass."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
-    mean = load(saved, channel, inside)
-    inverse = load(saved + C, channel, inside)
-    scale = load(gamma, channel, inside) * inverse
-    offset = load(beta, channel, inside)
+    mean, inverse, scale, offset = _loaded(branch, channel, inside, C)
     total = _summed(partial, parts, channel, inside, C, PARTS)
     product = _summed(partial + parts * C, parts, channel, inside, C, PARTS)
     if tl.program_id(1) == 0:
-        _keep(total, product, inverse, to_norm, channel, inside, C)
+        _keep(total, product, inverse, branch[5], channel, inside, C)
     average = total / rows
     slope = product * inverse * inverse / rows
     start = tl.program_id(1) * chunk
     count = tl.minimum(chunk, rows - start)
     skip = start.to(tl.int64) * C
     gradient += skip
-    x += skip
-    to_x += skip
-    if DUAL:
-        other += skip
-        to_other += skip
-        other_mean = load(other_saved, channel, inside)
-        other_inverse = load(other_saved + C, channel, inside)
-        other_scale = load(other_gamma, channel, inside) * other_inverse
+    x, to_x = branch[0] + skip, branch[4] + skip
+    if other is not None:
+        other_x, to_other = other[0] + skip, other[4] + skip
+        other_mean, other_inverse, other_scale, _ = _loaded(other, channel, inside, C)
         product = _summed(partial + 2 * parts * C, parts, channel, inside, C, PARTS)
         if tl.program_id(1) == 0:
-            _keep(total, product, other_inverse, to_other_norm, channel, inside, C)
+            _keep(total, product, other_inverse, other[5], channel, inside, C)
         other_slope = product * other_inverse * other_inverse / rows
     row = tl.arange(0, TILE)
     for first in range(0, count, TILE):
@@ -453,40 +354,24 @@ def differentiate(
         found -= average[None, :]
         moved = scale[None, :] * (found - value * slope[None, :])
         tl.store(to_x + at, moved.to(to_x.dtype.element_ty), mask=here)
-        if DUAL:
-            value = load(other, at, here) - other_mean[None, :]
+        if other is not None:
+            value = load(other_x, at, here) - other_mean[None, :]
             moved = other_scale[None, :] * (found - value * other_slope[None, :])
             tl.store(to_other + at, moved.to(to_x.dtype.element_ty), mask=here)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def differentiate_whole(
-    gradient,
-    second,
-    x,
-    other,
-    y,
+    arriving,
     behind,
-    saved,
-    other_saved,
-    gamma,
-    beta,
-    other_gamma,
-    to_x,
-    to_other,
-    to_norm,
-    to_other_norm,
+    branch,
+    other,
     rows,
     area,
     C: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    SECOND: tl.constexpr,
     POOL: tl.constexpr,
-    FROM_OUTPUT: tl.constexpr,
-    WRITE: tl.constexpr,
-    DUAL: tl.constexpr,
 ):
     """As :func:`reduce` and :func:`differentiate`, where TILE is at least all rows."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -494,32 +379,109 @@ def differentiate_whole(
     row = tl.arange(0, TILE)
     here = (row < rows)[:, None] & inside[None, :]
     at = row[:, None] * C + channel[None, :]
-    mean = load(saved, channel, inside)
-    inverse = load(saved + C, channel, inside)
-    scale = load(gamma, channel, inside) * inverse
-    offset = load(beta, channel, inside)
-    value = load(x, at, here)
-    found = _arriving(
-        gradient, second, y, value, mean, scale, offset, row, channel, at, here, area, C, SECOND,
-        POOL, FROM_OUTPUT,
-    )  # fmt: skip
-    if WRITE:
+    affine = _loaded(branch, channel, inside, C)
+    value = load(branch[0], at, here)
+    found = _behind(arriving, value, affine, row, channel, at, here, area, C, POOL)
+    if behind is not None:
         tl.store(behind + at, found.to(behind.dtype.element_ty), mask=here)
+    mean, inverse, scale, _ = affine
     total = tl.sum(found, 0)
     value -= mean[None, :]
     product = tl.sum(found * value, 0)
-    _keep(total, product, inverse, to_norm, channel, inside, C)
+    _keep(total, product, inverse, branch[5], channel, inside, C)
     slope = product * inverse * inverse / rows
     centred = found - (total / rows)[None, :]
     moved = scale[None, :] * (centred - value * slope[None, :])
-    tl.store(to_x + at, moved.to(to_x.dtype.element_ty), mask=here)
-    if DUAL:
-        mean = load(other_saved, channel, inside)
-        inverse = load(other_saved + C, channel, inside)
-        scale = load(other_gamma, channel, inside) * inverse
-        value = load(other, at, here) - mean[None, :]
+    tl.store(branch[4] + at, moved.to(branch[4].dtype.element_ty), mask=here)
+    if other is not None:
+        mean, inverse, scale, _ = _loaded(other, channel, inside, C)
+        value = load(other[0], at, here) - mean[None, :]
         product = tl.sum(found * value, 0)
-        _keep(total, product, inverse, to_other_norm, channel, inside, C)
+        _keep(total, product, inverse, other[5], channel, inside, C)
         slope = product * inverse * inverse / rows
         moved = scale[None, :] * (centred - value * slope[None, :])
-        tl.store(to_other + at, moved.to(to_x.dtype.element_ty), mask=here)
+        tl.store(other[4] + at, moved.to(other[4].dtype.element_ty), mask=here)
+
+
+@kernel
+def _windows(images, row, rows, sizes, WINDOW: tl.constexpr):
+    """The window of each row's pixel: (rows, SEEN), in the order y, x, colour, then zeros.
+
+    WINDOW is channels, kernel, stride and padding (each of y and x), and SEEN: the numbers of a
+    window, as a power of two.
+    """
+    C: tl.constexpr = WINDOW[0]
+    KERNEL_X: tl.constexpr = WINDOW[2]
+    height, width, out_height, out_width = sizes
+    seen = tl.arange(0, WINDOW[7])
+    image = row // (out_height * out_width)
+    pixel = row % (out_height * out_width)
+    y = (pixel // out_width * WINDOW[3] - WINDOW[5])[:, None] + (seen // (KERNEL_X * C))[None, :]
+    x = (pixel % out_width * WINDOW[4] - WINDOW[6])[:, None] + (seen // C % KERNEL_X)[None, :]
+    here = (row < rows)[:, None] & (seen < WINDOW[1] * KERNEL_X * C)[None, :]
+    here = here & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    start = image.to(tl.int64) * (height * width * C)
+    at = start[:, None] + ((y * width + x) * C + (seen % C)[None, :])
+    return tl.load(images + at, mask=here, other=0.0)
+
+
+@kernel
+def convolve(
+    images,
+    weight,
+    found,
+    rows,
+    sizes,
+    strides,
+    OUT: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The convolution of a tile of output pixels: found (rows, OUT)."""
+    C: tl.constexpr = WINDOW[0]
+    KERNEL_X: tl.constexpr = WINDOW[2]
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    windows = _windows(images, row, rows, sizes, WINDOW)
+    seen = tl.arange(0, WINDOW[7])
+    out = tl.arange(0, BLOCK)
+    of_out, of_in, of_y, of_x = strides
+    at = seen // (KERNEL_X * C) * of_y + seen // C % KERNEL_X * of_x + seen % C * of_in
+    inside = (seen < WINDOW[1] * KERNEL_X * C)[:, None] & (out < OUT)[None, :]
+    matrix = tl.load(weight + at[:, None] + out[None, :] * of_out, mask=inside, other=0.0)
+    product = tl.dot(windows, matrix)
+    at = row.to(tl.int64)[:, None] * OUT + out[None, :]
+    here = (row < rows)[:, None] & (out < OUT)[None, :]
+    tl.store(found + at, product.to(found.dtype.element_ty), mask=here)
+
+
+@kernel
+def convolve_gradient(
+    images,
+    gradient,
+    partial,
+    rows,
+    chunk,
+    sizes,
+    OUT: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The weight's gradient from a range of rows: partial (ranges, OUT, window)."""
+    part = tl.program_id(0)
+    start = part * chunk
+    end = tl.minimum(start + chunk, rows)
+    seen = tl.arange(0, WINDOW[7])
+    out = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK, WINDOW[7]], tl.float32)
+    for first in range(start, end, TILE):
+        row = first + tl.arange(0, TILE)
+        windows = _windows(images, row, end, sizes, WINDOW)
+        here = (row < end)[:, None] & (out < OUT)[None, :]
+        at = row.to(tl.int64)[:, None] * OUT + out[None, :]
+        arrived = tl.load(gradient + at, mask=here, other=0.0)
+        total = tl.dot(tl.trans(arrived), windows, total)
+    window = WINDOW[1] * WINDOW[2] * WINDOW[0]
+    at = (part * OUT + out)[:, None] * window + seen[None, :]
+    tl.store(partial + at, total, mask=(out < OUT)[:, None] & (seen < window)[None, :])

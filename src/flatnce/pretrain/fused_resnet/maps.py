@@ -5,13 +5,12 @@ and copy images and output to other layouts for fewer. Every output pixel sees f
 3x3 window of three channels), so they are gathered as one row of a matrix product.
 """
 
-from typing import Any, no_type_check
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor, nn
 
+from flatnce.pretrain.fused_resnet import kernels
 from flatnce.pretrain.fused_resnet.plan import Plan
 from flatnce.pretrain.fused_resnet.streams import SideTrack
 
@@ -24,11 +23,11 @@ TOGETHER = 2**19
 PIECES = 64
 """Tensors that torch copies in one kernel."""
 
-PIECE = 2**12
-"""Elements of the smallest piece."""
+PIECE, MOST = 2**12, 2**16
+"""Elements of the smallest piece, and those that torch gives to one program."""
 
-MOST = 2**16
-"""Elements that torch gives to one program; pieces of this size would change nothing."""
+TILE, RANGE = 128, 512
+"""Output pixels of a tile of the first convolution; fewest whose gradients are summed apart."""
 
 Map = nn.Conv2d | nn.Linear
 
@@ -45,18 +44,11 @@ class Casts:
         self._copies: dict[Tensor, Tensor] = {}
         if dtype == torch.float32:
             return
-        parameters = [
-            parameter
-            for unit in plan.units()
-            for parameter in (unit.map.weight, unit.map.bias)
-            if parameter is not None
-        ]
-        for parameter in parameters:
-            self._copies[parameter] = torch.empty_like(parameter, dtype=dtype)
         seen = 0
         early: list[Tensor] = []
         late: list[Tensor] = []
-        for parameter in parameters:
+        for parameter in plan.parameters(norms=False):
+            self._copies[parameter] = torch.empty_like(parameter, dtype=dtype)
             seen += parameter.numel()
             (early if seen <= AT_ONCE or not early else late).append(parameter)
         self._copy(early)
@@ -123,7 +115,6 @@ def to_input(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Ten
     if isinstance(module, nn.Linear):
         return gradient @ weight
     found = _convolution_backward(module, gradient, inputs, weight, (True, False, False))[0]
-    assert found is not None
     return found.contiguous(memory_format=torch.channels_last)
 
 
@@ -134,19 +125,16 @@ def to_weight(module: Map, gradient: Tensor, inputs: Tensor, casts: Casts) -> Te
         return gradient.T @ inputs
     if is_stem(module, inputs):
         return to_stem(module, gradient, inputs)
-    found = _convolution_backward(module, gradient, inputs, weight, (False, True, False))[1]
-    assert found is not None
-    return found
+    return _convolution_backward(module, gradient, inputs, weight, (False, True, False))[1]
 
 
 def _convolution_backward(
     module: nn.Conv2d, gradient: Tensor, inputs: Tensor, weight: Tensor, wanted: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    found: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
+) -> tuple[Any, ...]:
+    return torch.ops.aten.convolution_backward(
         gradient, inputs, weight, None, module.stride, module.padding, module.dilation, False,
         (0, 0), module.groups, wanted,
     )  # fmt: skip
-    return found
 
 
 def _copy_together(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -180,34 +168,15 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     return torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
 
 
-WINDOW = 32
-"""Most numbers that an output pixel may see: all of them are one row of a matrix."""
-
-OUTPUTS = 128
-"""Most channels of the output: all of them are in one tile."""
-
-TILE = 128
-"""Output pixels of a tile."""
-
-WARPS = {"output": 4, "gradient": 8}
-"""Warps of a program."""
-
-RANGE = 512
-"""Fewest output pixels whose gradients are summed apart."""
-
-PARTS = 528
-"""Most such ranges: four programs for each multiprocessor of an H200."""
-
-
 def is_stem(module: nn.Conv2d, inputs: Tensor) -> bool:
-    """Whether the kernels compute this convolution."""
+    """Whether the kernels compute this convolution: its window is one row of a matrix product."""
     height, width = module.kernel_size
     return (
         inputs.dtype in (torch.float16, torch.bfloat16)
         and module.groups == 1
         and module.dilation == (1, 1)
-        and module.in_channels * height * width <= WINDOW
-        and module.out_channels <= OUTPUTS
+        and module.in_channels * height * width <= 32
+        and module.out_channels <= 128
     )
 
 
@@ -219,10 +188,9 @@ def convolved(module: nn.Conv2d, images: Tensor, weight: Tensor) -> Tensor:
         shape, dtype=images.dtype, device=images.device, memory_format=torch.channels_last
     )
     rows = found.numel() // module.out_channels
-    convolve[(-(-rows // TILE),)](
-        images, weight, found, rows, *sizes, *weight.stride(), num_warps=WARPS["output"],
-        **_constants(module),
-    )  # fmt: skip
+    kernels.convolve[(-(-rows // TILE),)](
+        images, weight, found, rows, sizes, weight.stride(), num_warps=4, **_constants(module)
+    )
     return found
 
 
@@ -230,177 +198,35 @@ def to_stem(module: nn.Conv2d, gradient: Tensor, images: Tensor) -> Tensor:
     """The gradient of the weight, in float32."""
     rows = gradient.numel() // module.out_channels
     tiles = -(-rows // TILE)
-    parts = min(PARTS, -(-rows // RANGE))
-    chunk = -(-tiles // parts) * TILE
+    # At most four programs for each multiprocessor of an H200.
+    chunk = -(-tiles // min(528, -(-rows // RANGE))) * TILE
     parts = -(-rows // chunk)
     height, width = module.kernel_size
     shape = (module.out_channels, height, width, module.in_channels)
     partial = torch.empty(parts, *shape, device=images.device)
-    convolve_gradient[(parts,)](
-        images, gradient, partial, rows, chunk, *_sizes(module, images),
-        num_warps=WARPS["gradient"], **_constants(module),
-    )  # fmt: skip
+    sizes, constants = _sizes(module, images), _constants(module)
+    kernels.convolve_gradient[(parts,)](
+        images, gradient, partial, rows, chunk, sizes, num_warps=8, **constants
+    )
     return partial.sum(0).permute(0, 3, 1, 2)
 
 
-def _sizes(module: nn.Conv2d, images: Tensor) -> tuple[int, int, int, int]:
+def _sizes(module: Any, images: Tensor) -> tuple[int, int, int, int]:
     """Height and width of the images and of the output."""
     height, width = images.shape[2:]
-    padding, stride = _pair(module.padding), module.stride
-    high, wide = module.kernel_size
-    out_height = (height + 2 * padding[0] - high) // stride[0] + 1
-    return height, width, out_height, (width + 2 * padding[1] - wide) // stride[1] + 1
+    (high, wide), (padding_y, padding_x) = module.kernel_size, module.padding
+    out_height = (height + 2 * padding_y - high) // module.stride[0] + 1
+    return height, width, out_height, (width + 2 * padding_x - wide) // module.stride[1] + 1
 
 
-def _constants(module: nn.Conv2d) -> dict[str, Any]:
+def _constants(module: Any) -> dict[str, Any]:
     height, width = module.kernel_size
-    padding, stride = _pair(module.padding), module.stride
-    return {
-        "OUT": module.out_channels,
-        "C": module.in_channels,
-        "KERNEL_Y": height,
-        "KERNEL_X": width,
-        "STRIDE_Y": stride[0],
-        "STRIDE_X": stride[1],
-        "PADDING_Y": padding[0],
-        "PADDING_X": padding[1],
-        "SEEN": _power(height * width * module.in_channels),
-        "TILE": TILE,
-        "BLOCK": _power(module.out_channels),
-    }
-
-
-def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
-    assert not isinstance(padding, str)  # the plan knows none
-    return padding
+    seen = _power(height * width * module.in_channels)
+    window = (module.in_channels, height, width, *module.stride, *module.padding, seen)
+    block = _power(module.out_channels)
+    return {"OUT": module.out_channels, "WINDOW": window, "TILE": TILE, "BLOCK": block}
 
 
 def _power(value: int) -> int:
     """The next power of two from which a matrix product of tiles is possible."""
     return max(16, 1 << (value - 1).bit_length())
-
-
-# Triton compiles kernels from their source, which the shape checks of the tests would hide: hence
-# no_type_check.
-
-
-@triton.jit
-@no_type_check
-def _windows(
-    images,
-    row,
-    rows,
-    height,
-    width,
-    out_height,
-    out_width,
-    C: tl.constexpr,
-    KERNEL_Y: tl.constexpr,
-    KERNEL_X: tl.constexpr,
-    STRIDE_Y: tl.constexpr,
-    STRIDE_X: tl.constexpr,
-    PADDING_Y: tl.constexpr,
-    PADDING_X: tl.constexpr,
-    SEEN: tl.constexpr,
-):
-    """The window of each row's pixel: (rows, SEEN), in the order y, x, colour, then zeros."""
-    seen = tl.arange(0, SEEN)
-    image = row // (out_height * out_width)
-    pixel = row % (out_height * out_width)
-    y = (pixel // out_width * STRIDE_Y - PADDING_Y)[:, None] + (seen // (KERNEL_X * C))[None, :]
-    x = (pixel % out_width * STRIDE_X - PADDING_X)[:, None] + (seen // C % KERNEL_X)[None, :]
-    here = (row < rows)[:, None] & (seen < KERNEL_Y * KERNEL_X * C)[None, :]
-    here = here & (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    start = image.to(tl.int64) * (height * width * C)
-    at = start[:, None] + ((y * width + x) * C + (seen % C)[None, :])
-    return tl.load(images + at, mask=here, other=0.0)
-
-
-@triton.jit
-@no_type_check
-def convolve(
-    images,
-    weight,
-    found,
-    rows,
-    height,
-    width,
-    out_height,
-    out_width,
-    weight_out,
-    weight_in,
-    weight_y,
-    weight_x,
-    OUT: tl.constexpr,
-    C: tl.constexpr,
-    KERNEL_Y: tl.constexpr,
-    KERNEL_X: tl.constexpr,
-    STRIDE_Y: tl.constexpr,
-    STRIDE_X: tl.constexpr,
-    PADDING_Y: tl.constexpr,
-    PADDING_X: tl.constexpr,
-    SEEN: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The convolution of a tile of output pixels: found (rows, OUT)."""
-    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    windows = _windows(
-        images, row, rows, height, width, out_height, out_width, C, KERNEL_Y, KERNEL_X, STRIDE_Y,
-        STRIDE_X, PADDING_Y, PADDING_X, SEEN,
-    )  # fmt: skip
-    seen = tl.arange(0, SEEN)
-    out = tl.arange(0, BLOCK)
-    at = seen // (KERNEL_X * C) * weight_y + seen // C % KERNEL_X * weight_x + seen % C * weight_in
-    inside = (seen < KERNEL_Y * KERNEL_X * C)[:, None] & (out < OUT)[None, :]
-    matrix = tl.load(weight + at[:, None] + out[None, :] * weight_out, mask=inside, other=0.0)
-    product = tl.dot(windows, matrix)
-    at = row.to(tl.int64)[:, None] * OUT + out[None, :]
-    here = (row < rows)[:, None] & (out < OUT)[None, :]
-    tl.store(found + at, product.to(found.dtype.element_ty), mask=here)
-
-
-@triton.jit
-@no_type_check
-def convolve_gradient(
-    images,
-    gradient,
-    partial,
-    rows,
-    chunk,
-    height,
-    width,
-    out_height,
-    out_width,
-    OUT: tl.constexpr,
-    C: tl.constexpr,
-    KERNEL_Y: tl.constexpr,
-    KERNEL_X: tl.constexpr,
-    STRIDE_Y: tl.constexpr,
-    STRIDE_X: tl.constexpr,
-    PADDING_Y: tl.constexpr,
-    PADDING_X: tl.constexpr,
-    SEEN: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The weight's gradient from a range of rows: partial (ranges, OUT, window)."""
-    part = tl.program_id(0)
-    start = part * chunk
-    end = tl.minimum(start + chunk, rows)
-    seen = tl.arange(0, SEEN)
-    out = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK, SEEN], tl.float32)
-    for first in range(start, end, TILE):
-        row = first + tl.arange(0, TILE)
-        windows = _windows(
-            images, row, end, height, width, out_height, out_width, C, KERNEL_Y, KERNEL_X,
-            STRIDE_Y, STRIDE_X, PADDING_Y, PADDING_X, SEEN,
-        )  # fmt: skip
-        here = (row < end)[:, None] & (out < OUT)[None, :]
-        at = row.to(tl.int64)[:, None] * OUT + out[None, :]
-        arrived = tl.load(gradient + at, mask=here, other=0.0)
-        total = tl.dot(tl.trans(arrived), windows, total)
-    window = KERNEL_Y * KERNEL_X * C
-    at = (part * OUT + out)[:, None] * window + seen[None, :]
-    tl.store(partial + at, total, mask=(out < OUT)[:, None] & (seen < window)[None, :])

@@ -16,37 +16,17 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 WHOLE = 8192
 """Most elements of a tile that one program holds in registers, so that one kernel is enough."""
 
-NARROW = 8
-"""Fewest channels of such a tile; more rows than WHOLE / NARROW take two kernels."""
-
-SECTOR = 16
-"""Most channels of such a tile: 32 bytes of a row in half precision, and many programs."""
+NARROW, SECTOR = 8, 16
+"""Fewest and most channels of such a tile: up to 32 bytes of a row in half precision."""
 
 BLOCK = 32
 """Channels of a program otherwise: 64 bytes of a row in half precision."""
 
+FEW, MANY = 8192, 4096
+"""Elements of a tile that reads one or two matrices, and of one that reads more."""
+
 PARTS = 128
 """Most ranges of rows that are measured or summed apart: every later program reads them all."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Elements of a tile that reads one or two matrices, or more, and approximate programs."""
-
-    few: int
-    many: int
-    measurers: int
-    writers: int
-
-
-SMALL = Sizes(few=8192, many=4096, measurers=132, writers=264)
-"""For small matrices few programs are best, measured on an H200."""
-
-LARGE = Sizes(few=8192, many=4096, measurers=264, writers=396)
-"""For large matrices several programs share each multiprocessor."""
-
-SMALL_LIMIT = 2**23
-"""Elements from which a matrix counts as large."""
 
 
 @dataclass(eq=False)
@@ -66,6 +46,12 @@ class Branch:
     def __post_init__(self) -> None:
         self.saved = torch.empty(2, self.x.shape[1], device=self.x.device)
 
+    def vectors(self) -> tuple[Tensor | None, ...]:
+        """What the forward kernels need of the norm."""
+        norm = self.norm
+        kept = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
+        return (self.partial, self.saved, norm.weight, norm.bias, *kept)
+
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
@@ -82,10 +68,10 @@ class Gradients:
 def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:
     """A branch ready to be normalised."""
     rows, c = _shape(x)
-    if _whole(rows, branches) is not None:
+    if _whole(rows, c, branches) is not None:
         return Branch(x, norm, None)
     block, tile, warps = _tile(rows, c, few=True)
-    chunk, parts = _ranges(rows, tile, _blocks(c, block), _sizes(rows, c).measurers, PARTS)
+    chunk, parts = _ranges(rows, tile, _blocks(c, block), _programs(rows, c)[0], PARTS)
     partial = torch.empty(2, parts, c, device=x.device)
     kernels.measure[(_blocks(c, block), parts)](
         x, partial, rows, chunk, parts, C=c, TILE=tile, BLOCK=block, num_warps=warps
@@ -97,33 +83,27 @@ def normalised(
     branch: Branch, added: Tensor | Branch | None = None, *, update: bool = True
 ) -> Tensor:
     """The output relu(norm(x) + added); keeps the statistics, in the norm too."""
-    x, norm = branch.x, branch.norm
-    other = added if isinstance(added, Branch) else None
-    y = torch.empty_like(x)
+    x, norm, y = branch.x, branch.norm, torch.empty_like(branch.x)
     rows, c = _shape(x)
-    assert norm.momentum is not None
-    kind = 0 if added is None else 1 if other is None else 2
-    matrices = (x, added.x if isinstance(added, Branch) else added, y)
-    settings = {"C": c, "RESIDUAL": kind, "UPDATE": update}
-    vectors = (branch.saved, *_vectors(norm))
-    other_vectors = (None,) * 6 if other is None else (other.saved, *_vectors(other.norm))
+    other, other_norm = added, None
+    if isinstance(added, Branch):
+        other, other_norm = added.x, added.vectors()
+    given = (x, other, y, branch.vectors(), other_norm)
     if branch.partial is None:
-        whole = _whole(rows, 1 if other is None else 2)
+        whole = _whole(rows, c, 1 if other_norm is None else 2)
         assert whole is not None
         tile, block = whole
-        block = min(block, _power(c))
         kernels.normalise_whole[(_blocks(c, block),)](
-            *matrices, *vectors, *other_vectors, rows, norm.eps, norm.momentum,
-            TILE=tile, BLOCK=block, num_warps=_warps(tile * block), **settings,
+            *given, rows, norm.eps, norm.momentum, C=c, TILE=tile, BLOCK=block, UPDATE=update,
+            num_warps=_warps(tile * block),
         )  # fmt: skip
         return y
     parts = branch.partial.shape[1]
-    block, tile, warps = _tile(rows, c, few=other is None)
-    chunk, programs = _ranges(rows, tile, _blocks(c, block), _sizes(rows, c).writers)
+    block, tile, warps = _tile(rows, c, few=other_norm is None)
+    chunk, programs = _ranges(rows, tile, _blocks(c, block), _programs(rows, c)[1])
     kernels.normalise[(_blocks(c, block), programs)](
-        *matrices, branch.partial, *vectors, None if other is None else other.partial,
-        *other_vectors, rows, branch.part_rows, parts, chunk, norm.eps, norm.momentum,
-        PARTS=_power(parts), TILE=tile, BLOCK=block, num_warps=warps, **settings,
+        *given, rows, branch.part_rows, parts, chunk, norm.eps, norm.momentum, C=c,
+        PARTS=_power(parts), TILE=tile, BLOCK=block, UPDATE=update, num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -143,53 +123,39 @@ def differentiated(
     branches = [branch] if other is None else [branch, other]
     to_x = [torch.empty_like(x) for _ in branches]
     to_norm = [torch.empty_like(part.saved) for part in branches]
-    first, second = (*arriving, None)[:2]
+    sides = [
+        (part.x, part.saved, part.norm.weight, part.norm.bias, to_x[i], to_norm[i])
+        for i, part in enumerate(branches)
+    ]
+    one, two = (*sides, None)[:2]
+    gradient, second = (*arriving, None)[:2]
     area = rows // len(x)
-    others = (None, None, None) if other is None else (other.x, other.saved, other.norm.weight)
-    gamma, beta = branch.norm.weight, branch.norm.bias
-    results = (to_x[0], to_x[-1] if other else None, to_norm[0], to_norm[-1] if other else None)
-    modes = {"SECOND": second is not None, "POOL": pooled, "FROM_OUTPUT": y is not None}
-    if branch.partial is None:
-        whole = _whole(rows, len(branches))
-        assert whole is not None
+    whole = _whole(rows, c, len(branches)) if branch.partial is None else None
+    if whole is not None:
         tile, block = whole
-        block = min(block, _power(c))
         kept = torch.empty_like(x) if behind else None
         kernels.differentiate_whole[(_blocks(c, block),)](
-            first, second, x, others[0], y, kept, branch.saved, others[1], gamma, beta, others[2],
-            *results, rows, area, C=c, TILE=tile, BLOCK=block, WRITE=behind,
-            DUAL=other is not None, num_warps=_warps(tile * block), **modes,
+            (gradient, second, y), kept, one, two, rows, area, C=c, TILE=tile, BLOCK=block,
+            POOL=pooled, num_warps=_warps(tile * block),
         )  # fmt: skip
         return Gradients(to_x, to_norm, kept)
     # If the gradient is made of several tensors, read them once and write it.
     write = behind or pooled or second is not None or y is not None
     kept = torch.empty_like(x) if write else None
     block, tile, warps = _tile(rows, c)
-    blocks = _blocks(c, block)
-    chunk, parts = _ranges(rows, tile, blocks, _sizes(rows, c).measurers, PARTS)
+    blocks, (measurers, writers) = _blocks(c, block), _programs(rows, c)
+    chunk, parts = _ranges(rows, tile, blocks, measurers, PARTS)
     partial = torch.empty(1 + len(branches), parts, c, device=x.device)
     kernels.reduce[(blocks, parts)](
-        first, second, x, others[0], y, kept, partial, branch.saved, others[1], gamma, beta,
-        rows, chunk, parts, area, C=c, TILE=tile, BLOCK=block, WRITE=write,
-        DUAL=other is not None, num_warps=warps, **modes,
+        (gradient, second, y), kept, one, two, partial, rows, chunk, parts, area, C=c, TILE=tile,
+        BLOCK=block, POOL=pooled, num_warps=warps,
     )  # fmt: skip
-    chunk, programs = _ranges(rows, tile, blocks, _sizes(rows, c).writers)
+    chunk, programs = _ranges(rows, tile, blocks, writers)
     kernels.differentiate[(blocks, programs)](
-        first if kept is None else kept, x, others[0], partial, branch.saved, others[1], gamma,
-        beta, others[2], *results, rows, parts, chunk, C=c, PARTS=_power(parts), TILE=tile,
-        BLOCK=block, MASK=kept is None, DUAL=other is not None, num_warps=warps,
+        gradient if kept is None else kept, one, two, partial, rows, parts, chunk, C=c,
+        PARTS=_power(parts), TILE=tile, BLOCK=block, MASK=kept is None, num_warps=warps,
     )  # fmt: skip
     return Gradients(to_x, to_norm, kept)
-
-
-def _vectors(norm: BatchNorm) -> tuple[Tensor | None, ...]:
-    return (
-        norm.weight,
-        norm.bias,
-        norm.running_mean,
-        norm.running_var,
-        norm.num_batches_tracked,
-    )
 
 
 def _shape(x: Tensor) -> tuple[int, int]:
@@ -197,23 +163,23 @@ def _shape(x: Tensor) -> tuple[int, int]:
     return x.numel() // x.shape[1], x.shape[1]
 
 
-def _whole(rows: int, branches: int) -> tuple[int, int] | None:
+def _whole(rows: int, c: int, branches: int) -> tuple[int, int] | None:
     """Rows and channels of a tile that holds all rows, if registers can."""
     tile = _power(rows)
     block = min(WHOLE // branches // tile, SECTOR)
-    return (tile, block) if block >= NARROW else None
+    return (tile, min(block, _power(c))) if block >= NARROW else None
 
 
-def _sizes(rows: int, c: int) -> Sizes:
-    return SMALL if rows * c < SMALL_LIMIT else LARGE
+def _programs(rows: int, c: int) -> tuple[int, int]:
+    """Approximate numbers of programs that measure and that write, measured on an H200."""
+    return (132, 264) if rows * c < 2**23 else (264, 396)
 
 
 def _tile(rows: int, c: int, few: bool = False) -> tuple[int, int, int]:
     """Channels and rows of a tile, and warps for it."""
-    sizes = _sizes(rows, c)
-    elements = sizes.few if few else sizes.many
+    elements = FEW if few else MANY
     # Smaller tiles where large ones would leave multiprocessors idle.
-    while elements > 4096 and rows * c < elements * sizes.measurers // 2:
+    while elements > 4096 and rows * c < elements * _programs(rows, c)[0] // 2:
         elements //= 2
     block = min(BLOCK, _power(c))
     return block, elements // block, _warps(elements if not few else elements // 2)
@@ -224,12 +190,10 @@ def _blocks(c: int, block: int) -> int:
 
 
 def _ranges(
-    rows: int, tile: int, blocks: int, programs: int, most: int | None = None
+    rows: int, tile: int, blocks: int, programs: int, most: int = 2**31
 ) -> tuple[int, int]:
     """Rows of a range, a multiple of the tile, and how many ranges that makes."""
-    wanted = max(1, programs // blocks)
-    if most is not None:
-        wanted = min(wanted, most)
+    wanted = min(max(1, programs // blocks), most)
     tiles = -(-rows // tile)
     chunk = -(-tiles // wanted) * tile
     return chunk, -(-rows // chunk)

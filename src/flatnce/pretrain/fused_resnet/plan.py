@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,7 @@ from flatnce.pretrain.models.encoder import Encoder
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes in which a module keeps its hooks."""
 
-SETTINGS = (
-    "padding",
-    "padding_mode",
-    "affine",
-    "momentum",
-    "eps",
-    "return_indices",
-    "output_size",
-)
+SETTINGS = "padding padding_mode affine momentum eps return_indices output_size".split()
 """Attributes of modules that :func:`plan_of` checks and the pass does not check again."""
 
 
@@ -31,7 +24,7 @@ class Unit:
     """A convolution or matrix, then an optional batch norm, then an optional ReLU."""
 
     map: nn.Conv2d | nn.Linear
-    norm: nn.BatchNorm1d | nn.BatchNorm2d | None
+    norm: Any
     relu: bool
 
 
@@ -60,12 +53,12 @@ class Plan:
                     yield part.shortcut
                 yield from part.units
 
-    def parameters(self) -> list[Tensor]:
-        """Every parameter once, in the order of the units."""
+    def parameters(self, norms: bool = True) -> list[Tensor]:
+        """Every parameter once, in the order of the units; with those of the norms or without."""
         return [
             parameter
             for unit in self.units()
-            for module in (unit.map, unit.norm)
+            for module in (unit.map, unit.norm if norms else None)
             if module is not None
             for parameter in (module.weight, module.bias)
             if parameter is not None
@@ -80,21 +73,19 @@ class _Unknown(Exception):
     """The encoder contains something that the fused pass does not compute."""
 
 
-def plan_of(encoder: nn.Module) -> Plan | None:
+def plan_of(encoder: Any) -> Plan | None:
     """The plan of an encoder, or None if it contains anything unknown."""
     try:
         _require(type(encoder) is Encoder)
-        assert isinstance(encoder, Encoder)
-        plan = Plan(tuple(_trunk(encoder.backbone)), tuple(_head(encoder.head)))
+        plan = Plan(tuple(_trunk(encoder.backbone)), tuple(_row(encoder.head)))
     except _Unknown:
         return None
     parameters = plan.parameters()
     plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
     # All of the encoder's parameters and each once: none is shared, none is left out.
-    same = {*map(id, parameters)} == {*map(id, encoder.parameters())}
+    same = sorted(map(id, parameters)) == sorted(map(id, encoder.parameters()))
     hooked = any(_hooked(module) for module in encoder.modules())
-    known = plain and same and len({*map(id, parameters)}) == len(parameters) and not hooked
-    return plan if known else None
+    return plan if plain and same and not hooked else None
 
 
 def contents_of(encoder: nn.Module) -> list[object]:
@@ -107,7 +98,7 @@ def contents_of(encoder: nn.Module) -> list[object]:
     return found
 
 
-def _trunk(backbone: nn.Module) -> Iterator[Unit | Block | nn.MaxPool2d]:
+def _trunk(backbone: Any) -> Iterator[Unit | Block | nn.MaxPool2d]:
     if type(backbone) is SmallNet:
         yield from _row(backbone.layers)
         return
@@ -124,7 +115,6 @@ def _trunk(backbone: nn.Module) -> Iterator[Unit | Block | nn.MaxPool2d]:
         _require(type(backbone.maxpool) is nn.Identity)
     for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
         _require(type(stage) is nn.Sequential)
-        assert isinstance(stage, nn.Sequential)
         for block in stage:
             _require(type(block) in (resnet.BasicBlock, resnet.Bottleneck))
             yield _block(block)
@@ -133,7 +123,7 @@ def _trunk(backbone: nn.Module) -> Iterator[Unit | Block | nn.MaxPool2d]:
     _require(type(pool) is nn.AdaptiveAvgPool2d and pool.output_size in (1, (1, 1)))
 
 
-def _block(block: nn.Module) -> Block:
+def _block(block: Any) -> Block:
     numbers = range(1, 4 if hasattr(block, "conv3") else 3)
     units = tuple(
         _unit(getattr(block, f"conv{i}"), getattr(block, f"bn{i}"), block.relu) for i in numbers
@@ -142,22 +132,15 @@ def _block(block: nn.Module) -> Block:
     if way is None:
         return Block(units, None)
     _require(type(way) is nn.Sequential and len(way) == 2)
-    assert isinstance(way, nn.Sequential)
     shortcut = _unit(way[0], way[1], None)
-    ends = (shortcut.norm, units[-1].norm)
     # Both are normalised in one kernel, with one pair of constants.
-    _require(len({(norm.eps, norm.momentum) for norm in ends if norm is not None}) == 1)
+    _require(len({(unit.norm.eps, unit.norm.momentum) for unit in (shortcut, units[-1])}) == 1)
     return Block(units, shortcut)
 
 
-def _head(head: nn.Module) -> Iterator[Unit]:
-    _require(type(head) is nn.Sequential)
-    assert isinstance(head, nn.Sequential)
-    yield from _row(head)
-
-
-def _row(parts: nn.Sequential) -> Iterator[Unit]:
+def _row(parts: Any) -> Iterator[Unit]:
     """Units from a sequence of maps, norms and ReLUs."""
+    _require(type(parts) is nn.Sequential)
     left = list(parts)
     while left:
         map = left.pop(0)
@@ -167,7 +150,7 @@ def _row(parts: nn.Sequential) -> Iterator[Unit]:
         yield _unit(map, norm, relu)
 
 
-def _unit(map: object, norm: object, relu: object) -> Unit:
+def _unit(map: Any, norm: Any, relu: Any) -> Unit:
     """A unit of known parts."""
     if type(map) is nn.Conv2d:
         plain = map.padding_mode == "zeros" and not isinstance(map.padding, str)
@@ -175,13 +158,11 @@ def _unit(map: object, norm: object, relu: object) -> Unit:
     else:
         _require(type(map) is nn.Linear and type(norm) in (nn.BatchNorm1d, type(None)))
     if norm is not None:
-        assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
         _require(norm.affine and norm.track_running_stats and norm.momentum is not None)
         kept = (norm.running_mean, norm.running_var)
         _require(all(isinstance(part, Tensor) and part.dtype == torch.float32 for part in kept))
     _require(relu is None or type(relu) is nn.ReLU)
-    assert isinstance(map, nn.Conv2d | nn.Linear)
-    return Unit(map, norm, relu is not None)  # type: ignore[arg-type]
+    return Unit(map, norm, relu is not None)
 
 
 def _hooked(module: nn.Module) -> bool:
