@@ -161,11 +161,11 @@ def row(variant, nats, bias, spread=0.1, unstable=0.0):
 @pytest.mark.parametrize(
     ("bias", "spread", "unstable", "here"),
     [
-        (0.1, 0.1, 0.0, ["Low (+5%)", "Excellent (10%)", "bias"]),
-        (-1.0, 0.1, 0.0, ["Large (−50%)", "Excellent (10%)", "nothing"]),
-        (0.1, 0.5, 0.0, ["Low (+5%)", "Okay (50%)", "bias and stability"]),
-        (0.1, 2.0, 0.0, ["Low (+5%)", "Poor (200%)", "bias and stability"]),
-        (0.1, 0.1, 1 / 3, ["Low (+5%)", "Poor (a run is lost)", "bias and stability"]),
+        (0.1, 0.1, 0.0, ["Low (+5%)", "Excellent (10%)"]),
+        (-1.0, 0.1, 0.0, ["Large (−50%)", "Excellent (10%)"]),
+        (0.1, 0.5, 0.0, ["Low (+5%)", "Okay (50%)"]),
+        (0.1, 2.0, 0.0, ["Low (+5%)", "Poor (200%)"]),
+        (0.1, 0.1, 1 / 3, ["Low (+5%)", "Poor (a run is lost)"]),
     ],
 )
 def test_the_papers_words_are_held_against_the_numbers_by_one_rule(bias, spread, unstable, here):
@@ -174,7 +174,7 @@ def test_the_papers_words_are_held_against_the_numbers_by_one_rule(bias, spread,
     )
     (line,) = verdicts([row(variant, 2.0, bias, spread, unstable), row(variant, 4.0, 0.0)])["rows"]
     assert [line[0], line[1], line[3]] == ["InfoNCE, dot critic", "Large", "Excellent"]
-    assert [line[2], line[4], line[5]] == here
+    assert [line[2], line[4]] == here
 
 
 # Primal-dual variants.
@@ -192,5 +192,5 @@ def test_an_encoder_that_diverges_is_said_to_have_diverged(monkeypatch):
         PrimalDualVariant, "loss", lambda self, scores, dual, of_u: scores.sum() * math.nan
     )
     monkeypatch.setattr(primal_dual, "classify", lambda *_: pytest.fail("classified"))
-    found = train_on_images(PrimalDualVariant("infonce", "cosine"), config)
-    assert found.diverged and found.knn is None and found.linear is None
+    found = train_on_images(PrimalDualVariant("infonce", "cosine"), config, epochs=1)
+    assert found == (None, None)

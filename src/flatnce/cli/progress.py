@@ -1,34 +1,30 @@
 """The progress of a run on a terminal or in a file."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
+from flatnce.cli.console import live_line
 from flatnce.core.diagnostics.verdict import RULES
 
 __all__ = ["progress_line", "show_progress", "warning_of"]
-
-Report = Callable[[Mapping[str, Any]], None]
 
 EARLY = tuple(rule.kind for rule in RULES if rule.normal_early)
 """Verdicts that are not announced in the first epoch."""
 
 
 @contextmanager
-def show_progress(epochs: int, *, quiet: bool = False) -> Iterator[Report]:
+def show_progress(
+    epochs: int, *, quiet: bool = False
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A function that shows each line of a run, during the block.
 
     On a terminal one line on standard error is kept up to date; elsewhere each line is printed.
     Notes and verdicts that something is wrong are printed separately.
     """
     watched: dict[str, Any] = {}
+    with live_line(quiet=quiet) as (update, say):
 
-    def show(update: Callable[[str], None], say: Callable[[str], None]) -> Report:
         def report(line: Mapping[str, Any]) -> None:
             if line["kind"] == "watch":
                 watched.update(line)
@@ -37,20 +33,7 @@ def show_progress(epochs: int, *, quiet: bool = False) -> Iterator[Report]:
             elif warning := warning_of(line):
                 say(warning)
 
-        return report
-
-    if sys.stderr.isatty():
-        console = Console(stderr=True, highlight=False)
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            yield show(lambda text: live.update(Text(text)), console.print)
-    elif quiet:
-        yield lambda _: None
-    else:
-        yield show(_print, _print)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)
+        yield report
 
 
 def warning_of(line: Mapping[str, Any], name: str = "") -> str:

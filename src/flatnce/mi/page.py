@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.mi.estimator.result import Estimate, unit_factor
-from flatnce.report.charts import Axis, Dot, Line, Reference, Upright, dot_chart, line_chart
+from flatnce.report.charts import Axis, Dot, Line, Reference, dot_chart, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 
 MOST_NAMES = 24
@@ -148,11 +148,11 @@ def _read_out_figure(shown: Mapping[str, Any], table: Table) -> Figure | None:
     drawn = [dot for dot in dots if dot not in off]
     uprights = []
     if shown["lower"] is not None:
-        uprights.append(Upright("lower limit", shown["lower"]))
+        uprights.append(Reference("lower limit", shown["lower"]))
     largest = max(dot.value + (dot.spread or 0.0) for dot in drawn)
     # So would a ceiling that is far away.
     if shown["ceiling"] is not None and shown["ceiling"] < 3 * max(largest, 1e-9):
-        uprights.append(Upright("ceiling", shown["ceiling"]))
+        uprights.append(Reference("ceiling", shown["ceiling"]))
     least = min(dot.value - (dot.spread or 0.0) for dot in drawn)
     values = " ".join(f"{dot.name}: {dot.value:.3g}, {KINDS[dot.series]}." for dot in dots)
     svg = dot_chart(

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flatnce.extras import require_extra
@@ -15,12 +14,7 @@ Values = list[float | None]
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean, standard deviation and count of the known values, and all values.
-
-    Examples:
-        >>> spread([1.0, None, 3.0])
-        {'mean': 2.0, 'sd': 1.4142135623730951, 'n': 2, 'values': [1.0, None, 3.0]}
-    """
+    """Mean, standard deviation and count of the known values, and all values."""
     known = [value for value in values if value is not None]
     return {
         "mean": statistics.fmean(known) if known else None,
@@ -45,79 +39,50 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def difference(first: Sequence[float | None], second: Sequence[float | None]) -> dict[str, Any]:
-    """The spread of the first minus the second, paired by seed.
-
-    Examples:
-        >>> difference([2.0, 5.0], [1.0, 2.0])["values"]
-        [1.0, 3.0]
-    """
+    """The spread of the first minus the second, paired by seed."""
     pairs = zip(first, second, strict=True)
     return spread([None if a is None or b is None else a - b for a, b in pairs])
 
 
-def comparison(
-    difference: Mapping[str, Any],
-    names: tuple[str, str] = ("FlatNCE", "InfoNCE"),
-    *,
-    factor: float = 1.0,
-    unit: str = "",
-) -> str:
-    """Which of two is ahead in every seed, and by how much; neither where the seeds disagree.
+def comparison(difference: Mapping[str, Any], unit: str = "") -> str:
+    """Whether FlatNCE or InfoNCE is ahead in every seed, and by how much.
 
     Examples:
         >>> comparison({"mean": -0.2, "sd": 0.1, "values": [-0.1, -0.2, -0.3]})
         'InfoNCE is ahead by 0.20 ± 0.10 (in all 3 seeds)'
         >>> comparison({"mean": 0.1, "sd": 0.2, "values": [-0.1, 0.1, 0.3]}).partition(" (")[0]
         'neither is clearly ahead'
-        >>> comparison(spread([0.031]), factor=100.0, unit=" points")
+        >>> comparison(spread([0.031]), "share")
         'FlatNCE is ahead by 3.10 points (one seed)'
     """
     values = [value for value in difference["values"] if value is not None]
     if not values:
         return "there is nothing to compare"
-    seeds = f"in all {len(values)} seeds" if len(values) > 1 else "one seed"
-    if not any(values):
-        return f"both are equal ({seeds})"
+    factor, unit = (100.0, " points") if unit == "share" else (1.0, unit and f" {unit}")
     mean, sd = factor * difference["mean"], difference["sd"]
     around = f" ± {factor * sd:.2f}" if sd is not None else ""
     ahead, behind = sum(value > 0 for value in values), sum(value < 0 for value in values)
     if len(values) not in (ahead, behind):
         return (
-            f"neither is clearly ahead ({names[0]} minus {names[1]} {mean:+.2f}{around}{unit}, "
+            f"neither is clearly ahead (FlatNCE minus InfoNCE {mean:+.2f}{around}{unit}, "
             f"above zero in {ahead} of {len(values)} seeds)"
         ).replace(" -", " −")
-    winner = names[0] if ahead else names[1]
+    winner = "FlatNCE" if ahead else "InfoNCE"
+    seeds = f"in all {len(values)} seeds" if len(values) > 1 else "one seed"
     return f"{winner} is ahead by {abs(mean):.2f}{around}{unit} ({seeds})"
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """Pearson's correlation of some points, its p-value, and the least-squares line."""
+def pearson(x: Sequence[float], y: Sequence[float]) -> dict[str, Any] | None:
+    """Pearson's ``rho`` with its ``p``, the least-squares line, and a ``note`` for a chart.
 
-    rho: float
-    p: float
-    n: int
-    slope: float
-    intercept: float
-
-    @property
-    def note(self) -> str:
-        """A few words for a chart."""
-        p = f"p = {self.p:.2g}" if self.p >= 1e-20 else "p < 1e-20"
-        return f"ρ = {self.rho:.2f}".replace("-", "−") + f", {p}, n = {self.n}"
-
-
-def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation | None:
-    """The correlation of two lists; None for fewer than three points or a constant list.
-
-    The p-value is two-sided and assumes independent points.
-
-    Examples:
-        >>> pearson([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 8.0]).note
-        'ρ = 0.99, p = 0.0056, n = 4'
+    None for fewer than three points or a constant list. The p-value is two-sided and assumes
+    independent points.
     """
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return None
     fit = require_extra("scipy.stats", "the p-value of a correlation").linregress(list(x), list(y))
     rho, p = float(fit.rvalue), float(fit.pvalue)
-    return Correlation(rho, p, len(x), float(fit.slope), float(fit.intercept))
+    said = f"p = {p:.2g}" if p >= 1e-20 else "p < 1e-20"
+    note = f"ρ = {rho:.2f}".replace("-", "−") + f", {said}, n = {len(x)}"
+    line = {"slope": float(fit.slope), "intercept": float(fit.intercept), "note": note}
+    return {"rho": rho, "p": p, "line": line}

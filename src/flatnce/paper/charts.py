@@ -1,19 +1,15 @@
 """Charts as plain data, which ``results.json`` stores and a page draws.
 
-A chart has a ``name``, a ``kind`` (``lines``, ``scatter`` or ``bars``), a title, a caption, axes,
-and its data under the names of the drawing function's arguments. The functions that build charts
-return a list: empty where there is nothing to draw.
+A chart has a ``name``, a ``kind`` (``lines``, ``scatter`` or ``bars``), a title, a caption, axes
+and ``lines``, which are curves, clouds of points, or one bar per category.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flatnce.paper.aggregation import Correlation, Values, spread
+from flatnce.paper.aggregation import spread
 from flatnce.report.charts import (
     Axis,
-    Bars,
-    Chart,
-    Cloud,
     Fit,
     Line,
     Reference,
@@ -23,17 +19,7 @@ from flatnce.report.charts import (
 )
 from flatnce.report.page import Figure, Table
 
-__all__ = [
-    "Charts",
-    "accuracy_axis",
-    "axis",
-    "bar",
-    "bar_figure",
-    "draw",
-    "line",
-    "line_figure",
-    "scatter_figure",
-]
+__all__ = ["Charts", "accuracy_axis", "axis", "chart", "cloud", "draw", "line"]
 
 Plain = Mapping[str, Any]
 Charts = list[dict[str, Any]]
@@ -72,132 +58,52 @@ def line(
     }
 
 
-def bar(
-    label: str, values: Sequence[Values], series: int, marks: Sequence[float | None] | None = None
-) -> dict[str, Any]:
-    """Bars of one colour: means over seeds, with intervals of one standard deviation."""
-    spreads = [spread(one) for one in values]
-    ends = {
-        side: [None if one["sd"] is None else one["mean"] + sign * one["sd"] for one in spreads]
-        for side, sign in (("low", -1), ("high", 1))
+def cloud(label: str, points: Sequence[tuple[float, float]], series: int) -> dict[str, Any]:
+    """Points of one kind."""
+    return {
+        "label": label,
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "series": series,
     }
-    means = [one["mean"] for one in spreads]
-    return {"label": label, "values": means, **ends, "marks": marks, "series": series}
 
 
-def line_figure(
-    name: str,
-    title: str,
-    caption: str,
-    x: Plain,
-    y: Plain,
-    lines: Sequence[Plain],
-    references: Mapping[str, float | None] | None = None,
+def chart(
+    kind: str, heading: Mapping[str, str], x: Plain, y: Plain, lines: Sequence[Plain], **more: Any
 ) -> Charts:
-    """A line chart; ``references`` are labelled horizontal lines."""
+    """A chart in a list, which is empty where no line has a value.
+
+    ``more`` are ``references`` of lines by label, the ``fit`` of points, and the ``categories``
+    of bars.
+    """
     kept = [one for one in lines if any(value is not None for value in one["y"])]
-    known = [{"label": key, "y": y} for key, y in (references or {}).items() if y is not None]
-    head = {"name": name, "kind": "lines", "title": title, "caption": caption, "x": x, "y": y}
-    return [{**head, "lines": kept, "references": known}] if kept else []
-
-
-def scatter_figure(
-    name: str,
-    title: str,
-    caption: str,
-    x: Plain,
-    y: Plain,
-    clouds: Sequence[Plain],
-    fit: Correlation | None = None,
-) -> Charts:
-    """A scatter chart."""
-    kept = [cloud for cloud in clouds if cloud["x"]]
-    head = {"name": name, "kind": "scatter", "title": title, "caption": caption, "x": x, "y": y}
-    drawn = fit and {"slope": fit.slope, "intercept": fit.intercept, "note": fit.note}
-    return [{**head, "clouds": kept, "fit": drawn}] if kept else []
-
-
-def bar_figure(
-    name: str,
-    title: str,
-    caption: str,
-    x: str,
-    y: Plain,
-    categories: Sequence[str],
-    bars: Sequence[Plain],
-    marks: str = "",
-) -> Charts:
-    """A bar chart; ``marks`` is what the marks on the bars are called."""
-    if not any(value is not None for one in bars for value in one["values"]):
-        return []
-    head = {"name": name, "kind": "bars", "title": title, "caption": caption, "x": x, "y": y}
-    return [{**head, "categories": list(categories), "bars": list(bars), "marks": marks}]
+    return [{"kind": kind, **heading, "x": x, "y": y, "lines": kept, **more}] if kept else []
 
 
 def draw(chart: Plain) -> Figure:
     """The chart, with the table of its numbers."""
-    draw_kind = {"lines": _draw_lines, "scatter": _draw_scatter, "bars": _draw_bars}[chart["kind"]]
-    drawn, header, rows = draw_kind(chart, f"chart-{chart['name']}", chart["title"])
-    return Figure(chart["title"], drawn, chart["caption"], Table(chart["title"], header, rows))
-
-
-Drawn = tuple[Chart, list[str], Sequence[tuple[str, ...]]]
-
-
-def _draw_lines(chart: Plain, name: str, title: str) -> Drawn:
     lines = [Line(**one) for one in chart["lines"]]
-    x, y = Axis(**chart["x"]), Axis(**chart["y"])
-    ranges = []
-    for one in lines:
-        values = [y.factor * value for value in one.y if value is not None]
-        ranges.append(f"{one.label} goes from {values[0]:.3g} to {values[-1]:.3g}.")
-    description = f"{y.label} by {x.label}. {' '.join(ranges)}"
-    references = [Reference(**one) for one in chart["references"]]
-    drawn = line_chart(name, title, description, lines, x, y, references)
+    x, y, title = Axis(**chart["x"]), Axis(**chart["y"]), chart["title"]
+    head = (f"chart-{chart['name']}", title, f"{y.label} by {x.label}.")
+    categories = chart.get("categories", [])
+    if chart["kind"] == "lines":
+        known = chart.get("references", {}).items()
+        references = [Reference(label, at) for label, at in known if at is not None]
+        drawn = line_chart(*head, lines, x, y, references)
+    elif chart["kind"] == "bars":
+        drawn = bar_chart(*head, categories, lines, x, y)
+    else:
+        drawn = scatter_chart(*head, lines, x, y, Fit(**chart["fit"]) if chart["fit"] else None)
     # Lines may have different x values (seconds of different runs), so each has its own rows.
-    rows = [
-        (one.label, _number(place, x), _number(one.y[i], y), _number(_at(one.spread, i), y))
-        for one in lines
-        for i, place in enumerate(one.x)
-    ]
-    return drawn, ["Line", x.label, y.label, "± sd"], rows
-
-
-def _draw_scatter(chart: Plain, name: str, title: str) -> Drawn:
-    clouds = [Cloud(**one) for one in chart["clouds"]]
-    x, y = Axis(**chart["x"]), Axis(**chart["y"])
-    fit = Fit(**chart["fit"]) if chart["fit"] is not None else None
-    count = sum(len(cloud.x) for cloud in clouds)
-    description = f"{y.label} against {x.label}, {count} points. {fit.note if fit else ''}"
-    drawn = scatter_chart(name, title, description, clouds, x, y, fit)
-    rows = [
-        (cloud.label, _number(a, x), _number(b, y))
-        for cloud in clouds
-        for a, b in zip(cloud.x, cloud.y, strict=True)
-    ]
-    return drawn, ["Points", x.label, y.label], rows
-
-
-def _draw_bars(chart: Plain, name: str, title: str) -> Drawn:
-    bars, categories, marks = (
-        [Bars(**one) for one in chart["bars"]],
-        chart["categories"],
-        chart["marks"],
-    )
-    x, y = chart["x"], Axis(**chart["y"])
-    drawn = bar_chart(name, title, f"{y.label} by {x}.", categories, bars, x, y, marks)
     rows = []
-    for i, category in enumerate(categories):
-        for one in bars:
-            low, high = (_number(_at(side, i), y) for side in (one.low, one.high))
-            interval = f"{low} to {high}" if low and high else ""
-            shown_marks = [_number(_at(one.marks, i), y)] if marks else []
-            rows.append((category, one.label, _number(one.values[i], y), interval, *shown_marks))
-    return drawn, [x, "Bar", y.label, "Interval", *([marks] if marks else [])], rows
-
-
-def _at(values: Sequence[float | None] | None, place: int) -> float | None:
-    return None if values is None else values[place]
+    for one in lines:
+        for i, place in enumerate(one.x):
+            shown = categories[i] if categories else _number(place, x)
+            around = _number(one.spread[i], y) if one.spread else ""
+            rows.append((one.label, shown, _number(one.y[i], y), around))
+    return Figure(
+        title, drawn, chart["caption"], Table(title, ["Series", x.label, y.label, "± sd"], rows)
+    )
 
 
 def _number(value: float | None, axis: Axis) -> str:

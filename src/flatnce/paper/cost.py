@@ -1,10 +1,13 @@
 """What training costs: Table S1 of the paper (devices x hours x price), and the same for a run."""
 
 import math
+import tomllib
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flatnce.messages import check_at_least
 from flatnce.pretrain.runs.log import Run, read_run
 
 __all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "paper_table", "run_cost"]
@@ -41,52 +44,10 @@ class PaperRow:
         return abs(self.cost - self.printed) <= self.rounded_to / 2
 
 
-PAPER = (
-    PaperRow(
-        model="MoCo",
-        sponsor="Facebook",
-        negatives=65_536,
-        devices=64,
-        device="V100 GPU",
-        hours=6 * 24.0,
-        price=2.48,
-        printed=23_000,
-        rounded_to=1_000,
-        source="He et al., 2020, https://arxiv.org/abs/1911.05722",
-    ),
-    PaperRow(
-        model="SimCLR",
-        sponsor="Google",
-        negatives=4_096,
-        devices=128,
-        device="TPU v3 core",
-        hours=15.0,
-        price=0.896,
-        printed=1_720,
-        rounded_to=10,
-        source="Chen et al., 2020, https://arxiv.org/abs/2002.05709",
-        note="4,096 is the batch size; each anchor has 8,190 negatives",
-    ),
-    PaperRow(
-        model="CLIP",
-        sponsor="OpenAI",
-        negatives=32_768,
-        devices=592,
-        device="V100 GPU",
-        hours=18 * 24.0,
-        price=2.48,
-        printed=634_000,
-        rounded_to=1_000,
-        source="Radford et al., 2021, https://arxiv.org/abs/2103.00020",
-    ),
-)
+_CONTENT = tomllib.loads(resources.files("flatnce.paper").joinpath("cost.toml").read_text("utf-8"))
+PAPER = tuple(PaperRow(**row) for row in _CONTENT["rows"])
 """Table S1 of Chen et al., 2021, https://arxiv.org/abs/2107.01152, in its order."""
-
-PRICE_NOTE = (
-    "The paper took its prices from Google Cloud (TPU) and Amazon (GPU) and prints none. $2.48 "
-    "per GPU-hour is the only price in whole cents that gives both GPU rows; $0.896 per core-hour "
-    "follows from the TPU row alone. Both are of 2021; give your own price for a run of today."
-)
+PRICE_NOTE: str = _CONTENT["price_note"]
 
 
 @dataclass(frozen=True)
@@ -123,8 +84,7 @@ def cost(devices: int, hours: float, price: float) -> float:
         >>> round(cost(64, 6 * 24.0, 2.48))
         22856
     """
-    if devices < 1:
-        raise ValueError(f"devices={devices} must be at least 1")
+    check_at_least("devices", devices, 1)
     for name, value in (("hours", hours), ("price", price)):
         if not 0 <= value < math.inf:
             raise ValueError(f"{name}={value} must be a finite number of at least 0")

@@ -17,15 +17,12 @@ from flatnce.extras import require_extra
 
 __all__ = [
     "Axis",
-    "Bars",
     "Chart",
-    "Cloud",
     "Dot",
     "FORMATS",
     "Fit",
     "Line",
     "Reference",
-    "Upright",
     "bar_chart",
     "dot_chart",
     "line_chart",
@@ -91,14 +88,10 @@ Entries = list[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows.
+    """What an axis shows: its label with the unit, and its scale.
 
-    Arguments:
-        label: With its unit.
-        ticks: Positions of the ticks; chosen automatically by default.
-        logarithmic: Use a logarithmic scale.
-        low: Lower end of the axis; values below it are cut off. From the data by default.
-        factor: Multiplies the values where they are written: 100 for per cent.
+    ``low`` is the lower end, by default from the data. ``factor`` multiplies the values where they
+    are written: 100 for per cent.
     """
 
     label: str
@@ -114,16 +107,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve.
+    """One curve, points of one kind, or one bar per category, named in the legend.
 
-    Arguments:
-        label: Its name in the legend.
-        x: Positions, ascending.
-        y: Values; None where there is none.
-        spread: Half the height of the band around the line, for example the standard deviation
-            over seeds.
-        series: Selects colour, dash and marker.
-        filled: Fill the area under the line and draw no markers, as for a histogram.
+    ``spread`` is half the height of the band or interval around each value, ``series`` selects
+    colour, dash and marker, and ``filled`` fills the area under a curve, as for a histogram.
     """
 
     label: str
@@ -136,31 +123,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Reference:
-    """A horizontal line to compare with, such as log K."""
+    """A horizontal line to compare with, such as log K; in a dot chart a vertical one."""
 
     label: str
     y: float
-
-
-@dataclass(frozen=True)
-class Bars:
-    """One bar per category.
-
-    Arguments:
-        label: Its name in the legend.
-        values: One per category; None leaves a gap.
-        low: Lower end of each interval.
-        high: Upper end of each interval.
-        marks: A number to compare each bar with, drawn as a short line across it.
-        series: Selects the colour.
-    """
-
-    label: str
-    values: Sequence[float | None]
-    low: Sequence[float | None] | None = None
-    high: Sequence[float | None] | None = None
-    marks: Sequence[float | None] | None = None
-    series: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,24 +136,6 @@ class Dot:
     name: str
     value: float
     spread: float | None = None
-    series: int = 0
-
-
-@dataclass(frozen=True)
-class Upright:
-    """A vertical line to compare with, such as a ceiling."""
-
-    label: str
-    x: float
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """Points of one kind; the series selects colour and marker."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
     series: int = 0
 
 
@@ -204,14 +152,8 @@ class Fit:
 class Chart:
     """A chart that can be drawn on a page or for a paper.
 
-    Arguments:
-        name: Unique on its page; letters, digits and hyphens.
-        title: A few words.
-        description: What the chart shows, for a screen reader.
-        x: Horizontal axis.
-        y: Vertical axis.
-        data: The lines and references, bars, dots or clouds.
-        draw: Draws the data on matplotlib's axes and returns the entries of the legend.
+    The name is unique on its page and consists of letters, digits and hyphens; the description is
+    for a screen reader. ``draw`` draws the data on matplotlib's axes and returns the legend.
     """
 
     name: str
@@ -298,8 +240,6 @@ def line_chart(
 ) -> Chart:
     """A chart of curves with horizontal references."""
     drawn = [line for line in lines if any(value is not None for value in line.y)]
-    if not drawn:
-        raise ValueError(f"lines of chart {name!r} hold no points; leave the chart out")
 
     def draw(axes: Any) -> Entries:
         entries = [(line.label, _draw_line(axes, n, line, x, y)) for n, line in enumerate(drawn)]
@@ -318,36 +258,34 @@ def bar_chart(
     title: str,
     description: str,
     categories: Sequence[str],
-    bars: Sequence[Bars],
-    x: str,
+    bars: Sequence[Line],
+    x: Axis,
     y: Axis,
-    marks: str = "",
 ) -> Chart:
-    """A group of bars per category, with intervals and marks; ``marks`` names the marks."""
-    if not categories or not any(value is not None for group in bars for value in group.values):
-        raise ValueError(f"bars of chart {name!r} hold no values; leave the chart out")
-    width = 0.72 / len(bars)
+    """A group of bars per category, with intervals."""
+    width, floor = 0.72 / len(bars), y.factor * (y.low or 0.0)
+    middle = (len(bars) - 1) / 2
 
     def draw(axes: Any) -> Entries:
-        entries, mark_entry = [], []
+        entries = []
         for number, group in enumerate(bars):
-            offset = (number - (len(bars) - 1) / 2) * width
-            places = [place + offset for place in range(len(categories))]
-            entries.append((group.label, _draw_bars(axes, number, group, places, width, y)))
-            if marks and group.marks is not None:
-                known = [(p, m) for p, m in zip(places, group.marks, strict=True) if m is not None]
-                heights = y.scaled([mark for _, mark in known])
-                ends = ([place + side * width / 2 for place, _ in known] for side in (-1, 1))
-                look = {"color": INK, "linewidth": 2, "linestyle": (0, (2, 1)), "zorder": 4}
-                drawn = axes.hlines(heights, *ends, gid=f"marks-{number}", **look)
-                mark_entry = [(marks, drawn)]
+            places = [place + (number - middle) * width for place in range(len(categories))]
+            values, (colour, _) = y.scaled(group.y), _look(group.series)
+            heights = [value - floor for value in values]
+            drawn = axes.bar(places, heights, 0.92 * width, bottom=floor, color=colour, alpha=0.8)
+            for category, bar in enumerate(drawn):
+                bar.set_gid(f"mark-{number}-{category}")
+            if group.spread is not None:
+                around = y.scaled(group.spread)
+                axes.errorbar(places, values, yerr=around, ecolor=INK, capsize=3, fmt="none")
+            entries.append((group.label, drawn))
         turned = {"rotation": 25, "ha": "right"} if sum(map(len, categories)) > LONGEST_ROW else {}
         axes.set_xticks(range(len(categories)), categories, **turned)
         axes.set_xlim(-0.5, len(categories) - 0.5)
         axes.grid(visible=False, axis="x")
-        return entries + mark_entry
+        return entries
 
-    return Chart(name, title, description, Axis(x), y, bars, draw)
+    return Chart(name, title, description, x, y, bars, draw)
 
 
 def dot_chart(
@@ -357,11 +295,9 @@ def dot_chart(
     dots: Sequence[Dot],
     x: Axis,
     kinds: Sequence[str],
-    uprights: Sequence[Upright] = (),
+    uprights: Sequence[Reference] = (),
 ) -> Chart:
     """One row per dot, with its interval; ``kinds`` names the series."""
-    if not dots:
-        raise ValueError(f"dots of chart {name!r} hold no rows; leave the chart out")
 
     def draw(axes: Any) -> Entries:
         entries: dict[str, Any] = {}
@@ -375,10 +311,9 @@ def dot_chart(
             (drawn,) = axes.plot([x.factor * dot.value], [row], gid=f"mark-{row}", **look)
             entries.setdefault(kinds[dot.series], drawn)
         for line in uprights:
-            axes.axvline(x.factor * line.x, color=INK, linewidth=1.2, linestyle=":")
-            place = (x.factor * line.x, 1.0), ("data", "axes fraction"), (0, 3), "offset points"
-            at = dict(zip(("xy", "xycoords", "xytext", "textcoords"), place, strict=True))
-            axes.annotate(line.label, **at, ha="center", fontsize="small")
+            axes.axvline(x.factor * line.y, color=INK, linewidth=1.2, linestyle=":")
+            place = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
+            axes.text(x.factor * line.y, 1.01, line.label, fontsize="small", **place)
         axes.set_yticks(range(len(dots)), [dot.name for dot in dots])
         axes.set_ylim(len(dots) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
@@ -391,15 +326,13 @@ def scatter_chart(
     name: str,
     title: str,
     description: str,
-    clouds: Sequence[Cloud],
+    clouds: Sequence[Line],
     x: Axis,
     y: Axis,
     fit: Fit | None = None,
 ) -> Chart:
     """Points of several kinds, and a straight line through all of them."""
     xs = [value for cloud in clouds for value in cloud.x]
-    if not xs:
-        raise ValueError(f"clouds of chart {name!r} hold no points; leave the chart out")
 
     def draw(axes: Any) -> Entries:
         entries = []
@@ -439,23 +372,6 @@ def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:
         )
         axes.fill_between(xs, under, over, gid=f"band-{number}", **band)
     return axes.plot(xs, ys, gid=f"mark-{number}", **look)[0]
-
-
-def _draw_bars(
-    axes: Any, number: int, group: Bars, places: Sequence[float], width: float, y: Axis
-) -> Any:
-    floor = y.factor * (y.low or 0.0)
-    heights = [value - floor for value in y.scaled(group.values)]
-    colour, _ = _look(group.series)
-    drawn = axes.bar(places, heights, 0.92 * width, bottom=floor, color=colour, alpha=0.8)
-    for category, bar in enumerate(drawn):
-        bar.set_gid(f"mark-{number}-{category}")
-    if group.low is not None and group.high is not None:
-        bounds = zip(places, y.scaled(group.low), y.scaled(group.high), strict=True)
-        for place, low, high in bounds:
-            middle, half = (low + high) / 2, (high - low) / 2
-            axes.errorbar([place], [middle], yerr=[half], ecolor=INK, capsize=3, fmt="")
-    return drawn
 
 
 def _label(axes: Any, side: str, axis: Axis) -> None:

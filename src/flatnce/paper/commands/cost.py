@@ -1,17 +1,13 @@
 """``flatnce cost``: what the paper's table says training costs, and what your own run cost."""
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
+from flatnce.cli.console import console_of, text_table
 from flatnce.paper.cost import PAPER, PRICE_NOTE, PaperRow, RunCost, paper_table, run_cost
-
-FILE_WIDTH = 110  # where the output is not a terminal
 
 
 @dataclass(frozen=True)
@@ -52,32 +48,16 @@ def run(arguments: list[str]) -> int:
         plain = own and asdict(own) | {name: getattr(own, name) for name in fields}
         print(json.dumps({"paper": paper_table(), "note": PRICE_NOTE, "run": plain}))
         return 0
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
-    console.print(_table(own))
+    header = ["model", "devices", "hours", "device-hours", "price", "cost", "as printed"]
+    rows = [_paper_cells(row) for row in PAPER] + ([_own_cells(own)] if own else [])
+    title = "Cost of training a contrastive learner (Table S1 of the paper)"
+    console = console_of()
+    console.print(text_table(header, rows, left=2, title=title))
     for line in (PRICE_NOTE, *(f"{row.model}: {row.note}." for row in PAPER if row.note)):
         console.print(f"\n{line}", markup=False)
     if own is not None:
         console.print(f"\n{_sentence(own)}", markup=False)
     return 0
-
-
-def _table(own: RunCost | None) -> Table:
-    table = Table(
-        title="Cost of training a contrastive learner (Table S1 of the paper)",
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-    )
-    for name in ("model", "devices"):
-        table.add_column(name, no_wrap=name == "model")
-    for name in ("hours", "device-hours", "price", "cost", "as printed"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in PAPER:
-        table.add_row(*_paper_cells(row))
-    if own is not None:
-        table.add_row(*_own_cells(own))
-    return table
 
 
 def _paper_cells(row: PaperRow) -> list[str]:

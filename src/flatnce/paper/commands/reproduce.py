@@ -2,27 +2,24 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from flatnce.paper.reproduce.experiment import Setting
-from flatnce.paper.reproduce.experiments import EXPERIMENTS, check_options, find_experiment
+from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.paper.reproduce.experiment import (
+    EXPERIMENTS,
+    Setting,
+    check_options,
+    find_experiment,
+)
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
-
-RUNS = "runs/reproduce"
-FILE_WIDTH = 118  # where the output is not a terminal
 
 
 @dataclass(frozen=True)
@@ -73,72 +70,42 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _default_place(options: ReproduceOptions) -> Path:
-    name = str(options.name)
-    return Path(RUNS) / (name if options.scale == "smoke" else f"{name}-{options.scale}")
-
-
 def _reproduce(options: ReproduceOptions) -> Path:
     experiment = find_experiment(str(options.name))
     given = {name: getattr(options, name) for name in ("rate", "epoch", "imagenet")}
     check_options(experiment, given, options.scale)
-    # This imports torch, which --list and a misspelt name do not need.
+    # These import torch, which --list and a misspelt name do not need.
+    from flatnce.cli.progress import progress_line
     from flatnce.paper.reproduce.engine import reproduce
 
-    out = Path(options.out) if options.out else _default_place(options)
+    name = experiment.name if options.scale == "smoke" else f"{experiment.name}-{options.scale}"
+    out = Path(options.out or f"runs/reproduce/{name}")
     setting = Setting(options.scale, options.seeds, **given)
-    with _progress(quiet=options.json) as report:
+    watched: dict[str, Any] = {}
+    with live_line(quiet=options.json, log=False) as (update, say):
+
+        def report(where: str, epochs: int, line: Mapping[str, Any]) -> None:
+            if not line:
+                watched.clear()
+                say(where)
+            elif line["kind"] == "watch":
+                watched.update(line)
+            elif line["kind"] == "train":
+                update(f"{where}  {progress_line(line, watched, epochs)}")
+
         try:
-            tell = (lambda _: None) if options.json else (lambda line: print(line, flush=True))
-            return reproduce(experiment.name, setting, out, report=report, announce=tell)
+            return reproduce(experiment.name, setting, out, report=report, announce=say)
         except KeyboardInterrupt:
             print(f"Finished runs are kept in {out}; the same command continues.", file=sys.stderr)
             raise
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Any], None]]:
-    """One line that is updated on a terminal; elsewhere one line per run."""
-    if sys.stderr.isatty():
-        console = Console(stderr=True, highlight=False)
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            watched: dict[str, Any] = {}
-
-            def show(now: Any) -> None:
-                live.update(Text(_line(now, watched)))
-
-            yield show
-    elif quiet:
-        yield lambda _: None
-    else:
-        yield lambda now: None if now.line else print(_line(now, {}), flush=True)
-
-
-def _line(now: Any, watched: dict[str, Any]) -> str:
-    from flatnce.cli.progress import progress_line
-
-    where = f"[{now.number + 1}/{now.total}] {now.run}"
-    if not now.line:
-        watched.clear()
-        return where
-    if now.line["kind"] == "watch":
-        watched |= now.line
-    if now.line["kind"] != "train":
-        return where
-    return f"{where}  {progress_line(now.line, watched, now.epochs)}"
-
-
 def _show(results: Mapping[str, Any]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    console = console_of()
     seeds = ", ".join(str(seed) for seed in results["seeds"])
     content = table_of(results["rows"], f"{results['paper']}: {results['title']}. Seeds {seeds}.")
-    table = Table(title=content.caption, title_justify="left", box=None, pad_edge=False)
-    for number, name in enumerate(content.header):
-        table.add_column(name, justify="left" if number == 0 else "right")
-    for row in content.rows:
-        table.add_row(*row)
     console.print()
-    console.print(table)
+    console.print(text_table(content.header, content.rows, title=content.caption))
     for topic, text in results["words"].items():
         console.print(f"\n[bold]{capitalised(topic)}.[/bold] {capitalised(text)}")
     if results["runs"] or results["trains_itself"]:
@@ -150,10 +117,6 @@ def _list(as_json: bool) -> int:
     rows = [{"name": e.name, "paper": e.paper, "title": e.title} for e in EXPERIMENTS.values()]
     if as_json:
         print(json.dumps(rows))
-        return 0
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*row.values())
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
-    console.print(table)
+    else:
+        console_of().print(text_table(["", "", ""], [list(row.values()) for row in rows], left=3))
     return 0

@@ -1,30 +1,25 @@
-"""The demo's results: sentences, a table and a page with charts."""
+"""The demo's results: sentences, a table and a page with charts; the words are in page.toml."""
 
 import re
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from flatnce.paper.aggregation import comparison
-from flatnce.paper.charts import axis, draw, line, line_figure
+from flatnce.paper.charts import axis, chart, draw, line
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import plus_minus
+from flatnce.report.text import capitalised, plus_minus
 
 __all__ = ["NAMES", "case_cells", "demo_page"]
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
-LABELS = {
-    "k_mi": "K-sample MI (nats)",
-    "pool_mi": "large-pool MI (nats)",
-    "ess": "ESS, share of negatives",
-    "ess_with_positive": "ESS, share of candidates",
-    "gain": "gain",
-    "retrieval": "share of partners found",
-}
-# Axes that begin at zero; the information of an untrained critic is below it.
-FROM_ZERO = ("k_mi", "pool_mi", "gain", "retrieval")
+
+_FILE = resources.files("flatnce.paper.demo").joinpath("page.toml")
+TEXTS: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
 
 Case = Mapping[str, Any]
 
@@ -32,18 +27,42 @@ Case = Mapping[str, Any]
 def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """The results in sentences, for the terminal and the page."""
     main, contrary = _cases(results)
-    focus = _focus(main)
-    findings = {
-        "The ceiling": _ceiling(focus),
-        "What it costs": _large_pool(focus, results),
-        "By K": _by_size(main),
+    focus, values = _focus(main), _values(results)
+    infonce, flatnce = (_mean(focus, name, "pool_mi") for name in NAMES)
+    by_size = [f"{case['difference']['mean']:+.2f} at {case['candidates']}" for case in main]
+    values |= {
+        "task": _task(focus),
+        "gain": _mean(focus, "infonce", "gain"),
+        "infonce": infonce,
+        "flatnce": flatnce,
+        "gap": comparison(focus["difference"]),
+        "rate": focus["learning_rate"],
+        "gaps": ", ".join(by_size),
     }
     if contrary:
-        findings["Not always"] = _contrary_words(focus, contrary)
-    findings["What the numbers are"] = _limits(results)
+        by_rate = [
+            f"at learning rate {case['learning_rate']:g} {comparison(case['difference'])}"
+            for case in contrary
+        ]
+        values |= {
+            "contrary_beta": contrary[0]["inverse_temperature"],
+            "contrary_size": contrary[0]["candidates"],
+            "contrary_task": _task(contrary[0]),
+            "contrary_gain": _mean(contrary[0], "infonce", "gain"),
+            "contrary_gaps": "; ".join(by_rate),
+        }
     # A hyphen before a digit is a minus.
     minus = re.compile(r"(?<![\w-])-(?=\d)")
-    return [{"topic": topic, "text": minus.sub("−", text)} for topic, text in findings.items()]
+    return [
+        {"topic": finding["topic"], "text": minus.sub("−", finding["text"].format(**values))}
+        for finding in TEXTS["findings"]
+        if contrary or not finding.get("contrary")
+    ]
+
+
+def _values(results: Mapping[str, Any]) -> dict[str, Any]:
+    focus = _focus(_cases(results)[0])
+    return {**results, "seeds": len(results["seeds"]), "focus": focus["candidates"]}
 
 
 def _cases(results: Mapping[str, Any]) -> tuple[list[Case], list[Case]]:
@@ -63,64 +82,6 @@ def _mean(case: Case, objective: str, measure: str) -> float:
 
 def _task(case: Case) -> str:
     return f"{_mean(case, 'infonce', 'k_mi'):.2f} of at most {case['log_k']:.2f} nats"
-
-
-def _ceiling(case: Case) -> str:
-    size, gain = case["candidates"], _mean(case, "infonce", "gain")
-    return (
-        f"With K = {size} candidates, InfoNCE's own task ends at {_task(case)} (log {size}). "
-        f"There its gradient is multiplied by {gain:.3f} on average (the gain). FlatNCE drops "
-        "that factor and keeps learning."
-    )
-
-
-def _large_pool(case: Case, results: Mapping[str, Any]) -> str:
-    infonce, flatnce = (_mean(case, name, "pool_mi") for name in NAMES)
-    return (
-        f"Among {results['pool']:,} candidates, the critic trained with InfoNCE shows "
-        f"{infonce:.2f} nats and the one trained with FlatNCE {flatnce:.2f}: "
-        f"{comparison(case['difference'])}. Both have the same start, pairs, steps and learning "
-        f"rate ({case['learning_rate']:g})."
-    )
-
-
-def _by_size(cases: list[Case]) -> str:
-    gaps = ", ".join(
-        f"{case['difference']['mean']:+.2f} at {case['candidates']}" for case in cases
-    )
-    return f"FlatNCE minus InfoNCE, in nats: {gaps}."
-
-
-def _contrary_words(focus: Case, contrary: list[Case]) -> str:
-    first = contrary[0]
-    kept, kept_before = (_mean(case, "infonce", "gain") for case in (first, focus))
-    text = (
-        f"At inverse temperature {first['inverse_temperature']:g} and K = {first['candidates']}, "
-        f"InfoNCE's task ends at {_task(first)} and it keeps {kept:.2f} of the gradient"
-    )
-    if kept > 2 * kept_before:
-        text += f", not {kept_before:.2f}, so FlatNCE has less to restore"
-    gaps = [
-        f"at learning rate {c['learning_rate']:g} {comparison(c['difference'])}" for c in contrary
-    ]
-    text += f": {'; '.join(gaps)}."
-    if any(max(case["difference"]["values"]) < 0 for case in contrary):
-        text += (
-            " The two gradients differ only in each row's gain, and Adam removes a factor common "
-            "to all rows and steps. So where InfoNCE is ahead, the cause is this weighting: rows "
-            "and batches that are already solved count less."
-        )
-    return text
-
-
-def _limits(results: Mapping[str, Any]) -> str:
-    return (
-        f"The true information is {results['nats']:g} nats. A pool of {results['pool']:,} can "
-        f"show at most {results['pool_ceiling']:.2f} (its logarithm). Every information figure "
-        "is a lower bound on average, from pairs that the critic has not seen. ± is the standard "
-        f"deviation over {len(results['seeds'])} seeds. FlatNCE improves the training signal; it "
-        "does not certify more information."
-    )
 
 
 def case_cells(case: Case, objective: str) -> list[str]:
@@ -149,26 +110,46 @@ def demo_page(run_directory: str | Path) -> Path:
 
 def _page(run: Run, results: Mapping[str, Any]) -> Page:
     main, contrary = _cases(results)
-    focus = _focus(main)
+    focus, values = _focus(main), _values(results)
+    in_training = [
+        _curves(
+            run, focus, "k_mi", "The K-way task", {f"log {focus['candidates']}": focus["log_k"]}
+        ),
+        _curves(run, focus, "gain", "Gradient gain"),
+        _curves(run, focus, "ess", "ESS without the positive"),
+        _curves(run, focus, "ess_with_positive", "ESS with the positive"),
+    ]
+    ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
+    title = f"Retrieval, trained with K = {focus['candidates']}"
+    among_pool = [_end_by_size(main, ceiling), _curves(run, focus, "retrieval", title)]
+    for case in main:
+        title = f"Trained with K = {case['candidates']}"
+        references = {f"log {case['candidates']}": case["log_k"], **ceiling}
+        among_pool.append(_curves(run, case, "pool_mi", title, references))
+    not_ahead = [_curves(run, case, "pool_mi", _setting(case), ceiling) for case in contrary]
+    figures = {"training": in_training, "pool": among_pool, "contrary": not_ahead}
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
     sections = [
         Section("In words", words),
-        Section("In numbers", table=_summary(results)),
-        _saturation(run, focus),
-        _information(run, main, focus, results),
+        Section("In numbers", table=_summary(results, TEXTS["table"].format(**values))),
     ]
-    if contrary:
-        sections.append(_contrary(run, contrary, results))
-    lead = (
-        f"Pairs of correlated Gaussians share {results['nats']:g} nats. A small critic learns to "
-        "tell a partner from K − 1 others, with InfoNCE and with FlatNCE, from the same start and "
-        "the same data. The better the critic solves this task, the smaller InfoNCE's gradient "
-        "becomes. This page shows what that costs, and where it costs nothing."
-    )
-    return Page("flatnce demo: the log K ceiling", lead, sections, _facts(run, results))
+    for name, drawn in figures.items():
+        if drawn:
+            text = {key: said.format(**values) for key, said in TEXTS["sections"][name].items()}
+            prose = [Paragraph(text["prose"])]
+            sections.append(Section(text["heading"], prose, figures=drawn))
+    values["width"] = run.config["width"]
+    facts = {
+        **origin_of(run.environment),
+        "Seeds": ", ".join(str(seed) for seed in results["seeds"]),
+        "Critic": TEXTS["critic"].format(**values),
+        "Optimiser": TEXTS["optimiser"].format(**values),
+        "Time": f"{results['seconds']:g} s on one thread of {run.environment['device']}",
+    }
+    return Page(TEXTS["title"], TEXTS["lead"].format(**values), sections, facts)
 
 
-def _summary(results: Mapping[str, Any]) -> Table:
+def _summary(results: Mapping[str, Any], caption: str) -> Table:
     header = ["Setting", "Objective", "K-sample MI of log K", "Large-pool MI"]
     header += ["ESS", "ESS with positive", "Gain", "Retrieval", "FlatNCE − InfoNCE"]
     rows = [
@@ -176,57 +157,7 @@ def _summary(results: Mapping[str, Any]) -> Table:
         for case in results["cases"]
         for objective, name in NAMES.items()
     ]
-    caption = (
-        f"After {results['steps']:,} steps, on held-out pairs; information in nats, "
-        f"± sd over {len(results['seeds'])} seeds"
-    )
     return Table(caption, header, rows)
-
-
-def _saturation(run: Run, focus: Case) -> Section:
-    size = focus["candidates"]
-    prose = (
-        "The K-sample information approaches its ceiling log K. The gain, by which InfoNCE "
-        "multiplies each row's gradient, falls at the same time. The effective sample size (ESS) "
-        "says how many candidates share the gradient: of the negatives by FlatNCE's weights, or "
-        "of all candidates, the positive included, by InfoNCE's. These are two different numbers."
-    )
-    figures = [
-        _curves(run, focus, "k_mi", "The K-way task", {f"log {size}": focus["log_k"]}),
-        _curves(run, focus, "gain", "Gradient gain"),
-        _curves(run, focus, "ess", "ESS without the positive"),
-        _curves(run, focus, "ess_with_positive", "ESS with the positive"),
-    ]
-    return Section(f"Inside training: K = {size}", [Paragraph(prose)], figures=figures)
-
-
-def _information(run: Run, main: list[Case], focus: Case, results: Mapping[str, Any]) -> Section:
-    prose = (
-        f"The same critics, measured among {results['pool']:,} candidates that they have not "
-        "seen, each at the scale that is best on a second pool. Here the value can exceed log K."
-    )
-    ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
-    figures = [_end_by_size(main, ceiling)] if len(main) > 1 else []
-    title = f"Retrieval, trained with K = {focus['candidates']}"
-    figures.append(_curves(run, focus, "retrieval", title))
-    for case in main:
-        size = case["candidates"]
-        references = {f"log {size}": case["log_k"], **ceiling}
-        figures.append(_curves(run, case, "pool_mi", f"Trained with K = {size}", references))
-    return Section("Beyond the ceiling", [Paragraph(prose)], figures=figures)
-
-
-def _contrary(run: Run, contrary: list[Case], results: Mapping[str, Any]) -> Section:
-    prose = (
-        "At a high temperature the K-way task is never solved, and InfoNCE keeps much of its "
-        "gradient. These settings were chosen to show where changing the loss does not help."
-    )
-    ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
-    figures = []
-    for case in contrary:
-        figures.append(_curves(run, case, "pool_mi", _setting(case), ceiling))
-        figures.append(_curves(run, case, "gain", f"Gain at {_setting(case)}"))
-    return Section("Where InfoNCE is as good or better", [Paragraph(prose)], figures=figures)
 
 
 def _curves(
@@ -234,7 +165,7 @@ def _curves(
     case: Case,
     measure: str,
     title: str,
-    references: Mapping[str, float | None] | None = None,
+    references: Mapping[str, float] | None = None,
 ) -> Figure:
     """One measure by step for both objectives, mean and standard deviation over seeds."""
     lines = []
@@ -242,12 +173,13 @@ def _curves(
         values = by_step(run, case, objective, measure)
         lines.append(line(name, list(values), list(values.values()), series))
     numbers = (f"{case[key]:g}".replace(".", "-") for key in KEYS)
-    chart_name = "-".join([measure.replace("_", "-"), *numbers])
-    label = LABELS[measure]
-    caption = f"{label[0].upper()}{label[1:]} by step; the band is ± one sd over seeds."
-    y = axis(label, low=0.0) if measure in FROM_ZERO else axis(label)
-    (chart,) = line_figure(chart_name, title, caption, axis("step"), y, lines, references)
-    return draw(chart)
+    y = TEXTS["axes"][measure]
+    heading = {
+        "name": "-".join([measure.replace("_", "-"), *numbers]),
+        "title": title,
+        "caption": f"{capitalised(y['label'])} by step; the band is ± one sd over seeds.",
+    }
+    return draw(*chart("lines", heading, axis("step"), y, lines, references=references or {}))
 
 
 def by_step(run: Run, case: Case, objective: str, measure: str) -> dict[float, list[float]]:
@@ -259,7 +191,7 @@ def by_step(run: Run, case: Case, objective: str, measure: str) -> dict[float, l
     return dict(sorted(values.items()))
 
 
-def _end_by_size(cases: list[Case], ceiling: Mapping[str, float | None]) -> Figure:
+def _end_by_size(cases: list[Case], ceiling: Mapping[str, float]) -> Figure:
     """Final large-pool information against K."""
     sizes = [case["candidates"] for case in cases]
     lines = []
@@ -267,30 +199,11 @@ def _end_by_size(cases: list[Case], ceiling: Mapping[str, float | None]) -> Figu
         values = [case["objectives"][objective]["pool_mi"]["values"] for case in cases]
         lines.append(line(name, sizes, values, series))
     lines.append(line("log K", sizes, [[case["log_k"]] for case in cases], len(NAMES)))
-    (chart,) = line_figure(
-        "by-size",
-        "At the end, by K",
-        "What the K-way task can show (log K), and what was learned.",
-        axis("candidates K in training", ticks=sizes, logarithmic=True),
-        axis(LABELS["pool_mi"], low=0.0),
-        lines,
-        ceiling,
-    )
-    return draw(chart)
+    x = axis("candidates K in training", ticks=sizes, logarithmic=True)
+    y = TEXTS["axes"]["pool_mi"]
+    return draw(*chart("lines", TEXTS["by_size"], x, y, lines, references=ceiling))
 
 
 def _setting(case: Case) -> str:
     beta, rate = case["inverse_temperature"], case["learning_rate"]
     return f"K = {case['candidates']}, β = {beta:g}, rate {rate:g}"
-
-
-def _facts(run: Run, results: Mapping[str, Any]) -> dict[str, str]:
-    where, width = run.environment, run.config["width"]
-    return {
-        **origin_of(where),
-        "Seeds": ", ".join(str(seed) for seed in results["seeds"]),
-        "Critic": f"two towers {results['dimensions']}–{width}–{width}–32, score: cosine × β (the "
-        "inverse temperature)",
-        "Optimiser": f"Adam, {results['steps']:,} steps, the same learning rate for both",
-        "Time": f"{results['seconds']:g} s on one thread of {where['device']}",
-    }

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,13 @@ from torch.nn.functional import normalize, relu
 
 from flatnce import functional as F
 from flatnce.core.diagnostics import best_scale
+from flatnce.messages import check_at_least, check_positive
 from flatnce.paper.aggregation import difference, spread
 from flatnce.paper.demo.page import findings_of
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import RunLog
 
-__all__ = ["DemoConfig", "DemoProgress", "run_demo"]
+__all__ = ["DemoConfig", "run_demo"]
 
 OBJECTIVES = ("infonce", "flatnce")
 """The order in which runs are stacked: all seeds of the first, then all of the second."""
@@ -80,23 +81,16 @@ class DemoConfig:
     contrary: bool = True
 
     def __post_init__(self) -> None:
-        _at_least("steps", self.steps, 1, "train for at least one step")
-        _at_least("seeds", self.seeds, 2, "a standard deviation needs at least two seeds")
-        _at_least("width", self.width, 1, "a layer needs at least one unit")
-        _at_least("every", self.every, 1, "evaluate at most once per step")
-        _at_least("first_seed", self.first_seed, 0, "seeds are not negative")
-        if not self.candidates:
-            raise ValueError("candidates=() is empty; name at least one size, for example 8")
+        largest = max(*self.candidates, CONTRARY_CANDIDATES if self.contrary else 0, 1)
+        least = {"steps": 1, "seeds": 2, "width": 1, "every": 1, "first_seed": 0, "pool": largest}
+        for name, number in least.items():
+            check_at_least(name, getattr(self, name), number)
         for size in self.candidates:
-            _at_least("candidates", size, 2, "a positive needs at least one negative")
-        if len(set(self.candidates)) < len(self.candidates):
-            raise ValueError(f"candidates={self.candidates} names a size twice; name each once")
-        largest = max(*self.candidates, CONTRARY_CANDIDATES if self.contrary else 0)
-        _at_least("pool", self.pool, largest, "the pool must hold the largest training task")
-        for name in ("learning_rate", "inverse_temperature"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value} is not positive; pass for example 0.001 or 20")
+            check_at_least("candidates", size, 2, ", a positive and a negative")
+        if not self.candidates or len(set(self.candidates)) < len(self.candidates):
+            raise ValueError(f"candidates={self.candidates}: name at least one size, each once")
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("inverse_temperature", self.inverse_temperature)
         if self.out.exists() and not self.out.is_dir():
             raise ValueError(f"out={str(self.out)!r} is a file; name a folder for the run")
 
@@ -104,11 +98,6 @@ class DemoConfig:
     def seed_range(self) -> range:
         """The seeds."""
         return range(self.first_seed, self.first_seed + self.seeds)
-
-
-def _at_least(name: str, value: int, least: int, why: str) -> None:
-    if value < least:
-        raise ValueError(f"{name}={value} is too small; the minimum is {least}: {why}")
 
 
 @dataclass(frozen=True)
@@ -124,26 +113,6 @@ class Case:
     contrary: bool = False
 
 
-@dataclass(frozen=True)
-class DemoProgress:
-    """The state after an evaluation; ``pool_mi`` is each objective's mean large-pool MI."""
-
-    case: Case
-    number: int
-    cases: int
-    step: int
-    steps: int
-    pool_mi: dict[str, float]
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """The run directory, and the content of its ``results.json``."""
-
-    directory: Path
-    results: dict[str, Any] = field(repr=False)
-
-
 def cases_of(config: DemoConfig) -> list[Case]:
     """The settings, in the order they are run."""
     beta, rate = config.inverse_temperature, config.learning_rate
@@ -155,20 +124,28 @@ def cases_of(config: DemoConfig) -> list[Case]:
 
 
 def run_demo(
-    config: DemoConfig, progress: Callable[[DemoProgress], None] = lambda _: None
-) -> DemoResult:
-    """Train every case, write the run directory, return the results. Prints nothing."""
+    config: DemoConfig, progress: Callable[[str, bool], None] = lambda *_: None
+) -> dict[str, Any]:
+    """Train every case, write the run directory, return the content of its ``results.json``.
+
+    ``progress`` is called after each evaluation with a line, and whether it is the case's last.
+    """
     began, cases, seeds = time.perf_counter(), cases_of(config), config.seed_range
     log = RunLog(config.out, kind="demo", config=config, seeds=seeds, device="cpu", replace=True)
     summaries = []
-    for number, case in enumerate(cases):
+    for number, case in enumerate(cases, start=1):
         with one_thread():
             for step, measured in train_case(case, config):
                 for record in _records(case, step, seeds, measured):
                     log.log(record)
-                pool_mi = _by_objective(measured["pool_mi"])
-                means = {name: statistics.fmean(values) for name, values in pool_mi.items()}
-                progress(DemoProgress(case, number, len(cases), step, config.steps, means))
+                infonce, flatnce = _by_objective(measured["pool_mi"]).values()
+                line = (
+                    f"[{number}/{len(cases)}] K {case.candidates}, beta "
+                    f"{case.inverse_temperature:g}, rate {case.learning_rate:g}: step {step:,} of "
+                    f"{config.steps:,}, InfoNCE {statistics.fmean(infonce):.2f}, FlatNCE "
+                    f"{statistics.fmean(flatnce):.2f} nats"
+                )
+                progress(line, step == config.steps)
         summaries.append(_summary(case, measured))
     results: dict[str, Any] = {
         "nats": NATS,
@@ -182,7 +159,7 @@ def run_demo(
     }
     results["findings"] = findings_of(results)
     log.finish(results)
-    return DemoResult(config.out, results)
+    return results
 
 
 @contextmanager
@@ -233,7 +210,7 @@ def train_case(
     case: Case, config: DemoConfig, losses: Callable[[Tensor], Tensor] | None = None
 ) -> Iterator[tuple[int, dict[str, list[float]]]]:
     """Train all runs of a case together; yield the step and every measure of every run."""
-    losses = losses_of if losses is None else losses
+    losses = losses or losses_of
     seeds, correlation = config.seed_range, correlation_of(NATS, DIMENSIONS)
     # Three random streams per seed: start, held-out pools, training pairs.
     critics = start_critics([3 * seed for seed in seeds], DIMENSIONS, config.width)

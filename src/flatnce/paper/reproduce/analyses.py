@@ -1,4 +1,9 @@
-"""What some figures compute of their own: saturation, speed-ups, correlations, usable rates."""
+"""What some figures and tables compute of their own.
+
+References:
+    Chen et al., 2021, "Simpler, Faster, Stronger: Breaking the log-K Curse on Contrastive
+    Learners with FlatNCE", https://arxiv.org/abs/2107.01152
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,87 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from flatnce.paper.aggregation import Values, difference, mean, pearson
-from flatnce.paper.charts import Charts, accuracy_axis, axis, line, line_figure, scatter_figure
-from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, FinishedRun
+from flatnce.paper.aggregation import Values, comparison, difference, mean, pearson
+from flatnce.paper.charts import Charts, accuracy_axis, axis, chart, cloud, line
+from flatnce.paper.cost import PAPER, PRICE_NOTE
+from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
-    KNN,
+    NAMES,
     Group,
     Runs,
     cell,
     checkpoints,
+    epoch_of,
     evaluations,
     linear_probe,
     row,
+    scores,
+    step_at,
 )
+from flatnce.pretrain.evaluation import missing_sets
 
-SATURATED = 0.9
-"""The share of log K from which on InfoNCE's K-sample information counts as saturated."""
-
-
-def saturation(group: Group, epoch: float = math.inf) -> Values:
-    """K-sample information as a share of its ceiling, at an epoch or at the end."""
-    ceiling, information = group.curve("mi_ceiling"), group.curve("mi")
-    at = min(epoch, information.epochs[-1]) if information.epochs else 0.0
-    pairs = zip(information.at(at), ceiling.at(at), strict=True)
-    return [None if mi is None or not most else mi / most for mi, most in pairs]
-
-
-def parting(infonce: Group, flatnce: Group, label: str, series: int) -> dict[str, Any]:
-    """Points, one per check: InfoNCE's saturation and the kNN gap, means over seeds."""
-    theirs, ours = infonce.curve("knn", "watch"), flatnce.curve("knn", "watch")
-    points = []
-    for epoch in theirs.epochs:
-        gap = difference(ours.at(epoch), theirs.at(epoch))["mean"]
-        reached = mean(saturation(infonce, epoch))
-        if gap is not None and reached is not None:
-            points.append((reached, 100 * gap))
-    return {
-        "label": label,
-        "x": [reached for reached, _ in points],
-        "y": [gap for _, gap in points],
-        "series": series,
-    }
-
-
-def _partings(runs: Runs) -> Charts:
-    clouds = []
-    for series, size in enumerate(runs.distinct("batch_size")):
-        infonce, flatnce = runs.where(batch_size=size)
-        clouds.append(parting(infonce, flatnce, f"batch {size}", series))
-    return clouds
-
-
-def parting_chart(runs: Runs) -> Charts:
-    """InfoNCE's saturation against the gap in accuracy."""
-    return scatter_figure(
-        "parting",
-        "Where the objectives part",
-        "One point per check and batch size: InfoNCE's K-sample information as a share of log K, "
-        "and how much better FlatNCE's kNN is at the same epoch.",
-        axis("InfoNCE’s K-sample MI / log K"),
-        axis("kNN, FlatNCE − InfoNCE (points)"),
-        _partings(runs),
-    )
-
-
-def parting_words(runs: Runs) -> dict[str, str]:
-    """The mean gap before and after saturation."""
-    return {"When they part": parting_sentence(_partings(runs))}
-
-
-def parting_sentence(clouds: Sequence[Mapping[str, Any]]) -> str:
-    """The mean gap before and after saturation."""
-    points = [point for cloud in clouds for point in zip(cloud["x"], cloud["y"], strict=True)]
-    parts = []
-    for name, gaps in (
-        (f"below {SATURATED:.0%} of log K", [y for x, y in points if x < SATURATED]),
-        (f"from {SATURATED:.0%} on", [y for x, y in points if x >= SATURATED]),
-    ):
-        shown = f"{sum(gaps) / len(gaps):+.2f} points" if gaps else "no check"
-        parts.append(f"{name}, FlatNCE's kNN minus InfoNCE's is {shown} (n = {len(gaps)})")
-    return "; ".join(parts).replace("-", "−") + "."
-
+# Figures 3 and S2: speed-ups.
 
 TARGET_SHARE = 0.95
 """The target as a share of the accuracy at which the base batch ends."""
@@ -98,11 +42,11 @@ BASE_BATCH = 256
 Clock = Mapping[int, float]
 
 
-def stepping_seconds(run: FinishedRun) -> dict[int, float]:
+def stepping_seconds(run: TrainingRun) -> dict[int, float]:
     """Seconds spent in training steps up to each logged step, without checks and saving."""
-    batch = run.planned.config.run.batch_size
+    batch = run.config.run.batch_size
     clock, total, before = {0: 0.0}, 0.0, 0
-    for one in run.run.metrics:
+    for one in run.log.metrics:
         if one.get("kind") == "train":
             total += (one["step"] - before) * batch / one["images_per_second"]
             before = one["step"]
@@ -120,56 +64,32 @@ def speed_up(runs: Runs) -> Findings:
     rows, charts, words = [], [], {}
     for net in runs.distinct("backbone"):
         groups = runs.where(backbone=net)
-        clocks = {
-            group.variables["batch_size"]: [
-                {} if run.failure else stepping_seconds(run) for run in group.runs
-            ]
-            for group in groups
-        }
         (base,) = runs.where(backbone=net, batch_size=BASE_BATCH)
         end = mean(base.curve("knn", "watch").last())
         target = None if end is None else TARGET_SHARE * end
-        charts += _speed_charts(net, groups, clocks, target)
-        seconds = {}
-        for group in groups:
-            size = group.variables["batch_size"]
-            epochs, seconds[size] = _reached(group, target, clocks[size])
-            cells = {"kNN at the end": cell(group.curve("knn", "watch").last(), "share")}
+        seconds, by_epoch, by_time = {}, [], []
+        for series, group in enumerate(groups):
+            size, curve = group.variables["batch_size"], group.curve("knn", "watch")
+            clocks = [{} if run.failure else stepping_seconds(run) for run in group.runs]
+            known = [clock for clock in clocks if clock]
+            times = [fmean(seconds_at(clock, step) for clock in known) for step in curve.steps]
+            by_epoch.append(line(f"batch {size}", curve.epochs, curve.by_epoch, series))
+            by_time.append(line(f"batch {size}", times, curve.by_epoch, series))
+            epochs, seconds[size] = _reached(group, target, clocks)
+            cells = {"kNN at the end": cell(curve.last(), "share")}
             if target is not None:
                 cells[f"epochs to {target:.1%}"] = _to_target(epochs, "epochs")
                 cells[f"seconds in steps to {target:.1%}"] = _to_target(seconds[size], "seconds")
             rows.append(row(group, cells))
         words[f"Backbone {net}"] = _speed_sentence(seconds, target)
+        y, references = accuracy_axis("kNN"), {"target": target}
+        for over, x, lines in (
+            ("epoch", axis("epoch"), by_epoch),
+            ("seconds", axis("seconds in steps"), by_time),
+        ):
+            heading = runs.experiment.heading(over, net=net)
+            charts += chart("lines", heading, x, y, lines, references=references)
     return Findings(rows, charts, words)
-
-
-def _speed_charts(
-    net: str, groups: Sequence[Group], clocks: Mapping[int, list[Any]], target: float | None
-) -> Charts:
-    by_epoch, by_time = [], []
-    for series, group in enumerate(groups):
-        curve, size = group.curve("knn", "watch"), group.variables["batch_size"]
-        known = [clock for clock in clocks[size] if clock]
-        seconds = [fmean(seconds_at(clock, step) for clock in known) for step in curve.steps]
-        by_epoch.append(line(f"batch {size}", curve.epochs, curve.by_epoch, series))
-        by_time.append(line(f"batch {size}", seconds, curve.by_epoch, series))
-    share = f" The target is {TARGET_SHARE:.0%} of batch {BASE_BATCH}’s end."
-    charts = []
-    for over, label, lines in (
-        ("epoch", "epoch", by_epoch),
-        ("seconds", "seconds in steps, without checks and saving", by_time),
-    ):
-        charts += line_figure(
-            f"{net}-{over}",
-            f"{net}, by {over}",
-            f"kNN on held-out training images by {label}; the rate grows with the batch."
-            f"{'' if target is None else share}",
-            axis("epoch" if over == "epoch" else "seconds in steps"),
-            accuracy_axis("kNN"),
-            lines,
-            {"target": target},
-        )
-    return charts
 
 
 def _reached(group: Group, target: float | None, clocks: Sequence[Clock]) -> tuple[Values, Values]:
@@ -206,16 +126,16 @@ def _speed_sentence(seconds: Mapping[int, Values], target: float | None) -> str:
         elif size != BASE_BATCH and None not in base:
             ratio = (mean(base) or 0.0) / (mean(values) or math.nan)
             parts.append(f"batch {size} is {ratio:.2f} times as fast as batch {BASE_BATCH}")
-        elif size != BASE_BATCH:
-            parts.append(f"batch {size} reached it in every seed")
     return f"to {target:.1%} kNN, by seconds in steps: {'; '.join(parts)}."
 
 
-INFORMATION = {
-    "pool_mi": ("Large-pool MI (Figure 4)", "large-pool MI (nats)", 0.65),
-    "mi": ("Mini-batch MI (Figure S1)", "K-sample MI (nats)", None),
-}
-"""Title, axis label and the paper's correlation."""
+# Figures 4 and S1: information and accuracy.
+
+INFORMATION = (
+    ("pool_mi", "pool-mi", "large-pool MI (nats)", 0.65),
+    ("mi", "mi", "K-sample MI (nats)", None),
+)
+"""Key, heading, axis label and the paper's correlation."""
 
 
 def mi_and_accuracy(runs: Runs) -> Findings:
@@ -226,36 +146,28 @@ def mi_and_accuracy(runs: Runs) -> Findings:
             points[group.objective] += [] if run.failure else checkpoint_points(run, runs)
     together = [point for name in OBJECTIVES for point in points[name]]
     rows, charts, words = [], [], {}
-    for key, (title, label, printed) in INFORMATION.items():
+    for key, name, label, printed in INFORMATION:
         fit = pearson([one[key] for one in together], [one["top1"] for one in together])
-        clouds = [
-            {
-                "label": runs.where(objective=name)[0].label,
-                "x": [one[key] for one in points[name]],
-                "y": [one["top1"] for one in points[name]],
-                "series": series,
-            }
-            for series, name in enumerate(OBJECTIVES)
-        ]
-        caption = (
-            f"Linear probe on the test set against {label.partition(' (')[0]}, one point per "
-            "checkpoint, over batch sizes and seeds."
-        )
-        name, up = key.replace("_", "-"), accuracy_axis("top-1")
-        charts += scatter_figure(name, title, caption, axis(label), up, clouds, fit)
-        words[title] = f"{fit.note}." if fit else "too few points for a correlation."
+        clouds = []
+        for series, objective in enumerate(OBJECTIVES):
+            pairs = [(one[key], one["top1"]) for one in points[objective]]
+            clouds.append(cloud(NAMES[objective], pairs, series))
+        heading, drawn = runs.experiment.heading(name), fit and fit["line"]
+        charts += chart("scatter", heading, axis(label), accuracy_axis("top-1"), clouds, fit=drawn)
+        title = heading["title"]
+        words[title] = f"{drawn['note']}." if drawn else "too few points for a correlation."
         cells = {
-            "Pearson's ρ": cell([fit.rho if fit else None], paper=printed),
-            "p-value": cell([fit.p if fit else None], "probability"),
+            "Pearson's ρ": cell([fit["rho"] if fit else None], paper=printed),
+            "p-value": cell([fit["p"] if fit else None], "probability"),
         }
         rows.append({"variables": {"MI": title, "points": len(together)}, "measures": cells})
     return Findings(rows, charts, words)
 
 
-def checkpoint_points(run: FinishedRun, runs: Runs) -> list[dict[str, float]]:
+def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
     """What was logged at each checkpoint's step, and the accuracy of the checkpoint."""
     lines: dict[str, dict[int, Mapping[str, Any]]] = {"train": {}, "watch": {}}
-    for one in run.run.metrics:
+    for one in run.log.metrics:
         lines.get(one.get("kind", ""), {})[one["step"]] = one
     points = []
     protocol, options = linear_probe(runs.setting)
@@ -269,28 +181,10 @@ def checkpoint_points(run: FinishedRun, runs: Runs) -> list[dict[str, float]]:
     return points
 
 
+# Section 4: learning rates.
+
 TOLERANCE = 0.02
 """A rate is usable if its kNN is at most this far below the best of its number of negatives."""
-
-QUEUED_BATCH = 64
-"""Batch size of the runs with a queue."""
-
-SOURCES = (
-    ("batch_size", "by batch", "Negatives are the other images of the batch."),
-    (
-        "queue",
-        "by queue",
-        f"Every batch has {QUEUED_BATCH} images; negatives are the past keys of a queue.",
-    ),
-)
-"""Where negatives come from: the variable, its name, and a sentence."""
-
-
-def with_queue(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run; with a queue, the batch size and momentum are fixed."""
-    if "queue" not in variables:
-        return dict(variables)
-    return {**variables, "batch_size": QUEUED_BATCH, "momentum_encoder": 0.99}
 
 
 def negatives_of(config: Any) -> int:
@@ -311,40 +205,199 @@ def largest_usable(ends: Mapping[float, Values]) -> float | None:
 def learning_rates(runs: Runs) -> Findings:
     """Accuracy by rate, one line per number of negatives; the largest usable rate of each."""
     rows, charts, words, largest_lines = [], [], {}, []
-    for source, (variable, title, caption) in enumerate(SOURCES):
+    rate_axis = axis("learning rate", logarithmic=True)
+    for source, (variable, title) in enumerate(
+        (("batch_size", "by batch"), ("queue", "by queue"))
+    ):
         lines, largest = [], {}
         for series, value in enumerate(runs.distinct(variable)):
             groups = runs.where(**{variable: value})
-            config = groups[0].runs[0].planned.config
+            config = groups[0].runs[0].config
             negatives, ends = negatives_of(config), {}
             for group in groups:
-                ends[group.variables["rate"]] = end = runs.values(group, KNN)
+                ends[group.variables["rate"]] = end = runs.values(group, "knn")
                 more = {"batch_size": config.run.batch_size, "negatives": negatives}
                 rows.append(row(group, {"kNN at the end": cell(end, "share")}, **more))
             lines.append(line(f"{negatives} neg.", list(ends), list(ends.values()), series))
             if (rate := largest_usable(ends)) is not None:
                 largest[negatives] = rate
-        charts += line_figure(
-            f"by-rate-{variable.replace('_', '-')}",
-            f"Accuracy by learning rate, {title}",
-            f"{caption} kNN on held-out training images at the end; one line per number of "
-            "negatives. Rates at which training diverged have no point.",
-            axis("learning rate", logarithmic=True),
-            accuracy_axis("kNN"),
-            lines,
-        )
-        largest_lines.append(
-            line(title, list(largest), [[rate] for rate in largest.values()], source)
-        )
+        heading = runs.experiment.heading(variable)
+        charts += chart("lines", heading, rate_axis, accuracy_axis("kNN"), lines)
+        usable = [[rate] for rate in largest.values()]
+        largest_lines.append(line(title, list(largest), usable, source))
         parts = [f"{rate:g} with {negatives} negatives" for negatives, rate in largest.items()]
         words[f"Largest usable rate, {title}"] = f"{'; '.join(parts) or 'none'}."
     ticks = sorted({negatives for one in largest_lines for negatives in one["x"]})
-    charts += line_figure(
-        "borne",
-        "The largest usable rate",
-        f"The largest rate whose kNN is within {100 * TOLERANCE:g} points of the best.",
-        axis("negatives", ticks=ticks, logarithmic=True),
-        axis("learning rate", logarithmic=True),
-        largest_lines,
+    x = axis("negatives", ticks=ticks, logarithmic=True)
+    charts += chart("lines", runs.experiment.heading("largest"), x, rate_axis, largest_lines)
+    return Findings(rows, charts, words)
+
+
+# Tables of accuracies, beside the paper's.
+
+
+def printed_share(runs: Runs, entry: Mapping[str, Any], name: str, column: Any) -> float | None:
+    """The accuracy that the paper prints in a column; None at other scales than the paper's."""
+    if runs.setting.scale != "paper":
+        return None
+    percent = dict(zip(entry["columns"], entry[name], strict=True)).get(column)
+    return None if percent is None else round(percent / 100, 6)
+
+
+def linear_by_epoch(runs: Runs) -> Findings:
+    """Top-1 and top-5 of every checkpoint, by both probes."""
+    first = runs.first_trained
+    epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
+    smoke = runs.setting.scale == "smoke"
+    options: dict[str, Any] = {"epochs": 2, "rates": (1.0,)} if smoke else {}
+    for run in runs.finished:
+        for epoch in () if run.failure else epochs:
+            # Both probes share their features.
+            evaluations(run, ("linear-short", "linear-long"), step_at(run, epoch), **options)
+    cells: dict[tuple[str, float], dict[str, Any]] = {}
+    charts, words = [], {}
+    for entry in runs.experiment.printed:
+        lines: Charts = []
+        ends = {}
+        for group in runs.groups:
+            values: list[Values] = []
+            for epoch in epochs:
+                results = scores(group, entry["protocol"], epoch, **options)
+                values.append([one.get(entry["key"]) for one in results])
+                printed = printed_share(runs, entry, group.objective, round(epoch, 1))
+                of_row = cells.setdefault((group.label, epoch), {})
+                of_row[entry["column"]] = cell(values[-1], "share", printed)
+            lines.append(line(group.label, epochs, values, group.series))
+            ends[group.objective] = values[-1] if values else []
+        y = accuracy_axis(entry["column"].partition(",")[0])
+        charts += chart(
+            "lines", runs.experiment.heading("probe", **entry), axis("epoch"), y, lines
+        )
+        gap = comparison(difference(ends["flatnce"], ends["infonce"]), "share")
+        words[entry["column"]] = f"{gap} at the end." if epochs else "every run diverged."
+    rows = [
+        row(group, cells[group.label, epoch], epoch=epoch)
+        for group in runs.groups
+        for epoch in epochs
+    ]
+    return Findings(rows, charts, words)
+
+
+def transfer(runs: Runs) -> Findings:
+    """Accuracy on every set that is on disk, by both protocols."""
+    wanted = runs.setting.pick(runs.experiment.sets)
+    missing = missing_sets(wanted, runs.finished[0].config.data.root)
+    here = [name for name in wanted if name not in missing]
+    rows, charts = [], []
+    for entry in runs.experiment.printed:
+        protocol = entry["protocol"]
+        options: dict[str, Any] = {"size": 224}
+        if runs.setting.scale == "smoke":
+            options = {"epochs": 1, "rates": (1e-3,)}
+        elif runs.setting.scale == "small":
+            options = {"epochs": 10} if protocol == "transfer-finetune" else {}
+        values: dict[str, list[Values]] = {group.label: [] for group in runs.groups}
+        for data in here:
+            for group in runs.groups:
+                results = scores(group, protocol, data=(data,), **options)
+                # Mean average precision where an image shows several classes.
+                found = [one.get("top1", one.get("map")) for one in results]
+                values[group.label].append(found)
+                printed = printed_share(runs, entry, group.objective, data)
+                cells = {"top-1": cell(found, "share", printed)}
+                rows.append(row(group, cells, data=data, protocol=entry["column"].lower()))
+        places = range(len(here))
+        bars = [line(one.label, places, values[one.label], one.series) for one in runs.groups]
+        heading, y = runs.experiment.heading("transfer", **entry), accuracy_axis("test", low=0.0)
+        charts += chart("bars", heading, axis("data set"), y, bars, categories=here)
+    words = {}
+    if missing:
+        words["Not on disk"] = f"{', '.join(missing)}; fetch with `flatnce data NAME`."
+    return Findings(rows, charts, words)
+
+
+STARTS = {"supervised": ("Supervised", 3), "infonce": ("InfoNCE", 0), "flatnce": ("FlatNCE", 1)}
+"""Label and colour of each start of Table S4."""
+
+
+def few_labels(runs: Runs) -> Findings:
+    """Top-1 and top-5 by share of labels, beside the same architecture from random weights."""
+    fractions = (0.05, 0.2) if runs.setting.scale == "smoke" else (0.01, 0.1)
+    shares = [f"{fraction:.0%}" for fraction in fractions]
+    results = _semi_results(runs, fractions)
+    rows, words = [], {}
+    top1: dict[str, list[Values]] = {name: [] for name in STARTS}
+    for fraction, share in zip(fractions, shares, strict=True):
+        for name, (label, _) in STARTS.items():
+            cells = {}
+            for entry in runs.experiment.printed:
+                printed = printed_share(runs, entry, name, share)
+                values = [one.get(entry["key"]) for one in results[name, fraction]]
+                cells[entry["column"]] = cell(values, "share", printed)
+            top1[name].append(cells["top-1"]["values"])
+            rows.append({"variables": {"start": label, "labels": share}, "measures": cells})
+        gap = difference(top1["flatnce"][-1], top1["infonce"][-1])
+        words[f"{share} of the labels"] = f"{comparison(gap, 'share')}."
+    places = range(len(shares))
+    bars = [line(label, places, top1[name], series) for name, (label, series) in STARTS.items()]
+    heading, x = runs.experiment.heading("semi"), axis("share of the labels")
+    y = accuracy_axis("top-1", low=0.0)
+    return Findings(rows, chart("bars", heading, x, y, bars, categories=shares), words)
+
+
+def _semi_results(
+    runs: Runs, fractions: Sequence[float]
+) -> dict[tuple[str, float], list[dict[str, Any]]]:
+    """The result of each start and fraction, one per seed; empty where a run diverged."""
+    smoke = {"epochs": 1, "rates": (5e-4,), "batch_size": 64}
+    options = runs.setting.pick({"smoke": smoke, "small": {"epochs": 30}, "paper": {}})
+    members = {group.objective: group.runs for group in runs.groups}
+    # From random weights the objective plays no part: any run of the seed that did not diverge.
+    members["supervised"] = tuple(
+        next((run for run in pair if not run.failure), pair[0])
+        for pair in zip(*members.values(), strict=True)
     )
+    results: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for name, of_start in members.items():
+        protocol = "supervised" if name == "supervised" else "semi"
+        for run in of_start:
+            asked = {"fraction": tuple(fractions), "seed": run.config.run.seed, **options}
+            done = [] if run.failure else evaluations(run, "semi", **asked)
+            for fraction in fractions:
+                kept = [
+                    one
+                    for one in done
+                    if one["protocol"]["labels"]["fraction"] == fraction
+                    and one["protocol"]["name"].startswith(protocol)
+                ]
+                results.setdefault((name, fraction), []).append(kept[0] if kept else {})
+    return results
+
+
+# Table S1: cost.
+
+
+def costs(runs: Runs) -> Findings:
+    """Devices × hours × price, beside what the paper prints."""
+    rows = []
+    for one in PAPER:
+        variables = {"model": one.model, "devices": f"{one.devices} × {one.device}"}
+        cost = cell([one.cost], "dollars", float(one.printed))
+        rows.append(
+            {
+                "variables": variables,
+                "measures": {"hours": cell([one.hours], "hours"), "cost": cost},
+            }
+        )
+    bars = [line("computed", range(len(PAPER)), [[one.cost] for one in PAPER], 1)]
+    y = axis("US dollars", logarithmic=True, low=100.0)
+    charts = chart(
+        "bars",
+        runs.experiment.heading("cost"),
+        axis("model"),
+        y,
+        bars,
+        categories=[one.model for one in PAPER],
+    )
+    words = {"Prices": PRICE_NOTE, "Your own run": "`flatnce cost RUN --price DOLLARS`."}
     return Findings(rows, charts, words)

@@ -41,8 +41,8 @@ Loss = Callable[[int, Tensor, Tensor, bool], Tensor]
 class Size:
     """How much is done: informations and seeds, training steps, held-out pairs and batches."""
 
-    nats: tuple[float, ...]
-    seeds: tuple[int, ...]
+    nats: Sequence[float]
+    seeds: Sequence[int]
     steps: int
     pool: int
     batches: int

@@ -12,23 +12,34 @@ Finished runs are kept: an interrupted experiment continues, and further seeds t
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
+from flatnce.paper.reproduce.analyses import (
+    costs,
+    few_labels,
+    learning_rates,
+    linear_by_epoch,
+    mi_and_accuracy,
+    speed_up,
+    transfer,
+)
 from flatnce.paper.reproduce.experiment import (
-    SCALES,
+    CONTENT,
     Experiment,
     Findings,
-    FinishedRun,
-    PlannedRun,
     Setting,
+    TrainingRun,
+    find_experiment,
 )
-from flatnce.paper.reproduce.experiments import find_experiment
-from flatnce.paper.reproduce.runs import Runs, cell, row
-from flatnce.pretrain.data import CATALOG
+from flatnce.paper.reproduce.primal_dual import compare_variants
+from flatnce.paper.reproduce.runs import Runs, describe
+from flatnce.paper.reproduce.table_1 import compare_bounds
+from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.evaluation import missing_sets
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig, preset
@@ -39,20 +50,23 @@ from flatnce.pretrain.training.state import TrainingFailed
 __all__ = ["reproduce"]
 
 KIND = "reproduce"
-"""The kind of an experiment's run directory."""
-
 DIVERGED = "diverged"
 
+Report = Callable[[str, int, Mapping[str, Any]], None]
+"""Called with a run's number and name, its epochs, and what it has logged; first with nothing."""
 
-@dataclass(frozen=True)
-class Progress:
-    """What a run has just logged; ``line`` is empty when the run begins."""
-
-    number: int
-    total: int
-    run: str
-    epochs: int
-    line: Mapping[str, Any]
+ANALYSES: dict[str, Callable[[Runs], Findings]] = {
+    "runs": describe,
+    "speed-up": speed_up,
+    "mi-and-accuracy": mi_and_accuracy,
+    "learning-rates": learning_rates,
+    "linear-by-epoch": linear_by_epoch,
+    "transfer": transfer,
+    "few-labels": few_labels,
+    "costs": costs,
+    "compare-bounds": compare_bounds,
+    "compare-variants": compare_variants,
+}
 
 
 def reproduce(
@@ -60,7 +74,7 @@ def reproduce(
     setting: Setting,
     out: str | Path,
     *,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Report = lambda *_: None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Run an experiment and return its folder, whose ``results.json`` is then complete.
@@ -82,15 +96,16 @@ def reproduce(
         announce(f"{experiment.shows[setting.scale]}; nothing is shown before the end")
     finished = train_or_read(plan, place, log, report)
     findings = analyse(experiment, finished, setting)
+    shared_notes = [CONTENT["imagenet_note"]] if experiment.base == "imagenet" else []
     log.finish(
         {
             "recipe": experiment.name,
             "paper": experiment.paper,
             "title": experiment.title,
             "claim": experiment.claim,
-            "notes": list(experiment.notes),
+            "notes": [*experiment.notes, *shared_notes],
             "scale": setting.scale,
-            "scale_shows": experiment.shows.get(setting.scale, SCALES[setting.scale]),
+            "scale_shows": {**CONTENT["scales"], **experiment.shows}[setting.scale],
             "trains_itself": bool(experiment.shows),
             "seeds": list(setting.seeds),
             "seconds": round(time.perf_counter() - began, 1),
@@ -102,130 +117,111 @@ def reproduce(
     return place
 
 
+def analyse(experiment: Experiment, finished: Sequence[TrainingRun], setting: Setting) -> Findings:
+    """The table, charts and sentences of an experiment, and the paper's tables."""
+    findings = ANALYSES[experiment.analyse](Runs(experiment, finished, setting))
+    printed = []
+    for entry in experiment.printed:
+        rows = [
+            [label, *(f"{number:.2f}" for number in entry[name])]
+            for name, label in PAPER_NAMES.items()
+            if name in entry
+        ]
+        header = ["ImageNet, per cent", *map(str, entry["columns"])]
+        caption = f"The paper's numbers: {entry['column']}"
+        printed.append({"caption": caption, "header": header, "rows": rows})
+    return replace(findings, printed=findings.printed + printed)
+
+
+PAPER_NAMES = {"supervised": "Supervised", "infonce": "SimCLR", "flatnce": "FlatCLR"}
+
+
 # The plan.
 
 
-def plan_runs(experiment: Experiment, setting: Setting) -> list[PlannedRun]:
+def plan_runs(experiment: Experiment, setting: Setting) -> list[TrainingRun]:
     """Every combination of the experiment's grids, from every seed."""
     if not experiment.grids:
         return []
     base = _base_config(experiment, setting)
-    _check_epoch(experiment, setting, base)
-    if experiment.check is not None:
-        experiment.check(setting, base)
     plan = []
     for grid in experiment.grids:
-        for values in itertools.product(*(setting.pick(choice) for choice in grid.values())):
-            variables = dict(zip(grid, values, strict=True))
+        choices = {name: setting.pick(choice) for name, choice in grid.items() if name != "fixed"}
+        for values in itertools.product(*choices.values()):
+            variables = dict(zip(choices, values, strict=True))
+            settings = dict(grid.get("fixed", {}))
+            for variable, value in variables.items():
+                settings |= experiment.choices.get(value, {variable: value})
             words = "-".join(f"{name}-{value}" for name, value in variables.items())
             name = words.replace("_", "-").replace(" ", "-")
-            config = base.override(**experiment.overrides(variables))
-            plan += [
-                PlannedRun(f"{name}-seed-{seed}", config.override(seed=seed), variables)
-                for seed in setting.seeds
-            ]
+            for seed in setting.seeds:
+                config = base.override(**settings, seed=seed)
+                plan.append(TrainingRun(f"{name}-seed-{seed}", config, variables))
     return plan
 
 
 def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
-    """What all runs of an experiment share."""
-    at_paper_scale = setting.scale == "paper"
-    base = imagenet if experiment.base == "imagenet" and at_paper_scale else cifar10
-    settings = {
-        name: setting.pick(value)
-        for name, value in experiment.settings.items()
-        if not isinstance(value, Mapping) or setting.scale in value
-    }
-    return base(setting).override(**settings)
-
-
-def cifar10(setting: Setting) -> TrainConfig:
-    """The setting of the paper's Section 4: CIFAR-10 with a ResNet; digits at scale ``smoke``.
-
-    The paper states 256 dimensions and "a linear classifier trained to convergence". It does not
-    state temperature, epochs and optimizer; here these are 0.1, 200 and SGD.
-    """
-    if setting.scale == "smoke":
-        # One epoch of digits: enough to run every line of code, too little for any conclusion.
-        config = preset("digits").override(
-            epochs=1,
-            batch_size=64,
-            pool=256,
-            log_every=2,
-            watch_every=0.5,
-            tensorboard=False,
-            device="cpu",
-            keep=1,
-        )
-    else:
-        config = preset("cifar10").override(epochs=20, tensorboard=False, keep=1)
-    if setting.scale == "paper":
-        config = config.override(epochs=200, head_out=256, checkpoint_every=5.0)
-    return _with_rate(config, setting)
-
-
-def imagenet(setting: Setting) -> TrainConfig:
-    """The setting of the paper's Section 5: ImageNet, ResNet-50, batch 512, 100 epochs."""
-    if setting.imagenet is None:
-        raise ValueError(
-            "scale='paper' of this experiment pretrains on ImageNet; name its folder, which holds "
-            "train and val with one folder per class: --imagenet PATH"
-        )
-    # A path contains a slash; a name without one would be looked up in the catalogue.
-    path = setting.imagenet if is_path(setting.imagenet) else f"./{setting.imagenet}"
-    config = preset("imagenet").override(data=path, epochs=100)
-    return _with_rate(config.override(checkpoint_every=10.0, watch_every=10.0, keep=1), setting)
-
-
-def _with_rate(config: TrainConfig, setting: Setting) -> TrainConfig:
-    return config if setting.rate is None else config.override(rate=setting.rate)
-
-
-def _check_epoch(experiment: Experiment, setting: Setting, config: TrainConfig) -> None:
+    """What all runs of an experiment share; raises for what cannot work."""
+    base = experiment.base if setting.scale == "paper" else "cifar10"
+    settings = dict(CONTENT["bases"][base][setting.scale])
+    config = preset(settings.pop("preset"))
+    if base == "imagenet":
+        settings["data"] = _imagenet_folder(setting.imagenet)
+    if setting.rate is not None:
+        settings["rate"] = setting.rate
+    if experiment.every_checkpoint:
+        settings["keep"] = None
+    for name, value in experiment.settings.items():
+        if not isinstance(value, Mapping) or setting.scale in value:
+            settings[name] = setting.pick(value)
+    config = config.override(**settings)
     epochs = config.run.epochs
     if experiment.epoch and setting.epoch is not None and not 0 < setting.epoch <= epochs:
         raise ValueError(
             f"epoch={setting.epoch:g}: the runs of this experiment at scale {setting.scale} have "
             f"{epochs} epochs; choose more than 0 and at most {epochs} (--epoch)"
         )
+    sets = setting.pick(experiment.sets) if experiment.sets else []
+    if sets and len(missing_sets(sets, config.data.root)) == len(sets):
+        raise MissingData(
+            f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one with "
+            f"`flatnce data {sets[0]}`"
+        )
+    return config
 
 
-def amount_of_work(plan: Sequence[PlannedRun], place: Path) -> str:
-    """How much an experiment trains, in words: runs, and images over all epochs."""
+def _imagenet_folder(folder: str | None) -> str:
+    if folder is None:
+        raise ValueError(
+            "scale='paper' of this experiment pretrains on ImageNet; name its folder, which holds "
+            "train and val with one folder per class: --imagenet PATH"
+        )
+    # A path contains a slash; a name without one would be looked up in the catalogue.
+    return folder if is_path(folder) else f"./{folder}"
+
+
+def amount_of_work(plan: Sequence[TrainingRun], place: Path) -> str:
+    """How much an experiment trains, in words."""
     left = [one for one in plan if not (place / "runs" / one.name / "results.json").is_file()]
-    words = f"{len(plan)} runs"
-    if len(left) < len(plan):
-        words += f", {len(left)} of them to be trained"
-    sizes = [images_of(one.config) for one in left]
-    known = [size for size in sizes if size is not None]
-    if left and len(known) == len(sizes):
-        return f"{words}: {sum(known):,} images in all, each epoch counted"
     epochs = sum(one.config.run.epochs for one in left)
-    return f"{words}: {epochs:,} epochs in all" if left else words
-
-
-def images_of(config: TrainConfig) -> int | None:
-    """Images that a run trains on, over all epochs; None for a folder, which is not read."""
-    known = CATALOG.get(config.data.data)
-    if known is None or config.data.split not in known.splits:
-        return None
-    return config.run.epochs * known.splits[config.data.split]
+    return f"{len(plan)} runs, {len(left)} of them to be trained: {epochs:,} epochs in all"
 
 
 # The runs.
 
 
 def train_or_read(
-    plan: Sequence[PlannedRun], place: Path, log: RunLog, report: Callable[[Progress], None]
-) -> list[FinishedRun]:
+    plan: Sequence[TrainingRun], place: Path, log: RunLog, report: Report
+) -> list[TrainingRun]:
     """Train the runs that are not finished; read all of them."""
     logged = read_run(place).metrics
     failures = {one["run"]: one["failure"] for one in logged if one.get("kind") == DIVERGED}
     finished = []
-    for number, planned in enumerate(plan):
+    for number, planned in enumerate(plan, start=1):
+        where, epochs = f"[{number}/{len(plan)}] {planned.name}", planned.config.run.epochs
 
-        def tell(line: Mapping[str, Any], at: int = number, run: PlannedRun = planned) -> None:
-            report(Progress(at, len(plan), run.name, run.config.run.epochs, line))
+        def tell(line: Mapping[str, Any], where: str = where, epochs: int = epochs) -> None:
+            report(where, epochs, line)
 
         tell({})
         directory = place / "runs" / planned.name
@@ -234,11 +230,13 @@ def train_or_read(
         failure = known or _train(planned, directory, tell)
         if failure != failures.get(planned.name, ""):
             log.log({"kind": DIVERGED, "run": planned.name, "failure": failure})
-        finished.append(FinishedRun(planned, read_run(directory), failure))
+        finished.append(replace(planned, log=read_run(directory), failure=failure))
     return finished
 
 
-def _train(planned: PlannedRun, directory: Path, tell: Callable[[Mapping[str, Any]], None]) -> str:
+def _train(
+    planned: TrainingRun, directory: Path, tell: Callable[[Mapping[str, Any]], None]
+) -> str:
     """Train or resume a run unless it is finished; return why it failed, or nothing."""
     begun = _is_begun(planned, directory)
     if begun and "step" in (read_run(directory).results or {}):
@@ -255,7 +253,7 @@ def _train(planned: PlannedRun, directory: Path, tell: Callable[[Mapping[str, An
     return ""
 
 
-def _is_begun(planned: PlannedRun, directory: Path) -> bool:
+def _is_begun(planned: TrainingRun, directory: Path) -> bool:
     """Whether a run was begun; raises where its settings were others."""
     if not (directory / "config.json").is_file():
         return False
@@ -288,35 +286,11 @@ def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
     return RunLog.reopen(place, kind=KIND, step=0)
 
 
-def _summary(run: FinishedRun, place: Path) -> dict[str, Any]:
+def _summary(run: TrainingRun, place: Path) -> dict[str, Any]:
     return {
-        "name": run.planned.name,
-        "directory": str(run.directory.relative_to(place)),
-        "seed": run.planned.seed,
-        "variables": dict(run.planned.variables),
+        "name": run.name,
+        "directory": str(run.log.directory.relative_to(place)),
+        "seed": run.config.run.seed,
+        "variables": dict(run.variables),
         "failure": run.failure,
     }
-
-
-# The findings.
-
-
-def analyse(experiment: Experiment, finished: Sequence[FinishedRun], setting: Setting) -> Findings:
-    """The table, charts and sentences that the experiment describes."""
-    epoch = None
-    if experiment.epoch is not None:
-        epoch = setting.pick(experiment.epoch) if setting.epoch is None else setting.epoch
-    runs = Runs(finished, setting, epoch)
-    if experiment.analyse is not None:
-        return experiment.analyse(runs)
-    at = "" if runs.epoch is None else f" at epoch {runs.epoch:g}"
-    rows = []
-    for group in runs.groups:
-        cells = {
-            f"{measure.title}{at}": cell(runs.values(group, measure), measure.unit)
-            for measure in experiment.columns
-        }
-        rows.append(row(group, cells))
-    charts = [chart for make in experiment.charts for chart in make(runs)]
-    words = {topic: text for make in experiment.words for topic, text in make(runs).items()}
-    return Findings(rows, charts, words)

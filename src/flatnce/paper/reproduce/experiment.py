@@ -1,33 +1,25 @@
 """What an experiment is: plain data that says what to train, what to measure, and how to draw it.
 
-Nothing here imports torch, so that ``flatnce reproduce --list`` is fast.
+The experiments are in ``experiments.toml``. Nothing here imports torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
-from flatnce.pretrain.runs.log import Run
+from flatnce.messages import check_choice, did_you_mean
 
-__all__ = ["Setting"]
+__all__ = ["EXPERIMENTS", "Setting", "check_options", "find_experiment"]
 
-SCALES = {
-    "smoke": "digits, seconds on a CPU: shows that the code works, and nothing about the paper",
-    "small": "CIFAR-10, one GPU, half an hour of training at most: the paper's question, in small",
-    "paper": "the paper's own settings, as far as it states them",
-}
-"""What each scale is for."""
+_FILE = resources.files("flatnce.paper.reproduce").joinpath("experiments.toml")
+CONTENT: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
 
 SEEDS = {"smoke": (0,), "small": (0, 1, 2), "paper": (0, 1, 2)}
 
 OBJECTIVES = ("infonce", "flatnce")
 """What the paper calls SimCLR and FlatCLR."""
-
-
-def by_scale(smoke: Any, small: Any, paper: Any) -> dict[str, Any]:
-    """A value that depends on the scale."""
-    return {"smoke": smoke, "small": small, "paper": paper}
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,7 @@ class Setting:
     epoch: float | None = None
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise ValueError(f"scale={self.scale!r} is unknown; choose one of {', '.join(SCALES)}")
+        check_choice("scale", self.scale, SEEDS)
         if not self.seeds:
             object.__setattr__(self, "seeds", SEEDS[self.scale])
         if len(set(self.seeds)) < len(self.seeds):
@@ -58,31 +49,18 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """A run to be trained: its folder's name, its TrainConfig, and how it differs from others."""
+class TrainingRun:
+    """A run of an experiment: its name, its TrainConfig, and how it differs from others.
+
+    ``log`` is its :class:`flatnce.pretrain.runs.log.Run` once it is trained, and ``failure`` says
+    why it diverged.
+    """
 
     name: str
     config: Any
     variables: Mapping[str, Any]
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        return self.config.run.seed
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A trained run, or one that diverged; ``failure`` then says why."""
-
-    planned: PlannedRun
-    run: Run
+    log: Any = None
     failure: str = ""
-
-    @property
-    def directory(self) -> Path:
-        """The run directory."""
-        return self.run.directory
 
 
 @dataclass(frozen=True)
@@ -113,33 +91,69 @@ class Experiment:
         notes: What the paper leaves open, and what else a reader should know.
         options: Which of the command's options change it: ``rate``, ``epoch``, ``imagenet``.
         base: Where its runs start from: ``cifar10`` or ``imagenet``.
+        every_checkpoint: Keep every checkpoint, not only the last.
         settings: Settings that all its runs share, beside those of the base.
-        grids: Variables and their values. Every combination is trained from every seed.
-        overrides: From a run's variables to its settings; by default they are the same.
+        grids: Variables and their values. Every combination is trained from every seed. The
+            settings in ``fixed`` are those of all runs of the grid.
+        choices: Settings that a variable's value stands for, where it is not a setting's.
+        sets: The data sets it transfers to, by scale.
         epoch: At which epoch to measure; at the end by default.
-        check: Called before training; refuses what cannot work.
         columns: The measures in its table.
-        charts: Functions of the runs that make charts, such as :class:`ByEpoch`.
-        words: Functions of the runs that make sentences, such as :class:`Ahead`.
-        analyse: Makes the findings, in place of columns, charts and words.
-        shows: What each scale is for, of an experiment that trains while it is analysed.
+        charts: Charts of its runs: ``kind`` and arguments of a function in ``runs``.
+        words: Sentences about its runs, likewise.
+        analyse: The function that makes the findings, in place of columns, charts and words.
+        headings: Name, title and caption of the charts that ``analyse`` draws.
+        printed: Tables of the paper, in per cent.
+        sizes: How much is done, by scale, in an experiment that trains while it is analysed.
+        variants: What such an experiment compares.
+        shows: What each scale of such an experiment is for.
     """
 
     name: str
     paper: str
     title: str
-    _: KW_ONLY
     claim: str
-    notes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ("rate",)
+    notes: Sequence[str] = ()
+    options: Sequence[str] = ("rate",)
     base: str = "cifar10"
+    every_checkpoint: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     grids: Sequence[Mapping[str, Any]] = ()
-    overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     epoch: Mapping[str, float] | None = None
-    check: Callable[[Setting, Any], None] | None = None
-    columns: Sequence[Any] = ()
-    charts: Sequence[Callable[[Any], list[dict[str, Any]]]] = ()
-    words: Sequence[Callable[[Any], dict[str, str]]] = ()
-    analyse: Callable[[Any], Findings] | None = None
+    columns: Sequence[str] = ()
+    charts: Sequence[Mapping[str, Any]] = ()
+    words: Sequence[Mapping[str, Any]] = ()
+    analyse: str = "runs"
+    headings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    printed: Sequence[Mapping[str, Any]] = ()
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: Sequence[Mapping[str, Any]] = ()
     shows: Mapping[str, str] = field(default_factory=dict)
+
+    def heading(self, key: str, /, **values: Any) -> dict[str, str]:
+        """Name, title and caption of a chart, with values filled in."""
+        texts = {"name": key, **self.headings[key]}
+        return {part: text.format(**values) for part, text in texts.items()}
+
+
+EXPERIMENTS = {name: Experiment(name, **entry) for name, entry in CONTENT["experiments"].items()}
+"""Every experiment, in the paper's order."""
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment of a name, or an error with a suggestion."""
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    hint = did_you_mean(name, EXPERIMENTS, "--list shows all names", cutoff=0.4)
+    raise ValueError(f"name={name!r} is not an experiment; {hint}")
+
+
+def check_options(experiment: Experiment, given: Mapping[str, Any], scale: str) -> None:
+    """Refuse an option that would have no effect."""
+    for name in (name for name, value in given.items() if value is not None):
+        if name not in experiment.options:
+            raise ValueError(f"{experiment.name} does not read --{name}; leave it out")
+        if name == "imagenet" and scale != "paper":
+            raise ValueError(f"--imagenet is for scale paper, and this is scale {scale}")

@@ -6,7 +6,7 @@ features are classified.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from flatnce.core.contrast import Contrast
 from flatnce.mi.bounds import flatnce_loss, flo, flo_alternating_losses, infonce
 from flatnce.mi.critics import BoundedScale, SeparableCritic, perceptron
-from flatnce.paper.aggregation import Values, difference
-from flatnce.paper.charts import Charts, accuracy_axis, axis, bar, bar_figure
+from flatnce.paper.aggregation import Values
+from flatnce.paper.charts import Charts, accuracy_axis, axis, chart, line
 from flatnce.paper.reproduce.critics import (
     Size,
     Stream,
@@ -26,8 +26,8 @@ from flatnce.paper.reproduce.critics import (
     start_critics,
     train_critics,
 )
-from flatnce.paper.reproduce.experiment import Findings, Setting, by_scale
-from flatnce.paper.reproduce.runs import cell
+from flatnce.paper.reproduce.experiment import Findings
+from flatnce.paper.reproduce.runs import Runs, cell
 from flatnce.pretrain.data import label_fraction, load
 from flatnce.pretrain.evaluation import extract, knn_scores, linear_probe, measure
 from flatnce.pretrain.models import Encoder, backbone, head
@@ -40,12 +40,12 @@ DUALS = {"free": "u-head", "critic": "second critic", "constrained": "u = −g +
 OBJECTIVES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "flo": "FLO"}
 
 TRAININGS = (
-    ("joint", "joint", False, False),
-    ("joint-one", "joint, K = 1", False, True),
-    ("alternating", "alternating", True, False),
-    ("alternating-one", "alternating, K = 1", True, True),
+    ("joint", False, False),
+    ("joint, K = 1", False, True),
+    ("alternating", True, False),
+    ("alternating, K = 1", True, True),
 )
-"""Of each chart: its name, in words, whether alternating, whether with one negative."""
+"""Of each colour of the charts: whether alternating, and whether with one negative."""
 
 CALIBRATED, LINEAR, UNSTABLE = "calibrated InfoNCE", "linear top-1, 5 % of labels", "unstable"
 
@@ -56,7 +56,8 @@ NEIGHBOURS = 20
 # Its regularisation is given, because there are too few labels to hold some out.
 FRACTION, DRAWS, REGULARISATION = 0.05, 5, 1e-2
 
-Row = Mapping[str, Any]
+Outcome = tuple[float | None, float | None]
+"""Test accuracy by kNN with all labels and by a linear probe with few; None if diverged."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,6 @@ class PrimalDualVariant:
         parts += ["K = 1"] if self.single else []
         return ", ".join(parts)
 
-    def is_row(self, row: Row, data: str) -> bool:
-        """Whether a row of the table is of this variant on these data."""
-        wanted = {"data": data, **self.variables}
-        if not data.startswith("Gaussians"):
-            wanted["critic"] = "cosine"
-        return wanted.items() <= row["variables"].items()
-
     def loss(
         self, scores: Float[Tensor, "n n"], dual: Float[Tensor, " n"], of_u: bool
     ) -> Float[Tensor, ""]:
@@ -128,39 +122,73 @@ VARIANTS = (
 """Every u, joint and alternating, with all negatives and with one; and what they compare with."""
 
 
-def compare_variants(setting: Setting) -> Findings:
+def compare_variants(runs: Runs) -> Findings:
     """Train every variant on Gaussians, then on images."""
-    seeds, digits = setting.seeds, preset("digits").override(batch_size=64)
-    size = setting.pick(
-        by_scale(
-            Size((2.0,), seeds, steps=6, pool=100, batches=4, width=16),
-            Size((2.0, 4.0, 6.0), seeds, steps=800, pool=2_000, batches=50),
-            Size((2.0, 4.0, 6.0), seeds, 10_000, 4_000, batches=400, width=256),
-        )
-    )
-    config = setting.pick(
-        by_scale(
-            digits.override(epochs=1),
-            digits.override(epochs=8),
-            preset("cifar10").override(epochs=100),
-        )
-    )
-    # At smoke scale every u, joint and alternating, one negative and all, but not each with each.
-    few = VARIANTS[:3] + VARIANTS[6::3]
-    variants = setting.pick(by_scale(few, VARIANTS, VARIANTS))
-    trained = {variant: _train_on_gaussians(variant, size) for variant in variants}
-    rows = [_gaussian_row(one, nats, trained[one]) for nats in size.nats for one in variants]
+    scale, seeds = runs.setting.scale, runs.setting.seeds
+    size = Size(seeds=seeds, **runs.setting.pick(runs.experiment.sizes))
+    config = preset("digits").override(batch_size=64, epochs=1 if scale == "smoke" else 8)
+    if scale == "paper":
+        config = preset("cifar10").override(epochs=100)
+    variants: Sequence[PrimalDualVariant] = VARIANTS
+    if scale == "smoke":  # every u, joint and alternating, K = 1 and all, but not each with each
+        variants = VARIANTS[:3] + VARIANTS[6::3]
     # On images all critics are cosines, so variants that differ in the critic alone are the same.
     on_images = [one for one in variants if one.dual or one.critic == "cosine"]
-    if setting.scale == "smoke":
+    if scale == "smoke":
         on_images = on_images[::3]
+    trained = {variant: _train_on_gaussians(variant, size) for variant in variants}
+    rows, measured = [], Measured()
+    for nats, variant in itertools.product(size.nats, variants):
+        cells = _gaussian_cells(variant, nats, trained[variant])
+        rows.append(measured.row(f"Gaussians, {nats:g} nats", variant, cells, CALIBRATED))
     data, configs = config.data.data, [config.override(seed=seed) for seed in seeds]
-    start = [untrained(one) for one in configs]
-    rows.append(_image_row({"data": data, "objective": "untrained"}, start))
+    start = [train_on_images(on_images[0], one, epochs=0) for one in configs]
+    cells = _image_cells(start)
+    rows.append({"variables": {"data": data, "objective": "untrained"}, "measures": cells})
     for variant in on_images:
-        variables = {"data": data, **variant.variables, "critic": "cosine"}
-        rows.append(_image_row(variables, [train_on_images(variant, one) for one in configs]))
-    return Findings(rows, _charts(rows, size, data), _words(rows, size.nats[-1], data))
+        cells = _image_cells([train_on_images(variant, one, one.run.epochs) for one in configs])
+        rows.append(measured.row(data, replace(variant, critic="cosine"), cells, LINEAR))
+    charts: Charts = []
+    for nats in size.nats:
+        heading = runs.experiment.heading("gaussians", **{**asdict(size), "nats": nats})
+        charts += measured.chart(heading, f"Gaussians, {nats:g} nats", axis("nats"))
+    heading = runs.experiment.heading("images", data=data)
+    charts += measured.chart(heading, data, accuracy_axis("top-1"))
+    words = {"Unstable": (", ".join(measured.unstable) or "none") + "."}
+    return Findings(rows, charts, words)
+
+
+class Measured:
+    """What the charts show of every variant, by data, and which were unstable."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, PrimalDualVariant], Values] = {}
+        self.unstable: list[str] = []
+
+    def row(
+        self, data: str, variant: PrimalDualVariant, cells: Mapping[str, Any], shown: str
+    ) -> dict[str, Any]:
+        """The row of a variant, whose measure ``shown`` the charts draw."""
+        self.values[data, variant] = cells[shown]["values"]
+        if cells[UNSTABLE]["mean"]:
+            self.unstable.append(f"{variant.label} on {data}")
+        return {"variables": {"data": data, **variant.variables}, "measures": dict(cells)}
+
+    def chart(self, heading: Mapping[str, str], data: str, y: Mapping[str, Any]) -> Charts:
+        """A bar for every objective or u and every training."""
+        critic = "dot" if data.startswith("Gaussians") else "cosine"
+        bars = []
+        for series, (words, alternating, single) in enumerate(TRAININGS):
+            variants = [
+                PrimalDualVariant("infonce", critic, single=single),
+                PrimalDualVariant("flatnce", "cosine", single=single),
+            ]
+            variants += [PrimalDualVariant("flo", critic, u, alternating, single) for u in DUALS]
+            values = [self.values.get((data, variant), [None]) for variant in variants]
+            bars.append(line(words, range(len(values)), values, series))
+        categories = ["InfoNCE", "FlatNCE", *DUALS.values()]
+        x = axis("objective, or u of FLO")
+        return chart("bars", heading, x, y, bars, categories=categories)
 
 
 # Gaussians.
@@ -175,21 +203,17 @@ def _train_on_gaussians(variant: PrimalDualVariant, size: Size) -> TrainedCritic
     )
 
 
-def _gaussian_row(
+def _gaussian_cells(
     variant: PrimalDualVariant, nats: float, trained: TrainedCritics
 ) -> dict[str, Any]:
-    measures = {
+    cells = {
         CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
         UNSTABLE: cell(trained.of(nats, trained.unstable()), "share"),
         "gradient's spread": cell(trained.of(nats, trained.spread), "rounded"),
     }
     if variant.dual:
-        measures["FLO as trained"] = cell(trained.of(nats, _flo_values(trained)), "nats")
-    return {"variables": {"data": _gaussians(nats), **variant.variables}, "measures": measures}
-
-
-def _gaussians(nats: float) -> str:
-    return f"Gaussians, {nats:g} nats"
+        cells["FLO as trained"] = cell(trained.of(nats, _flo_values(trained)), "nats")
+    return cells
 
 
 @torch.no_grad()
@@ -210,27 +234,11 @@ def _flo_values(trained: TrainedCritics) -> Values:
 # Images.
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Test accuracy by kNN with all labels and by a linear probe with few; None if diverged."""
-
-    knn: float | None = None
-    linear: float | None = None
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the loss or the weights were no longer finite."""
-        return self.knn is None
-
-
-def _image_row(variables: Mapping[str, str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _image_cells(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
-        "variables": dict(variables),
-        "measures": {
-            LINEAR: cell([one.linear for one in outcomes], "share"),
-            "kNN top-1, all labels": cell([one.knn for one in outcomes], "share"),
-            UNSTABLE: cell([float(one.diverged) for one in outcomes], "share"),
-        },
+        LINEAR: cell([linear for _, linear in outcomes], "share"),
+        "kNN top-1, all labels": cell([knn for knn, _ in outcomes], "share"),
+        UNSTABLE: cell([float(knn is None) for knn, _ in outcomes], "share"),
     }
 
 
@@ -245,7 +253,7 @@ class _Embeddings(nn.Module):
         return self.encoder(images)[1]
 
 
-def train_on_images(variant: PrimalDualVariant, config: TrainConfig) -> Outcome:
+def train_on_images(variant: PrimalDualVariant, config: TrainConfig, epochs: int) -> Outcome:
     """Train an encoder by Adam on two views of each image, then classify with its features."""
     images = open_images(config, _device())
     with torch.random.fork_rng():
@@ -260,33 +268,20 @@ def train_on_images(variant: PrimalDualVariant, config: TrainConfig) -> Outcome:
     of_encoder = list(encoder.parameters())
     sides = [of_encoder, of_u] if variant.alternating else [of_encoder + of_u]
     optimisers = [torch.optim.Adam(side, RATE) for side in sides]
-    batches = (
-        (epoch, batch)
-        for epoch in range(config.run.epochs)
-        for batch in images.loader.epoch(epoch)
-    )
+    batches = ((epoch, batch) for epoch in range(epochs) for batch in images.loader.epoch(epoch))
     for step, (epoch, batch) in enumerate(batches):
         turn = step % len(optimisers)
         views = images.views(batch.images, batch.indices, epoch)
         scores, dual = _scores_and_dual(critic, second, *views)
         if not bool(scores.isfinite().all() & dual.isfinite().all()):
-            return Outcome()
+            return None, None
         critic.zero_grad()
         for optimiser in optimisers:
             optimiser.zero_grad()
         variant.loss(scores, dual, turn == 1).backward()
         optimisers[turn].step()
     if not all(bool(weight.isfinite().all()) for weight in encoder.parameters()):
-        return Outcome()
-    return classify(encoder, config, images)
-
-
-def untrained(config: TrainConfig) -> Outcome:
-    """The accuracy of the encoder that every variant starts from."""
-    images = open_images(config, _device())
-    with torch.random.fork_rng():
-        torch.manual_seed(config.run.seed)
-        encoder = _encoder(config, images).to(_device())
+        return None, None
     return classify(encoder, config, images)
 
 
@@ -340,104 +335,4 @@ def classify(encoder: Encoder, config: TrainConfig, images: Images) -> Outcome:
         few = train.subset(label_fraction(train.labels, FRACTION, seed=draw))
         probe = linear_probe(few, test, regularisations=(REGULARISATION,))
         linear.append(measure(probe.scores, test.labels)["top1"])
-    return Outcome(measure(votes, test.labels)["top1"], sum(linear) / DRAWS)
-
-
-# Charts and words.
-
-
-def _charts(rows: Sequence[Row], size: Size, images: str) -> Charts:
-    """Calibrated values by information, one chart per training; accuracies in one chart."""
-    charts = []
-    for name, words, alternating, single in TRAININGS:
-        bars = [
-            bar(label, [_values(rows, _gaussians(n), one, CALIBRATED) for n in size.nats], series)
-            for series, (label, one) in enumerate(_shown("dot", alternating, single).items())
-        ]
-        charts += bar_figure(
-            f"gaussians-{name}",
-            f"What critics of Gaussians know, {words}",
-            f"InfoNCE among {size.pool:,} held-out pairs at the scale calibrated on others, after "
-            f"{size.steps:,} steps of {size.batch} pairs. InfoNCE and FlatNCE have no u.",
-            "true information",
-            axis("nats"),
-            [f"{nats:g} nats" for nats in size.nats],
-            bars,
-        )
-    bars = []
-    for series, (_, words, alternating, single) in enumerate(TRAININGS):
-        shown = _shown("cosine", alternating, single).values()
-        bars.append(bar(words, [_values(rows, images, one, LINEAR) for one in shown], series))
-    return charts + bar_figure(
-        "images",
-        f"Features of {images} trained with each",
-        "Top-1 on the test images of a linear probe with 5 % of the labels, encoder frozen. "
-        "InfoNCE and FlatNCE have no u.",
-        "objective, or u of FLO",
-        accuracy_axis("top-1"),
-        list(_shown("cosine", False, False)),
-        bars,
-    )
-
-
-def _shown(critic: str, alternating: bool, single: bool) -> dict[str, PrimalDualVariant]:
-    flo_variants = {
-        label: PrimalDualVariant("flo", "dot", u, alternating, single)
-        for u, label in DUALS.items()
-    }
-    return {
-        "InfoNCE": PrimalDualVariant("infonce", critic, single=single),
-        "FlatNCE": PrimalDualVariant("flatnce", "cosine", single=single),
-        **flo_variants,
-    }
-
-
-def _values(rows: Sequence[Row], data: str, variant: PrimalDualVariant, name: str) -> Values:
-    """A measure, one per seed; [None] where the variant was not tried on these data."""
-    for row in rows:
-        if variant.is_row(row, data):
-            return list(row["measures"][name]["values"])
-    return [None]
-
-
-def _words(rows: Sequence[Row], nats: float, images: str) -> dict[str, str]:
-    """Differences from InfoNCE, and unstable runs."""
-    unstable = []
-    for row in rows:
-        if row["measures"][UNSTABLE]["mean"]:
-            data = row["variables"]["data"]
-            labels = [one.label for one in VARIANTS if one.is_row(row, data)]
-            label = labels[0] if labels else row["variables"]["objective"]
-            unstable.append(f"{label} on {data}")
-    return {
-        f"{nats:g} nats, calibrated InfoNCE less that of InfoNCE's critic with all negatives": (
-            _against(rows, _gaussians(nats), PrimalDualVariant("infonce"), CALIBRATED, 1.0)
-        ),
-        f"{images}, linear top-1 with few labels less InfoNCE's, in points": (
-            _against(rows, images, PrimalDualVariant("infonce", "cosine"), LINEAR, 100.0)
-        ),
-        "Unstable": (", ".join(unstable) or "none") + ".",
-    }
-
-
-def _against(
-    rows: Sequence[Row], data: str, base: PrimalDualVariant, name: str, factor: float
-) -> str:
-    """Mean differences from a variant, best first."""
-    usual = _values(rows, data, base, name)
-    gaps = {}
-    for variant in VARIANTS:
-        values = _values(rows, data, variant, name)
-        on_these = variant.dual or variant.critic == "cosine" or data.startswith("Gaussians")
-        if variant == base or len(values) != len(usual) or not on_these:
-            continue
-        gap = difference(values, usual)
-        if gap["mean"] is not None:
-            gaps[variant.label] = gap
-    parts = []
-    for label in sorted(gaps, key=lambda label: -gaps[label]["mean"]):
-        known = [value for value in gaps[label]["values"] if value is not None]
-        agree = len(known) < 2 or min(known) > 0 or max(known) < 0
-        mark = "" if agree else " (seeds disagree)"
-        parts.append(f"{label} {factor * gaps[label]['mean']:+.2f}{mark}")
-    return ("; ".join(parts).replace(" -", " −") or "nothing to compare") + "."
+    return measure(votes, test.labels)["top1"], sum(linear) / DRAWS

@@ -1,17 +1,31 @@
-"""Aggregation of an experiment's runs over seeds: groups, curves, measures, charts, sentences."""
+"""An experiment's runs in groups over seeds: curves, measures, charts and sentences."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flatnce.environment import plain
 from flatnce.paper.aggregation import Values, cell_text, comparison, difference, mean, spread
-from flatnce.paper.charts import Charts, accuracy_axis, axis, line, line_figure
-from flatnce.paper.reproduce.experiment import FinishedRun, Setting
+from flatnce.paper.charts import Charts, axis, chart, cloud, line
+from flatnce.paper.reproduce.experiment import (
+    CONTENT,
+    OBJECTIVES,
+    Experiment,
+    Findings,
+    Setting,
+    TrainingRun,
+)
+from flatnce.pretrain.evaluation import Options
+from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
+
+SATURATED = 0.9
+"""The share of log K from which on InfoNCE's K-sample information counts as saturated."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +58,17 @@ class Group:
     """Runs that differ in nothing but their seed."""
 
     variables: Mapping[str, Any]
-    runs: tuple[FinishedRun, ...]
+    runs: tuple[TrainingRun, ...]
 
     @property
     def objective(self) -> str:
         """The objective of its runs."""
-        return self.runs[0].planned.config.loss.objective
+        return self.runs[0].config.loss.objective
 
     @property
     def label(self) -> str:
         """The objective's usual name."""
-        return NAMES.get(self.objective, self.objective)
+        return NAMES[self.objective]
 
     @property
     def series(self) -> int:
@@ -63,65 +77,59 @@ class Group:
 
     def curve(self, key: str, kind: str = "train") -> Curve:
         """A measure of ``metrics.jsonl`` by epoch; runs that diverged have none."""
-        tables: list[dict[int, Mapping[str, Any]]] = [
-            {}
-            if run.failure
-            else {one["step"]: one for one in run.run.metrics if one.get("kind") == kind}
-            for run in self.runs
-        ]
+        tables: list[dict[int, Mapping[str, Any]]] = []
+        for run in self.runs:
+            lines = [] if run.failure else run.log.metrics
+            tables.append({one["step"]: one for one in lines if one.get("kind") == kind})
         steps = sorted({step for table in tables for step, one in table.items() if key in one})
-        lines = [[table.get(step, {}) for table in tables] for step in steps]
-        epochs = [[one["epoch"] for one in at_step if "epoch" in one] for at_step in lines]
+        epochs = []
+        for step in steps:
+            known = [table[step]["epoch"] for table in tables if step in table]
+            epochs.append(sum(known) / len(known))
         values = [[table.get(step, {}).get(key) for step in steps] for table in tables]
-        return Curve(
-            [sum(known) / len(known) for known in epochs],
-            [[None if one is None else float(one) for one in of_run] for of_run in values],
-            steps,
-        )
+        return Curve(epochs, values, steps)
 
 
 class Runs:
     """All runs of an experiment, in groups, with the user's setting.
 
-    Arguments:
-        finished: The runs, in the order of the plan.
-        setting: Scale, seeds and options.
-        epoch: The epoch to measure at; the end of training by default.
+    ``epoch`` is the epoch to measure at, that of the checkpoint nearest to the one asked for;
+    None at the end of training.
     """
 
     def __init__(
-        self, finished: Sequence[FinishedRun], setting: Setting, epoch: float | None = None
+        self, experiment: Experiment, finished: Sequence[TrainingRun], setting: Setting
     ) -> None:
-        """Group the runs, and find the checkpoint that is nearest to the epoch."""
-        self.finished, self.setting = list(finished), setting
-        by_variables: dict[tuple[tuple[str, Any], ...], list[FinishedRun]] = {}
+        self.experiment, self.finished, self.setting = experiment, list(finished), setting
+        by_variables: dict[tuple[tuple[str, Any], ...], list[TrainingRun]] = {}
         for run in finished:
-            by_variables.setdefault(tuple(run.planned.variables.items()), []).append(run)
+            by_variables.setdefault(tuple(run.variables.items()), []).append(run)
         self.groups = [Group(dict(key), tuple(runs)) for key, runs in by_variables.items()]
-        first = self.first_trained
-        if epoch is not None and first is not None:
-            epoch = epoch_of(first, step_at(first, epoch))
-        self.epoch = epoch
-        self._known: dict[tuple[int, Measure], Values] = {}
+        self.epoch = None
+        if experiment.epoch is not None:
+            self.epoch = setting.epoch or setting.pick(experiment.epoch)
+            if self.first_trained is not None:
+                step = step_at(self.first_trained, self.epoch)
+                self.epoch = epoch_of(self.first_trained, step)
 
     @property
-    def first_trained(self) -> FinishedRun | None:
+    def first_trained(self) -> TrainingRun | None:
         """The first run that did not diverge."""
         return next((run for run in self.finished if not run.failure), None)
 
-    def values(self, group: Group, measure: "Measure") -> Values:
+    def values(self, group: Group, name: str) -> Values:
         """A measure of a group, one number per seed."""
-        key = (id(group), measure)
-        if key not in self._known:
-            self._known[key] = measure.values(group, self)
-        return self._known[key]
+        if name in COMPUTED:
+            return COMPUTED[name](group, self)
+        measure = MEASURES[name]
+        curve = group.curve(measure.key, measure.kind)
+        if measure.at_start:
+            return curve.at(0.0)
+        return curve.last() if self.epoch is None else curve.at(self.epoch)
 
     def where(self, **variables: Any) -> list[Group]:
         """The groups with these variables."""
-        wanted = variables.items()
-        return [
-            group for group in self.groups if all(group.variables.get(k) == v for k, v in wanted)
-        ]
+        return [group for group in self.groups if variables.items() <= group.variables.items()]
 
     def distinct(self, variable: str) -> list[Any]:
         """The values of a variable, in the order of the plan."""
@@ -146,37 +154,56 @@ def row(group: Group, cells: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"variables": {**group.variables, **more}, "measures": dict(cells)}
 
 
+def describe(runs: Runs) -> Findings:
+    """The columns, charts and sentences that an experiment lists."""
+    at = "" if runs.epoch is None else f" at epoch {runs.epoch:g}"
+    rows = []
+    for group in runs.groups:
+        cells = {}
+        for name in runs.experiment.columns:
+            measure = MEASURES[name]
+            cells[f"{measure.title}{at}"] = cell(runs.values(group, name), measure.unit)
+        rows.append(row(group, cells))
+    charts: Charts = []
+    for entry in runs.experiment.charts:
+        arguments = dict(entry)
+        charts += CHARTS[arguments.pop("kind")](runs, **arguments)
+    words: dict[str, str] = {}
+    for entry in runs.experiment.words:
+        arguments = dict(entry)
+        words |= WORDS[arguments.pop("kind")](runs, **arguments)
+    return Findings(rows, charts, words)
+
+
 # Accuracies of checkpoints, evaluated once and then read back.
 
 
-def checkpoints(run: FinishedRun) -> list[int]:
+def checkpoints(run: TrainingRun) -> list[int]:
     """Steps of the kept checkpoints, without step 0."""
-    from flatnce.pretrain.runs import checkpoint
-
-    return [step for step in checkpoint.steps(run.directory / "checkpoints") if step > 0]
+    return [step for step in checkpoint.steps(run.log.directory / "checkpoints") if step > 0]
 
 
-def epoch_of(run: FinishedRun, step: int) -> float:
+def epoch_of(run: TrainingRun, step: int) -> float:
     """The epoch at a step."""
-    results = run.run.results or {}
+    results = run.log.results
     return float(results["epochs"] * step / results["step"])
 
 
-def step_at(run: FinishedRun, epoch: float) -> int:
+def step_at(run: TrainingRun, epoch: float) -> int:
     """The step of the checkpoint nearest to an epoch, at most half an interval away."""
     nearest = min(checkpoints(run), key=lambda step: abs(epoch_of(run, step) - epoch))
     at = epoch_of(run, nearest)
     one_step = epoch_of(run, 1)  # checkpoints fall on whole steps
-    if abs(at - epoch) > run.planned.config.watch.checkpoint_every / 2 + one_step:
+    if abs(at - epoch) > run.config.watch.checkpoint_every / 2 + one_step:
         raise ValueError(
-            f"epoch={epoch:g}: {run.planned.name} has no checkpoint near it; its nearest is of "
-            f"epoch {at:g}"
+            f"epoch={epoch:g}: {run.name} has no checkpoint near it; its nearest is of epoch "
+            f"{at:g}"
         )
     return nearest
 
 
 def evaluations(
-    run: FinishedRun,
+    run: TrainingRun,
     protocols: str | Sequence[str],
     step: int | None = None,
     data: Sequence[str] = (),
@@ -190,22 +217,19 @@ def evaluations(
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     question = plain({"step": step, "data": list(data), **options})
     asked = {name: {"protocol": name, **question} for name in names}
-    known = (read_run(run.directory).results or {}).get("evaluations", ())
+    known = (read_run(run.log.directory).results or {}).get("evaluations", ())
     answers: dict[str, list[dict[str, Any]]] = {
         name: [one for one in known if one.get("asked") == asked[name]] for name in names
     }
     missing = [name for name in names if not answers[name]]
     if missing:
-        from flatnce.pretrain.evaluation import Options
-        from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
-
         done = evaluate_run(
-            run.directory,
+            run.log.directory,
             missing,
             data,
             Options(**options),
             step=step,
-            device=run.planned.config.run.device,
+            device=run.config.run.device,
             label=lambda one: {"asked": asked[one["name"]]},
         )
         for one in done:
@@ -234,15 +258,14 @@ def linear_probe(setting: Setting) -> tuple[str, dict[str, Any]]:
     return "linear", {}
 
 
-# Measures, charts and sentences as data.
+# Measures.
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Measure:
     """One number per run: its name, unit and axis, and its key in lines of ``metrics.jsonl``.
 
-    It is taken at the runs' epoch, by default the end, or ``at_start``. A measure that is not
-    logged has a ``function`` of the group and the runs.
+    It is taken at the runs' epoch, by default the end, or ``at_start``.
     """
 
     title: str
@@ -251,16 +274,9 @@ class Measure:
     key: str = ""
     kind: str = "train"
     at_start: bool = False
-    function: Callable[[Group, Runs], Values] | None = None
 
-    def values(self, group: Group, runs: Runs) -> Values:
-        """One number per seed."""
-        if self.function is not None:
-            return self.function(group, runs)
-        curve = group.curve(self.key, self.kind)
-        if self.at_start:
-            return curve.at(0.0)
-        return curve.last() if runs.epoch is None else curve.at(runs.epoch)
+
+MEASURES = {name: Measure(**entry) for name, entry in CONTENT["measures"].items()}
 
 
 def _linear_top1(group: Group, runs: Runs) -> Values:
@@ -268,145 +284,178 @@ def _linear_top1(group: Group, runs: Runs) -> Values:
     return [one.get("top1") for one in scores(group, protocol, runs.epoch, **options)]
 
 
-LINEAR = Measure("linear top-1", "share", accuracy_axis("top-1"), function=_linear_top1)
-"""Top-1 accuracy of the linear probe on the test set."""
+def saturation(group: Group, epoch: float = math.inf) -> Values:
+    """K-sample information as a share of its ceiling, at an epoch or at the end."""
+    ceiling, information = group.curve("mi_ceiling"), group.curve("mi")
+    at = min(epoch, information.epochs[-1]) if information.epochs else 0.0
+    pairs = zip(information.at(at), ceiling.at(at), strict=True)
+    return [None if mi is None or not most else mi / most for mi, most in pairs]
 
-KNN = Measure(
-    "kNN (held-out training images)", "share", accuracy_axis("kNN"), key="knn", kind="watch"
-)
+
+COMPUTED: dict[str, Callable[[Group, Runs], Values]] = {
+    "linear": _linear_top1,
+    "saturation": lambda group, _: saturation(group),
+}
+"""Measures that are not logged."""
 
 
-@dataclass(frozen=True)
-class ByEpoch:
+# Charts.
+
+
+def by_epoch(
+    runs: Runs,
+    measure: str,
+    caption: str,
+    title: str = "",
+    label: str | None = None,
+    split: str | None = None,
+    references: Sequence[str] = (),
+) -> Charts:
     """A logged measure by epoch, one line per group.
 
     Lines are named after the objective, or after the variable ``label``. With ``split``, there is
-    one chart per value of that variable; the title may contain the value.
+    one chart per value of that variable; the title may contain the value. References are
+    logarithms that were logged.
     """
-
-    measure: Measure
-    caption: str
-    title: str = ""
-    label: str | None = None
-    split: str | None = None
-    references: Callable[[Runs], Mapping[str, float]] | None = None
-
-    def lines(self, groups: Sequence[Group]) -> Charts:
-        """The lines of some groups."""
+    shown = MEASURES[measure]
+    levels: dict[str, float] = {}
+    for key in references:
+        kind = "watch" if key.startswith("pool") else "train"
+        ends = [end for group in runs.groups for end in group.curve(key, kind).last() if end]
+        levels |= {f"log {math.exp(end):,.0f}": end for end in ends[:1]}
+    charts = []
+    for part in runs.split(split):
         lines = []
-        for number, group in enumerate(groups):
-            curve = group.curve(self.measure.key, self.measure.kind)
-            label, series = group.label, group.series
-            if self.label is not None:
-                label, series = str(group.variables[self.label]), number
-            lines.append(line(label, curve.epochs, curve.by_epoch, series))
-        return lines
-
-    def __call__(self, runs: Runs) -> Charts:
-        """The charts."""
-        references = self.references(runs) if self.references else {}
-        charts = []
-        for part in runs.split(self.split):
-            name = "-".join([self.measure.key.replace("_", "-"), *map(str, part.values())])
-            title = capitalised(self.title or self.measure.title).format(**part)
-            lines, x, y = self.lines(runs.where(**part)), axis("epoch"), self.measure.axis
-            charts += line_figure(name, title, self.caption, x, y, lines, references)
-        return charts
+        for number, group in enumerate(runs.where(**part)):
+            curve = group.curve(shown.key, shown.kind)
+            name, series = group.label, group.series
+            if label is not None:
+                name, series = str(group.variables[label]), number
+            lines.append(line(name, curve.epochs, curve.by_epoch, series))
+        heading = {
+            "name": "-".join([measure, *map(str, part.values())]),
+            "title": capitalised(title or shown.title).format(**part),
+            "caption": caption,
+        }
+        charts += chart("lines", heading, axis("epoch"), shown.axis, lines, references=levels)
+    return charts
 
 
-@dataclass(frozen=True)
-class ByVariable:
+def by_variable(
+    runs: Runs,
+    measure: str,
+    variable: str,
+    x: str,
+    title: str,
+    caption: str,
+    label: str = "",
+    logarithmic: bool = False,
+) -> Charts:
     """A measure against a variable, one line per objective; groups without it are references."""
-
-    measure: Measure
-    variable: str
-    x: str
-    title: str
-    caption: str
-    label: str = ""
-    logarithmic: bool = False
-
-    def __call__(self, runs: Runs) -> Charts:
-        """The chart."""
-        places = runs.distinct(self.variable)
-        values: dict[str, list[Values]] = {}
-        series, references = {}, {}
-        for group in runs.groups:
-            found = runs.values(group, self.measure)
-            if self.variable in group.variables:
-                values.setdefault(group.label, []).append(found)
-                series[group.label] = group.series
-            else:
-                references[group.label] = mean(found)
-        lines = [line(self.label or name, places, values[name], series[name]) for name in values]
-        x = axis(self.x, ticks=places, logarithmic=True) if self.logarithmic else axis(self.x)
-        word = self.measure.title.lower().partition(" ")[0]
-        name = f"{word}-by-{self.variable}".replace("_", "-")
-        title, y = self.title.format(epoch=runs.epoch), self.measure.axis
-        return line_figure(name, title, self.caption, x, y, lines, references)
+    places = runs.distinct(variable)
+    values: dict[str, list[Values]] = {}
+    series, references = {}, {}
+    for group in runs.groups:
+        found = runs.values(group, measure)
+        if variable in group.variables:
+            values.setdefault(group.label, []).append(found)
+            series[group.label] = group.series
+        else:
+            references[group.label] = mean(found)
+    lines = [line(label or name, places, values[name], series[name]) for name in values]
+    across = axis(x, ticks=places, logarithmic=True) if logarithmic else axis(x)
+    heading = {
+        "name": f"{measure}-by-{variable}".replace("_", "-"),
+        "title": title.format(epoch=runs.epoch),
+        "caption": caption,
+    }
+    return chart("lines", heading, across, MEASURES[measure].axis, lines, references=references)
 
 
-@dataclass(frozen=True)
-class Ahead:
+def parting_points(infonce: Group, flatnce: Group) -> list[tuple[float, float]]:
+    """One point per check: InfoNCE's saturation and the kNN gap, means over seeds."""
+    theirs, ours = infonce.curve("knn", "watch"), flatnce.curve("knn", "watch")
+    points = []
+    for epoch in theirs.epochs:
+        gap = difference(ours.at(epoch), theirs.at(epoch))["mean"]
+        reached = mean(saturation(infonce, epoch))
+        if gap is not None and reached is not None:
+            points.append((reached, 100 * gap))
+    return points
+
+
+def parting_chart(runs: Runs, title: str, caption: str) -> Charts:
+    """InfoNCE's saturation against the gap in accuracy."""
+    clouds = []
+    for series, size in enumerate(runs.distinct("batch_size")):
+        points = parting_points(*runs.where(batch_size=size))
+        clouds.append(cloud(f"batch {size}", points, series))
+    heading = {"name": "parting", "title": title, "caption": caption}
+    x, y = axis("InfoNCE’s K-sample MI / log K"), axis("kNN, FlatNCE − InfoNCE (points)")
+    return chart("scatter", heading, x, y, clouds, fit=None)
+
+
+CHARTS: dict[str, Callable[..., Charts]] = {
+    "by-epoch": by_epoch,
+    "by-variable": by_variable,
+    "parting": parting_chart,
+}
+
+
+# Sentences.
+
+
+def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dict[str, str]:
     """Which objective is ahead in a measure; with ``split``, per value of that variable."""
-
-    measure: Measure
-    topic: str
-    split: str | None = None
-
-    def __call__(self, runs: Runs) -> dict[str, str]:
-        """The sentences."""
-        share = self.measure.unit == "share"
-        factor, unit = (100.0, " points") if share else (1.0, f" {self.measure.unit}")
-        words = {}
-        for part in runs.split(self.split):
-            flatnce, infonce = (
-                runs.values(runs.where(objective=name, **part)[0], self.measure)
-                for name in ("flatnce", "infonce")
-            )
-            text = comparison(difference(flatnce, infonce), factor=factor, unit=unit)
-            words[self.topic.format(**part)] = f"{text}."
-        return words
-
-
-@dataclass(frozen=True)
-class Best:
-    """The value of a variable with the best held-out kNN, and its accuracy on the test set."""
-
-    variable: str
-    topic: str
-    shown: str = "{}"
-
-    def __call__(self, runs: Runs) -> dict[str, str]:
-        """The sentence."""
-        groups = [group for group in runs.groups if self.variable in group.variables]
-        names = [self.shown.format(group.variables[self.variable]) for group in groups]
-        held_out, tested = (
-            {name: runs.values(group, one) for name, group in zip(names, groups, strict=True)}
-            for one in (KNN, LINEAR)
+    unit = MEASURES[measure].unit
+    words = {}
+    for part in runs.split(split):
+        infonce, flatnce = (
+            runs.values(runs.where(objective=name, **part)[0], measure) for name in OBJECTIVES
         )
-        at = "" if runs.epoch is None else f"; at epoch {runs.epoch:g}"
-        return {self.topic: f"{best_of(held_out, tested)}{at}."}
+        words[topic.format(**part)] = f"{comparison(difference(flatnce, infonce), unit)}."
+    return words
 
 
-def best_of(held_out: Mapping[str, Values], tested: Mapping[str, Values]) -> str:
-    """The best choice by held-out accuracy, and what it reaches on the test set.
+def parting_words(runs: Runs, topic: str) -> dict[str, str]:
+    """The mean gap before and after saturation."""
+    sizes = runs.distinct("batch_size")
+    points = [point for size in sizes for point in parting_points(*runs.where(batch_size=size))]
+    parts = []
+    for name, gaps in (
+        (f"below {SATURATED:.0%} of log K", [y for x, y in points if x < SATURATED]),
+        (f"from {SATURATED:.0%} on", [y for x, y in points if x >= SATURATED]),
+    ):
+        shown = f"{sum(gaps) / len(gaps):+.2f} points" if gaps else "no check"
+        parts.append(f"{name}, FlatNCE's kNN minus InfoNCE's is {shown} (n = {len(gaps)})")
+    return {topic: "; ".join(parts).replace("-", "−") + "."}
 
-    A choice with a diverged run is taken only where every choice has one.
 
-    Examples:
-        >>> best_of({"a": [0.5], "b": [0.6]}, {"a": [0.9], "b": [0.8]}).partition(";")[0]
-        'b: kNN 60.00 % on held-out training images, the highest'
+def best(runs: Runs, variable: str, topic: str) -> dict[str, str]:
+    """The value of a variable with the best held-out kNN, and its accuracy on the test set.
+
+    A value with a diverged run is taken only where every value has one.
     """
-    means = {name: mean(values) for name, values in held_out.items()}
-    known = {name: value for name, value in means.items() if value is not None}
+    groups = [group for group in runs.groups if variable in group.variables]
+    known = {}
+    for number, group in enumerate(groups):
+        values = runs.values(group, "knn")
+        if (average := mean(values)) is not None:
+            known[number] = (None not in values, average)
     if not known:
-        return "none: every run diverged"
-    complete = {name: value for name, value in known.items() if None not in held_out[name]}
-    candidates = complete or known
-    best = max(candidates, key=lambda name: candidates[name])
-    knn, top1 = (cell_text(cell(values[best], "share")) for values in (held_out, tested))
-    return (
-        f"{best}: kNN {knn} on held-out training images, the highest; linear top-1 {top1} on the "
-        "test set"
-    )
+        return {topic: "none: every run diverged."}
+    group = groups[max(known, key=lambda number: known[number])]
+    knn, top1 = (cell_text(cell(runs.values(group, one), "share")) for one in ("knn", "linear"))
+    value = group.variables[variable]
+    at = "" if runs.epoch is None else f"; at epoch {runs.epoch:g}"
+    return {
+        topic: f"{value if isinstance(value, str) else format(value, 'g')}: kNN {knn} on held-out "
+        f"training images, the highest; linear top-1 {top1} on the test set{at}."
+    }
+
+
+WORDS: dict[str, Callable[..., dict[str, str]]] = {
+    "ahead": ahead,
+    "best": best,
+    "parting": parting_words,
+}

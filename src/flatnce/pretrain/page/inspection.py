@@ -33,7 +33,7 @@ from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import CHECKPOINTS, LoadedEncoder, load_encoder
-from flatnce.report.charts import Axis, Cloud, Line, line_chart, scatter_chart
+from flatnce.report.charts import Axis, Line, line_chart, scatter_chart
 from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Table
 
 __all__ = ["InspectionOptions", "inspect_encoder", "is_current"]
@@ -411,11 +411,11 @@ def _embedding(portrait: Portrait) -> Figure:
             f"{axis} ({100 * share:.0f} % of the variance)"
             for axis, share in zip(axes, shares, strict=True)
         ]
-    clouds: list[Cloud] = []
+    clouds: list[Line] = []
     for name in (one for one in dict.fromkeys([*classes, *sorted(set(names))]) if one in names):
         mine = [number for number, other in enumerate(names) if other == name]
         across, up = ([found[axis][n] for n in mine] for axis in ("x", "y"))
-        clouds.append(Cloud(_short(name), across, up, len(clouds)))
+        clouds.append(Line(_short(name), across, up, series=len(clouds)))
     title = "The embedding in two dimensions"
     kinds = ", ".join(cloud.label for cloud in clouds)
     chart = scatter_chart(
