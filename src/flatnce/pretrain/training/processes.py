@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from flatnce.cli.launch import stop_requested
 from flatnce.core import distributed
-from flatnce.pretrain.runs.checkpoint import file_lock
+from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 
 __all__ = ["Interrupts", "LOCK", "choose_device", "is_launched", "run_lock"]
@@ -139,7 +139,7 @@ class Interrupts:
 def run_lock(directory: Path) -> AbstractContextManager[bool]:
     """Hold the lock of a run against a second trainer; it ends with the process."""
     busy = f"{directory} is being trained by another process; wait for it, or stop it first"
-    return file_lock(directory / LOCK, busy)
+    return checkpoint.file_lock(directory / LOCK, busy)
 
 
 def check_not_locked(directory: Path) -> None:
