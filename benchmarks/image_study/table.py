@@ -88,6 +88,7 @@ def tables():
         "screen-512": screen(records, piece=2),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
+        "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
     }
 
 
