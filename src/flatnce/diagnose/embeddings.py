@@ -2,11 +2,10 @@
 
 import math
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from flatnce.core.diagnostics.ess import least_effective_sample_size
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
-from flatnce.diagnose.findings import Diagnosis, Finding, in_order
-from flatnce.diagnose.rules import REMEDIES, findings_on
+from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order
+from flatnce.diagnose.rules import findings_on
 from flatnce.messages import check_choice
 
 LAYOUTS = {"two_view": two_view, "two_tower": two_tower}
@@ -65,20 +64,6 @@ MOST_IN_GRADIENT = 256
 LARGEST_GRAM = 2048
 
 
-@runtime_checkable
-class Array(Protocol):
-    """NumPy's own arrays, a data frame's, another library's."""
-
-    def __array__(self, dtype: Any = None) -> np.ndarray: ...
-
-
-Embeddings: TypeAlias = Tensor | Array | Sequence[Sequence[float]]
-"""Rows of floats, in whatever ``torch.as_tensor`` takes."""
-
-Integers: TypeAlias = Tensor | Array | Sequence[int]
-"""One integer per sample, in whatever ``torch.as_tensor`` takes."""
-
-
 @dataclass(frozen=True)
 class Case:
     """The checked arguments of the doctor, without broken rows."""
@@ -111,12 +96,12 @@ class Case:
 
 @torch.no_grad()
 def doctor(
-    z1: Embeddings,
-    z2: Embeddings,
+    z1: Any,
+    z2: Any,
     *,
     temperature: float | None = None,
-    labels: Integers | None = None,
-    ids: Integers | None = None,
+    labels: Any = None,
+    ids: Any = None,
     batch_size: int | None = None,
     precision: str | None = None,
     loss_scale: float | None = None,
@@ -179,11 +164,11 @@ def doctor(
     numbers: dict[str, Any] = {"samples": n, "width": one.shape[1]}
     judged = _drawn(case) if batch_size is None else case
     found += _on_batches(judged, numbers)
-    kinds = {finding.kind for finding in found}
+    kinds = {one.kind for one in found}
     found += _on_neighbours(replace(case, batch_size=judged.batch_size), numbers, kinds)
     found += _on_precision(judged, numbers, named, loss_scale, kinds)
     if temperature is None:
-        found = [finding for finding in found if not finding.kind.startswith("temperature")]
+        found = [one for one in found if not one.kind.startswith("temperature")]
     unknown = _unknown(numbers, temperature is None, batch_size is None, len(judged.z1))
     return Diagnosis(subject, in_order(found), numbers, unknown)
 
@@ -229,9 +214,9 @@ def read_embeddings(path: str | Path) -> dict[str, Any]:
 # --- Checks --------------------------------------------------------------------------------------
 
 
-def _tensor_of(name: str, given: Embeddings | Integers) -> Tensor:
+def _tensor_of(name: str, given: Any) -> Tensor:
     try:
-        if isinstance(given, Array) and not isinstance(given, Tensor):
+        if hasattr(given, "__array__") and not isinstance(given, Tensor):
             array = np.asarray(given)
             kind = np.dtype(np.int64) if array.dtype.kind == "u" else array.dtype
             # Torch takes neither another byte order, negative strides nor read-only memory.
@@ -258,7 +243,7 @@ def _check_rows(z1: Tensor, z2: Tensor) -> None:
         )
 
 
-def _integers(name: str, given: Integers, z1: Tensor) -> Tensor:
+def _integers(name: str, given: Any, z1: Tensor) -> Tensor:
     values = _tensor_of(name, given)
     kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if values.shape != (len(z1),) or values.dtype not in kinds:
@@ -287,12 +272,8 @@ def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
     if not count:
         return []
     finite = z1.isfinite().all(dim=1) & z2.isfinite().all(dim=1)
-    evidence = (
-        f"{count} of {len(usable)} samples cannot be normalised: {int((~finite).sum())} hold NaN "
-        f"or infinite values, {int((finite & ~usable).sum())} are zero or overflow; the rest was "
-        "judged without them"
-    )
-    return [Finding("broken rows", evidence, REMEDIES["broken rows"])]
+    counts = {"not_finite": int((~finite).sum()), "zero": int((finite & ~usable).sum())}
+    return [finding("broken rows", count=count, samples=len(usable), **counts)]
 
 
 # --- Batches: the numbers of a Monitor, and a better temperature ---------------------------------
@@ -326,20 +307,20 @@ def _on_batches(case: Case, numbers: dict[str, Any]) -> list[Finding]:
         idle = "not learning" in {verdict.kind for verdict in verdicts_on([there])}
     available = min(len(case.z1), case.z1.shape[1])
     found = findings_on([record], case.objective, available=available, idle=idle)
-    return [_with_more(finding, numbers) for finding in found]
+    return [_with_more(one, numbers) for one in found]
 
 
-def _with_more(finding: Finding, numbers: dict[str, Any]) -> Finding:
+def _with_more(one: Finding, numbers: dict[str, Any]) -> Finding:
     """The finding without steps, which embeddings do not have, and with what they do show."""
     more, better = "", numbers["temperature_for_good_ess"]
-    if finding.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
+    if one.kind == "saturated" and (half := numbers["negatives_for_half_gain"]) < 1e9:
         more = f"; for a gain of 0.5 it would take about {half:,.0f} negatives per row"
-    if finding.kind.startswith("temperature") and better is not None:
+    if one.kind.startswith("temperature") and better is not None:
         more = f"; temperature {better:.2g} would give an ESS of {GOOD_ESS}"
-    if "collapse" in finding.kind and "uniformity_z2" in numbers:
+    if "collapse" in one.kind and "uniformity_z2" in numbers:
         more = f"; uniformity is {numbers['uniformity_z1']:.2f} in z1 and "
         more += f"{numbers['uniformity_z2']:.2f} in z2"
-    return Finding(finding.kind, finding.evidence + more, finding.remedies)
+    return replace(one, evidence=one.evidence + more, since=None)
 
 
 def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
@@ -401,21 +382,15 @@ def _on_neighbours(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list
     numbers |= _neighbours(case.of(_spread(len(case.z1), MOST_ROWS, case.z1.device)), case)
     if "collapsed" in kinds:  # every row is then a copy of every other
         return []
-    found, twins = {}, numbers["twins_a_row"]
-    if (copied := numbers["copied_views"]) > COPIED_VIEWS:
-        found["identical views"] = (
-            f"{copied:.0%} of the positives are copies of their anchor: there is nothing to "
-            "learn from pulling them together"
-        )
-    if twins > TWINS_A_ROW:
-        found["duplicates"] = (
-            f"copies of a row among the other samples of its batch: {twins:.2g}; it is pushed "
-            "away from them although they are the same"
-        )
+    found = []
+    if numbers["copied_views"] > COPIED_VIEWS:
+        found.append(finding("identical views", **numbers))
+    if numbers["twins_a_row"] > TWINS_A_ROW:
+        found.append(finding("duplicates", **numbers))
     # In few dimensions neighbours are necessarily near.
     if "dimensional collapse" not in kinds and (words := _false_negatives(numbers)):
-        found["false negatives"] = words
-    return [Finding(kind, words, REMEDIES[kind]) for kind, words in found.items()]
+        found.append(finding("false negatives", words=words))
+    return found
 
 
 def _neighbours(some: Case, whole: Case) -> dict[str, Any]:
@@ -514,11 +489,7 @@ def _on_precision(
     # Where all rows are one, rounding is not the cause: the collapse is.
     if cosine is None or cosine >= ALIVE or (precision == "float32" and "collapsed" in kinds):
         return []
-    evidence = (
-        f"the gradient computed in {precision} has a cosine of {cosine:.2f} with the exact one"
-    )
-    kind = f"dead in {precision}"
-    return [Finding(kind, evidence, REMEDIES[kind])]
+    return [finding(f"dead in {precision}", cosine=cosine)]
 
 
 def survival(case: Case, precision: str, loss_scale: float = 1.0) -> float | None:

@@ -5,28 +5,15 @@ This module imports no torch: ``flatnce doctor`` also reports a torch that canno
 
 import math
 import textwrap
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-KINDS = (
-    "failed",
-    "broken rows",
-    "collapsed",
-    "dead in float16",
-    "dead in bfloat16",
-    "dead in float32",
-    "identical views",
-    "not learning",
-    "duplicates",
-    "false negatives",
-    "dimensional collapse",
-    "saturated",
-    "flat loss",
-    "too few negatives",
-    "temperature too low",
-    "temperature too high",
-)
+_CATALOGUE = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+
+KINDS = tuple(_CATALOGUE["found"])
 """Every kind of finding on a run or embeddings, in the order in which they are reported.
 
 A cause comes before its consequences; what invalidates every other number comes first.
@@ -117,6 +104,15 @@ class Diagnosis:
             for reason in self.unknown:
                 lines += _wrapped(reason, "  - ")
         return "\n".join(lines)
+
+
+def finding(
+    kind: str, *, since: int | None = None, within: str = "found", **values: Any
+) -> Finding:
+    """The finding of that kind, in the words of ``findings.toml``."""
+    words = _CATALOGUE[within][kind]
+    remedies = tuple(remedy.format(**values) for remedy in words["remedies"])
+    return Finding(kind.format(**values), words["evidence"].format(**values), remedies, since)
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from flatnce.diagnose.findings import Diagnosis, Finding
+from flatnce.diagnose.findings import Diagnosis, Finding, finding
 from flatnce.environment import environment
 
 LEAST_TORCH = "2.11"
@@ -39,48 +39,39 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _finding(kind: str, **values: Any) -> Finding:
+    return finding(kind, within="installation", **values)
+
+
 def _lightning() -> list[Finding]:
     installed = _version("lightning")
     if installed not in ("2.6.2", "2.6.3"):
         return []
-    evidence = (
-        "2.6.2 and 2.6.3 were uploaded by attackers and steal credentials when imported "
-        "(advisory GHSA-w37p-236h-pfx3)"
-    )
-    remedies = (
-        "treat every token, key and password of this machine as stolen: change them",
-        "uninstall it at once and create a new environment: pip install 'lightning>=2.6.4'",
-    )
-    return [Finding(f"lightning {installed} is malicious", evidence, remedies)]
+    return [_finding("lightning {installed} is malicious", installed=installed)]
 
 
 def _torch() -> list[Finding]:
     installed = _version("torch")
     if installed is None:
-        remedy = (f"pip install 'torch>={LEAST_TORCH}'",)
-        return [Finding("torch is missing", "nothing works without it", remedy)]
+        return [_finding("torch is missing", least=LEAST_TORCH)]
     if found := _too_old("torch", LEAST_TORCH):
         return found
     try:
         torch = import_module("torch")
     except Exception as error:  # a library that cannot be loaded raises any exception
-        evidence = f"torch {installed} cannot be imported: {error}"
-        return [Finding("torch is broken", evidence, ("reinstall it, with its own libraries",))]
+        return [_finding("torch is broken", installed=installed, error=error)]
     try:
         torch.zeros(1).numpy()
     except RuntimeError as error:
-        evidence = f"torch cannot hand an array to numpy {_version('numpy')}: {error}"
-        remedy = ("pip install --upgrade numpy torch",)
-        return [Finding("numpy does not fit torch", evidence, remedy)]
+        return [_finding("numpy does not fit torch", installed=_version("numpy"), error=error)]
     return []
 
 
-def _too_old(package: str, least: str) -> list[Finding]:
+def _too_old(package: str, least: str, kind: str = "{package} is too old") -> list[Finding]:
     installed = _version(package)
     if installed is None or _release(installed) >= _release(least):
         return []
-    evidence = f"{package} {installed} is older than {least}, the oldest tested with flatnce"
-    return [Finding(f"{package} is too old", evidence, (f"pip install '{package}>={least}'",))]
+    return [_finding(kind, package=package, installed=installed, least=least)]
 
 
 def _companions() -> list[Finding]:
@@ -95,15 +86,9 @@ def _companions() -> list[Finding]:
         wanted = required.group(1) if required else ""
         if _release(wanted) == _release(torch)[: len(_release(wanted))]:
             continue
-        evidence = (
-            f"{package} {installed} is built for torch {wanted}, and torch {torch} is installed: "
-            "importing it fails, for example with 'operator torchvision::nms does not exist'"
-        )
-        remedies = (
-            f"pip install --upgrade torch {package}, both from one index",
-            f"or keep torch: pip install {package} 'torch=={torch.partition('+')[0]}'",
-        )
-        found.append(Finding(f"{package} does not fit torch", evidence, remedies))
+        versions = {"installed": installed, "wanted": wanted, "torch": torch}
+        kind = "{package} does not fit torch"
+        found.append(_finding(kind, package=package, release=torch.partition("+")[0], **versions))
     return found
 
 
@@ -125,16 +110,7 @@ def _gpu() -> list[Finding]:
         return [*_architecture(torch), *_triton()]
     if torch.version.cuda is None or not _has_card():
         return []
-    evidence = (
-        f"there is an NVIDIA card, but torch, built for CUDA {torch.version.cuda}, finds no "
-        "usable driver or card: everything runs on the CPU"
-    )
-    remedies = (
-        "install or update the card's driver, then run nvidia-smi",
-        "in a container: start it with access to the card (--gpus all)",
-        "check whether CUDA_VISIBLE_DEVICES hides it",
-    )
-    return [Finding("no GPU for this torch", evidence, remedies)]
+    return [_finding("no GPU for this torch", cuda=torch.version.cuda)]
 
 
 def _has_card() -> bool:
@@ -167,22 +143,14 @@ def _architecture(torch: Any) -> list[Finding]:
         same = big == major and small <= minor
         if same or (kind == "compute" and (big, small) <= (major, minor)):
             return []
-    evidence = (
-        f"the card has compute capability {major}.{minor}, and torch {torch.__version__} is built "
-        f"for {', '.join(names) or 'none'}"
-    )
-    remedy = ("install a torch that is built for it, from the index of a newer CUDA",)
-    return [Finding("torch has no code for this GPU", evidence, remedy)]
+    built = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
+    return [_finding("torch has no code for this GPU", major=major, minor=minor, **built)]
 
 
 def _triton() -> list[Finding]:
     if any(_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
         return []
-    evidence = (
-        "there is a GPU and no Triton: the fused kernels and torch.compile fall back or fail"
-    )
-    remedy = ("pip install triton, of the version that torch asks for",)
-    return [Finding("Triton is missing", evidence, remedy)]
+    return [_finding("Triton is missing")]
 
 
 def _compiler() -> list[Finding]:
@@ -190,21 +158,12 @@ def _compiler() -> list[Finding]:
     if any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
         return []
     tried = f"CXX={named}" if named else ", ".join(COMPILERS)
-    evidence = (
-        f"none of {tried} is on the path: torch.compile cannot build for the CPU, everything "
-        "else works"
-    )
-    remedies = ("on Debian and Ubuntu: apt install g++", "on macOS: xcode-select --install")
-    return [Finding("no C++ compiler", evidence, remedies)]
+    return [_finding("no C++ compiler", tried=tried)]
 
 
 def _others() -> list[Finding]:
-    found = _too_old("tensorboard", "2.21")
-    for old in _too_old("lightly", "1.5.21"):
-        evidence = f"{old.evidence}; its DCLLoss does not have DCL's gradient"
-        remedies = (*old.remedies, "or use flatnce.DCL")
-        found.append(Finding("lightly's DCLLoss is another loss", evidence, remedies))
-    return found
+    dcl = "lightly's DCLLoss is another loss"
+    return [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl)]
 
 
 _CHECKS: tuple[Callable[[], list[Finding]], ...] = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN, remedies_of
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
-from flatnce.diagnose.findings import Diagnosis, Finding, in_order
+from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order
 from flatnce.diagnose.rules import Numbers, findings_on, judgeable
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice
@@ -331,8 +331,8 @@ def curve_findings(
         )
         found.append(Finding("not learning", evidence, _AT_CHANCE, since))
     if abs(last - first) < FLAT_CHANGE * abs(first):
-        evidence = f"{name} goes from {first:.4g} (mean of the first quarter) to {last:.4g} "
-        found.append(Finding("flat loss", f"{evidence}(of the last)", _FLAT, points[0][0]))
+        start = points[0][0]
+        found.append(finding("flat loss", since=start, name=name, first=first, last=last))
     return found, unknown
 
 
@@ -341,11 +341,6 @@ _AT_CHANCE = (
     "high, which a loss curve cannot",
     "raise the learning rate",
     "check that row i of both inputs is the same sample",
-)
-_FLAT = (
-    "a flat InfoNCE need not mean that nothing is learned: watch a kNN or a large-pool MI",
-    "raise the learning rate, and check that gradients reach the encoder",
-    "log gain and ESS (flatnce.Monitor) to tell saturation from not learning",
 )
 
 

@@ -1,60 +1,14 @@
-"""The doctor's rules on a history of numbers, and the remedies of its own kinds of findings.
+"""The doctor's rules on a history of numbers.
 
-Most rules are those of :mod:`flatnce.core.diagnostics.verdict`. This module
-adds rules that the verdict does not have, and leaves out verdicts that only follow from another.
+Most are those of :mod:`flatnce.core.diagnostics.verdict`. This module adds some, and leaves out
+verdicts that only follow from another one.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
-from flatnce.diagnose.findings import Finding, in_order
-
-_WIDER = (
-    "compute rows, scores and loss in float32: flatnce's losses do so themselves; elsewhere "
-    "`z.float()` before normalising, with autocast off"
-)
-_ALIVE = (
-    "replace the loss by FlatNCE, whose gradient does not shrink with the positive's lead",
-    "spread the embeddings first: batch normalisation at the end of the head, a longer warm-up",
-)
-# Remedies of the kinds that only the doctor knows; the verdict's rules have their own.
-REMEDIES: dict[str, tuple[str, ...]] = {
-    "dead in float16": (_WIDER, "keep a gradient scaler, or use bfloat16", *_ALIVE),
-    "dead in bfloat16": (_WIDER, *_ALIVE),
-    "dead in float32": _ALIVE,
-    "broken rows": (
-        "look for the first step with a NaN: a learning rate too large, a division by zero",
-        "in float16, look for overflow before the head's end; bfloat16 has the range",
-        "zero rows are dead units: lower the learning rate, or end the head without a ReLU",
-    ),
-    "identical views": (
-        "check that each view is augmented on its own, and that z1 and z2 are not one tensor",
-        "for text, switch dropout on while embedding (SimCSE), or drop pairs of equal texts",
-        "strengthen the augmentation",
-    ),
-    "duplicates": (
-        "pass ids=, one integer per sample, so that copies are not negatives",
-        "remove copies from the data, or sample batches without them",
-    ),
-    "false negatives": (
-        "where you know which samples are the same, pass ids= or false_negatives=; where you "
-        "have labels, pass labels=",
-        "look at the nearest negatives: copies under another augmentation, pages of one book",
-        "raise the temperature: the nearest negatives then weigh less",
-    ),
-    "dimensional collapse": (
-        "put a projection head of two or three layers, with batch normalisation, before the "
-        "loss, and use what comes before it",
-        "weaken the augmentation: views that share one feature teach one feature",
-        "lower the learning rate or the weight decay",
-    ),
-    "too few negatives": (
-        "use a larger batch, gather=True over processes, or gradient caching",
-        "keep keys of former batches (KeyQueue)",
-        "use FlatNCE, which loses least with few negatives",
-    ),
-}
+from flatnce.diagnose.findings import Finding, finding, in_order
 
 # Fewer negatives per row are too few: their ceiling, log 17, is 2.8 nats, as much as telling 17
 # things apart. Runs with 30 and 62 negatives per row are known to train well, so it is below.
@@ -145,33 +99,21 @@ def _temperature_out_of_range(numbers: Numbers) -> list[Finding]:
     lowest, highest = 0.999 * LOWEST_TEMPERATURE, 1.001 * HIGHEST_TEMPERATURE
     if temperature is None or lowest <= temperature <= highest:
         return []
-    low = temperature < LOWEST_TEMPERATURE
-    evidence = (
-        f"temperature {temperature:.3g} lies outside {LOWEST_TEMPERATURE:g} to "
-        f"{HIGHEST_TEMPERATURE:g}, the range that has been found useful"
-    )
-    remedies = (
-        "let EssController hold an ESS of 0.2 to 0.4",
-        f"train again with a temperature of {'0.05 to 0.2' if low else '0.1 to 0.5'}: the "
-        "embeddings have adapted to this one",
-    )
-    return [Finding(f"temperature too {'low' if low else 'high'}", evidence, remedies)]
+    ends = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
+    which = "low" if temperature < LOWEST_TEMPERATURE else "high"
+    return [finding(f"temperature too {which}", temperature=temperature, **ends)]
 
 
 def _too_few_negatives(numbers: Numbers) -> list[Finding]:
     count = negatives_of(numbers)
     if not 0 < count < FEW_NEGATIVES:
         return []
-    evidence = (
-        f"{count:.0f} negatives per row, so a batch cannot show more than "
-        f"{numbers['mi_ceiling']:.2f} nats; fewer than {FEW_NEGATIVES} are too few"
-    )
-    return [Finding("too few negatives", evidence, REMEDIES["too few negatives"])]
+    ceiling = numbers["mi_ceiling"]
+    return [finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)]
 
 
 def _dimensional_collapse(numbers: Numbers, available: int) -> list[Finding]:
     rank = numbers.get("effective_rank", math.inf)
     if not rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
         return []
-    evidence = f"the embeddings use {rank:.1f} of {available} directions (effective rank)"
-    return [Finding("dimensional collapse", evidence, REMEDIES["dimensional collapse"])]
+    return [finding("dimensional collapse", rank=rank, available=available)]
