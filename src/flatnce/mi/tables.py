@@ -1,0 +1,866 @@
+"""Tables of numbers from files: CSV, TSV, parquet, npy and npz."""
+
+import codecs
+import csv
+import gzip
+import re
+import shlex
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatnce.environment import available_memory
+from flatnce.extras import require_extra
+from flatnce.messages import check_at_least, check_choice, did_you_mean, format_bytes
+
+require_extra("pandas", "reading a table", "mi")
+
+import pandas as pd  # noqa: E402
+
+__all__ = [
+    "ENCODINGS",
+    "FORMATS",
+    "ColumnInfo",
+    "Tables",
+    "describe_columns",
+    "read_table",
+    "read_tables",
+    "select",
+]
+
+TEXT = (".csv", ".tsv", ".txt")
+FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
+"""Suffixes of the files that can be read."""
+
+ENCODINGS = ("one-hot", "ordinal")
+"""How words become numbers: one column per value, or numbered in alphabetical order."""
+
+MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
+NUMERIC = ("number", "boolean", "durations")
+BOOLEANS = {"true": 1.0, "false": 0.0}
+DATE = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}:\d{2}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4}"
+# What is wrong with a cell of a column of numbers, and what to do about it.
+NOT_NUMBERS = {
+    "numbers with thousands separators": "write them without separators",
+    "numbers with units": "write the unit in the column's name and remove it from the cells",
+    "numbers and words": "correct it, or leave the cell empty if it is missing",
+}
+HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
+CHUNK_CELLS = 2_000_000
+MOST_WORDS = 50  # of a one-hot encoding
+MOST_NAMED = 12  # in a message
+WHITESPACE = r"\s+"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Two tables of numbers.
+
+    Arguments:
+        x: One float64 column per column or, of encoded words, per word; NaN where missing.
+        y: The partners of x, row by row.
+        notes: What was done to read them, in sentences.
+        group: Rows with the same number belong together; None if there are no groups.
+        block: The number of consecutive rows that belong together; None if there are no blocks.
+        rows_in_file: The number of rows in the file, of which x and y may be a sample.
+    """
+
+    x: pd.DataFrame
+    y: pd.DataFrame
+    notes: tuple[str, ...]
+    group: NDArray[np.int64] | None = None
+    block: int | None = None
+    rows_in_file: int = 0
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """What is known about a column before the file is read.
+
+    Arguments:
+        number: Its position, from 0 on.
+        name: Its name.
+        kind: What it holds, judged by its type and its first rows.
+    """
+
+    number: int
+    name: str
+    kind: str
+
+
+def describe_columns(path: str | Path, *, header: bool = True) -> list[ColumnInfo]:
+    """Return the columns of a file, in order.
+
+    Arguments:
+        path: A file of a format in :data:`flatnce.mi.tables.FORMATS`.
+        header: Whether the first line of text holds names.
+    """
+    file = _open(path, header)
+    named = zip(file.names, file.kinds, strict=True)
+    return [ColumnInfo(number, name, kind) for number, (name, kind) in enumerate(named)]
+
+
+def read_tables(
+    paths: Sequence[str | Path],
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    group: str | None = None,
+    block: int | None = None,
+    encode: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    header: bool = True,
+    memory: int | None = None,
+) -> Tables:
+    """Read chosen columns of one file, or of two whose rows are partners by position.
+
+    Arguments:
+        paths: One file or two; of two, x is in the first and y in the second.
+        x: Columns of x, as :func:`flatnce.mi.tables.select` reads them.
+        y: Columns of y; by default, in one file, all others that hold numbers.
+        group: A column whose equal values keep rows together.
+        block: How many rows in time order belong together.
+        encode: How words and dates become numbers, ``one-hot`` or ``ordinal``; if None they are
+            refused.
+        rows: Read a random sample of this many rows, in the file's order; all if None.
+        seed: The seed of that sample.
+        header: Whether the first line of text holds names.
+        memory: Bytes that may be used; by default what the system says is free.
+    """
+    if len(paths) not in (1, 2):
+        raise ValueError(f"{len(paths)} files were named; name one, or one for x and one for y")
+    if group is not None and block is not None:
+        raise ValueError(f"--group {group} and --block {block}: give only one of them")
+    if block is not None:
+        check_at_least("block", block, 2)
+    files = [_open(path, header) for path in paths]
+    notes = [note for file in files for note in file.notes]
+    x_columns, y_columns, grouped = _choose_pair(files, x, y, group, notes)
+    wanted = [set[int]() for _ in files]
+    wanted[0] |= set(x_columns)
+    wanted[-1] |= set(y_columns)
+    if grouped is not None:
+        wanted[grouped[0]].add(grouped[1])
+    frames, total = _load(files, wanted, rows, seed, memory, notes)
+    left = _encode(frames[0], x_columns, files[0], encode, notes)
+    right = _encode(frames[-1], y_columns, files[-1], encode, notes)
+    groups = None
+    if grouped is not None:
+        number, column = grouped
+        groups = _group_numbers(frames[number][column], files[number].names[column])
+    if len(left) < total and block is not None:
+        # Blocks are stretches of the file, not of the sample.
+        groups, block = frames[0].index.to_numpy() // block, None
+    return Tables(left, right, tuple(notes), groups, block, total)
+
+
+def read_table(
+    path: str | Path,
+    columns: str | None = None,
+    *,
+    encode: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    header: bool = True,
+    memory: int | None = None,
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Read chosen columns of a file; return the table and notes on how it was read.
+
+    The other arguments are those of :func:`read_tables`.
+
+    Arguments:
+        path: The file.
+        columns: Its columns; by default all that hold numbers.
+    """
+    file = _open(path, header)
+    notes = list(file.notes)
+    if columns is None:
+        chosen = _all_numeric(file, [], "The table", "all columns", notes)
+    else:
+        chosen = file.select(columns, "--x")
+    frames, _ = _load([file], [chosen], rows, seed, memory, notes)
+    return _encode(frames[0], chosen, file, encode, notes), tuple(notes)
+
+
+# Which columns are meant.
+
+
+def select(
+    expression: str,
+    names: Sequence[str],
+    option: str,
+    where: str,
+    arrays: Mapping[str, Sequence[int]] | None = None,
+) -> list[int]:
+    """Return the positions of the columns an expression names, in its order, each once.
+
+    Parts are separated by commas. A part is a name as it stands in the file (which may contain
+    spaces and commas, and takes precedence), a glob (``emb_*``), a range of names that includes
+    both ends (``a:d``, in the file's order), a number from 0 on, or a range of numbers without
+    its end (``0:5``, ``-3:``), as in Python.
+
+    Arguments:
+        expression: What the user typed.
+        names: The names of all columns, in the file's order.
+        option: The option it was given to, for messages.
+        where: The file, for messages.
+        arrays: Names of several columns together, such as the arrays of an ``.npz`` file.
+
+    Examples:
+        >>> names = ["age", "height, cm", "emb_0", "emb_1", "mass"]
+        >>> select("height, cm,emb_*", names, "--x", "people.csv")
+        [1, 2, 3]
+        >>> select("emb_0:mass", names, "--x", "p.csv"), select("-2:", names, "--x", "p.csv")
+        ([2, 3, 4], [3, 4])
+    """
+    known = {**{name: [names.index(name)] for name in names}, **(arrays or {})}
+    found: list[int] = []
+    for part in _parts(expression, known, names) or [""]:
+        if names.count(part) > 1:
+            places = [str(place) for place, name in enumerate(names) if name == part]
+            raise ValueError(
+                f"{option} {part!r}: {where} has several columns of that name (columns "
+                f"{' and '.join(places)}, counted from 0); choose by number, {option} {places[0]}"
+            )
+        positions = known.get(part) or (
+            _name_range(part, names) or _number_range(part, len(names)) or _matching(part, names)
+        )
+        if not positions:
+            hint = did_you_mean(part, known, f"it has {len(names)} ({_listed(names)})", cutoff=0.5)
+            raise ValueError(f"{option} {part!r}: {where} has no such column; {hint}")
+        found += positions
+    return list(dict.fromkeys(found))
+
+
+def _parts(expression: str, known: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    """Split the expression at its commas, except inside a name that exists."""
+    pieces = expression.split(",")
+    parts, start = [], 0
+    while start < len(pieces):
+        for end in range(len(pieces), start, -1):
+            joined = ",".join(pieces[start:end])
+            part = joined if joined in known else joined.strip()
+            if part in known or _name_range(part, names) or end == start + 1:
+                parts.append(part)
+                start = end
+                break
+    return [part for part in parts if part]
+
+
+def _name_range(part: str, names: Sequence[str]) -> list[int]:
+    for colon in (match.start() for match in re.finditer(":", part)):
+        first, last = part[:colon].strip(), part[colon + 1 :].strip()
+        if first in names and last in names:
+            start, end = names.index(first), names.index(last)
+            if first == str(start) and last == str(end):
+                return []  # columns named by their numbers are counted as in Python
+            step = 1 if end >= start else -1
+            return list(range(start, end + step, step))
+    return []
+
+
+def _number_range(part: str, count: int) -> list[int]:
+    if re.fullmatch(r"-?\d+", part):
+        return [range(count)[int(part)]] if -count <= int(part) < count else []
+    ends = re.fullmatch(r"(-?\d*):(-?\d*)", part)
+    if ends is None:
+        return []
+    start, end = (int(one) if one else None for one in ends.groups())
+    return list(range(count)[start:end])
+
+
+def _matching(part: str, names: Sequence[str]) -> list[int]:
+    if not re.search(r"[*?\[]", part):
+        return []
+    return [place for place, name in enumerate(names) if fnmatchcase(name, part)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(str(name)) for name in names[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _choose_pair(
+    files: "list[_File]", x: str | None, y: str | None, group: str | None, notes: list[str]
+) -> tuple[list[int], list[int], tuple[int, int] | None]:
+    """Return the columns of x (first file) and y (last file), and file and column of the group."""
+    first, last = files[0], files[-1]
+    grouped = None if group is None else _group_column(files, group)
+    if first is last and x is None and y is None:
+        x, y = _arrays_x_and_y(first)
+    left = [] if x is None else first.select(x, "--x")
+    right = [] if y is None else last.select(y, "--y")
+    left = left or _default(files, 0, right, grouped, notes)
+    right = right or _default(files, len(files) - 1, left, grouped, notes)
+    shared = set(left) & set(right) if first is last else set()
+    if shared:
+        names = _listed([first.names[i] for i in sorted(shared)])
+        raise ValueError(f"--x and --y both hold {names}; leave each column out of one of them")
+    return left, right, grouped
+
+
+def _group_column(files: "Sequence[_File]", name: str) -> tuple[int, int]:
+    number = next((k for k, file in enumerate(files) if name in file.names), 0)
+    columns = files[number].select(name, "--group")
+    if len(columns) > 1:
+        raise ValueError(f"--group {name} names {len(columns)} columns; name one")
+    return number, columns[0]
+
+
+def _default(
+    files: "Sequence[_File]",
+    number: int,
+    others: list[int],
+    grouped: tuple[int, int] | None,
+    notes: list[str],
+) -> list[int]:
+    """Return the columns of x or y if none are named."""
+    file = files[number]
+    taken = [grouped[1]] if grouped is not None and grouped[0] == number else []
+    if len(files) == 1:
+        side = "x" if not others else "y"
+        return _all_numeric(file, [*taken, *others], side, "all other columns", notes)
+    side = "xy"[number]
+    if len(file.arrays) < 2:
+        return _all_numeric(file, taken, side, "all columns", notes)
+    names = {name.casefold(): name for name in file.arrays}
+    if side not in names:
+        raise ValueError(
+            f"{file.path} holds several arrays ({_listed(list(file.arrays))}); choose by "
+            f"name: --{side} {next(iter(file.arrays))}"
+        )
+    return list(file.arrays[names[side]])
+
+
+def _all_numeric(
+    file: "_File", taken: Sequence[int], name: str, what: str, notes: list[str]
+) -> list[int]:
+    rest = [i for i in range(len(file.names)) if i not in taken]
+    # A first column without a name is the index of a table that pandas wrote.
+    numeric = [i for i in rest if file.kinds[i] in NUMERIC and file.names[i] != "Unnamed: 0"]
+    if not numeric:
+        raise ValueError(
+            f"{file.path} has no columns with numbers for {name}; it has "
+            f"{_listed(file.names)}; choose columns, with --encode if they are words or dates"
+        )
+    note = f"{name} is {what} that hold numbers: {_listed([file.names[i] for i in numeric])}."
+    left = [f"{file.names[i]!r} ({file.kinds[i]})" for i in rest if i not in numeric]
+    notes.append(note + (f" Left out: {', '.join(left)}." if left else ""))
+    return numeric
+
+
+def _arrays_x_and_y(file: "_File") -> tuple[str, str]:
+    """Return the names of the arrays x and y, or say that columns must be named."""
+    arrays = {key.casefold(): key for key in file.arrays}
+    if {"x", "y"} <= set(arrays):
+        return arrays["x"], arrays["y"]
+    if len(file.names) == 1:
+        raise ValueError(
+            f"{file.path} has one column; name a second file for y, or one with more columns"
+        )
+    numeric = [name for name, kind in zip(file.names, file.kinds, strict=True) if kind in NUMERIC]
+    first, second = list(dict.fromkeys([*numeric, *file.names, "B"]))[:2]
+    raise ValueError(
+        f"say which columns of {file.path} are x and which are y: --x {shlex.quote(first)} "
+        f"--y {shlex.quote(second)}; it has {_listed(file.names)}"
+    )
+
+
+# Files: names first, then the rows in chunks.
+
+
+@dataclass(eq=False)
+class _File:
+    path: Path
+    names: list[str]
+    row_count: int  # an estimate for text
+    # Yields columns, labelled by their numbers, in pieces of so many rows.
+    chunks: Callable[[list[int], int], Iterator[pd.DataFrame]]
+    arrays: Mapping[str, list[int]] = field(default_factory=dict)  # columns of each array
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        head = next(self.chunks(list(range(len(self.names))), HEAD_ROWS))
+        return [_kind_of(head[column]) for column in head]
+
+    def select(self, expression: str, option: str) -> list[int]:
+        return select(expression, self.names, option, str(self.path), self.arrays)
+
+    def bytes_needed(self, columns: list[int], rows: int | None) -> int:
+        """Estimate the peak memory: text cells take 72 bytes, and there are up to 5 copies."""
+        count = self.row_count if rows is None else min(rows, self.row_count)
+        cells = [8 if self.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
+        return 5 * count * sum(cells)
+
+    def read(
+        self, columns: list[int], rows: int | None = None, seed: int = 0
+    ) -> tuple[pd.DataFrame, int]:
+        """Return these columns, indexed by the numbers of their rows, and the number of rows.
+
+        With ``rows`` it is a random sample in the file's order, the same rows for every format:
+        each row gets a random number and the smallest ones stay.
+        """
+        size = max(1_000, CHUNK_CELLS // len(self.names))
+        generator = np.random.default_rng(seed)
+        kept: list[pd.DataFrame] = []
+        keys, total = np.empty(0), 0
+        for chunk in self.chunks(columns, size):
+            kept.append(chunk.set_axis(range(total, total + len(chunk))))
+            total += len(chunk)
+            if rows is not None:
+                keys = np.concatenate([keys, generator.random(len(chunk))])
+                if len(keys) > rows:
+                    stay = np.sort(np.argpartition(keys, rows)[:rows])
+                    keys, kept = keys[stay], [pd.concat(kept).iloc[stay]]
+        return pd.concat(kept), total
+
+
+def _open(path: str | Path, header: bool = True) -> _File:
+    """Open a file by its suffix and read the names of its columns."""
+    path, readable = Path(path), ", ".join(FORMATS)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
+    if not path.exists():
+        beside = [one.name for one in path.parent.glob("*")]
+        hint = did_you_mean(path.name, beside, f"name a file ({readable})")
+        raise FileNotFoundError(f"{path} does not exist; {hint}")
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower() + ".gz"
+    if suffix not in FORMATS:
+        raise ValueError(
+            f"{path}: a file {suffix or 'without suffix'} cannot be read; save the numbers as one "
+            f"of {readable}"
+        )
+    if suffix.removesuffix(".gz") in TEXT:
+        return _open_text(path, header)
+    if not header:
+        raise ValueError(f"--no-header is for text; {path} is {suffix}")
+    return _open_parquet(path) if suffix == ".parquet" else _open_arrays(path)
+
+
+def _open_parquet(path: Path) -> _File:
+    arrow = require_extra("pyarrow", "reading parquet", "mi")
+    parquet = require_extra("pyarrow.parquet", "reading parquet", "mi")
+    try:
+        file = parquet.ParquetFile(path)
+    except arrow.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is not a parquet file ({reason}); write it again") from error
+    names = list(file.schema_arrow.names)
+    if not file.metadata.num_rows:
+        raise ValueError(f"{path} has no rows; write it again")
+
+    def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
+        chosen = [names[i] for i in columns]
+        for batch in file.iter_batches(size, columns=chosen):
+            frame = batch.select(chosen).to_pandas(date_as_object=False)
+            yield frame.set_axis(columns, axis=1)
+
+    return _File(path, names, file.metadata.num_rows, chunks)
+
+
+def _open_arrays(path: Path) -> _File:
+    """Open the array of an ``.npy`` file, or the arrays of an ``.npz`` file side by side.
+
+    Columns are named by their numbers, in an archive of several arrays by array and number.
+    """
+    shapes = _array_shapes(path)
+    rows = {name: shape[0] for name, shape in shapes.items()}
+    if len(set(rows.values())) > 1:
+        listing = ", ".join(f"{name!r} {count:,}" for name, count in rows.items())
+        raise ValueError(f"the arrays of {path} have different numbers of rows ({listing})")
+    count = next(iter(rows.values()))
+    names: list[str] = []
+    arrays: dict[str, list[int]] = {}
+    for name, shape in shapes.items():
+        own = [f"{name}_{i}" for i in range(shape[1])] if len(shape) == 2 else [name]
+        arrays[name] = list(range(len(names), len(names) + len(own)))
+        names += own
+    if len(shapes) == 1:
+        names = [str(i) for i in range(len(names))]
+
+    def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
+        try:
+            loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+            whole = {"": loaded} if path.suffix.lower() == ".npy" else loaded
+            wanted = [name for name in arrays if set(arrays[name]) & set(columns)]
+            tables = [whole[name].reshape(count, -1) for name in wanted]
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise OSError(f"{path} is cut short or damaged; write it again") from error
+        held = [place for name in wanted for place in arrays[name]]
+        for start in range(0, count, size):
+            parts = np.hstack([table[start : start + size] for table in tables], dtype=np.float64)
+            yield pd.DataFrame(parts, columns=held)[columns]
+
+    return _File(path, names, count, chunks, {} if "" in arrays else arrays)
+
+
+def _array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array, without reading it; pickles are never opened."""
+    layout, headers = np.lib.format, {}
+    try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                layout.read_magic(file)
+                headers[""] = layout.read_array_header_1_0(file)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.namelist():
+                    with archive.open(member) as file:
+                        layout.read_magic(file)
+                        name = member.removesuffix(".npy")
+                        headers[name] = layout.read_array_header_1_0(file)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is not a file of numpy arrays ({error}); save numbers with numpy.save or "
+            "numpy.savez"
+        ) from error
+    if not headers:
+        raise ValueError(f"{path} holds no arrays")
+    for name, (shape, _, kind) in headers.items():
+        if kind.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape:
+            raise ValueError(
+                f"array {name!r} of {path} has dtype {kind} and shape {shape}; save real numbers, "
+                "rows by columns"
+            )
+    return {name: shape for name, (shape, _, _) in headers.items()}
+
+
+def _open_text(path: Path, header: bool) -> _File:
+    """Open a table as text; encoding, separator and decimal sign are detected."""
+    raw, size = _head(path)
+    encoding = _encoding(raw, path)
+    lines = raw.decode(encoding, errors="replace").splitlines(keepends=True)
+    if len(raw) < size:
+        lines = lines[:-1] or lines  # the last line may be cut off
+    filled = (i for i, line in enumerate(lines) if line.strip() and line[0] != "#")
+    skipped = next(filled, None)
+    if skipped is None:
+        raise ValueError(f"{path} is empty; a table needs a line of names and rows of numbers")
+    candidates = "\t,;|" if ".tsv" in path.suffixes else ",;\t|"
+    separator = _separator(lines[skipped:], candidates)
+    rows = _cells(lines[skipped:], separator)
+    names = [str(i) for i in range(len(rows[0]))]
+    if header:
+        names, rows, skipped = _names(rows[0], path), rows[1:], skipped + 1
+    if not rows:
+        raise ValueError(f"{path} holds names and no rows of numbers")
+    usual = Counter(len(row) - (row[-1:] == [""]) for row in rows).most_common(1)[0][0]
+    if usual > len(names):
+        raise ValueError(
+            f"{path} has {len(names)} names in its first line and {usual} cells in the rows; "
+            "delete the lines above the names, or name every column"
+        )
+    signs = Counter(
+        match[1]
+        for row in rows
+        for match in (re.fullmatch(r"[-+]?\d+([.,])\d+", cell.strip()) for cell in row)
+        if match
+    )
+    decimal = "," if separator != "," and signs[","] > signs["."] else "."
+    notes = []
+    if encoding == "cp1252":
+        notes.append(f"{path.name} is not UTF-8; it was read as cp1252.")
+    if decimal == ",":
+        notes.append(f"{path.name} has decimal commas and was read accordingly.")
+
+    def chunks(columns: list[int], size: int) -> Iterator[pd.DataFrame]:
+        # All columns are parsed: with usecols pandas would silently cut rows with too many cells.
+        try:
+            with pd.read_csv(
+                path,
+                sep=separator,
+                engine="c",
+                header=None,
+                names=range(len(names)),
+                skiprows=skipped,
+                index_col=False,
+                na_values=MISSING,
+                decimal=decimal,
+                encoding=encoding,
+                encoding_errors="replace" if encoding == "cp1252" else "strict",
+                skipinitialspace=True,
+                low_memory=False,
+                chunksize=size,
+            ) as reader:
+                for chunk in reader:
+                    yield chunk[columns]
+        except (pd.errors.ParserError, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0].strip()
+            raise ValueError(f"{path} is not a table: {reason}; correct that line") from error
+        except EOFError as error:
+            raise OSError(f"{path} is cut short ({error}); copy it again") from error
+
+    return _File(path, names, round(size * len(lines) / len(raw)), chunks, notes=notes)
+
+
+def _head(path: Path) -> tuple[bytes, int]:
+    """Return the first bytes of the text, and about how many there are."""
+    size, zipped = path.stat().st_size, path.suffix.lower() == ".gz"
+    try:
+        with (gzip.open if zipped else open)(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise OSError(f"{path} is not a whole gzip file ({error}); copy it again") from error
+    if len(head) < HEAD_BYTES:
+        return head, len(head)
+    return head, 5 * size if zipped else size  # numbers as text shrink to a fifth or more
+
+
+def _encoding(raw: bytes, path: Path) -> str:
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if raw[:2] == b"PK" or b"\0" in raw:
+        raise ValueError(f"{path} is not text; save the table as CSV (from a spreadsheet: export)")
+    try:  # an incremental decoder accepts a character that is cut off at the end
+        codecs.getincrementaldecoder("utf-8-sig")().decode(raw)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
+
+
+def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
+    """Split the first lines into cells."""
+    every: Iterator[list[str]] = (line.split() for line in lines)
+    if separator != WHITESPACE:
+        every = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    filled = (cells for cells in every if any(cell.strip() for cell in cells) or len(cells) > 1)
+    return list(islice(filled, HEAD_LINES + 1))
+
+
+def _separator(lines: Sequence[str], candidates: str) -> str:
+    """Return the separator that splits the most lines into the same number of cells."""
+    best, most_regular = "", (0.0, 1)
+    for candidate in candidates:
+        rows = _cells(lines, candidate)
+        width, count = Counter(map(len, rows)).most_common(1)[0]
+        regular = (count / len(rows), width)
+        if width > 1 and regular > most_regular:
+            best, most_regular = candidate, regular
+    widths = {len(cells) for cells in _cells(lines, WHITESPACE)}
+    return best or (WHITESPACE if len(widths) == 1 and widths != {1} else ",")
+
+
+def _names(first: list[str], path: Path) -> list[str]:
+    cells = [" ".join(cell.split()) for cell in first]
+    numbers = pd.to_numeric(pd.Series(cells), errors="coerce").notna().sum()
+    # Whole numbers that increase by one, such as 0, 1, 2 or years, are names.
+    start = int(cells[0]) if cells[0].isdecimal() and len(cells) > 1 else 0
+    counting = cells == [str(start + i) for i in range(len(cells))]
+    if numbers and 2 * numbers >= len(cells) and not counting:
+        raise ValueError(
+            f"the first line of {path} holds numbers ({', '.join(cells[:4])}), not names; if it "
+            "has no header, add --no-header and choose columns by number (--x 0:3 --y 3)"
+        )
+    return [cell or f"Unnamed: {place}" for place, cell in enumerate(cells)]
+
+
+def _load(
+    files: Sequence[_File],
+    wanted: Sequence[set[int] | list[int]],
+    rows: int | None,
+    seed: int,
+    memory: int | None,
+    notes: list[str],
+) -> tuple[list[pd.DataFrame], int]:
+    """Read the wanted columns of each file if all of them fit into memory."""
+    if rows is not None:
+        check_at_least("rows", rows, 1)
+    pairs = [(file, sorted(columns)) for file, columns in zip(files, wanted, strict=True)]
+    needed = sum(file.bytes_needed(columns, rows) for file, columns in pairs)
+    free = available_memory() if memory is None else memory
+    if free is not None and needed > free:
+        raise ValueError(
+            f"{' and '.join(str(file.path) for file in files)} would take about "
+            f"{format_bytes(needed)} of memory and {format_bytes(free)} are free; choose fewer "
+            "columns (--x, --y), or take a random subset of the rows (--rows 100000)"
+        )
+    read = [file.read(columns, rows, seed) for file, columns in pairs]
+    totals = [total for _, total in read]
+    if len(set(totals)) > 1:
+        counts = [f"{file.path} has {n:,} rows" for file, n in zip(files, totals, strict=True)]
+        raise ValueError(
+            f"{' and '.join(counts)}; rows are partners by position, so both files must hold the "
+            "same ones in the same order (or put all columns into one file)"
+        )
+    if rows is not None and rows < totals[0]:
+        notes.append(f"{rows:,} of {totals[0]:,} rows were taken at random (seed {seed}).")
+    return [frame for frame, _ in read], totals[0]
+
+
+# Cells: what they hold, and how they become numbers.
+
+
+def _kind_of(column: pd.Series) -> str:
+    """Return what a column holds; one of the words that ``--list-columns`` shows."""
+    types = pd.api.types
+    if column.isna().all():
+        return "empty"
+    if types.is_bool_dtype(column.dtype):
+        return "boolean"
+    if types.is_numeric_dtype(column.dtype):
+        return "number"
+    if types.is_datetime64_any_dtype(column.dtype):
+        return "dates"
+    if types.is_timedelta64_dtype(column.dtype):
+        return "durations"
+    if column.map(lambda cell: isinstance(cell, list | tuple | dict | np.ndarray)).any():
+        return "lists"
+    cells = _present(column)
+    texts = cells.astype(str)
+    is_number = ~np.isnan(_numbers(cells))
+    if texts.str.lower().isin(list(BOOLEANS)).all():
+        return "boolean" if len(cells) else "empty"
+    if is_number.all():
+        return "number"
+    if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
+        return "dates"
+    if texts[~is_number].str.fullmatch(r"[-+]?\d{1,3}(?:[,' ]\d{3})+(?:\.\d+)?").all():
+        return "numbers with thousands separators"
+    if is_number.mean() > 0.5:
+        return "numbers and words"
+    with_unit = texts.str.fullmatch(r"[-+]?[\d.,]+\s*[A-Za-z%°µ€$£/²³]+")
+    return "numbers with units" if with_unit.mean() > 0.5 else "words"
+
+
+def _present(column: pd.Series) -> pd.Series:
+    """Return the cells that hold a value, with white space around text removed."""
+    filled = column[column.notna()].astype(object)
+    stripped = filled.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+    return stripped[~stripped.isin(MISSING)]
+
+
+def _numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Return every cell as float64, NaN where it is missing or not a number."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    plain = _present(column).map(lambda cell: BOOLEANS.get(str(cell).lower(), cell))
+    numbers = pd.to_numeric(plain, errors="coerce").astype(np.float64)
+    return numbers.reindex(column.index).to_numpy()
+
+
+def _encode(
+    frame: pd.DataFrame, columns: list[int], file: _File, encode: str | None, notes: list[str]
+) -> pd.DataFrame:
+    """Return the columns as one table of float64."""
+    if encode is not None:
+        check_choice("encode", encode, ENCODINGS)
+    tables = []
+    for column in columns:
+        table, note = _encode_column(frame[column], file.names[column], encode)
+        tables.append(table)
+        notes += [note] if note else []
+    joined = np.hstack([table.to_numpy(dtype=np.float64) for table in tables])
+    return pd.DataFrame(joined, columns=[name for table in tables for name in table])
+
+
+def _encode_column(
+    column: pd.Series, name: str, encode: str | None
+) -> tuple[pd.DataFrame, str | None]:
+    """Return a column as numbers and a note on what was done.
+
+    The column's index holds the row numbers of the file; messages name them.
+    """
+    kind = _kind_of(column)
+    if kind in ("number", "boolean", "empty"):
+        return pd.DataFrame({name: _numbers(column)}), None
+    if kind == "durations":
+        seconds = column.dt.total_seconds()
+        return seconds.to_frame(name), f"Column {name!r} holds durations, read in seconds."
+    if kind == "lists":
+        raise ValueError(
+            f"column {name!r} holds lists; save each of their entries as a column of its own "
+            f"({name}_0, {name}_1 ...) and choose them with '{name}_*'"
+        )
+    cells = _present(column)
+    if kind in NOT_NUMBERS and not (kind == "numbers with units" and encode):
+        strays = cells[np.isnan(_numbers(cells))]
+        raise ValueError(
+            f"column {name!r} holds {kind}: row {int(strays.index[0]) + 1:,} of the data holds "
+            f"{str(strays.iloc[0])!r}, which is not a number ({len(strays):,} of {len(cells):,} "
+            f"cells are not); {NOT_NUMBERS[kind]}"
+        )
+    if encode is None:
+        raise ValueError(
+            f"column {name!r} holds {kind} (for example {str(cells.iloc[0])!r}), not numbers; "
+            "leave it out, or turn it into numbers: --encode one-hot (a column for each of "
+            f"{cells.nunique():,} words) or --encode ordinal (words in alphabetical order); dates "
+            "become the time since the first"
+        )
+    return (_from_dates if kind == "dates" else _from_words)(column, name, encode)
+
+
+def _from_dates(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
+    """Return the time since the first date, in days or in seconds."""
+    moments, ambiguous = _dates(column)
+    since = (moments - moments.min()).dt.total_seconds()
+    in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
+    unit = "days" if in_days else "seconds"
+    note = f"Column {name!r} holds dates: {unit} since the first."
+    if ambiguous:
+        note += " Day and month could be in either order; the month was read first."
+    unread = int(since.isna().sum()) - (len(column) - len(_present(column)))
+    if unread:
+        note += f" {unread:,} of its cells could not be read as a date and are missing."
+    return (since / 86_400 if in_days else since).to_frame(name), note
+
+
+def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
+    """Return every cell as a moment, and whether day and month could also be swapped."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return column, False
+    texts = _present(column).astype(str)
+    parts = texts.str.extract(r"^(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}").dropna().astype(int)
+    day_first = bool((parts[0] > 12).any())
+    ambiguous = len(parts) > 0 and not day_first and not (parts[1] > 12).any()
+    how = {"errors": "coerce", "dayfirst": day_first, "utc": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas warns when it parses cell by cell
+        moments = pd.to_datetime(texts, **how)
+        if moments.isna().any():  # not all cells have the format of the first
+            moments = pd.to_datetime(texts, format="mixed", **how)
+    return moments.reindex(column.index), ambiguous
+
+
+def _from_words(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
+    """Return one column per word, or the words' numbers in alphabetical order."""
+    cells = _present(column).astype(str)
+    codes, words = pd.factorize(cells, sort=True)
+    if encode == "ordinal":
+        numbers = pd.Series(codes, cells.index, dtype=np.float64).reindex(column.index)
+        shown = ", ".join(f"{word} = {code}" for code, word in enumerate(words[:4]))
+        more = " ..." if len(words) > 4 else ""
+        note = f"Column {name!r} holds words, numbered in alphabetical order: {shown}{more}."
+        return numbers.to_frame(name), note
+    if len(words) > MOST_WORDS:
+        raise ValueError(
+            f"column {name!r} holds {len(words):,} different words, too many for --encode "
+            f"one-hot (at most {MOST_WORDS}); leave it out, merge rare values, or use "
+            "--encode ordinal"
+        )
+    table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
+    note = f"Column {name!r} holds words: a column of zeros and ones for each of {len(words)}."
+    return table.reindex(column.index), note
+
+
+def _group_numbers(cells: pd.Series, name: str) -> NDArray[np.int64]:
+    """Return equal numbers for equal values."""
+    missing = cells.index[cells.isna()]
+    if len(missing):
+        row = f"row {missing[0] + 1:,} of the data"
+        raise ValueError(f"--group {name!r} has no value in {row}; fill it in")
+    return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
