@@ -2,13 +2,14 @@
 
 Normal, Student and additive laws have closed forms. The information of a mixture is one or two
 integrals, computed to about 1e-9 nats: the integrands are smooth and vanish fast, so the
-trapezoid rule on a wide grid converges exponentially. ``accuracy`` bounds the absolute error.
+trapezoid rule on a wide grid converges exponentially.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,98 +24,78 @@ Sample: TypeAlias = tuple[Left, Right]
 Ratios: TypeAlias = Float64[np.ndarray, " n"]
 Map: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
-ROUNDING = 1e-12
+QUADRATURE = 1e-9
 
 
-@runtime_checkable
-class Law(Protocol):
+class Law(ABC):
     """The joint law of X and Y."""
 
+    accuracy: float = 1e-12  # bound on the absolute error of information(), in nats
+
     @property
+    @abstractmethod
     def dimensions(self) -> tuple[int, int]:
         """Columns of X and of Y."""
-        ...
 
-    @property
-    def accuracy(self) -> float:
-        """Bound on the absolute error of ``information()``, in nats."""
-        ...
-
+    @abstractmethod
     def information(self) -> float:
         """I(X;Y) in nats."""
-        ...
 
+    @abstractmethod
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
         """``n`` independent pairs: X of shape (n, dx) and Y of shape (n, dy)."""
-        ...
 
+    @abstractmethod
     def pointwise(self, x: Left, y: Right) -> Ratios:
         """Log p(y|x)/p(y) of each row's pair, in nats; its mean over the law is I(X;Y)."""
-        ...
 
 
 @dataclass(frozen=True)
-class PairedNormal:
+class PairedNormal(Law):
     """Standard normal coordinates of which X_i and Y_i are correlated, the rest independent.
 
     I = −½ Σ log(1 − ρ_i²). With all ρ equal this is the staircase and the FLO grid, with zeros an
     independent pair.
-
-    Arguments:
-        correlations: ρ_i of each pair (X_i, Y_i); as many as X and Y have columns.
     """
 
-    correlations: tuple[float, ...]
-    accuracy: float = ROUNDING
+    correlations: tuple[float, ...]  # ρ_i, as many as X and Y have columns
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return len(self.correlations), len(self.correlations)
 
     def information(self) -> float:
-        """I(X;Y) in nats; a sum over the pairs."""
         # (1 − ρ)(1 + ρ) rather than 1 − ρ², which rounds away its digits near ρ = 1.
         return 0.5 * math.fsum(-math.log1p(-rho) - math.log1p(rho) for rho in self.correlations)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """Y = ρX + √(1 − ρ²)ε, coordinate by coordinate."""
         rho = np.array(self.correlations)
         x = generator.standard_normal((n, rho.size))
         noise = generator.standard_normal((n, rho.size))
         return x, rho * x + np.sqrt(1 - rho**2) * noise
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """I − Σ (ρ²(x² + y²) − 2ρxy) / (2(1 − ρ²))."""
         rho = np.array(self.correlations)
         quadratic = rho**2 * (x**2 + y**2) - 2 * rho * x * y
         return self.information() - (quadratic / (2 * (1 - rho) * (1 + rho))).sum(axis=1)
 
 
 @dataclass(frozen=True)
-class Equicorrelated:
+class Equicorrelated(Law):
     """Standard normal coordinates, any two of which (within X, within Y, across) have the same ρ.
 
     The covariance of k of them is (1 − ρ)I + ρ11ᵀ with log-determinant
     (k − 1)log(1 − ρ) + log(1 + (k − 1)ρ), and I = ½(log|Σx| + log|Σy| − log|Σ|).
-
-    Arguments:
-        size: Columns of X, and of Y.
-        correlation: ρ, from 0 up to but not including 1.
     """
 
-    size: int
+    size: int  # columns of X, and of Y
     correlation: float
-    accuracy: float = ROUNDING
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return self.size, self.size
 
     def information(self) -> float:
-        """I(X;Y) in nats."""
-
         def log_determinant(k: int) -> float:
             rho = self.correlation
             return (k - 1) * math.log1p(-rho) + math.log1p((k - 1) * rho)
@@ -122,15 +103,13 @@ class Equicorrelated:
         return log_determinant(self.size) - 0.5 * log_determinant(2 * self.size)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """One factor shared by all coordinates, and noise of their own."""
         shared = generator.standard_normal((n, 1))
         own = generator.standard_normal((n, 2 * self.size))
         both = math.sqrt(self.correlation) * shared + math.sqrt(1 - self.correlation) * own
         return both[:, : self.size].copy(), both[:, self.size :].copy()
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """I + ½(xᵀΣx⁻¹x + yᵀΣy⁻¹y − zᵀΣ⁻¹z), where z is x and y side by side."""
-
+        # I + ½(xᵀΣx⁻¹x + yᵀΣy⁻¹y − zᵀΣ⁻¹z), where z is x and y side by side.
         def quadratic(z: Columns) -> Ratios:
             rho, total = self.correlation, z.sum(axis=1)
             shared = rho * total**2 / (1 + (z.shape[1] - 1) * rho)
@@ -141,44 +120,33 @@ class Equicorrelated:
 
 
 @dataclass(frozen=True)
-class Student:
+class Student(Law):
     """The multivariate Student law with identity dispersion: (X, Y) = Z / √(χ²_ν / ν).
 
     All correlations are zero (or, for ν ≤ 2, undefined) and yet X and Y share the scale:
     I = h(dx) + h(dy) − h(dx + dy), where h(k) is the entropy of the k-dimensional law,
     −lnΓ((ν+k)/2) + lnΓ(ν/2) + (k/2)ln(νπ) + ((ν+k)/2)(ψ((ν+k)/2) − ψ(ν/2)).
-
-    Arguments:
-        x_size: Columns of X.
-        y_size: Columns of Y.
-        freedom: Degrees of freedom ν.
     """
 
     x_size: int
     y_size: int
-    freedom: int
-    accuracy: float = ROUNDING
+    freedom: int  # ν
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return self.x_size, self.y_size
 
     def information(self) -> float:
-        """I(X;Y) in nats."""
         both = self.x_size + self.y_size
         return self._entropy(self.x_size) + self._entropy(self.y_size) - self._entropy(both)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """Normal coordinates over one common scale per row."""
         z = generator.standard_normal((n, self.x_size + self.y_size))
         scale = np.sqrt(generator.chisquare(self.freedom, (n, 1)) / self.freedom)
         both = z / scale
         return both[:, : self.x_size].copy(), both[:, self.x_size :].copy()
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """The log density of the pair less those of its sides."""
-
         def log_density(z: Columns) -> Ratios:
             nu, k = self.freedom, z.shape[1]
             constant = math.lgamma((nu + k) / 2) - math.lgamma(nu / 2)
@@ -195,36 +163,26 @@ class Student:
 
 
 @dataclass(frozen=True)
-class Additive:
+class Additive(Law):
     """X uniform on (0, 1) and Y = X + U, with U uniform on (−ε, ε).
 
     I = ε − log 2ε for ε ≤ ½, and 1/(4ε) above.
-
-    Arguments:
-        noise: ε, positive.
     """
 
-    noise: float
-    accuracy: float = ROUNDING
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
-        return 1, 1
+    noise: float  # ε
+    dimensions = (1, 1)
 
     def information(self) -> float:
-        """I(X;Y) in nats."""
         if self.noise <= 0.5:
             return self.noise - math.log(2 * self.noise)
         return 1 / (4 * self.noise)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """A uniform column and the same with uniform noise."""
         x = generator.uniform(0, 1, (n, 1))
         return x, x + generator.uniform(-self.noise, self.noise, (n, 1))
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """Minus the log of the range of x's that y allows; −∞ where x cannot give y."""
+        # Minus the log of the range of x's that y allows; −∞ where x cannot give y.
         own, noisy = x[:, 0], y[:, 0]
         left = np.minimum(1, noisy + self.noise) - np.maximum(0, noisy - self.noise)
         # y is a rounded sum, so allow for a rounding error.
@@ -232,9 +190,7 @@ class Additive:
         return np.where(possible, -np.log(np.where(possible, left, 1.0)), -np.inf)
 
 
-QUADRATURE = 1e-9
 REACH = 9.0  # standard deviations that a grid reaches beyond the last centre
-TINY = 1e-300  # under the logarithm of a density that underflowed: its term is zero
 
 
 def information_of_grid(
@@ -243,32 +199,43 @@ def information_of_grid(
     """∬ p log(p / (p_u p_v)) of a joint density given on a regular grid, by the trapezoid rule."""
     u_density = density.sum(axis=1, keepdims=True) * v_step
     v_density = density.sum(axis=0, keepdims=True) * u_step
-    logs = [np.log(np.maximum(p, TINY)) for p in (density, u_density, v_density)]
+    # Where a density underflows, its term is zero.
+    logs = [np.log(np.maximum(p, 1e-300)) for p in (density, u_density, v_density)]
     return float((density * (logs[0] - logs[1] - logs[2])).sum() * u_step * v_step)
 
 
+def _normals(
+    centres: Float64[np.ndarray, " k"], spread: float, step: float
+) -> Float64[np.ndarray, "k v"]:
+    """The densities of normals with one spread, on a grid that holds them all."""
+    reach = REACH * spread
+    grid = np.arange(centres.min() - reach, centres.max() + reach, step * spread)
+    scaled = (grid - centres[:, None]) / spread
+    return np.exp(-(scaled**2) / 2) / (spread * math.sqrt(2 * math.pi))
+
+
+def _of_products(x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]) -> Ratios:
+    """Of equally likely products of densities, whose logs may lack a constant that all share."""
+
+    def total(logs: Float64[np.ndarray, "n k"]) -> Ratios:
+        return np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
+
+    return total(x_logs + y_logs) - total(x_logs) - total(y_logs)
+
+
 @dataclass(frozen=True)
-class Cross:
+class Cross(Law):
     """Half the pairs are normal with correlation ρ, half with −ρ: an X-shaped cloud.
 
     Both margins are standard normal, and they are uncorrelated: correlation detects nothing.
-
-    Arguments:
-        correlation: ρ, between 0 and 1.
-        step: Step of the grid, in standard deviations across an arm.
     """
 
     correlation: float
-    step: float = 0.2
-    accuracy: float = QUADRATURE
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
-        return 1, 1
+    step: float = 0.2  # of the grid, in standard deviations across an arm
+    accuracy = QUADRATURE
+    dimensions = (1, 1)
 
     def information(self) -> float:
-        """I(X;Y) in nats."""
         step = self.step * math.sqrt(1 - self.correlation)
         grid = np.arange(-REACH, REACH + step, step)
         squares, product = grid[:, None] ** 2 + grid**2, grid[:, None] * grid
@@ -280,12 +247,11 @@ class Cross:
         return information_of_grid(density, step, step)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """A correlated pair, and a coin for the sign of its Y."""
         x, y = PairedNormal((self.correlation,)).draw(generator, n)
         return x, y * generator.choice((-1.0, 1.0), (n, 1))
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """The log of the mean of both arms' density ratios: they have the same margins."""
+        # Both arms have the same margins.
         arms = [
             PairedNormal((rho,)).pointwise(x, y) for rho in (self.correlation, -self.correlation)
         ]
@@ -293,33 +259,24 @@ class Cross:
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Law):
     """One of several clusters, chosen at random; within it X and Y are independent normal columns.
 
     I(X;Y) is at most the logarithm of the number of clusters.
-
-    Arguments:
-        centres: (x, y) of each cluster, all equally likely.
-        x_spread: Standard deviation of X within a cluster.
-        y_spread: Standard deviation of Y within a cluster.
-        idle: Further standard normal columns of X, independent of everything.
-        step: Step of the grid, in standard deviations within a cluster.
     """
 
-    centres: tuple[tuple[float, float], ...]
-    x_spread: float
+    centres: tuple[tuple[float, float], ...]  # (x, y) of each cluster, all equally likely
+    x_spread: float  # standard deviation within a cluster
     y_spread: float
-    idle: int = 0
-    step: float = 0.2
-    accuracy: float = QUADRATURE
+    idle: int = 0  # further standard normal columns of X, independent of everything
+    step: float = 0.2  # of the grid, in standard deviations within a cluster
+    accuracy = QUADRATURE
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return 1 + self.idle, 1
 
     def information(self) -> float:
-        """I(X;Y) in nats: that of X's first column and Y."""
         x_centres, y_centres = np.array(self.centres).T
         x_density = _normals(x_centres, self.x_spread, self.step)
         y_density = _normals(y_centres, self.y_spread, self.step)
@@ -327,45 +284,35 @@ class Clusters:
         return information_of_grid(density, self.step * self.x_spread, self.step * self.y_spread)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """Choose a cluster per row, then draw its X and its Y."""
         places = np.array(self.centres)[generator.integers(len(self.centres), size=n)]
         x = places[:, :1] + self.x_spread * generator.standard_normal((n, 1))
         y = places[:, 1:] + self.y_spread * generator.standard_normal((n, 1))
         return np.hstack((x, generator.standard_normal((n, self.idle)))), y
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """From the clusters' densities; the idle columns say nothing."""
         x_centres, y_centres = np.array(self.centres).T
         x_logs = -(((x[:, :1] - x_centres) / self.x_spread) ** 2) / 2
         return _of_products(x_logs, -(((y - y_centres) / self.y_spread) ** 2) / 2)
 
 
 @dataclass(frozen=True)
-class Concentric:
+class Concentric(Law):
     """Shells around the origin: with k random from 1 to K, X ~ N(0, k²I) and Y ~ N(k, τ²).
 
     Only the length of X depends on Y, so the integral is over log‖X‖ and Y.
-
-    Arguments:
-        size: Columns of X.
-        shells: K.
-        spread: τ.
-        step: Of the grid: for Y in units of τ, for log‖X‖ in half standard deviations.
     """
 
-    size: int
-    shells: int
-    spread: float = 0.1
-    step: float = 0.2
-    accuracy: float = QUADRATURE
+    size: int  # columns of X
+    shells: int  # K
+    spread: float = 0.1  # τ
+    step: float = 0.2  # of the grid: for Y in units of τ, for log‖X‖ in half standard deviations
+    accuracy = QUADRATURE
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return self.size, 1
 
     def information(self) -> float:
-        """I(X;Y) in nats."""
         d, scales = self.size, np.arange(1, self.shells + 1)
         t_step = self.step / math.sqrt(2 * d) / 2  # one deviation is about 1/√(2d)
         # log‖X‖ falls like exp(dt) to the left and faster than any exponential to the right.
@@ -378,13 +325,11 @@ class Concentric:
         return information_of_grid(density, t_step, self.step * self.spread)
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """Choose a shell per row, then draw its X and its Y."""
         shell = generator.integers(1, self.shells + 1, (n, 1)).astype(np.float64)
         x = shell * generator.standard_normal((n, self.size))
         return x, shell + self.spread * generator.standard_normal((n, 1))
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """From the shells' densities."""
         scales = np.arange(1.0, self.shells + 1)
         squares = np.square(x).sum(axis=1, keepdims=True)
         x_logs = -squares / (2 * scales**2) - self.size * np.log(scales)
@@ -392,34 +337,26 @@ class Concentric:
 
 
 @dataclass(frozen=True)
-class Inliers:
+class Inliers(Law):
     """Two correlated pairs of columns; in a share α of the rows Y is independent of X.
 
     The margins stay standard normal and the density ratio is r = α + (1 − α)e^q, where q is that
     of the two pairs alone. Without inliers q = I₀ + ρL with L of the standard Laplace law (half
     the difference of two χ² of two degrees each), so I = E[(1 − α + αe^{−q}) log r] is one
     integral.
-
-    Arguments:
-        size: Columns of X, and of Y; at least two.
-        share: α, between 0 and 1.
-        correlation: ρ of either pair.
-        pieces: Of the unit length, in the integral over |L|.
     """
 
-    size: int
-    share: float
-    correlation: float = 0.8
-    pieces: int = 1
-    accuracy: float = QUADRATURE
+    size: int  # columns of X, and of Y; at least two
+    share: float  # α
+    correlation: float = 0.8  # ρ of either pair
+    pieces: int = 1  # of the unit length, in the integral over |L|
+    accuracy = QUADRATURE
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         return self.size, self.size
 
     def information(self) -> float:
-        """I(X;Y) in nats; it does not depend on ``size``."""
         nodes, weights = np.polynomial.legendre.leggauss(24)
         # The integrand falls like exp(−(1 − ρ)|L|) on its slower side.
         starts = np.arange(0, 45 / (1 - self.correlation), 1 / self.pieces)
@@ -434,34 +371,13 @@ class Inliers:
         return total
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """The pairs, with an independent Y in a random share of the rows."""
         x, y = self._pairs().draw(generator, n)
         fresh = generator.standard_normal((n, self.size))
         return x, np.where(generator.uniform(size=(n, 1)) < self.share, fresh, y)
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """Log of α + (1 − α)e^q."""
         pairs = self._pairs().pointwise(x, y)
         return np.logaddexp(math.log(self.share), math.log1p(-self.share) + pairs)
 
     def _pairs(self) -> PairedNormal:
         return PairedNormal((self.correlation,) * 2 + (0.0,) * (self.size - 2))
-
-
-def _of_products(x_logs: Float64[np.ndarray, "n k"], y_logs: Float64[np.ndarray, "n k"]) -> Ratios:
-    """Of equally likely products of densities, whose logs may lack a constant that all share."""
-
-    def total(logs: Float64[np.ndarray, "n k"]) -> Ratios:
-        return np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
-
-    return total(x_logs + y_logs) - total(x_logs) - total(y_logs)
-
-
-def _normals(
-    centres: Float64[np.ndarray, " k"], spread: float, step: float
-) -> Float64[np.ndarray, "k v"]:
-    """The densities of normals with one spread, on a grid that holds them all."""
-    reach = REACH * spread
-    grid = np.arange(centres.min() - reach, centres.max() + reach, step * spread)
-    scaled = (grid - centres[:, None]) / spread
-    return np.exp(-(scaled**2) / 2) / (spread * math.sqrt(2 * math.pi))

@@ -19,79 +19,50 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Injection:
-    """An invertible map of rows; call it to map.
-
-    Arguments:
-        forward: Maps rows to rows.
-        undo: Inverts it, for rows that ``forward`` returns.
-    """
+    """An invertible map of rows: ``undo`` inverts ``forward``."""
 
     forward: Map
     undo: Map
 
-    def __call__(self, z: Columns) -> np.ndarray:
-        """Map rows."""
-        return self.forward(z)
-
     def then(self, other: "Injection") -> "Injection":
-        """Compose this map with another one after it."""
         return Injection(
             lambda z: other.forward(self.forward(z)), lambda w: self.undo(other.undo(w))
         )
 
 
+SAME = Injection(lambda z: z, lambda w: w)
+
+
 @dataclass(frozen=True)
-class Mapped:
+class Mapped(Law):
     """Another law after an injective map of X and one of Y, which leave I unchanged.
 
-    Arguments:
-        base: The law before the maps.
-        x_map: Map of X; None leaves it unchanged.
-        y_map: Map of Y; None leaves it unchanged.
-        x_extra: Columns that the map adds to X.
+    One seed gives the same underlying pairs as the base.
     """
 
     base: Law
-    x_map: Map | None = None
-    y_map: Map | None = None
-    x_extra: int = 0
+    x_map: Injection = SAME
+    y_map: Injection = SAME
+    x_extra: int = 0  # columns that the map adds to X
 
     @property
     def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
         x_size, y_size = self.base.dimensions
         return x_size + self.x_extra, y_size
 
     @property
     def accuracy(self) -> float:
-        """The accuracy of the base."""
         return self.base.accuracy
 
     def information(self) -> float:
-        """I(X;Y) in nats: that of the base."""
         return self.base.information()
 
     def draw(self, generator: np.random.Generator, n: int) -> Sample:
-        """Map the pairs of the base: one seed gives the same underlying pairs in both."""
         x, y = self.base.draw(generator, n)
-        return (self.x_map(x) if self.x_map else x), (self.y_map(y) if self.y_map else y)
+        return self.x_map.forward(x), self.y_map.forward(y)
 
     def pointwise(self, x: Left, y: Right) -> Ratios:
-        """The pointwise information of the base, for the pairs before the maps."""
-        return self.base.pointwise(_undone(self.x_map, x), _undone(self.y_map, y))
-
-
-def _undone(by: Map | None, w: Columns) -> np.ndarray:
-    if by is None:
-        return w
-    if not isinstance(by, Injection):
-        raise ValueError(
-            "the law's map does not say how it is undone; wrap it: Injection(forward, undo)"
-        )
-    return by.undo(w)
-
-
-HALVINGS = 60  # of a bracket of a few units: to the last bit of a float64
+        return self.base.pointwise(self.x_map.undo(x), self.y_map.undo(y))
 
 
 def _cdf(z: Columns) -> Columns:
@@ -105,7 +76,7 @@ def _quantile(u: Columns) -> Columns:
 
 def _bisected(below: Callable[[Columns], np.ndarray], low: Columns, high: Columns) -> Columns:
     """Find where an increasing function crosses by bisection; ``below`` is true to the left."""
-    for _ in range(HALVINGS):
+    for _ in range(60):  # of a few units: to the last bit of a float64
         middle = (low + high) / 2
         left = below(middle)
         low, high = np.where(left, middle, low), np.where(left, high, middle)
@@ -126,29 +97,19 @@ def _wiggle(forward: Callable[[Columns], Columns]) -> Injection:
     return Injection(forward, lambda w: _bisected(lambda z: forward(z) < w, w - 0.7, w + 0.7))
 
 
-normal_cdf = Injection(_cdf, _quantile)
-"""Φ of every entry: standard normal columns become uniform on (0, 1)."""
-
+normal_cdf = Injection(_cdf, _quantile)  # standard normal columns become uniform on (0, 1)
+# z|z|^½, the power 3/2 with the sign kept: longer tails.
 half_cube = Injection(
     lambda z: z * np.sqrt(np.abs(z)), lambda w: np.sign(w) * np.cbrt(np.square(w))
 )
-"""z|z|^½, the power 3/2 with the sign kept: longer tails."""
-
 cube = Injection(lambda z: z**3, np.cbrt)
-"""z³ of every entry."""
-
-asinh = Injection(np.arcsinh, np.sinh)
-"""The inverse hyperbolic sine of every entry: tames the tails of a Student law."""
-
+asinh = Injection(np.arcsinh, np.sinh)  # tames the tails of a Student law
 wiggle_x = _wiggle(_wiggle_x)
-"""z + 0.4 sin z + 0.2 sin(1.7z + 1) + 0.03 sin(3.3z − 2.5); its slope stays above 0.16."""
-
 wiggle_y = _wiggle(_wiggle_y)
-"""z − 0.4 sin 0.4z + 0.17 sin(1.3z + 3.5) + 0.02 sin(4.3z − 2.5); slope above 0.53."""
 
 
 def to_bimodal(weights: tuple[float, float], centres: tuple[float, float]) -> Injection:
-    """Standard normal columns to a mixture of two unit normals: F⁻¹(Φ(z)), F the mixture's CDF."""
+    """Standard normal columns to a mixture of two unit normals: F⁻¹(Φ(z)), F its CDF."""
 
     def tail(w: Columns, side: Columns) -> Columns:
         first, second = (
