@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flatnce import mi
-from flatnce.mi.estimator.cleaning import TRANSFORMS
-from flatnce.mi.estimator.options import CRITICS
+from flatnce.mi.cleaning import TRANSFORMS
+from flatnce.mi.estimator.job import CRITICS
 
 ROOT = Path(__file__).parents[2]
 METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")

@@ -8,13 +8,7 @@ import torch
 
 from estimator_reference import normal_scores
 from flatnce import mi
-from flatnce.mi.estimator.cleaning import (
-    _hashes,
-    clean,
-    duplicate_rows,
-    fitted_transform,
-    numbers_of,
-)
+from flatnce.mi.cleaning import _hashes, clean, duplicate_rows, fitted_transform, numbers_of
 
 
 def table(rows=60, columns=2, seed=0):

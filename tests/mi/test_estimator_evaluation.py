@@ -11,13 +11,13 @@ from torch import nn
 
 from estimator_reference import READOUTS, infonce, jackknife, log_mean_exp, mean, others, without
 from flatnce.mi import SeparableCritic, critic_for
-from flatnce.mi.estimator import evaluation
-from flatnce.mi.estimator.evaluation import permutation_p_value
+from flatnce.mi.estimator import readouts as evaluation
 from flatnce.mi.estimator.readouts import (
     EvaluationPart,
     group_sums,
     jackknife_size,
     learned_dual_readout,
+    permutation_p_value,
     readouts_of,
     student_quantile,
 )

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from flatnce import mi
-from flatnce.mi.estimator.cleaning import clean
-from flatnce.mi.estimator.evaluation import Evaluation
-from flatnce.mi.estimator.flags import TrainingOutcome, data_flags, flags_of
-from flatnce.mi.estimator.readouts import Readout
+from flatnce.mi.cleaning import clean
+from flatnce.mi.estimator.readouts import Evaluation, Readout
+from flatnce.mi.estimator.result import TrainingOutcome, data_flags, flags_of
 
 
 def table(rows=200, columns=2, seed=0):

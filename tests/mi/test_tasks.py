@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from flatnce.mi.tasks.catalogue import _whole
 
 from flatnce.mi import gaussian_copula, tasks
 from flatnce.mi.tasks import self_consistency
-from flatnce.mi.tasks.catalogue import _whole
 from flatnce.mi.tasks.maps import Mapped
 
 SPARSE = "multinormal-sparse-{0}-{0}-2-2.0"

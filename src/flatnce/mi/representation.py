@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.core.diagnostics.pool import calibrated_scale
+from flatnce.mi.cleaning import Cleaning
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic
-from flatnce.mi.estimator.cleaning import Cleaning
-from flatnce.mi.estimator.evaluation import evaluate
-from flatnce.mi.estimator.flags import evaluation_flags
-from flatnce.mi.estimator.readouts import EvaluationPart
-from flatnce.mi.estimator.result import Estimate, estimate_of
+from flatnce.mi.estimator.readouts import EvaluationPart, evaluate
+from flatnce.mi.estimator.result import Estimate, estimate_of, evaluation_flags
 from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
 
 

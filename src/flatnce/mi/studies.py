@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
 from flatnce.mi.estimator import Estimate, MutualInformation, estimate_each
-from flatnce.mi.estimator.cleaning import FEWEST_ROWS, columns_of, numbers_of
 from flatnce.mi.estimator.result import json_value, p_value_in_words, unit_factor
 from flatnce.mi.registry import method_named, refuse_classical
 from flatnce.mi.tasks import SUITES, Task, find, suite

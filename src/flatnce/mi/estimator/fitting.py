@@ -20,15 +20,11 @@ from flatnce.core.diagnostics import best_scale
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics import Critic
 from flatnce.mi.registry import Method
+from flatnce.mi.scores import ScoreBlocks
 from flatnce.mi.stacked import StackedCritics, stack_key
 
-MONITOR_ROWS = 2048
-"""Validation rows that are evaluated during training."""
-
-SCALES = (1e-4, 1e4)
-
-SMALL_STEP_ROWS = 512
-"""Pairs in a step, of all critics together, for which one thread is as fast as several."""
+MONITOR_ROWS = 2048  # validation rows that are evaluated during training
+SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several
 
 
 @dataclass(frozen=True)
@@ -86,10 +82,12 @@ class FittedCritic:
     validation: float = -math.inf  # InfoNCE there
     step: int = 0  # when the weights were taken
     diverged: bool = False  # the weights are from before
-    history: list[dict[str, float | int]] = field(
-        default_factory=list
-    )  # one record per evaluation
+    history: list[dict[str, float | int]] = field(default_factory=list)  # of evaluations
     idle: int = 0  # evaluations since the last improvement
+
+    def scores(self, x: Tensor, y: Tensor) -> ScoreBlocks:
+        """Return the calibrated scores of all pairs, in blocks."""
+        return self.critic.blocks(x, y).map(lambda block: self.scale * block)
 
 
 @torch.no_grad()
@@ -99,7 +97,7 @@ def calibrated(scores: Tensor, start: float, tolerance: float = 1e-2) -> tuple[f
         return start, -math.inf
     # Subtracting a critic's c(x) changes nothing but the rounding of squares.
     scores = scores - scores.mean(dim=1, keepdim=True)
-    scale = best_scale(scores, start, limits=SCALES, tolerance=tolerance)
+    scale = best_scale(scores, start, limits=(1e-4, 1e4), tolerance=tolerance)
     return scale, float(infonce(scale * scores))
 
 

@@ -1,9 +1,10 @@
 """The steps from two tables to an estimate, for one data set or several at once."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,21 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from flatnce.messages import check_choice, check_positive
 from flatnce.mi.bounds import infonce
 from flatnce.mi.classical import cca, gaussian_copula, ksg
-from flatnce.mi.estimator.cleaning import CleanTables, Table, Transform, clean, fitted_transform
-from flatnce.mi.estimator.evaluation import evaluate
-from flatnce.mi.estimator.fitting import FittedCritic, Progress, TrainingCase, calibrated, fit
-from flatnce.mi.estimator.flags import Flag, TrainingOutcome, data_flags, flags_of
-from flatnce.mi.estimator.options import EstimationOptions
-from flatnce.mi.estimator.readouts import EvaluationPart, learned_dual_readout
-from flatnce.mi.estimator.result import Estimate, estimate_of
+from flatnce.mi.cleaning import TRANSFORMS, CleanTables, Table, Transform, clean, fitted_transform
+from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for
+from flatnce.mi.estimator import result
+from flatnce.mi.estimator.fitting import (
+    FitSettings,
+    FittedCritic,
+    Progress,
+    TrainingCase,
+    calibrated,
+    fit,
+)
+from flatnce.mi.estimator.readouts import EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.estimator.splits import (
     JACKKNIFE_GROUPS,
     Split,
@@ -27,18 +34,137 @@ from flatnce.mi.estimator.splits import (
     splits_of,
     units_of,
 )
+from flatnce.mi.gaussian_critic import gaussian_critic
+from flatnce.mi.registry import Method, method_named
 
-COMPARED_ROWS = 2048
-"""Rows on which training and test values are compared."""
+__all__ = []
 
-BASELINE_ROWS = 5000
-"""Rows that the nearest-neighbour baseline uses: with many columns its time grows as n²."""
-
+CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
+COMPARED_ROWS = 2048  # on which training and test values are compared
+BASELINE_ROWS = 5000  # of the nearest-neighbour baseline: with many columns its time grows as n²
 CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "ksg": ksg,
     "cca": cca,
     "gaussian-copula": gaussian_copula,
 }
+
+
+@dataclass(eq=False)
+class EstimationOptions:
+    """The arguments of :class:`flatnce.mi.MutualInformation`."""
+
+    method: str = "auto"
+    _: KW_ONLY
+    critic: str | Critic | Callable[[], Critic] = "auto"
+    transform: str = "copula"
+    folds: int = 1
+    blocks: int | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    rate: float | None = None
+    scale: float = 20.0
+    seed: int = 0
+    device: str = "auto"
+    permutations: int = 1999
+    baselines: bool = True
+    pool: int = 20_000
+
+    def check(self) -> None:
+        """Raise an error for an option that cannot be, before any work is done."""
+        check_choice("transform", self.transform, TRANSFORMS)
+        if isinstance(self.critic, str):
+            check_choice("critic", self.critic, CRITICS, ", or pass a Critic")
+        if self.critic == "gaussian" and self.chosen_method.dual is not None:
+            raise ValueError(f"critic='gaussian' has no u, which method={self.method!r} learns")
+        least = {"batch_size": 2, "steps": 1, "seed": 0, "permutations": 19, "pool": 50}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer)
+            if value is not None and (not whole or value < smallest):
+                raise ValueError(f"{name}={value!r}: give a whole number, at least {smallest}")
+        check_positive("scale", self.scale)
+        if self.rate is not None:
+            check_positive("rate", self.rate)
+        self.torch_device()
+
+    @property
+    def chosen_method(self) -> Method:
+        """The entry of the registry."""
+        return method_named(self.method)
+
+    @property
+    def critic_kind(self) -> str:
+        """The kind of critic, as it is recorded in the settings."""
+        if not isinstance(self.critic, str):
+            return "given"
+        return (self.chosen_method.critic or "none") if self.critic == "auto" else self.critic
+
+    def torch_device(self) -> torch.device:
+        """Return the device to compute on."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device={self.device!r} is not available here ({str(error).splitlines()[0]}); "
+                "choose auto, cpu or cuda"
+            ) from error
+        return device
+
+    def fit_settings(self, train_rows: int) -> FitSettings:
+        """Return the training settings for this many rows."""
+        usual = 256 if train_rows < 100_000 else 1024
+        batch = self.batch_size or min(usual, max(train_rows // 2, 2))
+        three_epochs = 3 * train_rows // batch
+        steps = self.steps or min(max(3000, three_epochs), 10_000)
+        every = 50 if self.steps is None else max(min(50, steps // 10), 1)
+        # Small batches see fewer pairs per step: take more steps, with as many evaluations.
+        if self.steps is None and batch < 64:
+            steps, every = 3 * steps, 3 * every
+        rate = FitSettings.rate if self.rate is None else float(self.rate)
+        return FitSettings(self.chosen_method, batch, steps, every, rate=rate)
+
+    def new_critic(self, x: NDArray[np.float32], y: NDArray[np.float32], seed: int) -> Critic:
+        """Make a critic for these training rows, with weights drawn from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if not isinstance(self.critic, str):
+                return self._given_critic(self.critic)
+            if max(x.ndim, y.ndim) > 2:
+                raise ValueError(
+                    f"samples have shapes {x.shape[1:]} and {y.shape[1:]}: for anything but "
+                    "tables pass critic=, for example mi.SeparableCritic(network_x, network_y)"
+                )
+            if self.critic_kind == "gaussian":
+                # Correlations come from rows that neither gave the directions nor stop training.
+                most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))
+                return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]))
+            widths, dual = (x.shape[1], y.shape[1]), self.chosen_method.dual
+            critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=dual)
+            if isinstance(critic, SeparableCritic) and critic.scale is not None:
+                # FlatNCE would raise a learned scale to its bound; calibration finds it instead.
+                highest = max(100.0, self.scale)
+                critic.scale = BoundedScale(self.scale, highest=highest, learn=False)
+            return critic
+
+    def _given_critic(self, critic: Critic | Callable[[], Critic]) -> Critic:
+        made: Any = critic
+        if not isinstance(critic, torch.nn.Module):
+            made = critic()
+        elif isinstance(critic, Critic):
+            made = copy.deepcopy(critic)
+        if not isinstance(made, Critic):
+            raise ValueError(
+                f"critic is a {type(made).__name__}; wrap your modules, one per side: "
+                "mi.SeparableCritic(network_x, network_y), or pass a function that does"
+            )
+        if self.chosen_method.dual is not None and made.dual_head is None:
+            raise ValueError(
+                f"method={self.method!r} learns u, but the critic has no u-head; pass dual="
+            )
+        return made
 
 
 @dataclass
@@ -48,13 +174,7 @@ class Fold:
     split: Split
     transforms: tuple[Transform, Transform]
     case: TrainingCase
-    fitted: FittedCritic | None = None
-
-    @property
-    def critic(self) -> FittedCritic:
-        """The trained critic."""
-        assert self.fitted is not None
-        return self.fitted
+    critic: FittedCritic = field(init=False)
 
     def transformed(self, x: Table, y: Table) -> tuple[Tensor, Tensor]:
         """Transform rows of x and y, on the critic's device."""
@@ -74,35 +194,43 @@ class EstimationJob:
     settings: dict[str, Any]
     began: float
 
-    def finish(self) -> Estimate:
+    def finish(self) -> result.Estimate:
         """Evaluate the trained critics on test rows, or run the classical method."""
-        if self.options.chosen_method.classical:
-            return _classical_estimate(self)
-        options, first = self.options, self.folds[0].split
-        parts = self._evaluation_parts()
+        options, tables = self.options, self.tables
+        known = {"method": options.method, "cleaning": tables.report, "settings": self.settings}
+        if options.chosen_method.classical:
+            return _classical_estimate(tables, options.method, known)
+        first, parts = self.folds[0].split, self._evaluation_parts()
         evaluation = evaluate(parts, options.permutations, options.seed)
         if options.chosen_method.dual is not None:
             evaluation.readouts["flo"] = learned_dual_readout(parts)
-        baselines = _baselines(self.tables, options.seed) if options.baselines else {}
-        return estimate_of(
+        critics = [fold.critic for fold in self.folds]
+        flags = (
+            *result.evaluation_flags(evaluation),
+            *result.training_flags(
+                evaluation, critics, self.settings["steps"], *self._train_and_test(parts)
+            ),
+            *result.data_flags(tables),
+            *result.size_flags(evaluation),
+        )
+        baselines = _baselines(tables, options.seed) if options.baselines else {}
+        return result.estimate_of(
             evaluation,
-            flags_of(self.tables, evaluation, self._training_outcome(parts)),
-            method=options.method,
-            cleaning=self.tables.report,
+            flags,
             split={
                 "train": len(first.train),
                 "validation": len(first.validation),
                 "test": sum(evaluation.rows),
                 "folds": options.folds,
             },
-            settings=self.settings,
             seconds=time.perf_counter() - self.began,
             baselines=baselines,
             history=tuple(
                 {"fold": number, **record}
-                for number, fold in enumerate(self.folds)
-                for record in fold.critic.history
+                for number, critic in enumerate(critics)
+                for record in critic.history
             ),
+            **known,
         )
 
     def _evaluation_parts(self) -> list[EvaluationPart]:
@@ -134,8 +262,8 @@ class EstimationJob:
         return parts
 
     @torch.no_grad()
-    def _training_outcome(self, parts: Sequence[EvaluationPart]) -> TrainingOutcome:
-        """Compare InfoNCE on training rows and on as many test rows, at one scale."""
+    def _train_and_test(self, parts: Sequence[EvaluationPart]) -> list[float]:
+        """Compute InfoNCE on training rows and on as many test rows, at one scale."""
         values = []
         for fold in self.folds:
             critic, scale, case = fold.critic.critic, fold.critic.scale, fold.case
@@ -147,34 +275,22 @@ class EstimationJob:
                     for x, y in ((case.x, case.y), (part.x, part.y))
                 ]
             )
-        train, test = (sum(column) / len(values) for column in zip(*values, strict=True))
-        critics = [fold.critic for fold in self.folds]
-        return TrainingOutcome(
-            train=train,
-            test=test,
-            scales=[fitted.scale for fitted in critics],
-            diverged=sum(fitted.diverged for fitted in critics),
-            best_steps=[fitted.step for fitted in critics],
-            steps=self.settings["steps"],
-            folds=self.options.folds,
-        )
+        return [sum(column) / len(values) for column in zip(*values, strict=True)]
 
 
 def prepare(
-    x: Any,
-    y: Any,
-    options: EstimationOptions,
-    groups: ArrayLike | None = None,
-    blocks: int | None = None,
+    x: Any, y: Any, options: EstimationOptions, groups: ArrayLike | None = None
 ) -> EstimationJob:
     """Clean, split and transform the data, and make the critics."""
     began = time.perf_counter()
+    options.check()
     tables = clean(x, y)
-    units = units_of(tables.rows, tables.duplicates, groups, blocks, tables.report.rows_given)
-    settings = {field.name: getattr(options, field.name) for field in fields(options)}
+    units = units_of(
+        tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
+    )
+    settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
     settings["critic"] = options.critic_kind
     settings["device"] = str(options.torch_device())
-    settings["blocks"] = blocks
     settings["groups"] = None if groups is None else int(units.max()) + 1
     folds = []
     if not options.chosen_method.classical:
@@ -210,7 +326,7 @@ def train(
     settings = jobs[0].options.fit_settings(min(len(fold.split.train) for fold in folds))
     fitted = fit([fold.case for fold in folds], settings, progress)
     for fold, critic in zip(folds, fitted, strict=True):
-        fold.fitted = critic
+        fold.critic = critic
         # Calibrate again, more precisely and on more validation rows.
         rows = slice(0, 2 * COMPARED_ROWS)
         with torch.no_grad():
@@ -235,34 +351,24 @@ def _baselines(tables: CleanTables, seed: int) -> dict[str, float | None]:
     return baselines
 
 
-def _classical_estimate(job: EstimationJob) -> Estimate:
+def _classical_estimate(
+    tables: CleanTables, name: str, known: Mapping[str, Any]
+) -> result.Estimate:
     """Make an estimate without a critic: a number without limit and p-value."""
     began = time.perf_counter()
-    tables, name = job.tables, job.options.method
     if max(tables.x.ndim, tables.y.ndim) > 2:
         raise ValueError(f"method={name!r} takes tables, rows by columns")
     value = CLASSICAL_FUNCTIONS[name](tables.x, tables.y)
-    no_limit = Flag(
+    no_limit = result.Flag(
         "no_limit",
         f"{name} gives no lower limit and no p-value; it may be too high or too low. Use "
         "method='auto' for an estimate with a lower limit.",
     )
-    return Estimate(
+    return result.Estimate(
         nats=value,
-        standard_error=math.nan,
-        lower=math.nan,
-        p_value=math.nan,
-        permutations=0,
-        ceiling=math.nan,
-        saturated=False,
-        method=name,
         readout=name,
-        flags=(no_limit, *data_flags(tables)),
-        readouts={},
-        baselines={},
-        cleaning=tables.report,
+        flags=(no_limit, *result.data_flags(tables)),
         split={"rows": len(tables.x)},
-        history=(),
-        settings=dict(job.settings),
         seconds=time.perf_counter() - began,
+        **known,
     )

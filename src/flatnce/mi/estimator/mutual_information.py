@@ -1,29 +1,33 @@
 """Estimate the mutual information of two tables: one call, or a scikit-learn style class."""
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
+from flatnce.messages import check_choice
 from flatnce.mi.bounds import infonce
-from flatnce.mi.estimator.cleaning import Table, numbers_of
+from flatnce.mi.cleaning import Table, numbers_of
 from flatnce.mi.estimator.fitting import Progress
-from flatnce.mi.estimator.job import EstimationJob, Fold, prepare, train
-from flatnce.mi.estimator.options import CriticChoice, EstimationOptions
+from flatnce.mi.estimator.job import (
+    EstimationJob,
+    EstimationOptions,
+    prepare,
+    train,
+)
 from flatnce.mi.estimator.result import Estimate
-from flatnce.mi.scores import ScoreBlocks, pool_log_sum
+from flatnce.mi.scores import pool_log_sum
 
 
-class MutualInformation:
+class MutualInformation(EstimationOptions):
     """A scikit-learn style estimator: call ``fit``, then read ``estimate_``.
 
-    ``pointwise`` and ``score`` apply the trained critics to other rows. ``get_params`` and
-    ``set_params`` make it work with ``sklearn.base.clone``.
+    ``pointwise`` and ``score`` apply the trained critics to other rows. It works with
+    ``sklearn.base.clone``.
 
     Arguments:
         method: See :data:`flatnce.mi.METHODS`; ``auto`` is InfoNCE on a critic that starts from
@@ -58,45 +62,14 @@ class MutualInformation:
 
     estimate_: Estimate
 
-    def __init__(
-        self,
-        method: str = "auto",
-        *,
-        critic: CriticChoice = "auto",
-        transform: str = "copula",
-        folds: int = 1,
-        blocks: int | None = None,
-        batch_size: int | None = None,
-        steps: int | None = None,
-        rate: float | None = None,
-        scale: float = 20.0,
-        seed: int = 0,
-        device: str = "auto",
-        permutations: int = 1999,
-        baselines: bool = True,
-        pool: int = 20_000,
-    ) -> None:
-        # scikit-learn requires that the constructor only stores its arguments; fit checks them.
-        self.method, self.critic, self.transform, self.folds = method, critic, transform, folds
-        self.blocks, self.batch_size, self.steps, self.rate = blocks, batch_size, steps, rate
-        self.scale, self.seed, self.device = scale, seed, device
-        self.permutations, self.baselines, self.pool = permutations, baselines, pool
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
-
-        Arguments:
-            deep: Accepted for scikit-learn; it has no effect.
-        """
-        return {name: getattr(self, name) for name in _parameters()}
+        """Return the parameters by name; ``deep`` has no effect."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def set_params(self, **choices: Any) -> "MutualInformation":
         """Set parameters by name."""
         for name, value in choices.items():
-            if name not in _parameters():
-                raise ValueError(
-                    f"{name} is not a parameter; choose from {', '.join(_parameters())}"
-                )
+            check_choice("parameter", name, self.get_params())
             setattr(self, name, value)
         return self
 
@@ -115,7 +88,7 @@ class MutualInformation:
             groups: One label per row; rows of a group are kept together.
             progress: Called with a :class:`~flatnce.mi.Progress` from time to time.
         """
-        job = self._job(x, y, groups)
+        job = prepare(x, y, replace(self), groups)
         train([job], progress)
         self.estimate_ = job.finish()
         self._fitted_job = job
@@ -131,16 +104,17 @@ class MutualInformation:
             x: Rows of the same columns as in ``fit``.
             y: Their partners.
         """
-        complete, transformed = self._transformed_rows(x, y)
+        complete, rows = self._complete_rows(x, y)
         total = np.zeros(int(complete.sum()))
-        for fold, left, right in transformed:
+        for fold in self._fitted_job.folds:
+            left, right = fold.transformed(*rows)
             pool = fold.case.y_validation[: self.pool]
             with torch.no_grad():
                 own = fold.critic.scale * fold.critic.critic.paired(left, right).double()
-            pooled = pool_log_sum(_calibrated_scores(fold, left, pool))
+            pooled = pool_log_sum(fold.critic.scores(left, pool))
             total += (own - pooled + math.log(len(pool))).cpu().numpy()
         values = np.full(len(complete), np.nan)
-        values[complete] = total / len(transformed)
+        values[complete] = total / len(self._fitted_job.folds)
         return values
 
     def score(self, x: Any, y: Any) -> float:
@@ -150,33 +124,25 @@ class MutualInformation:
             x: Rows of the same columns as in ``fit``, none of them used there.
             y: Their partners; at least 2 rows. Rows with missing values are left out.
         """
+        _, rows = self._complete_rows(x, y)
         values = [
-            float(infonce(_calibrated_scores(fold, left, right)))
-            for fold, left, right in self._transformed_rows(x, y)[1]
+            float(infonce(fold.critic.scores(*fold.transformed(*rows))))
+            for fold in self._fitted_job.folds
         ]
         return sum(values) / len(values)
 
-    def _job(self, x: Any, y: Any, groups: ArrayLike | None) -> EstimationJob:
-        choices = self.get_params()
-        blocks = choices.pop("blocks")
-        return prepare(x, y, EstimationOptions(**choices), groups, blocks)
-
-    def _transformed_rows(
-        self, x: Any, y: Any
-    ) -> tuple[NDArray[np.bool_], list[tuple[Fold, Tensor, Tensor]]]:
-        """Return the mask of complete rows, and these rows transformed for each critic."""
+    def _complete_rows(self, x: Any, y: Any) -> tuple[NDArray[np.bool_], tuple[Table, Table]]:
+        """Return the mask of rows without missing values, and these rows."""
         if not hasattr(self, "_fitted_job"):
             raise ValueError("this estimator has no critic yet: call fit(x, y) first")
-        job = self._fitted_job
-        if not job.folds:
+        if not self._fitted_job.folds:
             raise ValueError(f"method={self.method!r} trains no critic; use method='auto'")
         left, right = self._checked_side(x, 0), self._checked_side(y, 1)
         if len(left) != len(right):
             raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners")
         flat = [side.reshape(len(side), -1) for side in (left, right)]
-        complete: NDArray[np.bool_] = np.isfinite(np.concatenate(flat, axis=1)).all(axis=1)
-        rows = left[complete], right[complete]
-        return complete, [(fold, *fold.transformed(*rows)) for fold in job.folds]
+        complete = np.isfinite(np.concatenate(flat, axis=1)).all(axis=1)
+        return complete, (left[complete], right[complete])
 
     def _checked_side(self, values: Any, side: int) -> Table:
         """Return the columns of x (side 0) or y (side 1) that were used in ``fit``."""
@@ -184,27 +150,15 @@ class MutualInformation:
         known, columns = (tables.x, tables.y)[side], tables.columns[side]
         dropped = (tables.report.columns_dropped_x, tables.report.columns_dropped_y)[side]
         table = numbers_of(values, name)
-        if columns is not None:
-            width = len(columns) + len(dropped)
-            if table.ndim != 2 or table.shape[1] != width:
-                raise ValueError(
-                    f"{name} has shape {table.shape}; pass the same {width} columns as in fit"
-                )
-            table = table[:, columns]
-        if table.shape[1:] != known.shape[1:]:
-            raise ValueError(f"{name} has shape {table.shape}; in fit it was {known.shape}")
+        shape = known.shape[1:] if columns is None else (len(columns) + len(dropped),)
+        if table.shape[1:] != shape:
+            raise ValueError(
+                f"{name} has shape {table.shape}; pass the same columns as in fit, (rows, "
+                f"{', '.join(map(str, shape))})"
+            )
         if np.isinf(table).any():
             raise ValueError(f"{name} holds infinite values; drop those rows first")
-        return table
-
-
-def _parameters() -> tuple[str, ...]:
-    return tuple(inspect.signature(MutualInformation).parameters)
-
-
-def _calibrated_scores(fold: Fold, x: Tensor, y: Tensor) -> ScoreBlocks:
-    scale = fold.critic.scale
-    return fold.critic.critic.blocks(x, y).map(lambda block: scale * block)
+        return table if columns is None else table[:, columns]
 
 
 def estimate(
@@ -222,8 +176,8 @@ def estimate(
     for any critic: a poor critic gives a low number.
 
     Arguments:
-        x: Rows by columns, or a vector: numpy, torch or pandas. Rows with missing values are left
-            out and reported.
+        x: Rows by columns, or a vector: numpy, torch or pandas; rows with missing values are
+            left out and reported.
         y: The partners, row by row.
         groups: One label per row; rows of a group are kept together.
         progress: Called with a :class:`~flatnce.mi.Progress` from time to time.
@@ -262,8 +216,8 @@ def estimate_each(
         raise ValueError(f"groups labels {len(groups)} of {len(pairs)} data sets; label each")
     jobs: list[EstimationJob] = []
     for number, (x, y) in enumerate(pairs):
-        estimator = MutualInformation(**choices)
-        estimator.seed += number
-        jobs.append(estimator._job(x, y, None if groups is None else groups[number]))
+        options = EstimationOptions(**choices)
+        options.seed += number
+        jobs.append(prepare(x, y, options, None if groups is None else groups[number]))
     train(jobs, progress)
     return [job.finish() for job in jobs]

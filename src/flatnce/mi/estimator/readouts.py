@@ -21,9 +21,9 @@ from flatnce.mi import bounds
 from flatnce.mi.critics import Critic
 from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
 
-__all__ = ["EvaluationPart"]
+__all__ = ["EvaluationPart", "evaluate"]
 
-SMILE_CLIP = 5.0
+LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 
 Values = dict[str, float]
 
@@ -60,23 +60,15 @@ class Readout:
     note: str
 
 
-_KINDS: Mapping[str, tuple[bool, str]] = {
-    "infonce": (
-        True,
-        "all test pairs, calibrated; never above its ceiling, the log of their number",
-    ),
-    "flo-cross-fitted": (
-        True,
-        "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
-    ),
-    "tuba": (
-        True,
-        "baseline from validation rows; heavy tails, useless where information is high",
-    ),
-    "dv-recentred": (False, "a bound only in the limit of many rows; biased upward on few"),
-    "flatnce": (False, "minus û, the partner left out of the pool; biased upward"),
-    "smile": (False, "scores clipped at 5; no guarantee of either sign"),
+NOTES: Mapping[str, str] = {
+    "infonce": "all test pairs, calibrated; never above its ceiling, the log of their number",
+    "flo-cross-fitted": "u from validation rows; may exceed InfoNCE's ceiling by 1, varies more",
+    "tuba": "baseline from validation rows; heavy tails, useless where information is high",
+    "dv-recentred": "a bound only in the limit of many rows; biased upward on few",
+    "flatnce": "minus û, the partner left out of the pool; biased upward",
+    "smile": "scores clipped at 5; no guarantee of either sign",
 }
+BOUNDS = ("infonce", "flo-cross-fitted", "tuba")
 
 
 @dataclass(frozen=True)
@@ -92,18 +84,13 @@ class GroupSums:
     group: Int[Tensor, " n"]  # jackknife group of each row
     pool: int  # rows of the pool
 
-    @property
-    def sizes(self) -> Int[Tensor, " g"]:
-        """Number of rows in each group."""
-        return torch.bincount(self.group, minlength=self.negatives.shape[1])
-
     def statistics(self, without: int | None = None) -> tuple[Contrast, Tensor, Tensor]:
         """Return row statistics, SMILE's clipped log-sums, and the mask of their rows."""
         kept = torch.ones(self.negatives.shape[1], dtype=torch.bool, device=self.group.device)
         if without is not None:
             kept[without : without + 1] = False
         rows = kept[self.group]
-        count = (self.sizes[kept].sum() - 1).to(self.positive).expand(int(rows.sum()))
+        count = (rows.sum() - 1).to(self.positive).expand(int(rows.sum()))
         # Sum again instead of subtracting: the rest may be tiny beside what is subtracted.
         negative = self.top[rows] + _log(self.negatives[rows][:, kept].sum(dim=1))
         negative2 = 2 * self.top[rows] + _log(self.squares[rows])
@@ -128,7 +115,7 @@ def group_sums(part: EvaluationPart) -> GroupSums:
     shift = pool_log_sum(pooled) - torch.log(log_pool)
     groups = int(part.group.max()) + 1
     member = torch.nn.functional.one_hot(part.group, groups).to(torch.float64)
-    low, high = math.exp(-SMILE_CLIP), math.exp(SMILE_CLIP)
+    low, high = math.exp(-5.0), math.exp(5.0)  # the clip of SMILE
     values = torch.empty(3 + 2 * groups, len(part.x), dtype=torch.float64, device=part.x.device)
     for start, block in scores.each():
         rows = slice(start, start + len(block))
@@ -181,15 +168,18 @@ def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
     Leaving a group out removes its rows and its candidates. A bootstrap would put copies of a
     partner among the negatives, which lowers InfoNCE.
     """
-    groups = jackknife_size(parts)
     whole = _mean_values(parts)
-    without = [_mean_values(parts, group) for group in range(groups)]
-    between = _errors_between_parts(parts)
+    without = [_mean_values(parts, group) for group in range(jackknife_size(parts))]
+    # With folds, the spread over them may be larger.
+    each_part = [_values(sums) for sums in parts] if len(parts) > 2 else []
     readouts = {}
-    for name, (is_bound, note) in _KINDS.items():
+    for name, note in NOTES.items():
         values = torch.tensor([each[name] for each in without], dtype=torch.float64)
-        error = max(_jackknife_error(values), between.get(name, 0.0))
-        readouts[name] = Readout(name, whole[name], error, is_bound, note)
+        error = _jackknife_error(values)
+        if each_part:
+            spread = torch.tensor([each[name] for each in each_part], dtype=torch.float64).std()
+            error = max(error, float(spread / len(parts) ** 0.5))
+        readouts[name] = Readout(name, whole[name], error, name in BOUNDS, note)
     return readouts
 
 
@@ -210,20 +200,8 @@ def _mean_values(parts: Sequence[GroupSums], without: int | None = None) -> Valu
     weighted = [(count, _values(sums, without)) for sums, count in kept]
     total = sum(count for count, _ in weighted)
     return {
-        name: sum(count * values[name] for count, values in weighted) / total for name in _KINDS
+        name: sum(count * values[name] for count, values in weighted) / total for name in NOTES
     }
-
-
-def _errors_between_parts(parts: Sequence[GroupSums]) -> Values:
-    """The standard errors that the spread over the parts suggests, if there are at least 3."""
-    if len(parts) < 3:
-        return {}
-    each = [_values(sums) for sums in parts]
-    columns = {
-        name: torch.tensor([values[name] for values in each], dtype=torch.float64)
-        for name in _KINDS
-    }
-    return {name: float(values.std() / len(parts) ** 0.5) for name, values in columns.items()}
 
 
 def learned_dual_readout(parts: Sequence[EvaluationPart]) -> Readout:
@@ -245,11 +223,100 @@ def learned_dual_readout(parts: Sequence[EvaluationPart]) -> Readout:
     return Readout("flo", float(values.mean()), error, True, note)
 
 
-def student_quantile(degrees: int) -> float:
-    """Return the 95 % quantile of Student's t distribution.
+@dataclass(frozen=True)
+class Evaluation:
+    """All numbers that were read from critics on test rows."""
 
-    Examples:
-        >>> round(student_quantile(19), 3)
-        1.729
+    readouts: dict[str, Readout]  # ``infonce`` is the one that is reported
+    lower: float  # one-sided 95 % limit by Student's t; not below 0
+    p_value: float  # against independence
+    permutations: int
+    ceiling: float  # the largest possible value of InfoNCE
+    ess: float  # median effective number of negatives per row
+    rows: tuple[int, ...]  # of each part
+    units: int  # distinct units among the rows
+
+
+def evaluate(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> Evaluation:
+    """Read all pairs of every part."""
+    sums = [group_sums(part) for part in parts]
+    readouts = readouts_of(sums)
+    primary = readouts["infonce"]
+    students = require_extra("scipy.special", "the lower limit", "mi")
+    quantile = float(students.stdtrit(jackknife_size(sums) - 1, 0.95))
+    rows = tuple(len(part.x) for part in parts)
+    statistics = [each.statistics()[0] for each in sums]
+    log_ess = torch.cat([2 * each.negative - each.negative2 for each in statistics])
+    given = [part.units for part in parts if part.units is not None]
+    return Evaluation(
+        readouts=readouts,
+        lower=max(primary.nats - quantile * primary.standard_error, 0.0),
+        p_value=permutation_p_value(parts, permutations, seed),
+        permutations=permutations,
+        ceiling=sum(count * math.log(count) for count in rows) / sum(rows),
+        ess=float(log_ess.median().exp()),
+        rows=rows,
+        units=len(np.unique(np.concatenate(given))) if given else sum(rows),
+    )
+
+
+def permutation_p_value(parts: Sequence[EvaluationPart], permutations: int, seed: int) -> float:
+    """Return the share of permutations whose partners score at least as high as the true ones.
+
+    The test is exact for a fixed critic and units of one size. The log-sum-exp of a row over all
+    candidates does not change when partners are permuted. So the statistic of InfoNCE is the mean
+    score of the (permuted) partners: one look-up per row and permutation.
+
+    Where rows belong together, whole units are permuted, and their rows are paired in order, the
+    first with the first. All units have the same weight. Of units of different sizes, the rows
+    that both have are paired: this varies more than the true order, so the test is conservative.
     """
-    return float(require_extra("scipy.special", "the lower limit", "mi").stdtrit(degrees, 0.95))
+    random = np.random.default_rng([seed, 0x9E57])
+    total = torch.zeros(permutations + 1, dtype=torch.float64)
+    for part in parts:
+        total += _permuted_sums(part, permutations, random)
+    # The true order is one of the equally likely ones, so it counts itself.
+    slack = 1e-12 * float(total.abs().max())
+    return float((total >= total[0] - slack).double().mean())
+
+
+def _permuted_sums(part: EvaluationPart, permutations: int, random: np.random.Generator) -> Tensor:
+    """Total score of partners: of the true ones, then under each permutation."""
+    units = np.arange(len(part.x)) if part.units is None else part.units
+    rows = _chosen_rows(units)
+    chosen = torch.from_numpy(rows).to(part.x.device)
+    with torch.no_grad():
+        scores = part.critic(part.x[chosen], part.y[chosen]).double().cpu() * part.scale
+    scores = _scores_of_units(scores, units[rows])
+    sums = torch.empty(permutations + 1, dtype=torch.float64)
+    row = torch.arange(len(scores))
+    for number in range(permutations + 1):
+        order = np.arange(len(scores)) if number == 0 else random.permutation(len(scores))
+        sums[number] = scores[row, torch.from_numpy(order)].sum()
+    return sums
+
+
+def _scores_of_units(scores: Tensor, units: np.ndarray) -> Tensor:
+    """Mean score of each unit's x's with another unit's y's, paired in order."""
+    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+    if len(first) == len(units):
+        return scores
+    place = np.arange(len(units)) - first[unit]
+    total, pairs = torch.zeros(2, len(first), len(first), dtype=scores.dtype)
+    for k in range(int(place.max()) + 1):
+        rows = torch.from_numpy(np.flatnonzero(place == k))
+        at = torch.from_numpy(unit)[rows]
+        total[at[:, None], at] += scores[rows[:, None], rows]
+        pairs[at[:, None], at] += 1
+    return total / pairs
+
+
+def _chosen_rows(units: np.ndarray) -> np.ndarray:
+    """Rows ordered by unit; if there are too many, as many of each unit as fit."""
+    order = np.argsort(units, kind="stable")
+    _, start, unit = np.unique(units[order], return_index=True, return_inverse=True)
+    if len(order) <= LARGEST_MATRIX_ROWS:
+        return order
+    most = max(LARGEST_MATRIX_ROWS // len(start), 1)
+    place = np.arange(len(order)) - start[unit]
+    return order[(place < most) & (unit < LARGEST_MATRIX_ROWS)]

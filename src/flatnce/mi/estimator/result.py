@@ -1,18 +1,29 @@
 """The result of an estimation: estimate, lower limit, ceiling, p-value and warnings."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flatnce.mi.estimator.cleaning import Cleaning
-from flatnce.mi.estimator.evaluation import Evaluation
-from flatnce.mi.estimator.flags import Flag
-from flatnce.mi.estimator.readouts import Readout
+from flatnce.messages import check_choice
+from flatnce.mi.cleaning import Cleaning, CleanTables
+from flatnce.mi.estimator.fitting import FittedCritic
+from flatnce.mi.estimator.readouts import Evaluation, Readout
 
-__all__ = ["Estimate", "estimate_of", "json_value", "p_value_in_words", "unit_factor"]
+__all__ = ["Estimate", "Flag"]
 
-UNITS: Mapping[str, float] = {"nats": 1.0, "bits": 1 / math.log(2)}
+
+@dataclass(frozen=True)
+class Flag:
+    """One warning.
+
+    Arguments:
+        name: Its name, for programs.
+        message: What was observed, and the remedy.
+    """
+
+    name: str
+    message: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,6 +36,13 @@ class Estimate:
     Arguments:
         nats: The estimate: a lower bound in expectation, read on rows that neither trained nor
             stopped nor calibrated the critic.
+        method: How the critic was trained.
+        readout: Name of the read-out that ``nats`` is.
+        flags: Warnings.
+        cleaning: What was done to the data.
+        split: Number of rows for training, validation and test, and of folds.
+        settings: All settings, for the record.
+        seconds: How long it took.
         standard_error: Standard error over test rows; it does not include the variation of
             training.
         lower: One-sided 95 % limit: I(X;Y) is at least this.
@@ -32,35 +50,28 @@ class Estimate:
         permutations: Number of permutations.
         ceiling: The largest value that this many rows can show.
         saturated: Whether the estimate is within 1 nat of the ceiling.
-        method: How the critic was trained.
-        readout: Name of the read-out that ``nats`` is.
-        flags: Warnings.
         readouts: Every number that was read, by name.
         baselines: Estimates of classical methods (None where one does not apply).
-        cleaning: What was done to the data.
-        split: Number of rows for training, validation and test, and of folds.
         history: The validation value during training.
-        settings: All settings, for the record.
-        seconds: How long it took.
     """
 
     nats: float
-    standard_error: float
-    lower: float
-    p_value: float
-    permutations: int
-    ceiling: float
-    saturated: bool
     method: str
     readout: str
     flags: tuple[Flag, ...]
-    readouts: Mapping[str, Readout]
-    baselines: Mapping[str, float | None]
     cleaning: Cleaning
     split: Mapping[str, int]
-    history: tuple[Mapping[str, float | int], ...]
     settings: Mapping[str, Any]
     seconds: float
+    standard_error: float = math.nan
+    lower: float = math.nan
+    p_value: float = math.nan
+    permutations: int = 0
+    ceiling: float = math.nan
+    saturated: bool = False
+    readouts: Mapping[str, Readout] = field(default_factory=dict)
+    baselines: Mapping[str, float | None] = field(default_factory=dict)
+    history: tuple[Mapping[str, float | int], ...] = ()
 
     def __repr__(self) -> str:
         raised = f", flags: {', '.join(flag.name for flag in self.flags)}" if self.flags else ""
@@ -69,30 +80,23 @@ class Estimate:
     @property
     def bits(self) -> float:
         """The estimate in bits."""
-        return self.nats * UNITS["bits"]
+        return self.nats * unit_factor("bits")
 
     def flagged(self, name: str) -> bool:
-        """Whether a warning was raised.
-
-        Arguments:
-            name: For example ``overfit``.
-        """
+        """Whether a warning was raised, for example ``overfit``."""
         return any(flag.name == name for flag in self.flags)
 
     def sentence(self, unit: str = "nats") -> str:
-        """Return the result in one line.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return the result in one line, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         if not math.isfinite(self.lower):
             return f"I(X;Y) ≈ {_number(self.nats * factor)} {unit} ({self.method}; no lower limit)"
         estimate, decimals = _with_error(self.nats * factor, self.standard_error * factor)
+        # Rounded down, so that a limit is never shown larger than it is.
+        lower = math.floor(self.lower * factor * 10**decimals + 1e-9) / 10**decimals
         return (
-            f"I(X;Y) ≥ {_floor(self.lower * factor, decimals)} {unit} (95 %), estimate "
-            f"{estimate}, ceiling {_number(self.ceiling * factor)}, "
-            f"{p_value_in_words(self.p_value)}"
+            f"I(X;Y) ≥ {_number(lower, decimals)} {unit} (95 %), estimate {estimate}, ceiling "
+            f"{_number(self.ceiling * factor)}, {p_value_in_words(self.p_value)}"
         )
 
     def summary(self, unit: str = "nats") -> str:
@@ -127,58 +131,35 @@ class Estimate:
         """Return everything as plain data for JSON, numbers in the unit.
 
         Arguments:
-            unit: ``nats`` or ``bits``.
+            unit: ``nats`` or ``bits``; the history stays in nats.
         """
         factor = unit_factor(unit)
 
         def number(value: float | None) -> float | None:
             return None if value is None or not math.isfinite(value) else value * factor
 
-        readouts = {
-            name: {
-                "value": number(readout.nats),
-                "standard_error": number(readout.standard_error),
-                "is_bound": readout.is_bound,
-                "note": readout.note,
-            }
-            for name, readout in self.readouts.items()
-        }
         return {
             "sentence": self.sentence(unit),
             "unit": unit,
             "estimate": number(self.nats),
-            "standard_error": number(self.standard_error),
-            "lower": number(self.lower),
-            "p_value": json_value(self.p_value),
-            "permutations": self.permutations,
-            "ceiling": number(self.ceiling),
-            "saturated": self.saturated,
-            "method": self.method,
-            "readout": self.readout,
+            **json_value({name: value for name, value in vars(self).items() if name != "nats"}),
+            **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
             "flags": [asdict(flag) for flag in self.flags],
-            "readouts": readouts,
+            "readouts": {
+                name: {
+                    "value": number(readout.nats),
+                    "standard_error": number(readout.standard_error),
+                    "is_bound": readout.is_bound,
+                    "note": readout.note,
+                }
+                for name, readout in self.readouts.items()
+            },
             "baselines": {name: number(value) for name, value in self.baselines.items()},
             "cleaning": json_value(asdict(self.cleaning)),
-            "split": dict(self.split),
-            # In nats, as it was trained.
-            "history": [json_value(record) for record in self.history],
-            "settings": json_value(self.settings),
-            "seconds": self.seconds,
         }
 
 
-def estimate_of(
-    evaluation: Evaluation,
-    flags: tuple[Flag, ...],
-    *,
-    method: str,
-    cleaning: Cleaning,
-    split: Mapping[str, int],
-    settings: Mapping[str, Any],
-    seconds: float,
-    baselines: Mapping[str, float | None] | None = None,
-    history: tuple[Mapping[str, float | int], ...] = (),
-) -> Estimate:
+def estimate_of(evaluation: Evaluation, flags: tuple[Flag, ...], **rest: Any) -> Estimate:
     """Make the result of an evaluation; InfoNCE is the number that is reported."""
     primary = evaluation.readouts["infonce"]
     return Estimate(
@@ -189,24 +170,17 @@ def estimate_of(
         permutations=evaluation.permutations,
         ceiling=evaluation.ceiling,
         saturated=any(flag.name == "saturated" for flag in flags),
-        method=method,
         readout=primary.name,
         flags=flags,
         readouts=evaluation.readouts,
-        baselines=baselines or {},
-        cleaning=cleaning,
-        split=split,
-        history=history,
-        settings=settings,
-        seconds=seconds,
+        **rest,
     )
 
 
 def unit_factor(unit: str) -> float:
     """Return the factor from nats to a unit."""
-    if unit not in UNITS:
-        raise ValueError(f"unit={unit!r} is unknown; choose nats or bits")
-    return UNITS[unit]
+    check_choice("unit", unit, ("nats", "bits"))
+    return 1 / math.log(2) if unit == "bits" else 1.0
 
 
 def json_value(value: Any) -> Any:
@@ -227,11 +201,6 @@ def _number(value: float, decimals: int = 2) -> str:
     return shown.removeprefix("-") if float(shown) == 0 else shown
 
 
-def _floor(value: float, decimals: int) -> str:
-    """Round down, so that a limit is never shown larger than it is."""
-    return _number(math.floor(value * 10**decimals + 1e-9) / 10**decimals, decimals)
-
-
 def _with_error(value: float, error: float) -> tuple[str, int]:
     """Format a number with its standard error; also return the decimals that were needed."""
     decimals = 2 if error >= 0.0095 or not math.isfinite(error) else 3
@@ -239,12 +208,7 @@ def _with_error(value: float, error: float) -> tuple[str, int]:
 
 
 def p_value_in_words(value: float) -> str:
-    """Format a p-value.
-
-    Examples:
-        >>> p_value_in_words(0.0005), p_value_in_words(0.0312), p_value_in_words(0.4)
-        ('p < 0.001', 'p = 0.031', 'p = 0.40')
-    """
+    """Format a p-value: "p < 0.001", "p = 0.031", "p = 0.40"."""
     if value < 0.001:
         return "p < 0.001"
     return f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
@@ -259,3 +223,139 @@ def _split_in_words(split: Mapping[str, int]) -> str:
         f"{split['train']} trained the critic, {split['validation']} stopped and calibrated it, "
         f"{split['test']} were evaluated"
     )
+
+
+# Warnings.
+
+
+def evaluation_flags(evaluation: Evaluation) -> Iterator[Flag]:
+    """Yield warnings about the numbers that were read."""
+    infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
+    if infonce.nats > ceiling - 1:
+        yield Flag(
+            "saturated",
+            f"The estimate is within 1 nat of its ceiling, log {min(evaluation.rows)} = "
+            f"{ceiling:.2f}: read it as 'at least that much'. More rows raise the ceiling; no "
+            "method certifies much more than the log of their number.",
+        )
+    if evaluation.ess < 10:
+        yield Flag(
+            "low_ess",
+            f"In the median row only {evaluation.ess:.1f} negatives carry the weight of the sum: "
+            "the estimate depends on few pairs and is likely too low. Add rows.",
+        )
+    unstable = [
+        readout.name
+        for readout in evaluation.readouts.values()
+        if readout.is_bound and readout.standard_error > max(1.0, 10 * infonce.standard_error)
+    ]
+    if unstable:
+        yield Flag(
+            "heavy_tails",
+            f"Not usable here: {' and '.join(unstable)}. A few pairs decide the value, as the "
+            "standard errors show. InfoNCE, which is reported, is not affected.",
+        )
+    flo = evaluation.readouts["flo-cross-fitted"]
+    error = math.hypot(infonce.standard_error, flo.standard_error)
+    if abs(infonce.nats - flo.nats) > 3 * error + 0.02:
+        yield Flag(
+            "disagree",
+            f"Two valid bounds differ by more than 3 standard errors (InfoNCE {infonce.nats:.2f}, "
+            f"cross-fitted FLO {flo.nats:.2f}): near the ceiling FLO may be larger, on a badly "
+            "scaled critic smaller. The larger one need not be the better one.",
+        )
+
+
+def training_flags(
+    evaluation: Evaluation,
+    critics: Sequence[FittedCritic],
+    steps: int,
+    train: float,
+    test: float,
+) -> Iterator[Flag]:
+    """Yield warnings about training; ``train`` and ``test`` are InfoNCE on as many rows each."""
+    if train - test > 0.5:
+        yield Flag(
+            "overfit",
+            f"InfoNCE is {train:.2f} on training rows and {test:.2f} on as many test rows: the "
+            "critic overfits, so the estimate is too low. More rows, cross-fitting (folds=5) or "
+            "fewer columns help.",
+        )
+    infonce = evaluation.readouts["infonce"]
+    off = [critic.scale for critic in critics if not 0.5 <= critic.scale <= 2]
+    # A critic that finds nothing is rightly scaled down to nothing.
+    if off and infonce.nats > 3 * infonce.standard_error:
+        yield Flag(
+            "scale",
+            f"Scores were multiplied by {off[0]:.3g}, chosen on validation rows: the critic was "
+            "badly scaled (like a FlatNCE critic without bounds). The numbers are read after "
+            "this correction.",
+        )
+    diverged = sum(critic.diverged for critic in critics)
+    if diverged:
+        yield Flag(
+            "diverged",
+            f"Training of {diverged} critic(s) diverged (NaN or infinite scores); the weights "
+            "from before are used. Use a smaller rate or another method.",
+        )
+    if any(critic.step > 0.98 * steps for critic in critics):
+        yield Flag(
+            "unfinished",
+            f"The validation value was still rising at the last step ({steps}): more steps "
+            "(steps=) would give a larger estimate.",
+        )
+
+
+def data_flags(tables: CleanTables) -> Iterator[Flag]:
+    """Yield warnings about the data, which hold for any method."""
+    if tables.tied > 0.5:
+        yield Flag(
+            "ties",
+            f"In {tables.tied_column!r} {tables.tied:.0%} of the values are not unique "
+            "(categories, rounded numbers, an id?): nearest-neighbour baselines are rough.",
+        )
+    if tables.duplicates is not None:
+        yield Flag(
+            "duplicates",
+            "Some rows are copies of others; they were kept in one part of the split, because a "
+            "copy in training would leak the answer. Check how the data were joined.",
+        )
+    share = 1 - tables.report.rows_used / tables.report.rows_given
+    if share > 0.1:
+        yield Flag(
+            "dropped",
+            f"{share:.0%} of the rows had missing values and were left out: if they are not "
+            "missing at random, the estimate holds for the other rows only.",
+        )
+    if tables.repeated and tables.duplicates is None:
+        yield Flag(
+            "repeats",
+            f"Whole rows of {' and of '.join(tables.repeated)} repeat, more than chance "
+            "explains, with other partners: several measurements of one object? If so, say "
+            "which rows belong together (groups=), or the estimate is too high.",
+        )
+    if tables.shared:
+        yield Flag(
+            "shared",
+            f"x and y share {len(tables.shared)} column(s), value for value "
+            f"({', '.join(tables.shared[:3])}), which is information of a column about itself. "
+            "Drop the column from one side.",
+        )
+
+
+def size_flags(evaluation: Evaluation) -> Iterator[Flag]:
+    """Yield warnings about too few rows or groups."""
+    rows = sum(evaluation.rows)
+    if rows < 200:
+        yield Flag(
+            "small",
+            f"Only {rows} rows were evaluated: the ceiling is {evaluation.ceiling:.2f} nats and "
+            "standard errors are rough. Use cross-fitting (folds=5), or add rows.",
+        )
+    if evaluation.units < min(20, rows):  # fewer units than jackknife groups
+        yield Flag(
+            "few_units",
+            f"The {rows} rows that were evaluated form {evaluation.units} groups or blocks: the "
+            "standard error and the p-value depend on these few. Cross-fitting (folds=5) "
+            "evaluates all of them.",
+        )

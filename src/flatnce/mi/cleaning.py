@@ -1,6 +1,6 @@
 """Checking and cleaning two tables, and transforming their columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +12,13 @@ from flatnce.extras import require_extra
 
 __all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
 
-FEWEST_ROWS = 50
-"""With fewer rows, a quarter of them is too small to evaluate a critic."""
-
-FEWEST_DISTINCT = 50
-"""With fewer distinct rows, a table is considered categorical."""
-
-NEAR_REPEATS = 0.01
-"""Pairs that differ in one given column only, per pair of equal rows, if repeats are chance."""
-
-LARGEST = 1e12
-"""Squares of larger values leave the range of float32 after a product or two."""
-
+FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 TRANSFORMS = ("copula", "standard", "none")
 
 Table = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
+Transform = Callable[[Table], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -70,34 +60,19 @@ def numbers_of(values: Any, name: str) -> Table:
     """Convert values to floating-point numbers, rows first; a vector becomes one column."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        array = values.double().numpy() if values.is_floating_point() else values.numpy()
-    else:
-        array = _array(values, name)
-    if array.dtype.kind in "OSUMm":
-        what = "text, dates or mixed objects" if array.dtype.kind == "O" else f"{array.dtype}"
-        raise ValueError(
-            f"{name} holds {what} (dtype {array.dtype}); pass numbers: encode categories first "
-            "(one column each, or a code), or let flatnce mi --encode do it"
-        )
-    if array.dtype.kind == "c":
-        raise ValueError(f"{name} is complex; pass real and imaginary parts as columns")
+        values = values.double() if values.is_floating_point() else values
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
+        values = np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
+    array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers")
+        raise ValueError(
+            f"{name} has dtype {array.dtype}; pass real numbers: encode text, dates and "
+            "categories first (flatnce mi --encode does)"
+        )
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
     table = array.astype(np.float64 if array.ndim <= 2 else np.float32)
     return table[:, None] if table.ndim == 1 else table
-
-
-def _array(values: Any, name: str) -> NDArray[Any]:
-    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "fiub":
-        return np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise ValueError(
-            f"{name} is not an array ({str(error).splitlines()[0]}); pass rows of the same length"
-        ) from error
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:
@@ -122,23 +97,28 @@ def clean(x: Any, y: Any) -> CleanTables:
     for number, (name, source) in enumerate((("x", x), ("y", y))):
         table = tables[number]
         if (table == table[:1]).all():
-            raise ValueError(
-                f"all rows of {name} are equal: it holds no information; check the input"
-            )
+            raise ValueError(f"all rows of {name} are equal, so it holds no information")
         labels = columns_of(source, name, table.shape[1]) if table.ndim == 2 else []
         columns = _informative_columns(table, labels, name, notes) if labels else None
         tables[number] = table if columns is None else table[:, columns]
         kept.append(columns)
-        dropped.append(tuple(sorted(set(range(len(labels))) - set(_listed(columns)))))
-        names.append([labels[column] for column in _listed(columns)])
+        listed = [] if columns is None else columns.tolist()
+        dropped.append(tuple(sorted(set(range(len(labels))) - set(listed))))
+        names.append([labels[column] for column in listed])
     duplicates = duplicate_rows(*tables)
     if duplicates is not None:
         notes.append(
-            f"{_repeats(duplicates)} rows repeat an earlier row in every column, more than chance "
-            "explains; copies stay together in one part of the split."
+            f"{int((duplicates != np.arange(len(rows))).sum())} rows repeat an earlier row in "
+            "every column, more than chance explains; copies stay together in one part of the "
+            "split."
         )
+    # A single column, such as an age, has too little detail to tell chance from repetition.
+    repeated = [
+        name
+        for name, side in zip("xy", tables, strict=True)
+        if side.shape[1:] != (1,) and duplicate_rows(side) is not None
+    ]
     tied, tied_column = _most_tied_column(tables, names)
-    repeated = [name for name, side in zip("xy", tables, strict=True) if _repeats_rows(side)]
     return CleanTables(
         x=tables[0],
         y=tables[1],
@@ -175,9 +155,7 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
         if infinite.any():
             raise ValueError(
                 f"{name} holds infinite values ({int(infinite.sum())} rows, the first is row "
-                f"{int(infinite.argmax())}, counted from 0, in column "
-                f"{int(np.isinf(flat[infinite][0]).argmax())}); replace them by finite numbers or "
-                "drop those rows"
+                f"{int(infinite.argmax())}, counted from 0); replace them or drop those rows"
             )
         missing |= np.isnan(flat).any(axis=1)
     rows = np.flatnonzero(~missing)
@@ -186,10 +164,9 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
             f"{int(missing.sum())} of {len(missing)} rows hold missing values and were left out."
         )
     if len(rows) < FEWEST_ROWS:
-        left = f" after {int(missing.sum())} with missing values" if missing.any() else ""
         raise ValueError(
-            f"x and y have {len(rows)} rows{left}; at least {FEWEST_ROWS} are needed to train, "
-            "stop and evaluate a critic on separate rows"
+            f"x and y have {len(rows)} rows without missing values; at least {FEWEST_ROWS} are "
+            "needed to train, stop and evaluate a critic on separate rows"
         )
     return rows
 
@@ -212,10 +189,6 @@ def _informative_columns(table: Table, labels: list[str], name: str, notes: list
             more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
             notes.append(f"Left out of {name} ({what}): {listed}{more}.")
     return np.array(sorted(first.values()), dtype=np.int64)
-
-
-def _listed(columns: Indices | None) -> list[int]:
-    return [] if columns is None else columns.tolist()
 
 
 def _most_tied_column(
@@ -245,18 +218,6 @@ def _shared_columns(tables: Sequence[Table], names: Sequence[Sequence[str]]) -> 
     return tuple(name for column, name in pairs if (column + 0.0).tobytes() in seen)
 
 
-def _repeats_rows(table: Table) -> bool:
-    # A single column, such as an age, has too little detail to tell chance from repetition.
-    if table.ndim == 2 and table.shape[1] == 1:
-        return False
-    duplicates = duplicate_rows(table)
-    return duplicates is not None and _repeats(duplicates) > 0
-
-
-def _repeats(duplicates: Indices) -> int:
-    return int((duplicates != np.arange(len(duplicates))).sum())
-
-
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
 # Rows of categories repeat by chance, and keeping those together would distort the distribution.
 # Two things indicate chance: at least as many rows agree in all columns but one; or one column
@@ -269,7 +230,7 @@ def duplicate_rows(*tables: Table) -> Indices | None:
     hashes = _hashes(both)
     whole = hashes.sum(axis=1, dtype=np.uint64)
     _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
-    if len(first) == len(both) or len(first) < FEWEST_DISTINCT:
+    if len(first) == len(both) or len(first) < 50:  # with fewer distinct rows: categories
         return None
     if max(table.ndim for table in tables) == 2 and _by_chance(both, hashes, whole):
         return None
@@ -285,7 +246,7 @@ def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
         if explains and repeats <= 50 * len(table) ** 2 / (2 * _grid_points(column)):
             return True
         near.append(_equal_pairs(whole - hashes[:, number]) - repeats)
-    return min(near) >= NEAR_REPEATS * repeats
+    return min(near) >= 0.01 * repeats
 
 
 def _hashes(table: Table) -> Hashes:
@@ -311,48 +272,34 @@ def _grid_points(column: Table) -> float:
     return float(steps.sum()) + 1 if regular else np.inf
 
 
-@dataclass(frozen=True)
-class Transform:
-    """A map of every column, fitted on some rows; it preserves information."""
+def fitted_transform(kind: str, table: Table) -> Transform:
+    """Fit a map of every column that preserves information; it returns rows in float32."""
+    if kind == "none" or table.ndim > 2:
+        return _as_float32
+    if kind == "standard":
+        centre, size = table.mean(axis=0), table.std(axis=0)
+        size = np.where(size > 0, size, 1.0)
+        return lambda rows: _as_float32((rows - centre) / size)
+    ordered = np.sort(table, axis=0)
 
-    kind: str
-    ordered: Table | None = None  # sorted columns, for ranks
-    centre: Table | None = None
-    size: Table | None = None
-
-    def __call__(self, table: Table) -> NDArray[np.float32]:
-        """Transform rows, in float32."""
-        if self.kind == "standard":
-            assert self.centre is not None and self.size is not None
-            return _as_float32((table - self.centre) / self.size)
-        if self.kind == "none":
-            return _as_float32(table)
-        assert self.ordered is not None
-        ranks = np.empty(table.shape)
-        for number, column in enumerate(table.T):
-            known = self.ordered[:, number]
+    def normal_scores(rows: Table) -> NDArray[np.float32]:
+        ranks = np.empty(rows.shape)
+        for number, column in enumerate(rows.T):
+            known = ordered[:, number]
             below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
             ranks[:, number] = (below + upto) / 2  # ties share their mean rank
-        quantile = (ranks + 0.5) / (len(self.ordered) + 1)
+        quantile = (ranks + 0.5) / (len(ordered) + 1)
         scores = require_extra("scipy.special", "normal scores", "mi").ndtri(quantile)
         return scores.astype(np.float32)
+
+    return normal_scores
 
 
 def _as_float32(table: Table) -> NDArray[np.float32]:
     largest = float(np.abs(table).max())
-    if largest > LARGEST:
+    if largest > 1e12:  # squares leave the range of float32 after a product or two
         raise ValueError(
             f"transform leaves a value of {largest:.2g}, too large for a critic; use "
             "transform='copula', which takes ranks, or drop outliers"
         )
     return table.astype(np.float32)
-
-
-def fitted_transform(kind: str, table: Table) -> Transform:
-    """Fit the transform of one table's columns."""
-    if kind == "none" or table.ndim > 2:
-        return Transform("none")
-    if kind == "copula":
-        return Transform(kind, ordered=np.sort(table, axis=0))
-    size = table.std(axis=0)
-    return Transform(kind, centre=table.mean(axis=0), size=np.where(size > 0, size, 1.0))
