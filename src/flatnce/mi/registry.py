@@ -333,12 +333,3 @@ def _look_up(registry: Mapping[str, Entry], name: str, described: str) -> Entry:
         return registry[name]
     hint = did_you_mean(str(name), registry, then=f"choose from {', '.join(registry)}")
     raise ValueError(f"{described} is unknown; {hint}")
-
-
-def refuse_classical(name: str, purpose: str) -> None:
-    """Raise an error for a method without the limits and p-values that a study needs."""
-    if method_named(name).classical:
-        raise ValueError(
-            f"method={name!r} gives no limits and p-values, which {purpose} needs; use "
-            "method='auto', or call the classical function directly"
-        )

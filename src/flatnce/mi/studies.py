@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -13,25 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
 from flatnce.mi.estimator import Estimate, MutualInformation, estimate_each
 from flatnce.mi.estimator.result import json_value, p_value_in_words, unit_factor
-from flatnce.mi.registry import method_named, refuse_classical
+from flatnce.mi.registry import method_named
 from flatnce.mi.tasks import SUITES, Task, find, suite
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
-"""Methods that :func:`compare` uses by default."""
-
-PAIRS_AT_ONCE = 16
-"""Pairs of columns whose critics are trained together."""
+PAIRS_AT_ONCE = 16  # pairs of columns whose critics are trained together
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
-    """Format a text table; the first ``names`` columns are left-aligned, the others right-aligned.
-
-    Examples:
-        >>> print(aligned(["a", "n"], [["x", "1"], ["long", "22"]]))
-        a      n
-        x      1
-        long  22
-    """
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> str:
+    """Format a text table with the first ``names`` columns left-aligned."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
     return "\n".join(
@@ -51,6 +41,16 @@ def _p_cell(value: float) -> str:
     return "–" if math.isnan(value) else p_value_in_words(value)[2:].removeprefix("= ")
 
 
+def _record(estimate: Estimate) -> dict[str, Any]:
+    """The numbers of an estimate that tables show, in nats."""
+    names = ("standard_error", "lower", "ceiling", "p_value", "permutations", "seconds")
+    return {
+        "estimate": estimate.nats,
+        **{name: getattr(estimate, name) for name in names},
+        "flags": [flag.name for flag in estimate.flags],
+    }
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Estimates of the same data by several methods.
@@ -65,26 +65,12 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """One record per method, in nats."""
         return [
-            {
-                "method": name,
-                "estimate": estimate.nats,
-                "standard_error": estimate.standard_error,
-                "lower": estimate.lower,
-                "ceiling": estimate.ceiling,
-                "p_value": estimate.p_value,
-                "is_bound": bool(estimate.readouts),
-                "flags": [flag.name for flag in estimate.flags],
-                "seconds": estimate.seconds,
-            }
+            {"method": name, **_record(estimate), "is_bound": bool(estimate.readouts)}
             for name, estimate in self.estimates.items()
         ]
 
     def table(self, unit: str = "nats") -> str:
-        """Return a text table, with a dash for what a method does not give.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return a text table in ``nats`` or ``bits``; a dash for what a method does not give."""
         factor = unit_factor(unit)
         numbers = ("estimate", "standard_error", "lower", "ceiling")
         lines = [
@@ -99,14 +85,10 @@ class Comparison:
             for row in self.rows
         ]
         header = ["method", unit, "± se", "95 % ≥", "ceiling", "p", "kind", "seconds", "flags"]
-        return aligned(header, lines)
+        return _aligned(header, lines)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
         return {name: estimate.plain(unit) for name, estimate in self.estimates.items()}
 
 
@@ -176,30 +158,20 @@ class Pairwise:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One record per pair, the largest estimate first, with Holm's corrected p-values."""
-        holm = self._holm_p_values()
-        ranked = sorted(self.estimates.items(), key=lambda item: -item[1].nats)
+        order = sorted(self.estimates, key=lambda pair: self.estimates[pair].p_value)
+        holm, largest = {}, 0.0
+        for rank, pair in enumerate(order):
+            p_value = min((len(order) - rank) * self.estimates[pair].p_value, 1.0)
+            holm[pair] = largest = max(largest, p_value)
         return [
             {
                 "first": self.columns[pair[0]],
                 "second": self.columns[pair[1]],
-                "estimate": estimate.nats,
-                "standard_error": estimate.standard_error,
-                "lower": estimate.lower,
-                "p_value": estimate.p_value,
+                **_record(estimate),
                 "p_value_holm": holm[pair],
-                "permutations": estimate.permutations,
-                "flags": [flag.name for flag in estimate.flags],
             }
-            for pair, estimate in ranked
+            for pair, estimate in sorted(self.estimates.items(), key=lambda item: -item[1].nats)
         ]
-
-    def _holm_p_values(self) -> dict[tuple[int, int], float]:
-        order = sorted(self.estimates, key=lambda pair: self.estimates[pair].p_value)
-        adjusted, largest = {}, 0.0
-        for rank, pair in enumerate(order):
-            p_value = min((len(order) - rank) * self.estimates[pair].p_value, 1.0)
-            adjusted[pair] = largest = max(largest, p_value)
-        return adjusted
 
     def table(self, unit: str = "nats", most: int | None = None) -> str:
         """Return a text table, the largest estimate first.
@@ -209,43 +181,27 @@ class Pairwise:
             most: Number of pairs to show.
         """
         factor = unit_factor(unit)
-        numbers = ("estimate", "standard_error", "lower")
-        lines = [
-            [
-                row["first"],
-                row["second"],
-                *(f"{row[name] * factor:.3f}" for name in numbers),
-                _holm_cell(row),
-                ", ".join(row["flags"]),
-            ]
-            for row in self.rows[:most]
-        ]
+        lines = []
+        for row in self.rows[:most]:
+            numbers = (row["estimate"], row["standard_error"], row["lower"])
+            cell = _p_cell(row["p_value_holm"])
+            # The smallest that so many permutations can give.
+            if row["p_value"] * (row["permutations"] + 1) < 1.5 and not cell.startswith("<"):
+                cell = f"≤ {cell}"
+            cells = [f"{number * factor:.3f}" for number in numbers]
+            lines.append([row["first"], row["second"], *cells, cell, ", ".join(row["flags"])])
         header = ["first", "second", unit, "± se", "95 % ≥", "p (Holm)", "flags"]
-        return aligned(header, lines, names=2)
+        return _aligned(header, lines, names=2)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
-        scaled = ("estimate", "standard_error", "lower")
-        return {
-            "unit": unit,
-            "columns": list(self.columns),
-            "pairs": [
-                {name: value * factor if name in scaled else value for name, value in row.items()}
-                for row in self.rows
-            ],
-        }
-
-
-def _holm_cell(row: dict[str, Any]) -> str:
-    """The corrected p-value; "≤" if it is the smallest that so many permutations can give."""
-    cell = _p_cell(row["p_value_holm"])
-    smallest = row["p_value"] * (row["permutations"] + 1) < 1.5
-    return f"≤ {cell}" if smallest and not cell.startswith("<") else cell
+        scaled = ("estimate", "standard_error", "lower", "ceiling")
+        pairs = [
+            {name: value * factor if name in scaled else value for name, value in row.items()}
+            for row in self.rows
+        ]
+        return {"unit": unit, "columns": list(self.columns), "pairs": pairs}
 
 
 def pairwise(
@@ -275,8 +231,14 @@ def pairwise(
     if columns is not None and len(columns) != width:
         raise ValueError(f"columns names {len(columns)} of {width} columns; name each")
     names = tuple(columns or columns_of(table, "table", width))
-    refuse_classical(str(choices.get("method", "auto")), "pairwise")
-    _refuse_unusable_columns(values, names)
+    _refuse_classical(choices)
+    for name, column in zip(names, values.T, strict=True):
+        known = column[~np.isnan(column)]
+        if len(known) < FEWEST_ROWS or np.isinf(known).any() or (known == known[0]).all():
+            raise ValueError(
+                f"table holds infinite values, fewer than {FEWEST_ROWS} values or one value only "
+                f"in {name}; leave the column out"
+            )
     choices.setdefault("baselines", False)
     seed = choices.pop("seed", 0)
     pairs = list(combinations(range(width), 2))
@@ -292,19 +254,13 @@ def pairwise(
     return Pairwise(names, estimates)
 
 
-def _refuse_unusable_columns(values: NDArray[np.floating[Any]], names: Sequence[str]) -> None:
-    """Raise an error that names a column which no pair can use, before training."""
-    for name, column in zip(names, values.T, strict=True):
-        known = column[~np.isnan(column)]
-        if np.isinf(known).any():
-            raise ValueError(f"table holds infinite values in {name}; drop or replace those rows")
-        if len(known) < FEWEST_ROWS:
-            raise ValueError(
-                f"table has {len(known)} values in {name}; at least {FEWEST_ROWS} are needed: "
-                "leave the column out"
-            )
-        if (known == known[0]).all():
-            raise ValueError(f"table has one value only in {name}; leave the column out")
+def _refuse_classical(choices: Mapping[str, Any]) -> None:
+    name = choices.get("method", "auto")
+    if method_named(name).classical:
+        raise ValueError(
+            f"method={name!r} gives no limits and p-values, which this study needs; use "
+            "method='auto', or call the classical function directly"
+        )
 
 
 @dataclass(frozen=True)
@@ -327,17 +283,13 @@ class Curve:
     whole: Estimate
 
     def table(self, unit: str = "nats") -> str:
-        """Return a text table and the extrapolation.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return a text table and the extrapolation, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         lines = [
             [str(rows), f"{value * factor:.3f}", f"{error * factor:.3f}", str(count)]
             for rows, value, error, count in self.points
         ]
-        text = aligned(["rows", unit, "± se", "subsamples"], lines)
+        text = _aligned(["rows", unit, "± se", "subsamples"], lines)
         warnings = "".join(f"\n! {flag.name}: {flag.message}" for flag in self.whole.flags)
         return (
             f"{text}\nStraight line in 1/N: {self.intercept * factor:.3f} ± "
@@ -346,11 +298,7 @@ class Curve:
         )
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return everything as plain data for JSON, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         names = ("rows", "estimate", "standard_error", "subsamples")
         return {
@@ -402,15 +350,20 @@ def subsampling_curve(
         raise ValueError(f"parts={tuple(parts)!r}: give 1 and at least two more numbers of parts")
     if rows // counts[-1] < FEWEST_ROWS:
         raise ValueError(
-            f"parts={tuple(parts)!r} of {rows} rows leave {rows // counts[-1]} rows per part; at "
-            f"least {FEWEST_ROWS} are needed"
+            f"parts={tuple(parts)!r} needs at least {FEWEST_ROWS * counts[-1]} rows, "
+            f"{FEWEST_ROWS} in each of {counts[-1]} parts; there are {rows}"
         )
     labels = np.arange(rows) if groups is None else np.asarray(groups)
     if labels.shape != (rows,):
         raise ValueError(f"groups has shape {labels.shape}; pass one label for each row")
-    refuse_classical(str(choices.get("method", "auto")), "subsampling_curve")
+    _refuse_classical(choices)
     choices.setdefault("baselines", False)
-    order, units = _order_of_rows(labels, choices.get("seed", 0), choices.get("blocks"))
+    # Whole units in random order; blocks are of consecutive rows, so the parts are, too.
+    units = np.unique(labels, return_inverse=True)[1]
+    random = np.random.default_rng([choices.get("seed", 0), 0xC0DE])
+    order = np.argsort(random.permutation(int(units.max()) + 1)[units], kind="stable")
+    if choices.get("blocks") is not None:
+        order.sort()
     points, whole = [], None
     for count in reversed(counts):
         pieces = _cut(order, units[order], count)
@@ -424,18 +377,6 @@ def subsampling_curve(
         whole = estimates[0]
     assert whole is not None
     return Curve(tuple(points), *_line(points), whole)
-
-
-def _order_of_rows(
-    labels: NDArray[Any], seed: int, blocks: int | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the order in which rows are cut into parts, and the unit of each row."""
-    units = np.unique(labels, return_inverse=True)[1]
-    random = np.random.default_rng([seed, 0xC0DE])
-    order = np.argsort(random.permutation(int(units.max()) + 1)[units], kind="stable")
-    if blocks is not None:
-        order.sort()  # blocks are of consecutive rows, so parts are, too
-    return order, units
 
 
 def _cut(order: NDArray[Any], units: NDArray[Any], count: int) -> list[NDArray[Any]]:
@@ -537,29 +478,13 @@ class BenchmarkResult:
             for row in self.rows
         ]
         numbers = ["true", "mean", "sd", "error", "limit ≤ true", "s each"]
-        return aligned(["task", "method", *numbers, "flags"], lines, names=2)
+        return _aligned(["task", "method", *numbers, "flags"], lines, names=2)
 
     def plain(self) -> dict[str, Any]:
         """Return everything as plain data for JSON, in nats; None for what a method lacks."""
         derived = ("mean", "spread", "covered")
         rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in self.rows]
         return {"unit": "nats", "rows": json_value(rows)}
-
-
-def tasks_named(names: Sequence[str | Task]) -> Iterator[Task]:
-    """Yield tasks by id or by the name of a suite.
-
-    Examples:
-        >>> [task.id for task in tasks_named(["null", "staircase-2"])]
-        ['null-1v1', 'null-5v5', 'null-20v20', 'staircase-2']
-    """
-    for name in names:
-        if isinstance(name, Task):
-            yield name
-        elif name in SUITES:
-            yield from suite(name)
-        else:
-            yield find(name)
 
 
 def benchmark(
@@ -581,7 +506,12 @@ def benchmark(
         progress: Called with each row when it is finished.
         choices: Arguments of :class:`flatnce.mi.MutualInformation`.
     """
-    chosen = list(tasks_named([tasks] if isinstance(tasks, str | Task) else tasks))
+    chosen: list[Task] = []
+    for name in [tasks] if isinstance(tasks, str | Task) else tasks:
+        if isinstance(name, Task):
+            chosen.append(name)
+        else:
+            chosen += suite(name) if name in SUITES else [find(name)]
     names = [methods] if isinstance(methods, str) else list(methods)
     for name in names:
         method_named(name)
@@ -594,31 +524,23 @@ def benchmark(
         for name in names:
             began = time.perf_counter()
             estimates = estimate_each(pairs, method=name, seed=seeds[0], **choices)
-            rows.append(_row(task, name, n, seeds, estimates, time.perf_counter() - began))
+            seconds = time.perf_counter() - began
+            raised = [flag.name for each in estimates for flag in each.flags]
+            rows.append(
+                BenchmarkRow(
+                    task.id,
+                    name,
+                    task.mi,
+                    n,
+                    tuple(seeds),
+                    tuple(each.nats for each in estimates),
+                    tuple(each.lower for each in estimates),
+                    tuple(each.standard_error for each in estimates),
+                    tuple(each.p_value for each in estimates),
+                    {one: raised.count(one) for one in dict.fromkeys(raised) if one != "no_limit"},
+                    seconds,
+                )
+            )
             if progress is not None:
                 progress(rows[-1])
     return BenchmarkResult(tuple(rows))
-
-
-def _row(
-    task: Task,
-    name: str,
-    n: int,
-    seeds: Sequence[int],
-    estimates: Sequence[Estimate],
-    seconds: float,
-) -> BenchmarkRow:
-    raised = [flag.name for each in estimates for flag in each.flags if flag.name != "no_limit"]
-    return BenchmarkRow(
-        task.id,
-        name,
-        task.mi,
-        n,
-        tuple(seeds),
-        tuple(each.nats for each in estimates),
-        tuple(each.lower for each in estimates),
-        tuple(each.standard_error for each in estimates),
-        tuple(each.p_value for each in estimates),
-        {flag: raised.count(flag) for flag in dict.fromkeys(raised)},
-        seconds,
-    )
