@@ -325,7 +325,7 @@ def test_json_holds_numbers_in_bits_and_the_page_is_written(data, capsys):
     assert said["data"]["y"] == ["emb_0", "emb_1"] and said["page"] == "out.html"
     with open("out.html", encoding="utf-8") as file:
         page = file.read()
-    assert said["sentence"] in page and "chart-training" in page and "chart-readings" in page
+    assert said["sentence"] in page and "chart-training" in page
 
 
 def test_folds_and_groups_go_together(data, capsys):

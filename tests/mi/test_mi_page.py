@@ -62,7 +62,7 @@ def test_every_read_out_says_whether_it_is_a_bound(words):
 
 def test_data_settings_and_origin_are_shown(words):
     assert "988 of 1,000 rows were used." in words and "12 rows had missing cells." in words
-    assert "height (cm), a<b" in words and "emb_23 and 16 more" in words
+    assert "2 columns of x: height (cm), a<b" in words and "emb_23 and 16 more" in words
     assert "y is all other columns." in words
     assert "batch_size 256" in words and "pool not set" in words
     assert "flatnce mi 'my data.csv' --x 'emb_*'" in words and "Python 3.11.2" in words
@@ -72,16 +72,9 @@ def test_the_page_refers_to_nothing_outside_itself(html):
     assert "http://" not in html and "https://" not in html and "<script" not in html
 
 
-@pytest.mark.parametrize("chart", ["chart-training", "chart-readings"])
-def test_charts_are_well_formed_and_described(html, chart):
-    svgs = re.findall(r"<svg.*?</svg>", html, flags=re.S)
-    (one,) = [svg for svg in svgs if f'id="{chart}-title"' in svg]
-    tree = ElementTree.fromstring(one)
-    assert len(tree.find("desc").text) > 40
-
-
 def test_the_training_chart_shows_both_curves_and_the_ceiling(html):
     svg = re.search(r"<svg[^>]*chart-training.*?</svg>", html, flags=re.S)[0]
+    assert len(ElementTree.fromstring(svg).find("desc").text) > 40
     assert all(f">{label}<" in svg for label in ("train", "validation", "ceiling"))
     # A first step far below zero does not flatten the curve.
     assert ">-20<" not in svg and ">8<" in svg

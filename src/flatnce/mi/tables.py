@@ -797,9 +797,9 @@ def _encode_column(
     if encode is None:
         raise ValueError(
             f"column {name!r} holds {kind} (for example {str(cells.iloc[0])!r}), not numbers; "
-            "leave it out, or turn it into numbers: --encode one-hot (a column for each of "
-            f"{cells.nunique():,} words) or --encode ordinal (words in alphabetical order); dates "
-            "become the time since the first"
+            f"leave it out, or add --encode one-hot (a column for each of {cells.nunique():,} "
+            "values) or --encode ordinal (words in alphabetical order, dates as the time since "
+            "the first)"
         )
     return (_from_dates if kind == "dates" else _from_words)(column, name, encode)
 
