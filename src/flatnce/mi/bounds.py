@@ -29,6 +29,7 @@ from torch.nn.functional import softplus
 
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics.saturation import mutual_information
+from flatnce.messages import check_at_least
 from flatnce.mi.scores import (
     Rows,
     Scores,
@@ -58,20 +59,9 @@ def log_partition(rows: Rows) -> Float[Tensor, ""]:
 def donsker_varadhan(rows: Rows) -> Float[Tensor, ""]:
     r"""Donsker–Varadhan over all pairs: :math:`\mathrm{E}\,g - \log \mathrm{E}_{x,y'} e^{g}`.
 
-    A bound in the limit only: the logarithm of a sample mean is biased, here upward. With a
-    single shuffled copy of y its variance is of order e^I / n; all pairs pool n² scores.
-
-    Relations:
-        At least NWJ, at most FlatNCE's value (which takes the logarithm per row: the paper's
-        appendix calls that Donsker–Varadhan, but it is unnormalised Barber–Agakov).
-
-    Arguments:
-        rows: Scores or their row statistics. For a critic with an arbitrary c(x), see
-            :func:`~flatnce.mi.recentre`.
-
-    Examples:
-        >>> donsker_varadhan(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
-        tensor(2.)
+    A bound in the limit only: the logarithm of a sample mean is biased, here upward. At least
+    NWJ, at most FlatNCE's value. A critic with an arbitrary c(x) is recentred first
+    (:func:`~flatnce.mi.recentre`).
     """
     statistics = row_statistics(rows)
     return statistics.positive.mean() - log_partition(statistics)
@@ -80,8 +70,7 @@ def donsker_varadhan(rows: Rows) -> Float[Tensor, ""]:
 def nwj(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""Nguyen–Wainwright–Jordan: :math:`1 + \mathrm{E}\,g - \mathrm{E}_{x,y'} e^{g}`.
 
-    Written for a critic whose optimum is the log density ratio. The form with :math:`e^{g - 1}`
-    is the same for a critic that is larger by 1.
+    Its optimal critic is the log density ratio; with :math:`e^{g - 1}` it would be larger by 1.
     """
     statistics = row_statistics(rows)
     return tuba(statistics, torch.zeros_like(statistics.positive), reduction)
@@ -92,13 +81,8 @@ def tuba(
 ) -> Float[Tensor, "..."]:
     r"""TUBA: :math:`1 + \mathrm{E}[g - \log a(x)] - \mathrm{E}_{x,y'}[e^{g} / a(x)]`.
 
-    A bound for every a(x) > 0 that does not depend on these y's.
-
-    Relations:
-        NWJ at a = 1. FLO under the constraint u = −g + log a(x).
-
-    Arguments:
-        log_baseline: log a(x_i), one number per row, or one for all rows.
+    A bound for every a(x) > 0 that does not depend on these y's. ``log_baseline`` is log a(x_i),
+    one number per row or one for all. It is NWJ at a = 1, and FLO with u = −g + log a(x).
     """
     statistics = row_statistics(rows)
     shifted = recentre(statistics, log_baseline.expand_as(statistics.positive))
@@ -118,13 +102,8 @@ def flatnce(rows: Rows, reduction: str = "mean") -> Float[Tensor, "..."]:
     r"""FlatNCE's value: :math:`-\hat u = g - \log Z(x)`, with the partner left out of the pool.
 
     Not a bound on a finite sample: it is biased upward and grows without limit with the critic's
-    scale (127 negatives, optimal critic: 7.49 where the truth is 6). FlatNCE's own value is the
-    constant 1, and :math:`1 - \hat u - 1 = -\hat u`. Read the critic through InfoNCE or
-    cross-fitted FLO.
-
-    Arguments:
-        rows: Scores or their row statistics; with statistics at a Hölder power, the value of
-            Hölder-FlatNCE.
+    scale (127 negatives, optimal critic: 7.49 where the truth is 6). Read the critic through
+    InfoNCE or cross-fitted FLO.
     """
     statistics = row_statistics(rows)
     return statistics.reduce(-optimal_dual(statistics), reduction)
@@ -148,17 +127,13 @@ def flo(
 ) -> Float[Tensor, "..."]:
     r"""Fenchel–Legendre (FLO): :math:`1 - u - e^{-u}\, \mathrm{mean}_j\, e^{g_{ij} - g_{ii}}`.
 
-    A bound for every critic and every u(x, y) that is independent of the negatives. One negative
-    is enough (K = 1), but then the variance is largest.
-
-    Relations:
-        u = −g + s(x): TUBA with log a = s. u = −g + log of the mean over all pairs:
-        Donsker–Varadhan. u = û: FlatNCE's value. With the partner in the pool and its optimal u:
-        InfoNCE.
+    A bound for every critic and every u(x, y) that is independent of the negatives. With
+    u = −g + s(x) it is TUBA with log a = s, with u = û FlatNCE's value.
 
     Arguments:
         dual: u(x_i, y_i), one number per row.
-        with_positive: Put the partner into the pool, which caps the value at log K for any u.
+        with_positive: Put the partner into the pool, which caps the value at log K for any u; at
+            its optimal u it is InfoNCE.
     """
     statistics = row_statistics(rows)
     if dual.shape != statistics.positive.shape:
@@ -175,11 +150,8 @@ def flo(
 def cross_fitted_dual(rows: Rows, pool: Scores) -> Float[Tensor, " n"]:
     r"""U from other data: :math:`\log \frac{1}{k + 1} (1 + \sum_a e^{g(x_i, y_a) - g_i})`.
 
-    Keeping the partner in the pool is what limits the variance.
-
-    Arguments:
-        rows: Scores of the pairs, or their row statistics.
-        pool: Scores of the same x's with the k y's of a pool that is disjoint from the pairs.
+    The partner stays in the pool, which limits the variance. ``pool`` are the scores of the same
+    x's with the k y's of a pool that is disjoint from the pairs.
     """
     statistics = row_statistics(rows)
     pooled = pool_log_sum(pool)
@@ -204,10 +176,6 @@ def cross_fitted_flo(rows: Rows, pool: Scores, reduction: str = "mean") -> Float
 
     A bound in expectation for *any* critic. Never above 1 + log(k + 1) with k y's in the pool, so
     it may exceed InfoNCE's ceiling by 1.
-
-    Arguments:
-        rows: Scores of the pairs, or their row statistics.
-        pool: Scores of the same x's with the y's of a pool that is disjoint from the pairs.
     """
     statistics = row_statistics(rows)
     return flo(statistics, cross_fitted_dual(statistics, pool), reduction=reduction)
@@ -228,16 +196,11 @@ def barber_agakov(
         log_conditional: log q(y_i | x_i).
         log_marginal: The true log p(y_i).
         entropy: H(Y) in nats, instead of ``log_marginal``.
-
-    Examples:
-        >>> float(barber_agakov(torch.tensor([-1.0, -1.0]), entropy=1.5))
-        0.5
     """
-    if (log_marginal is None) == (entropy is None):
-        raise ValueError("pass either log_marginal or entropy, and not both")
-    if log_marginal is not None:
+    if log_marginal is not None and entropy is None:
         return (log_conditional - log_marginal).mean()
-    assert entropy is not None
+    if entropy is None or log_marginal is not None:
+        raise ValueError("pass either log_marginal or entropy, and not both")
     return log_conditional.mean() + entropy
 
 
@@ -249,12 +212,9 @@ def interpolated(
 ) -> Float[Tensor, ""]:
     r"""Interpolate TUBA and InfoNCE with the baseline :math:`\alpha\,m(x) + (1-\alpha)a(x)`.
 
-    m(x) is the mean of exp(g) over all candidates but one: with the partner for a row's own term,
-    without it for the marginal term. So this is a bound for every α and every n. α trades
-    InfoNCE's bias for TUBA's variance. Never above log((c − 1)/α) with c columns.
-
-    Limits: α = 0 is TUBA. α = 1 is InfoNCE among c − 1 candidates, averaged over which one is
-    left out.
+    m(x) is the mean of exp(g) over all candidates but one, so this is a bound for every α and
+    every n, never above log((c − 1)/α) with c columns. α = 0 is TUBA; α = 1 is InfoNCE among c − 1
+    candidates, averaged over which one is left out.
 
     References:
         Poole et al., 2019, Sec. 2.3 (nonlinearly interpolated lower bounds),
@@ -265,11 +225,12 @@ def interpolated(
         log_baseline: log a(x_i), one number per row, or one for all rows.
         alpha: Between 0 and 1.
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha} lies outside 0 to 1; pass a share of the sample's mean")
     blocks = blocks_of(scores)
-    if blocks.columns < 3:
-        raise ValueError(f"scores has {blocks.columns} columns; leaving one out needs at least 3")
+    if not 0 <= alpha <= 1 or blocks.columns < 3:
+        raise ValueError(
+            f"alpha={alpha} with {blocks.columns} columns of scores; pass 0 <= alpha <= 1 and at "
+            "least 3 columns"
+        )
     baseline = log_baseline.expand(blocks.rows)
     log_alpha = math.log(alpha) if alpha > 0 else -math.inf
     log_rest = math.log1p(-alpha) if alpha < 1 else -math.inf
@@ -306,20 +267,14 @@ def jensen_shannon(scores: Scores) -> Float[Tensor, ""]:
     .. math:: \log 2 - \tfrac12 \mathrm{E}\,\mathrm{softplus}(-g)
         - \tfrac12 \mathrm{E}_{x,y'} \mathrm{softplus}(g)
 
-    Neither mutual information nor a bound on it: a stable objective whose optimal critic is the
-    log density ratio. Read its critic through InfoNCE or NWJ.
-
-    References:
-        Nowozin et al., 2016, "f-GAN"; Hjelm et al., 2019, "Deep InfoMax".
+    Not a bound on mutual information, but a stable objective whose optimal critic is the log
+    density ratio. Read its critic through InfoNCE or NWJ.
     """
     return math.log(2) - jensen_shannon_loss(scores) / 2
 
 
 def jensen_shannon_loss(scores: Scores) -> Float[Tensor, ""]:
-    """Logistic loss of classifying partners against other pairs, with both classes of weight 1.
-
-    Equal to 2 log 2 minus twice :func:`jensen_shannon`.
-    """
+    """Logistic loss of partners and others: 2 log 2 minus twice :func:`jensen_shannon`."""
 
     def both_classes(block: Tensor, partner: Tensor, start: int) -> Tensor:
         others = softplus(block, threshold=50.0).masked_fill(partner, 0.0).sum(dim=1)
@@ -339,14 +294,9 @@ def smile(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
     c(x): 11.6 where the truth is 1).
 
     References:
-        Song and Ermon, 2020, "Understanding the Limitations of Variational Mutual Information
-        Estimators", https://arxiv.org/abs/1910.06222
-
-    Arguments:
-        clip: τ; infinity gives Donsker–Varadhan.
+        Song and Ermon, 2020, https://arxiv.org/abs/1910.06222
     """
-    if not clip > 0:
-        raise ValueError(f"clip={clip} must be positive")
+    check_at_least("clip", clip, 0)
     clipped = blocks_of(scores).map(lambda block: block.clamp(-clip, clip))
     (positive,) = reduce_rows(scores, lambda block, _, start: block.diagonal(start)[None])
     return positive.mean() - log_partition(clipped)
@@ -355,11 +305,8 @@ def smile(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
 def holder_statistics(rows: Rows, power: float) -> Contrast:
     r"""Row statistics whose negatives are pooled by a Hölder mean of power γ.
 
-    FlatNCE of them is Hölder-FlatNCE; InfoNCE of them is still InfoNCE. Limits: γ = 0 is the
-    geometric mean, γ = ±∞ the hardest and the easiest negative.
-
-    References:
-        Chen et al., 2021, FlatNCE, Def. 3.6 and Prop. 3.7, https://arxiv.org/abs/2107.01152
+    FlatNCE of them is Hölder-FlatNCE (Chen et al., 2021, Def. 3.6); InfoNCE of them is still
+    InfoNCE. γ = 0 is the geometric mean, γ = ±∞ the hardest and the easiest negative.
 
     Arguments:
         rows: Scores; row statistics only for a power of 1.
@@ -369,8 +316,7 @@ def holder_statistics(rows: Rows, power: float) -> Contrast:
         return row_statistics(rows)
     if isinstance(rows, Contrast):
         raise ValueError(f"power={power} needs the scores themselves, not their row statistics")
-    if math.isnan(power):
-        raise ValueError(f"power={power} is not a number; pass a real number or ±inf")
+    check_at_least("power", power, -math.inf)
     plain = row_statistics(rows)
     log_count = plain.count.log()
     if power == 0 or math.isinf(power):
@@ -409,13 +355,10 @@ def mine_loss(
     .. math:: \nabla = -\mathrm{E} \nabla g + \mathrm{E}_{x,y'}[e^{g} \nabla g] / \bar Z, \qquad
         \bar Z \leftarrow (1 - r)\,\bar Z + r\,Z
 
-    With the batch's own Z in the denominator (the first step, or rate 1) this is the gradient of
-    Donsker–Varadhan, biased because it is that of the logarithm of a mean. The value is minus
-    Donsker–Varadhan.
+    The value is minus Donsker–Varadhan; so is the gradient at the first step or rate 1.
 
     References:
-        Belghazi et al., 2018, "Mutual Information Neural Estimation", Sec. 3.2,
-        https://arxiv.org/abs/1801.04062
+        Belghazi et al., 2018, Sec. 3.2, https://arxiv.org/abs/1801.04062
 
     Arguments:
         log_average: log Z̄ returned by the last call; None at the start.
@@ -425,7 +368,7 @@ def mine_loss(
         The loss, and log Z̄ for the next call.
     """
     if not 0 < rate <= 1:
-        raise ValueError(f"rate={rate} lies outside 0 to 1; pass the weight of the present batch")
+        raise ValueError(f"rate={rate} is no weight of the present batch; pass 0 < rate <= 1")
     statistics = row_statistics(rows)
     now = log_partition(statistics)
     average = now.detach()
@@ -439,38 +382,24 @@ def mine_loss(
 def flatnce_loss(rows: Rows) -> Float[Tensor, ""]:
     r"""FlatNCE: the gradient of :math:`\hat u`, the value of minus InfoNCE.
 
-    Its own value rises without limit with the critic's scale: use it with a bounded critic.
+    Its own value rises without limit with the critic's scale: use a bounded critic.
     """
     statistics = row_statistics(rows)
     return _with_value(statistics.gap.mean(), -infonce(statistics))
 
 
 def holder_flatnce(rows: Rows, power: float, reduction: str = "mean") -> Float[Tensor, "..."]:
-    """Hölder-FlatNCE's value: FlatNCE's, with the negatives pooled by a power mean.
-
-    Arguments:
-        rows: Scores; row statistics only for a power of 1.
-        power: γ, any real number or ±inf; 1 is FlatNCE.
-    """
+    """Hölder-FlatNCE's value: FlatNCE's, with the negatives pooled by a mean of power γ."""
     return flatnce(holder_statistics(rows, power), reduction)
 
 
 def holder_flatnce_loss(rows: Rows, power: float) -> Float[Tensor, ""]:
-    """Hölder-FlatNCE: FlatNCE with the negatives pooled by a power mean; InfoNCE's value.
-
-    Arguments:
-        rows: Scores; row statistics only for a power of 1.
-        power: γ, any real number or ±inf; 1 is FlatNCE.
-    """
+    """Hölder-FlatNCE: FlatNCE with the negatives pooled by a mean of power γ; InfoNCE's value."""
     return flatnce_loss(holder_statistics(rows, power))
 
 
 def smile_loss(scores: Scores, clip: float = 5.0) -> Float[Tensor, ""]:
-    """SMILE as its authors train it: the gradient of Jensen–Shannon, the value of minus SMILE.
-
-    Arguments:
-        clip: τ of the value.
-    """
+    """SMILE as its authors train it: the gradient of Jensen–Shannon, the value of minus SMILE."""
     return _with_value(jensen_shannon_loss(scores), -smile(scores, clip))
 
 
@@ -479,11 +408,8 @@ def flo_alternating_losses(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Minus FLO twice: once with its gradient in the critic alone, once in u alone.
 
-    Joint training minimises minus :func:`flo` in one step. Alternating training takes a step on
+    Joint training minimises minus :func:`flo` in one step; alternating training takes a step on
     one of these losses, then on the other.
-
-    Arguments:
-        dual: u(x_i, y_i), one number per row.
     """
     statistics = row_statistics(rows)
     return -flo(statistics, dual.detach()), -flo(statistics.detach(), dual)

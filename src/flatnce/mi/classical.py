@@ -5,56 +5,39 @@ rows, k = 10, 6 nats: 1.3). The Gaussian estimators are exact where the distribu
 copula) is Gaussian and see nothing else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import require_extra
+from flatnce.messages import check_choice
+from flatnce.mi.cleaning import numbers_of
 
 __all__ = ["cca", "gaussian_copula", "ksg"]
 
 Table: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
-JITTER = 1e-8
-"""Size of the noise that breaks ties, in standard deviations of a column."""
-
-TREE_COLUMNS = 16
-"""Columns of both sides up to which the tree is faster (10,000 rows, one core)."""
-
+TREE_COLUMNS = 16  # of both sides, up to which the tree is faster (10,000 rows, one core)
 DISTANCES_AT_ONCE = 2**22
 
 
-def table_of(values: ArrayLike, name: str) -> Table:
-    """Convert to a float64 table of finite numbers; a vector becomes one column."""
-    array = np.asarray(values)
-    if array.dtype == object or not (
-        np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_
-    ):
-        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers")
-    if np.iscomplexobj(array):
-        raise ValueError(f"{name} is complex; pass real and imaginary parts as columns")
-    table = array.astype(np.float64)
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
-    if not np.isfinite(table).all():
-        row = int(np.argmin(np.isfinite(table).all(axis=1)))
-        raise ValueError(f"{name} holds NaN or infinite values (row {row}); drop those rows")
-    return table
-
-
 def two_tables(x: ArrayLike, y: ArrayLike) -> tuple[Table, Table]:
-    """Convert two tables with the same number of rows, at least 2."""
-    left, right = table_of(x, "x"), table_of(y, "y")
-    if len(left) != len(right):
-        raise ValueError(f"x has {len(left)} rows and y {len(right)}; partners come row by row")
-    if len(left) < 2:
-        raise ValueError(f"x and y have {len(left)} rows; at least 2 are needed")
+    """Convert two tables of finite numbers with the same number of rows, at least 2."""
+    left, right = numbers_of(x, "x"), numbers_of(y, "y")
+    for table, name in ((left, "x"), (right, "y")):
+        if table.ndim != 2:
+            raise ValueError(f"{name} has shape {table.shape}; pass rows by columns, or a vector")
+        if not np.isfinite(table).all():
+            row = int(np.argmin(np.isfinite(table).all(axis=1)))
+            raise ValueError(f"{name} holds NaN or infinite values (row {row}); drop those rows")
+    if len(left) != len(right) or len(left) < 2:
+        raise ValueError(
+            f"x has {len(left)} rows and y {len(right)}; partners come row by row, at least 2"
+        )
     return left, right
 
 
@@ -82,51 +65,39 @@ def ksg(
     those within the extent of the k neighbours on that side. An estimate, not a bound; it may be
     slightly negative.
 
-    Both need distances above zero. If values repeat, ``jitter`` adds noise far below any
-    difference, ``mixed`` counts equal points where the k-th distance is 0 (Gao et al., with
-    digamma throughout, so that untied data give algorithm 1), and ``refuse`` raises an error.
-
     References:
-        Kraskov et al., 2004, "Estimating mutual information", Eq. 8 and 9,
-        https://arxiv.org/abs/cond-mat/0305641; Gao et al., 2017, "Estimating Mutual Information
-        for Discrete-Continuous Mixtures", https://arxiv.org/abs/1709.06212
+        Kraskov et al., 2004, Eq. 8 and 9, https://arxiv.org/abs/cond-mat/0305641; Gao et al.,
+        2017, https://arxiv.org/abs/1709.06212
 
     Arguments:
         x: Rows by columns, or a vector.
         y: The same number of rows.
         k: Neighbours; more is smoother and more biased.
         algorithm: 1 or 2; ignored by ``ties="mixed"``.
-        ties: How to treat repeated values: ``jitter``, ``mixed`` or ``refuse``.
+        ties: If values repeat, ``jitter`` adds noise far below any difference, ``mixed`` counts
+            equal points where the k-th distance is 0 (Gao et al.), ``refuse`` raises an error.
         standardise: Scale every column to unit variance first.
         seed: Seed of the jitter.
         workers: Threads of the tree search, −1 for all cores; many columns use torch's threads.
-
-    Examples:
-        >>> x = np.random.default_rng(0).normal(size=400)
-        >>> ksg(x, x + 1e-3 * np.arange(400) % 1) > 1
-        True
     """
     left, right = two_tables(x, y)
-    _check_ksg(len(left), k, algorithm, ties)
+    check_choice("algorithm", algorithm, (1, 2))
+    check_choice("ties", ties, ("jitter", "mixed", "refuse"))
+    if not 1 <= k < len(left):
+        raise ValueError(f"k={k} must lie between 1 and {len(left) - 1}, the rows less 1")
     sides = [_standardised(table) if standardise else _centred(table) for table in (left, right)]
     if ties != "mixed":
         sides = _without_ties(sides, ties, np.random.default_rng(seed))
     kind = "mixed" if ties == "mixed" else "box" if algorithm == 2 else "ball"
-    counts = count_neighbours(sides[0], sides[1], k, kind, workers)
+    if left.shape[1] + right.shape[1] <= TREE_COLUMNS:
+        counts = _by_tree(sides[0], sides[1], k, kind, workers)
+    else:
+        counts = _by_distances(sides[0], sides[1], k, kind)
     digamma = require_extra("scipy.special", "KSG", "mi").digamma
     closed = int(kind == "box")  # its counts include the neighbours on the border
     each = digamma(counts.order) - digamma(counts.left + 1 - closed)
     mean = float(np.mean(each - digamma(counts.right + 1 - closed)))
     return mean - closed / k + float(digamma(len(left)))
-
-
-def _check_ksg(rows: int, k: int, algorithm: int, ties: str) -> None:
-    if algorithm not in (1, 2):
-        raise ValueError(f"algorithm={algorithm!r} is unknown; choose 1 or 2")
-    if ties not in ("jitter", "mixed", "refuse"):
-        raise ValueError(f"ties={ties!r} is unknown; choose jitter, mixed or refuse")
-    if not 1 <= k < rows:
-        raise ValueError(f"k={k} must lie between 1 and {rows - 1}, the rows less 1")
 
 
 def _centred(table: Table) -> Table:
@@ -143,27 +114,11 @@ def _without_ties(sides: list[Table], ties: str, generator: np.random.Generator)
     """Add noise to a side with repeated values, or refuse it."""
     untied = []
     for side, name in zip(sides, "xy", strict=True):
-        share = tied_share(side)
-        if share > 0 and ties == "refuse":
-            raise ValueError(
-                f"{name} has repeated values ({share:.1%} of the entries of its most tied "
-                "column); pass ties='jitter' or ties='mixed'"
-            )
-        untied.append(side + _noise(side, generator) if share > 0 else side)
+        tied = any(len(np.unique(column)) < len(column) for column in side.T)
+        if tied and ties == "refuse":
+            raise ValueError(f"{name} has repeated values; pass ties='jitter' or ties='mixed'")
+        untied.append(side + _noise(side, generator) if tied else side)
     return untied
-
-
-def tied_share(table: ArrayLike) -> float:
-    """Share of entries that repeat an earlier one of their column, in the worst column.
-
-    Examples:
-        >>> tied_share([1.0, 2.0, 2.0, 3.0])
-        0.25
-    """
-    columns = np.asarray(table)
-    columns = columns[:, None] if columns.ndim == 1 else columns
-    distinct = min(len(np.unique(column)) for column in columns.T)
-    return 1 - distinct / len(columns)
 
 
 def _noise(side: Table, generator: np.random.Generator) -> Table:
@@ -174,7 +129,7 @@ def _noise(side: Table, generator: np.random.Generator) -> Table:
         least = steps.min() if len(steps) else np.inf
         spread = column.std() or 1.0
         # If even the smallest difference is rounding, the last term keeps the noise visible.
-        sizes.append(max(min(JITTER * spread, least / 1000), 1e-13 * spread))
+        sizes.append(max(min(1e-8 * spread, least / 1000), 1e-13 * spread))
     return generator.uniform(-1, 1, size=side.shape) * np.array(sizes)
 
 
@@ -187,39 +142,14 @@ class NeighbourCounts:
     order: Integers  # k or, where the k-th distance is 0, the number of equal points
 
 
-@runtime_checkable
-class Tree(Protocol):
-    """The part of scipy's cKDTree that is used here."""
-
-    query: Callable[..., tuple[Table, Integers]]
-    query_ball_point: Callable[..., Integers]
-
-
-def count_neighbours(
-    left: Table,
-    right: Table,
-    k: int,
-    kind: str,
-    workers: int = 1,
-    tree: bool | None = None,
-    at_once: int = DISTANCES_AT_ONCE,
-) -> NeighbourCounts:
-    """Count other points within reach of each point, by a tree or by all distances.
-
-    Both use the same arithmetic on Chebyshev distances and agree exactly. A tree is faster for
-    few columns; with many it visits nearly every point.
-    """
-    if tree is None:
-        tree = left.shape[1] + right.shape[1] <= TREE_COLUMNS
-    if tree:
-        return _by_tree(left, right, k, kind, workers)
-    return _by_distances(left, right, k, kind, at_once)
+# Two ways to count with the same arithmetic, which agree exactly. A tree is faster for few columns;
+# with many it visits nearly every point.
 
 
 def _by_tree(left: Table, right: Table, k: int, kind: str, workers: int) -> NeighbourCounts:
     spatial = require_extra("scipy.spatial", "KSG", "mi")
     joint = np.hstack((left, right))
-    joint_tree: Tree = spatial.cKDTree(joint)
+    joint_tree = spatial.cKDTree(joint)
     distances, places = _nearest(joint, joint_tree, k, workers)
     radius, order = distances[:, -1], np.full(len(joint), k)
     reach = np.nextafter(radius, 0)  # strictly within; 0 stays 0
@@ -235,7 +165,7 @@ def _by_tree(left: Table, right: Table, k: int, kind: str, workers: int) -> Neig
     return NeighbourCounts(counts[0], counts[1], order)
 
 
-def _nearest(joint: Table, tree: Tree, k: int, workers: int) -> tuple[Table, Integers]:
+def _nearest(joint: Table, tree: Any, k: int, workers: int) -> tuple[Table, Integers]:
     """Distances and places of the k nearest others; with ties the point may be anywhere."""
     distances, places = tree.query(joint, k + 1, p=np.inf, workers=workers)
     itself = places == np.arange(len(joint))[:, None]
@@ -243,17 +173,17 @@ def _nearest(joint: Table, tree: Tree, k: int, workers: int) -> tuple[Table, Int
     return distances[~itself].reshape(-1, k), places[~itself].reshape(-1, k)
 
 
-def _within(tree: Tree, side: Table, radius: Table, workers: int) -> Integers:
+def _within(tree: Any, side: Table, radius: Table, workers: int) -> Integers:
     """Other points within a radius, the border included."""
     counts = tree.query_ball_point(side, radius, p=np.inf, return_length=True, workers=workers)
     return counts - 1
 
 
-def _by_distances(left: Table, right: Table, k: int, kind: str, at_once: int) -> NeighbourCounts:
+def _by_distances(left: Table, right: Table, k: int, kind: str) -> NeighbourCounts:
     sides = [torch.from_numpy(np.ascontiguousarray(side)) for side in (left, right)]
     rows = len(left)
     counts = torch.empty(3, rows, dtype=torch.long)
-    step = max(at_once // rows, 1)
+    step = max(DISTANCES_AT_ONCE // rows, 1)
     for start in range(0, rows, step):
         stop = min(start + step, rows)
         apart = [torch.cdist(side[start:stop], side, p=torch.inf) for side in sides]
@@ -285,11 +215,6 @@ def cca(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> float:
         x: Rows by columns, or a vector.
         y: The same number of rows.
         correct: Subtract the bias.
-
-    Examples:
-        >>> x = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-        >>> round(cca(x, x[[1, 0, 2, 4, 3]], correct=False), 4)
-        0.5108
     """
     return _gaussian_information(*two_tables(x, y), correct)
 
@@ -302,23 +227,20 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> floa
     columns it is not a bound.
 
     References:
-        Ince et al., 2017, "A statistical framework for neuroimaging data analysis based on mutual
-        information estimated via a Gaussian copula", https://doi.org/10.1002/hbm.23471
+        Ince et al., 2017, https://doi.org/10.1002/hbm.23471
 
     Arguments:
         x: Rows by columns, or a vector.
         y: The same number of rows.
         correct: Subtract the bias that Gaussian data would have.
     """
-    left, right = two_tables(x, y)
-    return _gaussian_information(normal_scores(left), normal_scores(right), correct)
+    return _gaussian_information(*map(normal_scores, two_tables(x, y)), correct)
 
 
-def normal_scores(table: ArrayLike) -> Table:
+def normal_scores(table: Table) -> Table:
     """Map each column's ranks to normal quantiles; ties share their mean rank."""
-    values = table_of(table, "table")
-    ranks = require_extra("scipy.stats", "normal scores", "mi").rankdata(values, axis=0)
-    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks / (len(values) + 1))
+    ranks = require_extra("scipy.stats", "normal scores", "mi").rankdata(table, axis=0)
+    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks / (len(table) + 1))
 
 
 def gaussian_bias(rows: int, left: int, right: int) -> float:
@@ -334,10 +256,6 @@ def gaussian_bias(rows: int, left: int, right: int) -> float:
         rows: n.
         left: Independent columns p of x.
         right: Independent columns q of y.
-
-    Examples:
-        >>> round(gaussian_bias(10_000, 25, 25), 4)
-        0.0313
     """
     digamma = require_extra("scipy.special", "the bias of correlations", "mi").digamma
 
@@ -360,12 +278,6 @@ def _orthonormal_basis(table: Table) -> Table:
     return vectors[:, values > 1e-9 * values[0]]
 
 
-def _correlations(left: Table, right: Table) -> Table:
-    if 0 in (left.shape[1], right.shape[1]):
-        return np.zeros(0)
-    return np.clip(np.linalg.svd(left.T @ right, compute_uv=False), 0.0, 1.0)
-
-
 def _gaussian_information(x: Table, y: Table, correct: bool) -> float:
     left, right = _orthonormal_basis(x), _orthonormal_basis(y)
     widths = left.shape[1], right.shape[1]
@@ -374,7 +286,9 @@ def _gaussian_information(x: Table, y: Table, correct: bool) -> float:
             f"x and y have {len(x)} rows for {widths[0]} and {widths[1]} independent columns; "
             f"correlations need at least {sum(widths) + 2} rows"
         )
-    correlations = _correlations(left, right)
+    correlations = np.zeros(0)
+    if min(widths) > 0:
+        correlations = np.clip(np.linalg.svd(left.T @ right, compute_uv=False), 0.0, 1.0)
     if (correlations > 1 - 1e-13).any():
         return float("inf")
     information = float(-0.5 * np.log1p(-(correlations**2)).sum())

@@ -38,13 +38,12 @@ HELP_SECTIONS = {
     ),
 }
 USAGE = "flatnce mi FILE [FILE] [OPTIONS]    as in: flatnce mi data.csv --x age,mass --y 'emb_*'"
-DEFAULT_PAGE = "mi.html"
-# Arguments of the Python functions in messages, and the options that they correspond to.
-OPTION_OF_ARGUMENT = {
-    r"\bfolds=(\d+)": r"--cv \1",
-    r"\bmethod='([\w-]+)'": r"--method \1",
-    r"\bsteps=(?!\w)": "--steps",
-}
+# Arguments of the Python functions in messages, and the options that are named differently.
+ARGUMENTS = (
+    *("folds", "blocks", "groups", "block", "rows", "encode", "method", "critic", "transform"),
+    *("seed", "device", "permutations", "batch_size", "steps", "rate", "n"),
+)
+OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,8 @@ class MiOptions:
 
     def reading(self) -> dict[str, Any]:
         """How files are read."""
-        return {
-            "encode": self.encode,
-            "rows": self.rows,
-            "seed": self.seed,
-            "header": not self.no_header,
-        }
+        names = ("encode", "rows", "seed")
+        return {name: getattr(self, name) for name in names} | {"header": not self.no_header}
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the estimator."""
@@ -147,40 +142,50 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(
         MiOptions,
         prog="flatnce mi",
-        args=with_page(["--help" if one == "--help-all" else one for one in arguments]),
+        args=_with_page(["--help" if one == "--help-all" else one for one in arguments]),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     _check(options)
-    if options.list_columns:
-        _list_columns(options)
-    elif options.benchmark is not None:
-        _benchmark(options)
-    elif options.pairwise:
-        _pairwise(options)
-    else:
-        _two_tables(options)
+    try:
+        if options.list_columns:
+            _list_columns(options)
+        elif options.benchmark is not None:
+            _benchmark(options)
+        elif options.pairwise:
+            _pairwise(options)
+        else:
+            _two_tables(options)
+    except ValueError as error:
+        raise ValueError(_as_options(str(error))) from error
     return 0
 
 
-def with_page(arguments: list[str]) -> list[str]:
-    """Add the default name after ``--report`` unless the name of a page follows it.
-
-    Examples:
-        >>> with_page(["--report", "data.csv"]), with_page(["--report", "a.html"])
-        (['--report', 'mi.html', 'data.csv'], ['--report', 'a.html'])
-    """
+def _with_page(arguments: list[str]) -> list[str]:
+    """Add the default name after ``--report`` unless the name of a page follows it."""
     given: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         given.append(argument)
         if argument == "--report" and not following.lower().endswith((".html", ".htm")):
-            given.append(DEFAULT_PAGE)
+            given.append("mi.html")
     return given
+
+
+def _as_options(text: str) -> str:
+    """Replace arguments of Python functions by the options that they correspond to."""
+
+    def option(match: re.Match[str]) -> str:
+        name = OPTION_OF_ARGUMENT.get(match[1], match[1]).replace("_", "-")
+        return f"--{name} {match[2]}".rstrip()
+
+    text = re.sub(r"\bparts=\(.*?\)", "--curve", text)
+    return re.sub(rf"\b({'|'.join(ARGUMENTS)})='?([\w.:-]*)'?", option, text)
 
 
 def _check(options: MiOptions) -> None:
     """Refuse options that contradict each other, before anything is read."""
+    benchmark = options.benchmark is not None
     modes = {
-        "--benchmark": options.benchmark is not None,
+        "--benchmark": benchmark,
         "--list-columns": options.list_columns,
         "--pairwise": options.pairwise,
         "--compare": options.compare is not None,
@@ -191,25 +196,15 @@ def _check(options: MiOptions) -> None:
         raise ValueError(f"{' and '.join(asked)} are different questions; ask one at a time")
     if options.report is not None and asked:
         raise ValueError(f"--report is the page of one estimate; leave it out with {asked[0]}")
-    if options.benchmark is not None and options.files:
-        raise ValueError("--benchmark makes its own data; leave the files out")
-    if options.benchmark is None and not options.files:
-        raise ValueError("name a file: `flatnce mi data.csv --x height --y weight`")
-    if options.cv < 1 or options.cv == 2:
-        raise ValueError(f"--cv {options.cv}: give 1 (one split) or at least 3 folds")
-    if options.pairwise and (len(options.files) != 1 or options.y is not None):
-        raise ValueError("--pairwise takes one file, and its columns from --x alone")
-    if options.benchmark is not None and options.rows is not None:
-        raise ValueError("--rows is for files; a benchmark draws --n rows")
-    if options.seed < 0:
-        raise ValueError(f"--seed {options.seed}: give a whole number, at least 0")
-    if options.benchmark is not None and options.bits:
-        raise ValueError("--benchmark compares with truths in nats; leave out --bits")
-    if options.pairwise and not options.group is options.block is None:
+    if benchmark and (options.files or options.rows is not None or options.bits):
         raise ValueError(
-            "--pairwise does not keep rows together; leave out --group and --block, or call "
-            "mi.pairwise with groups="
+            "--benchmark draws its own rows, in nats: leave out files, --rows, --bits"
         )
+    if not benchmark and not options.files:
+        raise ValueError("name a file: `flatnce mi data.csv --x height --y weight`")
+    others = (options.y, options.group, options.block)
+    if options.pairwise and (len(options.files) != 1 or others != (None, None, None)):
+        raise ValueError("--pairwise takes one file and --x; leave out --y, --group and --block")
 
 
 def _two_tables(options: MiOptions) -> None:
@@ -227,20 +222,20 @@ def _two_tables(options: MiOptions) -> None:
     )
     x, y = tables.x, tables.y
     data = {"x": list(x), "y": list(y), "notes": tables.notes}
-    together = {"groups": tables.group, "blocks": tables.block}
-    with showing(training_progress) as progress:
-        given = {**options.settings(), **together, "progress": progress}
+    with _showing(training_progress) as progress:
+        given = {
+            **options.settings(),
+            "groups": tables.group,
+            "blocks": tables.block,
+            "progress": progress,
+        }
         if options.curve:
-            found: Any = mi.subsampling_curve(x, y, **given)
+            _print_table(mi.subsampling_curve(x, y, **given), options, data)
         elif options.compare is not None:
             del given["method"]
-            found = mi.compare(x, y, _split(options.compare), **given)
+            _print_table(mi.compare(x, y, _split(options.compare), **given), options, data)
         else:
-            found = mi.estimate(x, y, **given)
-    if options.curve or options.compare is not None:
-        _print_table(found, options, data)
-    else:
-        _print_estimate(found, options, data)
+            _print_estimate(mi.estimate(x, y, **given), options, data)
 
 
 def _print_estimate(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
@@ -277,10 +272,7 @@ def _print_table(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
 
 
 def _print_text(text: str, notes: Sequence[str]) -> None:
-    """Print a result with options in place of Python arguments, and how the data were read."""
-    for pattern, option in OPTION_OF_ARGUMENT.items():
-        text = re.sub(pattern, option, text)
-    print(text)
+    print(_as_options(text))
     if notes:
         print("\nReading the data:", *notes, sep="\n  ")
 
@@ -290,7 +282,7 @@ def _pairwise(options: MiOptions) -> None:
     from flatnce.mi.tables import read_table
 
     table, notes = read_table(options.files[0], options.x, **options.reading())
-    with showing(training_progress) as progress:
+    with _showing(training_progress) as progress:
         given = {**options.settings(), "progress": progress}
         found = mi.pairwise(table, columns=list(table), **given)
     _print_table(found, options, {"columns": list(table), "notes": notes})
@@ -309,15 +301,9 @@ def _benchmark(options: MiOptions) -> None:
         last = f"{row.task} by {row.method}: {row.mean:.2f} of {row.true:.2f} nats"
         return {"description": f"{next(count)} done, last {last}"}
 
-    with showing(describe) as progress:
-        found = mi.benchmark(
-            _split(methods),
-            _split(str(options.benchmark)),
-            options.n,
-            seeds,
-            progress=progress,
-            **given,
-        )
+    with _showing(describe) as progress:
+        tasks = _split(str(options.benchmark))
+        found = mi.benchmark(_split(methods), tasks, options.n, seeds, progress=progress, **given)
     if options.json:
         print(json.dumps(plain({**found.plain(), "environment": environment(seeds)})))
     else:
@@ -345,13 +331,10 @@ def _list_columns(options: MiOptions) -> None:
 
 
 @contextmanager
-def showing(
+def _showing(
     describe: Callable[[Any], dict[str, Any]],
 ) -> Iterator[Callable[[Any], None] | None]:
-    """Show a progress bar on a terminal; yield what to call with each report, or None elsewhere.
-
-    ``describe`` turns a report into the bar's description and, if known, its length.
-    """
+    """Show a progress bar on a terminal; yield what to call with each report, else None."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from flatnce.messages import check_at_least, check_choice
 from flatnce.mi.scores import BLOCK_ENTRIES, ScoreBlocks
 
 __all__ = ["BoundedScale", "Critic", "SeparableCritic", "critic_for", "perceptron"]
 
-SAMPLES_AT_ONCE = 8192
-"""Samples that a tower sees at once when scores are read in blocks."""
-
-PAIRS_AT_ONCE = 2**16
+SAMPLES_AT_ONCE = 8192  # that a tower sees when scores are read in blocks
 
 
 class Critic(nn.Module, ABC):
@@ -87,15 +85,8 @@ class Critic(nn.Module, ABC):
         return self.score(left, right), self.dual_of_features(left, right)
 
     @torch.no_grad()
-    def blocks(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        dtype: torch.dtype | None = torch.float64,
-        entries: int = BLOCK_ENTRIES,
-    ) -> ScoreBlocks:
-        """Return the score matrix in blocks, without gradients: memory grows with n + m.
+    def blocks(self, x: Tensor, y: Tensor, *, entries: int = BLOCK_ENTRIES) -> ScoreBlocks:
+        """Return the scores in blocks, in float64, without gradients: memory grows with n + m.
 
         Features are computed once, in this call; scores each time a block is read. Dropout and
         batch normalisation follow the critic's mode: call ``eval()`` first.
@@ -103,8 +94,6 @@ class Critic(nn.Module, ABC):
         Arguments:
             x: n samples.
             y: m samples.
-            dtype: Dtype of the scores, also used to compute them if the critic has no weights
-                after its features; None keeps the dtype of the features.
             entries: Largest number of scores computed at once.
         """
         left = torch.cat([self.left(part) for part in x.split(SAMPLES_AT_ONCE)])
@@ -112,21 +101,18 @@ class Critic(nn.Module, ABC):
 
         @torch.no_grad()
         def block(start: int, stop: int) -> Tensor:
-            return self._block(left[start:stop], right, dtype or left.dtype)
+            return self._block(left[start:stop], right)
 
         return ScoreBlocks(len(left), len(right), block, entries)
 
-    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    def _block(self, left: Tensor, right: Tensor) -> Tensor:
         """Score some rows; the weights of a subclass's ``score`` determine the precision."""
-        return self.score(left, right).to(dtype)
+        return self.score(left, right).double()
 
     def dual_of_features(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
         """Compute u from the features of partners."""
         if self.dual_head is None:
-            raise ValueError(
-                "this critic has no u: pass dual=, a module for u(x, y), or use another critic's "
-                "paired(x, y) as u"
-            )
+            raise ValueError("this critic has no u: pass dual=, a module for u(x, y)")
         if self.constrained:
             return self.dual_head(left).reshape(-1) - self.score_paired(left, right)
         return self.dual_head(torch.cat((left, right), dim=1)).reshape(-1)
@@ -148,10 +134,6 @@ class BoundedScale(nn.Module):
         lowest: Smallest scale.
         highest: Largest scale.
         learn: Whether it is a parameter; else it stays as it is.
-
-    Examples:
-        >>> float(BoundedScale(20.0)().detach())
-        20.0...
     """
 
     log_scale: Tensor
@@ -166,10 +148,7 @@ class BoundedScale(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 < lowest <= start <= highest < math.inf:
-            raise ValueError(
-                f"start={start} must lie between lowest={lowest} and highest={highest}, all "
-                "positive and finite"
-            )
+            raise ValueError(f"start={start} must lie between {lowest} and {highest}, above 0")
         self.lowest, self.highest = lowest, highest
         value = torch.tensor(math.log(start))
         if learn:
@@ -205,14 +184,9 @@ def perceptron(
         outputs: Width of the result.
         hidden: Widths of the hidden layers.
         activation: Class of the non-linearity.
-
-    Examples:
-        >>> [type(layer).__name__ for layer in perceptron(3, 1, [8])]
-        ['Linear', 'ReLU', 'Linear']
     """
     sizes = (inputs, *hidden, outputs)
-    if min(sizes) < 1:
-        raise ValueError(f"layer widths {sizes} must all be at least 1")
+    check_at_least("the smallest layer width", min(sizes), 1)
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), activation()]
@@ -230,12 +204,6 @@ class SeparableCritic(Critic):
         scale: Scale of the cosine: its start, or a :class:`BoundedScale` with its own bounds.
         dual: The u-head, see :class:`Critic`.
         constrained: Set u = −g(x, y) + s(x).
-
-    Examples:
-        >>> critic = SeparableCritic(nn.Identity(), nn.Identity(), similarity="cosine", scale=5.0)
-        >>> critic(torch.eye(2), 3 * torch.eye(2)).detach()
-        tensor([[5., 0.],
-                [0., 5.]])
     """
 
     def __init__(
@@ -249,8 +217,7 @@ class SeparableCritic(Critic):
         constrained: bool = False,
     ) -> None:
         super().__init__(left, right, dual=dual, constrained=constrained)
-        if similarity not in ("dot", "cosine"):
-            raise ValueError(f"similarity={similarity!r} is unknown; choose dot or cosine")
+        check_choice("similarity", similarity, ("dot", "cosine"))
         self.scale: BoundedScale | None = None
         if similarity == "cosine":
             self.scale = scale if isinstance(scale, BoundedScale) else BoundedScale(scale)
@@ -273,8 +240,8 @@ class SeparableCritic(Critic):
         cosines = (normalize(left, dim=1) * normalize(right, dim=1)).sum(dim=1)
         return self.scale().to(left) * cosines
 
-    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.score(left.to(dtype), right.to(dtype))
+    def _block(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.score(left.double(), right.double())
 
 
 class BilinearCritic(Critic):
@@ -309,8 +276,8 @@ class BilinearCritic(Critic):
         """Score partners only."""
         return ((left @ self.weight.to(left)) * right).sum(dim=1)
 
-    def _block(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.score(left.to(dtype), right.to(dtype))
+    def _block(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.score(left.double(), right.double())
 
 
 class JointCritic(Critic):
@@ -328,11 +295,6 @@ class JointCritic(Critic):
             in the backward pass instead of being stored.
         dual: The u-head, see :class:`Critic`.
         constrained: Set u = −g(x, y) + s(x).
-
-    Examples:
-        >>> critic = JointCritic(perceptron(5, 1, [8]))
-        >>> critic(torch.ones(4, 2), torch.ones(6, 3)).shape
-        torch.Size([4, 6])
     """
 
     def __init__(
@@ -341,20 +303,23 @@ class JointCritic(Critic):
         left: nn.Module | None = None,
         right: nn.Module | None = None,
         *,
-        pairs_at_once: int = PAIRS_AT_ONCE,
+        pairs_at_once: int = 2**16,
         dual: nn.Module | None = None,
         constrained: bool = False,
     ) -> None:
         super().__init__(
             left or nn.Identity(), right or nn.Identity(), dual=dual, constrained=constrained
         )
-        if pairs_at_once < 1:
-            raise ValueError(f"pairs_at_once={pairs_at_once} must be at least 1")
+        check_at_least("pairs_at_once", pairs_at_once, 1)
         self.network, self.pairs_at_once = network, pairs_at_once
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
         """Score all pairs of features, a few rows at a time."""
-        left, right = self._first_layer_per_side(left, right)
+        first = self._first_layer()
+        if first is not None:
+            weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
+            left = nn.functional.linear(left, weights[0], first.bias)
+            right = right @ weights[1].T
         step = max(self.pairs_at_once // len(right), 1)
         if len(left) <= step:
             return self._rows(left, right)
@@ -371,21 +336,8 @@ class JointCritic(Critic):
     def _first_layer(self) -> nn.Linear | None:
         """Return the network's first layer if it can be applied to each side separately."""
         if isinstance(self.network, nn.Sequential) and len(self.network) > 1:
-            first = self.network[0]
-            return first if type(first) is nn.Linear else None
+            return self.network[0] if type(self.network[0]) is nn.Linear else None
         return None
-
-    def _first_layer_per_side(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        first = self._first_layer()
-        if first is None:
-            return left, right
-        if first.in_features != left.shape[1] + right.shape[1]:
-            raise ValueError(
-                f"the network takes {first.in_features} inputs, but x and y have "
-                f"{left.shape[1]} and {right.shape[1]} features"
-            )
-        weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
-        return nn.functional.linear(left, weights[0], first.bias), right @ weights[1].T
 
     def _rows(self, left: Tensor, right: Tensor) -> Tensor:
         n, m = len(left), len(right)
@@ -420,15 +372,9 @@ def critic_for(
         features: Width of the towers' features; unused by the joint critic.
         scale: Initial scale of the cosine.
         dual: Also learn u for FLO: ``free`` u(x, y), or ``constrained`` u = −g(x, y) + s(x).
-
-    Examples:
-        >>> critic_for("cosine", (3, 2), hidden=[16])(torch.ones(4, 3), torch.ones(5, 2)).shape
-        torch.Size([4, 5])
     """
-    if kind not in ("dot", "cosine", "bilinear", "joint"):
-        raise ValueError(f"critic {kind!r} is unknown; choose dot, cosine, bilinear or joint")
-    if dual not in (None, "free", "constrained"):
-        raise ValueError(f"dual={dual!r} is unknown; choose free, constrained or None")
+    check_choice("kind", kind, ("dot", "cosine", "bilinear", "joint"))
+    check_choice("dual", dual, (None, "free", "constrained"))
     sides = widths if kind == "joint" else (features, features)
     constrained = dual == "constrained"
     head = None

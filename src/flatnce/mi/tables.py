@@ -678,6 +678,7 @@ def _load(
     notes: list[str],
 ) -> tuple[list[pd.DataFrame], int]:
     """Read the wanted columns of each file if all of them fit into memory."""
+    check_at_least("seed", seed, 0)
     if rows is not None:
         check_at_least("rows", rows, 1)
     pairs = [(file, sorted(columns)) for file, columns in zip(files, wanted, strict=True)]
