@@ -142,8 +142,8 @@ class NeighbourCounts:
     order: Integers  # k or, where the k-th distance is 0, the number of equal points
 
 
-# Two ways to count with the same arithmetic, which agree exactly. A tree is faster for few columns;
-# with many it visits nearly every point.
+# Two ways to count with the same arithmetic, which agree exactly. A tree is faster for few
+# columns; with many it visits nearly every point.
 
 
 def _by_tree(left: Table, right: Table, k: int, kind: str, workers: int) -> NeighbourCounts:

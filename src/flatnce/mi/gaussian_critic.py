@@ -34,7 +34,6 @@ class Squares(nn.Module):
     """
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        """Map d columns that are about standard normal to 2d + 1 columns."""
         squares = values.square()
         size = (squares.mean(dim=1, keepdim=True) + 1e-3).log()
         return torch.cat((values, (squares - 1) / 2**0.5, size), dim=1)
@@ -43,14 +42,7 @@ class Squares(nn.Module):
 class GaussianTower(nn.Module):
     """One side's features: those of a perceptron, a linear map, and a quadratic form beside a 1.
 
-    Arguments:
-        linear: Columns by directions, for the product of both sides.
-        quadratic: Columns by directions, for minus half of their square.
-        hidden: Widths of the perceptron.
-        features: Width of its features.
-        leads: Whether the quadratic form comes before the 1; true for one of the two towers.
-        centre: Subtracted from each column first.
-        size: Divides each column then.
+    ``leads``: whether the quadratic form comes before the 1; true for one of the two towers.
     """
 
     centre: Tensor
@@ -58,8 +50,8 @@ class GaussianTower(nn.Module):
 
     def __init__(
         self,
-        linear: Float[Tensor, "d k"],
-        quadratic: Float[Tensor, "d k"],
+        linear: Float[Tensor, "d k"],  # columns by directions, for the product of both sides
+        quadratic: Float[Tensor, "d k"],  # likewise, for minus half of their square
         hidden: Sequence[int],
         features: int,
         *,
@@ -83,7 +75,6 @@ class GaussianTower(nn.Module):
                 last.weight.zero_()
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        """Compute the features whose product with the other tower's is the score."""
         values = (values - self.centre) / self.size
         learned = self.perceptron(self.squares(values))
         alone = learned[:, -1:] - (values @ self.quadratic).square().sum(1, keepdim=True) / 2

@@ -1,29 +1,27 @@
-"""The registry of bounds and methods.
+"""The registry of bounds, and of the methods that train critics with them.
 
-A :class:`Bound` is an objective as a function of scores. Where :func:`flatnce.mi.estimate` can
-train a critic with it, its ``method`` says how. :data:`METHODS` is derived from the bounds;
-``auto`` and the classical estimators are added to them.
+:data:`METHODS` is derived from the bounds; ``auto`` and the classical estimators are added.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from flatnce.messages import did_you_mean
+from flatnce.messages import check_choice
 from flatnce.mi import bounds
 
 __all__ = ["BOUNDS", "Method", "method_named"]
 
 Promise = Literal["expected", "limit", "none"]
 
+# Maps scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state to
+# one loss per critic and the next state.
 Loss = Callable[[Tensor, Tensor | None, Any], tuple[Tensor, Any]]
-"""Maps scores (critics, pairs, pairs), u of the partners (critics, pairs) or None, and a state to
-one loss per critic and the next state."""
 
 INFORMATION = "mutual information"
 
@@ -95,7 +93,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         if self.loss is None:
-            object.__setattr__(self, "loss", _minus(self.value))
+            object.__setattr__(self, "loss", lambda *given, **more: -self.value(*given, **more))
         if self.method is not None:
             loss = self.method.loss or _per_critic(self.loss)
             object.__setattr__(self, "method", replace(self.method, name=self.name, loss=loss))
@@ -104,13 +102,6 @@ class Bound:
     def is_lower_bound(self) -> bool:
         """Whether its expectation lies below mutual information, for every critic and n."""
         return self.promise == "expected" and self.on == INFORMATION
-
-
-def _minus(value: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def loss(*arguments: Any, **options: Any) -> Tensor:
-        return -value(*arguments, **options)
-
-    return loss
 
 
 def _infonce(scores: Tensor, duals: Tensor | None, state: Any) -> tuple[Tensor, Any]:
@@ -307,29 +298,14 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType({bound.name: bound for bound in _
 METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _METHODS})
 """Every method of :func:`flatnce.mi.estimate`, by name."""
 
-Entry = TypeVar("Entry", Bound, Method)
-
 
 def bound_named(name: str) -> Bound:
-    """Look up an entry of :data:`BOUNDS`; the error names the closest match.
-
-    Arguments:
-        name: For example ``infonce``.
-
-    Examples:
-        >>> bound_named("nwj").is_lower_bound, bound_named("smile").is_lower_bound
-        (True, False)
-    """
-    return _look_up(BOUNDS, name, f"bound {name!r}")
+    """Look up an entry of :data:`BOUNDS`, for example ``infonce``."""
+    check_choice("name", name, BOUNDS)
+    return BOUNDS[name]
 
 
 def method_named(name: str) -> Method:
-    """Look up an entry of :data:`METHODS`; the error names the closest match."""
-    return _look_up(METHODS, name, f"method={name!r}")
-
-
-def _look_up(registry: Mapping[str, Entry], name: str, described: str) -> Entry:
-    if name in registry:
-        return registry[name]
-    hint = did_you_mean(str(name), registry, then=f"choose from {', '.join(registry)}")
-    raise ValueError(f"{described} is unknown; {hint}")
+    """Look up an entry of :data:`METHODS`."""
+    check_choice("method", name, METHODS)
+    return METHODS[name]

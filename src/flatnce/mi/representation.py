@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flatnce.core.diagnostics.pool import calibrated_scale
 from flatnce.mi.cleaning import Cleaning
-from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic
+from flatnce.mi.critics import BoundedScale, SeparableCritic
 from flatnce.mi.estimator.readouts import EvaluationPart, evaluate
 from flatnce.mi.estimator.result import Estimate, estimate_of, evaluation_flags
 from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
@@ -38,14 +38,6 @@ def embedding_information(
         pool: Largest number of candidates per row; by default all n.
         permutations: Number of permutations for the p-value.
         seed: Seed of the jackknife groups and the permutations.
-
-    Examples:
-        >>> torch.manual_seed(0)
-        <torch._C.Generator object at ...>
-        >>> z = torch.randn(200, 8)
-        >>> result = embedding_information(z[:100], z[:100], calibration=(z[100:], z[100:]))
-        >>> result.nats > 4, round(result.ceiling, 2)
-        (True, 4.61)
     """
     began = time.perf_counter()
     _check("z1 and z2", z1, z2)
@@ -55,7 +47,14 @@ def embedding_information(
     critic = critic.to(z1.device)
     first, second = (side.float() for side in calibration)
     scale = calibrated_scale(first, second, start=10.0)
-    parts = _parts(critic, scale, (z1, z2), second, pool or len(z1), seed)
+    # The rows are dealt out to parts of at most ``pool`` candidates.
+    group = torch.from_numpy(jackknife_groups(np.arange(len(z1)), JACKKNIFE_GROUPS, seed))
+    pieces = -(-len(z1) // (pool or len(z1)))
+    parts = []
+    for piece in range(pieces):
+        x, y = z1[piece::pieces].float(), z2[piece::pieces].float()
+        own = group[piece::pieces].to(z1.device)
+        parts.append(EvaluationPart(critic, scale, x, y, second, own))
     evaluation = evaluate(parts, permutations, seed)
     return estimate_of(
         evaluation,
@@ -77,24 +76,3 @@ def _check(name: str, first: Tensor, second: Tensor) -> None:
         )
     if not bool(first.isfinite().all() and second.isfinite().all()):
         raise ValueError(f"{name} hold NaN or infinite values; pass finite embeddings")
-
-
-def _parts(
-    critic: Critic,
-    scale: float,
-    views: tuple[Tensor, Tensor],
-    y_pool: Tensor,
-    most: int,
-    seed: int,
-) -> list[EvaluationPart]:
-    """Deal the rows out to parts of at most ``most`` candidates."""
-    z1, z2 = views
-    group = jackknife_groups(np.arange(len(z1)), JACKKNIFE_GROUPS, seed)
-    pieces = -(-len(z1) // most)
-    parts = []
-    for piece in range(pieces):
-        rows = torch.arange(piece, len(z1), pieces, device=z1.device)
-        own = torch.from_numpy(group[rows.cpu().numpy()]).to(z1.device)
-        x, y = z1[rows].float(), z2[rows].float()
-        parts.append(EvaluationPart(critic, scale, x, y, y_pool, own))
-    return parts

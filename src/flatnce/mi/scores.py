@@ -17,8 +17,7 @@ from flatnce.core.contrast import Contrast, contrast_from_logits
 
 __all__ = ["ScoreBlocks", "pool_log_sum", "recentre", "row_statistics"]
 
-BLOCK_ENTRIES = 2**21
-"""Scores computed at once. Reducing them takes about ten copies: 160 MiB in float64."""
+BLOCK_ENTRIES = 2**21  # computed at once; reducing them takes ten copies: 160 MiB in float64
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,6 @@ class ScoreBlocks:
         block: Function from the first row and the row after the last one to the scores of the
             rows between.
         entries: Largest number of scores computed at once.
-
-    Examples:
-        >>> z = torch.eye(4)
-        >>> blocks = ScoreBlocks(4, 4, lambda start, stop: z[start:stop] @ z.T, entries=8)
-        >>> [(start, tuple(scores.shape)) for start, scores in blocks.each()]
-        [(0, (2, 4)), (2, (2, 4))]
     """
 
     rows: int
@@ -51,31 +44,18 @@ class ScoreBlocks:
             yield start, self.block(start, min(start + step, self.rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "ScoreBlocks":
-        """Return the same matrix with a function applied to every score.
-
-        Arguments:
-            function: Maps scores to scores of the same shape.
-        """
-        block = self.block
-        return replace(self, block=lambda start, stop: function(block(start, stop)))
+        """Return the same matrix with a function applied to every score."""
+        return replace(self, block=lambda start, stop: function(self.block(start, stop)))
 
 
 Scores: TypeAlias = Tensor | ScoreBlocks
-"""A score matrix, whole or in blocks."""
-
-Rows: TypeAlias = Tensor | ScoreBlocks | Contrast
-"""A score matrix or its row statistics. One pass over the scores serves many bounds."""
+Rows: TypeAlias = Tensor | ScoreBlocks | Contrast  # one pass over the scores serves many bounds
 
 
 def blocks_of(scores: Scores, name: str = "scores") -> ScoreBlocks:
     """Return a score matrix in blocks; a matrix that requires a gradient stays whole."""
     if isinstance(scores, ScoreBlocks):
         return scores
-    if not isinstance(scores, Tensor):
-        raise ValueError(
-            f"{name} is a {type(scores).__name__}; pass a matrix of scores as a torch.Tensor, or "
-            "a ScoreBlocks"
-        )
     if not scores.is_floating_point() or scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(
             f"{name} has dtype {scores.dtype} and shape {tuple(scores.shape)}; pass "
@@ -102,13 +82,6 @@ def row_statistics(rows: Rows) -> Contrast:
 
     Statistics are computed in float64 for float64 scores, else in float32. Entries of −inf do
     not count. Statistics that are passed in are returned unchanged.
-
-    Arguments:
-        rows: Scores with the partner of row i in column i, or row statistics.
-
-    Examples:
-        >>> row_statistics(torch.tensor([[2.0, 0.0], [0.0, 2.0]])).gap
-        tensor([-2., -2.])
     """
     if isinstance(rows, Contrast):
         return rows
@@ -155,11 +128,7 @@ def reduce_rows(
 
 
 def pool_log_sum(pool: Scores) -> Float[Tensor, " n"]:
-    """Compute the log-sum-exp of each row of scores against a pool without partners.
-
-    Arguments:
-        pool: Scores g(x_i, y_a) of any number of other y_a.
-    """
+    """Compute the log-sum-exp of each row of scores against a pool without partners."""
 
     def log_sum(block: Tensor, start: int) -> Tensor:
         return torch.logsumexp(_at_least_float32(block), dim=1)[None]
@@ -174,10 +143,7 @@ def _at_least_float32(block: Tensor) -> Tensor:
 def _collected(
     blocks: ScoreBlocks, reduce_block: Callable[[Tensor, int], Tensor]
 ) -> tuple[Float[Tensor, " n"], ...]:
-    """Reduce every block and write the values into one tensor per value.
-
-    Small tensors that stay allocated between large blocks would fragment the memory.
-    """
+    """Reduce every block into one tensor; small tensors in between would fragment the memory."""
     values: Tensor | None = None
     for start, block in blocks.each():
         reduced = reduce_block(block, start)
@@ -194,11 +160,7 @@ def recentre(rows: Rows, shift: Float[Tensor, " n"]) -> Contrast:
     InfoNCE and FlatNCE leave an arbitrary c(x) in a critic. Donsker–Varadhan and NWJ pool all
     rows and are meaningless until c(x) is removed. It cancels with
     :math:`s(x) = \log \frac{1}{k} \sum_a e^{g(x, y_a)}` over a pool of other data
-    (:func:`pool_log_sum` minus log k).
-
-    Arguments:
-        rows: Scores or their row statistics.
-        shift: s(x_i), one number per row.
+    (:func:`pool_log_sum` minus log k). ``shift`` is s(x_i), one number per row.
     """
     statistics = row_statistics(rows)
     if shift.shape != statistics.positive.shape:

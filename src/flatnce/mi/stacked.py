@@ -13,18 +13,11 @@ from flatnce.mi.gaussian_critic import GaussianTower, Squares
 
 __all__ = ["StackedCritics", "stack_key"]
 
+# Modules whose copies give the same results stacked as one by one.
 STACKABLE = (
-    SeparableCritic,
-    BilinearCritic,
-    BoundedScale,
-    GaussianTower,
-    Squares,
-    nn.Sequential,
-    nn.Linear,
-    nn.ReLU,
-    nn.SiLU,
+    *(SeparableCritic, BilinearCritic, BoundedScale, GaussianTower, Squares),
+    *(nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU),
 )
-"""Modules whose copies give the same results stacked as one by one."""
 
 
 def stack_key(critic: Critic) -> tuple[Any, ...] | None:
@@ -38,9 +31,8 @@ def stack_key(critic: Critic) -> tuple[Any, ...] | None:
 class StackedCritics:
     """Critics of one architecture that are evaluated and trained together.
 
-    Every weight is a tensor with one slice per critic. The loss of a critic depends on its own
-    slice only. So the gradient of the *sum* of the losses gives every critic its own gradient,
-    and an optimiser that works entry by entry, such as Adam, its own step::
+    Every weight is a tensor with one slice per critic. So the gradient of the *sum* of the losses
+    gives every critic its own gradient, and Adam, which works entry by entry, its own step::
 
         critics = StackedCritics([critic_for("dot", (3, 2)) for _ in range(8)])
         optimizer = torch.optim.Adam(critics.parameters())
@@ -83,16 +75,9 @@ class StackedCritics:
     def __call__(
         self, x: Float[Tensor, "c n *d"], y: Float[Tensor, "c m *e"]
     ) -> tuple[Float[Tensor, "c n m"], Float[Tensor, "c n"] | None]:
-        """Score the x's of each critic with its own y's.
+        """Score the x's of each critic with its own y's; return the scores and u or None.
 
-        Columns of y beyond the rows of x are further candidates.
-
-        Arguments:
-            x: n samples per critic.
-            y: m samples per critic, the first n of them the partners.
-
-        Returns:
-            The scores, and u of the partners or None.
+        The first n y's are the partners, further ones more candidates.
         """
 
         def one(weights: Any, buffers: Any, x: Tensor, y: Tensor) -> Any:
@@ -118,9 +103,7 @@ class StackedCritics:
     def state_of(self, number: int, weights: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return the weights of one critic under its own parameter names.
 
-        Arguments:
-            number: Which critic.
-            weights: Tensors named and shaped like ``weights``, such as a running average.
+        ``weights`` are tensors named and shaped like ``self.weights``, such as a running average.
         """
         return {
             name.removeprefix("critic."): (value if self.count == 1 else value[number]).detach()
