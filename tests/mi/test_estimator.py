@@ -298,7 +298,7 @@ def test_parameters_can_be_read_changed_and_cloned():
     assert again is not one and again.get_params() == one.get_params()
     assert again.set_params(folds=1, seed=4) is again
     assert (again.folds, again.seed, one.folds) == (1, 4, 3)
-    with pytest.raises(ValueError, match=r"foldss is not a parameter; choose from method, critic"):
+    with pytest.raises(ValueError, match=r"parameter='foldss' is unknown; did you mean 'folds'"):
         one.set_params(foldss=2)
     mine = mi.MutualInformation(critic=mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2)))
     assert isinstance(clone(mine).critic, mi.SeparableCritic)
@@ -336,7 +336,7 @@ def test_columns_that_were_left_out_are_given_and_not_used():
     one = mi.MutualInformation(**QUICK).fit(wide, y)
     two = mi.MutualInformation(**QUICK).fit(x, y)
     np.testing.assert_array_equal(one.pointwise(wide[:5], y[:5]), two.pointwise(x[:5], y[:5]))
-    with pytest.raises(ValueError, match=r"x has shape \(5, 2\); pass the same 3 columns"):
+    with pytest.raises(ValueError, match=r"x has shape \(5, 2\); .* \(rows, 3\)"):
         one.pointwise(wide[:5, :2], y[:5])
 
 
@@ -347,11 +347,11 @@ REFUSED = {
         lambda fit: mi.MutualInformation("cca").fit(X, Y).pointwise(X, Y),
         "method='cca' trains no critic",
     ),
-    "more columns": (lambda fit: fit.pointwise(np.hstack([X, X]), Y), r"\(60, 2\).* same 1 col"),
+    "more columns": (lambda fit: fit.pointwise(np.hstack([X, X]), Y), r"\(60, 2\).*rows, 1"),
     "images": (lambda fit: fit.pointwise(X, Y.reshape(60, 1, 1)), "y has shape"),
     "infinite": (lambda fit: fit.score(X, np.where(Y > 1, np.inf, Y)), "y holds infinite"),
     "lengths": (lambda fit: fit.pointwise(X, Y[:50]), "x has 60 rows and y 50"),
-    "text": (lambda fit: fit.score(np.array(["a"] * 60), Y), "x holds"),
+    "text": (lambda fit: fit.score(np.array(["a"] * 60), Y), "x has dtype"),
     "one pair": (lambda fit: fit.score(X[:1], Y[:1]), "at least 2 pairs"),
 }
 
@@ -366,19 +366,19 @@ def test_new_rows_that_do_not_fit_are_refused(fitted, call, said):
 
 CHOICES = {
     "method": ({"method": "infonec"}, "method='infonec' is unknown; did you mean 'infonce'?"),
-    "critic": ({"critic": "dott"}, "critic='dott' is unknown; choose from auto, gaussian"),
-    "transform": ({"transform": "log"}, "transform='log' is unknown; choose from copula"),
+    "critic": ({"critic": "dott"}, "critic='dott' is unknown; did you mean 'dot'?"),
+    "transform": ({"transform": "log"}, "transform='log' is unknown; choose one of copula"),
     "folds": ({"folds": 2}, "folds=2: give 1"),
     "batch": ({"batch_size": 1}, "batch_size=1: give a whole number, at least 2"),
     "steps": ({"steps": 0}, "steps=0: give a whole number, at least 1"),
     "seed": ({"seed": -1}, "seed=-1: give a whole number, at least 0"),
     "permutations": ({"permutations": 10}, "permutations=10: give a whole number, at least 19"),
     "pool": ({"pool": 10}, "pool=10: give a whole number, at least 50"),
-    "rate": ({"rate": 0.0}, "rate=0.0: give a positive number"),
-    "scale": ({"scale": -1.0}, "scale=-1.0: give a positive number"),
+    "rate": ({"rate": 0.0}, "rate=0.0 must be a positive"),
+    "scale": ({"scale": -1.0}, "scale=-1.0 must be a positive"),
     "device": ({"device": "abacus"}, "device='abacus' is not available"),
     "gaussian flo": ({"method": "flo", "critic": "gaussian"}, "critic='gaussian' has no u"),
-    "no critic": ({"critic": lambda: 3}, "critic gives a int; pass a flatnce.mi Critic"),
+    "no critic": ({"critic": lambda: 3}, "critic is a int; wrap your modules"),
     "no u": (
         {"method": "flo", "critic": mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2))},
         "the critic has no u-head; pass dual=",

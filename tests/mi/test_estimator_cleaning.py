@@ -1,29 +1,16 @@
 """Cleaning and transforms: what is dropped, refused and reported; normal scores."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from estimator_reference import normal_scores
 from flatnce import mi
-from flatnce.mi.cleaning import _hashes, clean, duplicate_rows, fitted_transform, numbers_of
+from flatnce.mi.cleaning import clean, fitted_transform
 
 
 def table(rows=60, columns=2, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, columns))
-
-
-class Frame:
-    """What the estimator knows of a data frame: names, and an array."""
-
-    def __init__(self, values, columns):
-        self.values, self.columns = np.asarray(values), columns
-        self.shape = self.values.shape
-
-    def __array__(self, dtype=None, copy=None):
-        return self.values.astype(dtype) if dtype else self.values
 
 
 def changed(values, place, value):
@@ -47,14 +34,6 @@ def test_rows_with_missing_values_on_either_side_are_left_out_and_counted():
     assert found.report.notes == ("2 of 60 rows hold missing values and were left out.",)
 
 
-def test_whole_tables_are_left_as_they_are_and_nothing_is_said():
-    x, y = table(), table(seed=1)
-    found = clean(x, y)
-    np.testing.assert_array_equal(found.x, x)
-    assert found.report.notes == () and found.duplicates is None and found.shared == ()
-    assert found.tied == 0
-
-
 # --- Columns -------------------------------------------------------------------------------------
 
 
@@ -68,36 +47,6 @@ def test_constant_and_duplicate_columns_go_and_are_named():
         "Left out of x (constant): column 1 of x.",
         "Left out of x (a copy of another): column 3 of x.",
     )
-
-
-def test_names_of_a_data_frame_are_used():
-    values = table(columns=3)
-    values[:, 1], values[:, 2] = 1, values[:, 0]
-    frame = Frame(values, ["height", "batch no", "again"])
-    notes = " ".join(clean(table(seed=1), frame).report.notes)
-    assert "Left out of y (constant): batch no." in notes
-    assert "Left out of y (a copy of another): again." in notes
-
-
-def test_many_idle_columns_are_counted_rather_than_listed():
-    x = np.concatenate([table(columns=1), np.ones((60, 8))], axis=1)
-    (note,) = clean(x, table(seed=1)).report.notes
-    assert "and 3 more" in note
-
-
-def test_a_column_that_differs_in_the_sign_of_zero_is_a_copy():
-    x = table(columns=2)
-    x[::2, 0] = 0.0
-    x[:, 1] = x[:, 0]
-    x[::2, 1] = -0.0
-    assert clean(x, table(seed=1)).report.columns_dropped_x == (1,)
-
-
-def test_a_column_constant_but_for_rows_that_were_left_out_is_constant():
-    x, y = table(), table(seed=1)
-    x[:, 1] = 2.0
-    x[5, 1], y[5, 0] = 3.0, np.nan
-    assert clean(x, y).report.columns_dropped_x == (1,)
 
 
 def test_columns_on_both_sides_are_found():
@@ -116,16 +65,18 @@ def test_columns_on_both_sides_are_found():
         lambda x: x.astype(np.float32),
         lambda x: torch.from_numpy(x).float(),
         lambda x: torch.from_numpy(x).to(torch.bfloat16).requires_grad_(),
-        lambda x: Frame(x.astype(np.float32), ["a", "b"]),
         lambda x: x.astype(np.float32).tolist(),
     ],
-    ids=["float32", "torch", "bfloat16 with a gradient", "frame", "lists"],
+    ids=["float32", "torch", "bfloat16 with a gradient", "lists"],
 )
-def test_any_real_numbers_become_float64(given):
+def test_any_real_numbers_become_float64_and_the_input_is_not_changed(given):
     x = table()
-    found = clean(given(x), table(seed=1)).x
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, x, rtol=1e-2)
+    before = x.copy()
+    found = clean(given(x), table(seed=1))
+    assert found.x.dtype == np.float64
+    np.testing.assert_allclose(found.x, x, rtol=1e-2)
+    np.testing.assert_array_equal(x, before)
+    assert found.report.notes == () and found.duplicates is None and found.shared == ()
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
@@ -134,13 +85,6 @@ def test_whole_numbers_and_truth_values_count(kind):
     np.testing.assert_array_equal(clean(values, table()).x[:, 0], np.arange(60) % 2)
     tensor = torch.from_numpy(values)
     np.testing.assert_array_equal(clean(tensor, table()).x[:, 0], np.arange(60) % 2)
-
-
-def test_a_vector_is_one_column_and_the_input_is_not_changed():
-    x, y = table(columns=1)[:, 0], table(seed=1)
-    before = x.copy()
-    assert clean(x, y).x.shape == (60, 1)
-    np.testing.assert_array_equal(x, before)
 
 
 def test_masked_values_are_missing_values():
@@ -154,27 +98,21 @@ def test_masked_values_are_missing_values():
 NUMBERS = table()
 REFUSED = {
     "infinite": (changed(NUMBERS, (9, 1), np.inf), NUMBERS, ("x ", "1 rows", "row 9", "drop")),
-    "minus infinite in y": (NUMBERS, changed(NUMBERS, (2, 0), -np.inf), ("y ", "row 2")),
     "different lengths": (NUMBERS, table(61), ("x has 60 rows", "y 61", "same number")),
     "too few rows": (table(49), table(49), ("49 rows", "at least 50")),
     "too few after missing": (
         changed(NUMBERS, slice(0, 11), np.nan),
         NUMBERS,
-        ("49 rows after 11 with missing", "at least 50"),
+        ("49 rows without missing", "at least 50"),
     ),
     "text": (np.array([["a"] * 2] * 60), NUMBERS, ("x ", "<U1", "encode")),
-    "objects": (NUMBERS, np.array([["a", 1]] * 60, dtype=object), ("y ", "objects", "encode")),
+    "objects": (NUMBERS, np.array([["a", 1]] * 60, dtype=object), ("y ", "object", "encode")),
     "dates": (np.arange(60).astype("datetime64[D]"), NUMBERS, ("x ", "datetime64", "numbers")),
-    "times": (np.arange(60).astype("timedelta64[s]"), NUMBERS, ("x ", "timedelta64")),
-    "bytes": (np.array([b"ab"] * 60), NUMBERS, ("x ", "|S2")),
-    "complex": (NUMBERS * 1j, NUMBERS, ("x ", "complex", "real and imaginary")),
-    "constant": (np.full((60, 2), 3.0), NUMBERS, ("all rows of x are equal", "check")),
+    "complex": (NUMBERS * 1j, NUMBERS, ("x ", "complex", "real numbers")),
     "all rows equal": (NUMBERS, np.tile([1.0, 2.0], (60, 1)), ("all rows of y are equal",)),
     "a number": (3.0, NUMBERS, ("x has shape ()", "rows by columns")),
     "no rows": (np.empty((0, 2)), NUMBERS, ("x has shape (0, 2)",)),
-    "no columns": (np.empty((60, 0)), NUMBERS, ("x has shape (60, 0)",)),
     "constant images": (np.zeros((60, 1, 4, 4)), NUMBERS, ("all rows of x are equal",)),
-    "ragged": ([[1.0], [1.0, 2.0]] * 30, NUMBERS, ("x ", "same length")),
 }
 
 
@@ -193,7 +131,7 @@ def test_data_frames_bring_names_and_their_text_is_refused():
     assert found.report.notes == ("Left out of x (constant): one.",)
     np.testing.assert_array_equal(found.x, values[["up", "down"]].to_numpy())
     frame = pandas.DataFrame({"a": ["u", "v"] * 30, "b": range(60)})
-    with pytest.raises(ValueError, match=r"x holds text, dates or mixed objects .*encode"):
+    with pytest.raises(ValueError, match=r"x has dtype object.*encode"):
         clean(frame, NUMBERS)
 
 
@@ -203,11 +141,6 @@ def test_samples_of_any_shape_pass():
     found = clean(images, table(seed=1))
     assert found.x.shape == (59, 1, 4, 4) and found.x.dtype == np.float32
     assert found.columns[0] is None and found.report.columns_dropped_x == ()
-
-
-def test_numbers_of_names_what_it_was_given():
-    with pytest.raises(ValueError, match=r"^table holds"):
-        numbers_of(np.array(["a"]), "table")
 
 
 # --- Repeated rows -------------------------------------------------------------------------------
@@ -222,12 +155,6 @@ def test_duplicate_rows_of_continuous_data_are_found_and_said():
     wanted[[70, 71, 75]] = [3, 3, 9]
     assert found.duplicates.tolist() == wanted.tolist()
     assert any(note.startswith("3 rows repeat an earlier row") for note in found.report.notes)
-
-
-def test_rows_equal_in_x_only_are_no_copies():
-    x, y = table(80), table(80, seed=1)
-    x[70] = x[3]
-    assert clean(x, y).duplicates is None
 
 
 def test_categories_repeat_by_chance_and_are_left_alone():
@@ -281,12 +208,6 @@ def test_categories_that_determine_each_other_are_no_copies(x, y):
     assert clean(x.astype(float), y.astype(float)).duplicates is None
 
 
-def test_images_that_repeat_are_copies():
-    images = np.random.default_rng(0).normal(size=(80, 1, 4, 4)).astype(np.float32)
-    images[70] = images[2]
-    assert duplicate_rows(images, images)[70] == 2
-
-
 def test_measurements_of_one_thing_are_noticed():
     x, y = np.repeat(table(100), 3, axis=0), table(300, seed=1)
     assert clean(x, y).repeated == ("x",)
@@ -307,20 +228,6 @@ def test_rows_that_differ_in_the_sign_of_zero_are_copies():
     y[40] = y[3]
     x[40, 0] = -0.0
     assert clean(x, y).duplicates[40] == 3
-
-
-def test_rows_that_differ_have_different_hashes_and_equal_ones_the_same():
-    grid = np.array(list(itertools.product(range(-60, 60), repeat=2)), dtype=float)
-    rows = np.concatenate(
-        [grid, grid / 2 + 1000, grid * 2**-40 + 7, -grid, grid[:, ::-1] * 1e-300]
-    )
-    distinct = {tuple(row) for row in rows.tolist()}
-    found = {}
-    for row, value in zip(
-        rows.tolist(), _hashes(rows).sum(axis=1, dtype=np.uint64).tolist(), strict=True
-    ):
-        assert found.setdefault(tuple(row), value) == value
-    assert len(set(found.values())) == len(distinct)
 
 
 # --- Ties ----------------------------------------------------------------------------------------
@@ -378,11 +285,10 @@ def test_none_and_samples_that_are_no_tables_stay_as_they_are():
 def test_maps_are_fitted_on_training_rows_only():
     x, y = mi.tasks.find("1v1-normal-0.75").sample(100, seed=0)
     made = mi.MutualInformation(steps=2, folds=3, baselines=False, permutations=19).fit(x, y)
-    for round in made._fitted_job.folds:
-        for table, mapped in zip((x, y), round.transforms, strict=True):
-            np.testing.assert_array_equal(
-                mapped.ordered, np.sort(table[round.split.train], axis=0)
-            )
+    for fold in made._fitted_job.folds:
+        for side, mapped in zip((x, y), fold.transforms, strict=True):
+            wanted = fitted_transform("copula", side[fold.split.train])
+            np.testing.assert_array_equal(mapped(side), wanted(side))
 
 
 RISING = {

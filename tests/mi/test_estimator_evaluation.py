@@ -1,7 +1,6 @@
 """Numbers read on test rows: sums, read-outs, standard errors and p-values against loops."""
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -9,17 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from estimator_reference import READOUTS, infonce, jackknife, log_mean_exp, mean, others, without
+from estimator_reference import READOUTS, infonce, jackknife, mean, others, without
 from flatnce.mi import SeparableCritic, critic_for
-from flatnce.mi.estimator import readouts as evaluation
 from flatnce.mi.estimator.readouts import (
     EvaluationPart,
     group_sums,
-    jackknife_size,
     learned_dual_readout,
     permutation_p_value,
     readouts_of,
-    student_quantile,
 )
 
 N, POOL, GROUPS = 17, 11, 4
@@ -52,40 +48,6 @@ def matrices(given):
 
 
 # --- Sums ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entries", [None, 1, 3 * N, N * N - 1])
-def test_every_sum_is_its_definition_in_blocks_too(entries):
-    given = part(entries=entries)
-    found, (scores, pool) = group_sums(given), matrices(given)
-    assert found.positive.dtype == torch.float64 and found.pool == POOL
-    assert found.sizes.tolist() == [5, 4, 4, 4]
-    for i, row in enumerate(scores):
-        top, shift = max(others(row, i)), log_mean_exp(pool[i])
-        assert float(found.positive[i]) == pytest.approx(row[i], rel=1e-12)
-        assert float(found.top[i]) == pytest.approx(top, rel=1e-12)
-        assert float(found.shift[i]) == pytest.approx(shift, rel=1e-12)
-        squares = math.fsum(math.exp(2 * (value - top)) for value in others(row, i))
-        assert float(found.squares[i]) == pytest.approx(squares, rel=1e-12)
-        for g in range(GROUPS):
-            there = [row[j] for j in range(N) if j != i and j * 7 % GROUPS == g]
-            negatives = math.fsum(math.exp(value - top) for value in there)
-            clipped = math.fsum(math.exp(min(max(value - shift, -5), 5)) for value in there)
-            assert float(found.negatives[i, g]) == pytest.approx(negatives, rel=1e-11)
-            assert float(found.clipped[i, g]) == pytest.approx(clipped, rel=1e-11)
-
-
-@pytest.mark.parametrize("left_out", range(GROUPS))
-def test_leaving_a_group_out_is_starting_from_the_other_rows(left_out):
-    given = part()
-    kept = given.group != left_out
-    rest = dataclasses.replace(given, x=given.x[kept], y=given.y[kept], group=given.group[kept])
-    one, clipped, rows = group_sums(given).statistics(left_out)
-    two, clipped_two, _ = group_sums(rest).statistics()
-    assert rows.tolist() == kept.tolist()
-    for name in ("positive", "negative", "count"):
-        torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(clipped, clipped_two, rtol=1e-12, atol=1e-12)
 
 
 def test_a_group_that_holds_almost_all_of_the_sum_can_be_left_out():
@@ -130,8 +92,8 @@ def test_an_offset_of_the_rows_changes_no_read_out():
     """A critic's c(x): every read-out is indifferent to it, recentred or by itself."""
 
     class Lifted(Product):
-        def _block(self, left, right, dtype):
-            return super()._block(left, right, dtype) + 3 * left[:, :1] + 40
+        def _block(self, left, right):
+            return super()._block(left, right) + 3 * left[:, :1] + 40
 
     given = part()
     one = readouts_of([group_sums(given)])
@@ -164,17 +126,6 @@ def test_parts_weigh_by_their_rows_and_the_jackknife_is_the_explicit_loop():
     for name, slow in READOUTS.items():
         assert found[name].nats == pytest.approx(slow_mean(parts, slow), rel=1e-10)
         left = [slow_mean(parts, slow, group) for group in range(GROUPS)]
-        assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
-
-
-def test_groups_that_a_part_does_not_hold_are_left_out_of_the_others():
-    one, two = part(), part(seed=1, n=12)
-    parts = [one, dataclasses.replace(two, group=two.group % 2 + 3)]  # 3 is shared, 4 is not
-    sums = [group_sums(given) for given in parts]
-    assert jackknife_size(sums) == 5
-    found = readouts_of(sums)
-    for name, slow in READOUTS.items():
-        left = [slow_mean(parts, slow, group) for group in range(5)]
         assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
 
 
@@ -267,22 +218,11 @@ def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, sampl
         assert 0.7 < ratio < 1.4, name
         assert abs(values.mean() - truth) < 0.04  # a bound at its best is close to the truth
     limits = [
-        each["infonce"].nats - student_quantile(19) * each["infonce"].standard_error
+        each["infonce"].nats - 1.7291 * each["infonce"].standard_error  # Student's, 19 degrees
         for each in found
     ]
     covered = np.mean(np.array(limits) <= truth)
     assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / samples)
-
-
-@pytest.mark.parametrize("degrees", [1, 3, 19, 1000])
-def test_limits_use_students_quantile(degrees):
-    """By the integral of its density: 95 % lie below it."""
-    bound = student_quantile(degrees)
-    angle = np.linspace(-np.pi / 2, math.atan(bound / degrees**0.5), 200_001)[1:]
-    density = np.cos(angle) ** (degrees - 1)  # t = √ν tan(angle)
-    log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
-    share = np.trapezoid(density, angle) * math.exp(log_norm)
-    assert share == pytest.approx(0.95, abs=1e-4)
 
 
 def permuted_part(n, seed=0, strength=0.0, scale=0.3, units=None):
@@ -305,31 +245,6 @@ def test_it_is_infonce_recomputed_under_each_permutation(strength):
     values = [infonce(scores[:, order].tolist()) for order in draws(14, 99)]
     wanted = (1 + sum(value >= true - 1e-12 for value in values)) / 100
     assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
-
-
-def test_over_all_orders_of_few_rows_every_rank_is_equally_likely(monkeypatch):
-    """Each of the n! pairings in turn the true one, all of them drawn: p takes n! even values."""
-    n, given = 4, permuted_part(4)
-    orders = [np.array(order) for order in itertools.permutations(range(n))]
-
-    class Every(np.random.Generator):
-        def __init__(self, _):
-            super().__init__(np.random.PCG64(0))
-            self.left = iter(orders[1:])  # the first leaves all in place: the true one
-
-        def permutation(self, x, axis=0):
-            return next(self.left)
-
-    monkeypatch.setattr(evaluation.np.random, "default_rng", Every)
-    found = sorted(
-        permutation_p_value(
-            [EvaluationPart(given.critic, 1.0, given.x, given.y[order], given.y, given.group)],
-            len(orders) - 1,
-            0,
-        )
-        for order in orders
-    )
-    assert found == pytest.approx([rank / 24 for rank in range(1, 25)])
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -404,11 +319,3 @@ def test_rows_that_repeat_within_a_unit_do_not_look_like_information(sizes):
     margin = 3.5 * math.sqrt(0.25 / 150)
     assert np.mean(np.array(found) <= 0.5 + 1e-9) == pytest.approx(0.5, abs=margin)
     assert np.mean(np.array(found) <= 0.05 + 1e-9) < 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 150)
-
-
-def test_of_many_rows_as_many_take_part_as_fit():
-    given = permuted_part(50, strength=0.5)
-    few = EvaluationPart(
-        given.critic, given.scale, given.x[:20], given.y[:20], given.y, given.group
-    )
-    assert permutation_p_value([given], 99, 0) == permutation_p_value([few], 99, 0)

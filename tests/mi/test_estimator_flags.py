@@ -1,14 +1,19 @@
 """Warnings: each raised by numbers or data that deserve it, and by no others."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
+from torch import nn
 
 from flatnce import mi
 from flatnce.mi.cleaning import clean
+from flatnce.mi.estimator.fitting import FittedCritic
 from flatnce.mi.estimator.readouts import Evaluation, Readout
-from flatnce.mi.estimator.result import TrainingOutcome, data_flags, flags_of
+from flatnce.mi.estimator.result import (
+    data_flags,
+    evaluation_flags,
+    size_flags,
+    training_flags,
+)
 
 
 def table(rows=200, columns=2, seed=0):
@@ -19,33 +24,38 @@ def readout(name, nats, error=0.05):
     return Readout(name, nats, error, True, "")
 
 
-def seen(infonce=1.0, flo=1.0, tails=0.05, **changes):
-    """What flags are decided on: an evaluation and the outcome of training."""
+CRITIC = mi.SeparableCritic(nn.Identity(), nn.Identity())
+
+
+def seen(
+    infonce=1.0,
+    flo=1.0,
+    tails=0.05,
+    train=1.2,
+    scales=(1.0, 0.9),
+    diverged=0,
+    best_steps=(400, 900),
+    ess=120.0,
+    rows=(500,),
+    units=None,
+):
+    """The warnings of an evaluation and of the outcome of training."""
     readouts = {
         "infonce": readout("infonce", infonce),
         "flo-cross-fitted": readout("flo-cross-fitted", flo),
         "tuba": readout("tuba", infonce, tails),
     }
-    usual = {
-        "readouts": readouts,
-        "lower": 0.9,
-        "p_value": 0.001,
-        "permutations": 999,
-        "ceiling": 6.2,
-        "ess": 120.0,
-        "rows": (500,),
-        "train": 1.2,
-        "test": 1.0,
-        "scales": [1.0, 0.9],
-        "diverged": 0,
-        "best_steps": [400, 900],
-        "steps": 1000,
-    } | changes
-    usual.setdefault("units", sum(usual["rows"]))
-    return [
-        kind(**{field.name: usual[field.name] for field in fields(kind) if field.name in usual})
-        for kind in (Evaluation, TrainingOutcome)
+    units = sum(rows) if units is None else units
+    evaluation = Evaluation(readouts, 0.9, 0.001, 999, 6.2, ess, rows, units)
+    critics = [
+        FittedCritic(CRITIC, scale, step=step, diverged=number < diverged)
+        for number, (scale, step) in enumerate(zip(scales, best_steps, strict=True))
     ]
+    return (
+        *evaluation_flags(evaluation),
+        *training_flags(evaluation, critics, 1000, train, 1.0),
+        *size_flags(evaluation),
+    )
 
 
 CLEAN = clean(table(), table(seed=1))
@@ -62,11 +72,10 @@ NUMBERS = {
     "overfit": (seen(train=1.6), ("overfit",)),
     "not quite overfit": (seen(train=1.45), ()),
     "too sharp": (seen(scales=[1.0, 0.49]), ("scale",)),
-    "too flat": (seen(scales=[2.1]), ("scale",)),
+    "too flat": (seen(scales=[2.1, 1.0]), ("scale",)),
     "scales at the edge": (seen(scales=[0.5, 2.0]), ()),
     "broken": (seen(diverged=1), ("diverged",)),
     "unfinished": (seen(best_steps=[400, 1000]), ("unfinished",)),
-    "stopped in time": (seen(best_steps=[950]), ()),
     "few rows": (seen(rows=(199,)), ("small",)),
     "few rows of several folds": (seen(rows=(40,) * 5), ()),
     "few groups": (seen(units=19), ("few_units",)),
@@ -80,8 +89,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("given, names", NUMBERS.values(), ids=NUMBERS)
 def test_numbers_raise_what_they_deserve(given, names):
-    found = flags_of(CLEAN, *given)
-    assert tuple(flag.name for flag in found) == names
+    assert tuple(flag.name for flag in given) == names
 
 
 EVIDENCE = {
@@ -89,9 +97,9 @@ EVIDENCE = {
     "low_ess": (seen(ess=3.14), ("3.1", "Add rows")),
     "disagree": (seen(1.0, 2.0), ("1.00", "2.00")),
     "overfit": (seen(train=2.34), ("2.34", "1.00", "folds=5")),
-    "scale": (seen(scales=[0.0123]), ("0.0123", "FlatNCE")),
+    "scale": (seen(scales=[0.0123, 1.0]), ("0.0123", "FlatNCE")),
     "diverged": (seen(diverged=2), ("2 critic(s)", "smaller rate")),
-    "unfinished": (seen(best_steps=[1000]), ("1000", "steps=")),
+    "unfinished": (seen(best_steps=[400, 1000]), ("1000", "steps=")),
     "small": (seen(rows=(42,)), ("42", "6.20", "folds=5")),
 }
 
@@ -99,7 +107,7 @@ EVIDENCE = {
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_a_warning_says_what_was_seen_and_what_to_do(name):
     given, words = EVIDENCE[name]
-    (flag,) = flags_of(CLEAN, *given)
+    (flag,) = given
     assert flag.name == name and flag.message.endswith(".")
     for word in words:
         assert word in flag.message
@@ -142,9 +150,7 @@ DATA = {
 
 @pytest.mark.parametrize("made, names", DATA.values(), ids=DATA)
 def test_data_raise_what_they_deserve(made, names):
-    cleaned = made()
-    assert tuple(flag.name for flag in data_flags(cleaned)) == names
-    assert tuple(flag.name for flag in flags_of(cleaned, *seen())) == names
+    assert tuple(flag.name for flag in data_flags(made())) == names
 
 
 def test_data_are_warned_of_under_classical_methods_too():

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from flatnce.mi import Cleaning, Estimate, Flag, Readout
-from flatnce.mi.estimator.result import p_value_in_words, unit_factor
+from flatnce.mi.estimator.result import p_value_in_words
 
 
 def answer(**changes):
@@ -103,10 +103,8 @@ def test_p_values_are_written_as_one_writes_them(value, words):
 
 @pytest.mark.parametrize("call", ["sentence", "summary", "plain"])
 def test_an_unknown_unit_is_refused(call):
-    with pytest.raises(ValueError, match=r"unit='dits' is unknown; choose nats or bits"):
+    with pytest.raises(ValueError, match=r"unit='dits' is unknown; .*nats, bits"):
         getattr(answer(), call)("dits")
-    with pytest.raises(ValueError, match="choose nats or bits"):
-        unit_factor("dits")
 
 
 def test_the_summary_tells_everything():
