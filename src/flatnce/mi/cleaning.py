@@ -10,7 +10,16 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 
-__all__ = ["Cleaning", "FEWEST_ROWS", "columns_of", "numbers_of"]
+__all__ = [
+    "CleanTables",
+    "Cleaning",
+    "TRANSFORMS",
+    "Table",
+    "Transform",
+    "clean",
+    "fitted_transform",
+    "numbers_of",
+]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 TRANSFORMS = ("copula", "standard", "none")

@@ -10,7 +10,14 @@ from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.estimator.fitting import FittedCritic
 from flatnce.mi.estimator.readouts import Evaluation, Readout
 
-__all__ = ["Estimate", "Flag"]
+__all__ = [
+    "Estimate",
+    "estimate_of",
+    "evaluation_flags",
+    "json_value",
+    "p_value_in_words",
+    "unit_factor",
+]
 
 
 @dataclass(frozen=True)
