@@ -46,11 +46,6 @@ def test_the_list_is_a_table(tmp_path, capsys):
     assert "39.1 GB" in said
 
 
-def test_digits_are_embedded(capsys, tmp_path):
-    assert run(["digits", "--root", str(tmp_path)]) == 0
-    assert "embedded; checked: a part of scikit-learn" in capsys.readouterr().out
-
-
 def test_a_folder_of_images_is_looked_into(tmp_path, capsys):
     write_folder(tmp_path / "train", {"cat": 2, "dog": 1})
     write_folder(tmp_path / "val", {"cat": 1, "dog": 1})
@@ -70,10 +65,3 @@ def test_a_folder_of_images_is_looked_into(tmp_path, capsys):
 def test_misuse_is_a_value_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         run(arguments)
-
-
-def test_an_unknown_option_ends_with_two(capsys):
-    with pytest.raises(SystemExit) as ended:
-        run(["cifar10", "--rot", "x"])
-    assert ended.value.code == 2
-    assert "--root" in capsys.readouterr().err  # the suggestion

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from flatnce.pretrain import Outcome, preset, train
-from flatnce.pretrain.commands.after_training import _evaluate
-from flatnce.pretrain.commands.evaluate import check_protocols, evaluate_run, results_table, run
+from flatnce.pretrain import preset, train
+from flatnce.pretrain.commands.evaluate import evaluate_run, results_table, run
 from flatnce.pretrain.evaluation import Options
 from flatnce.pretrain.runs.log import read_run
 from tiny_sets import write_folder
@@ -81,6 +80,9 @@ def test_the_small_knobs_reach_the_protocol(first, capsys):
     protocol = results[0]["protocol"]
     assert protocol["labels"]["fraction"] == 0.05 and protocol["labels"]["seed"] == 4
     assert protocol["batch_size"] == 16 and protocol["images"]["size"] == 12
+    assert [one["protocol"]["start"] for one in results] == ["pretrained", "scratch"]
+    views = preset("digits").views
+    assert (protocol["flip"], protocol["crop_least"]) == (views.flip, views.crop_least)
 
 
 def test_the_temperature_is_what_training_had_come_to(first):
@@ -91,14 +93,6 @@ def test_the_temperature_is_what_training_had_come_to(first):
     assert found["protocol"]["temperature"] == 0.25
 
 
-def test_the_baseline_has_the_runs_own_architecture_and_crops(first):
-    found = evaluate_run(first, "semi", options=Options(epochs=1, rates=(1e-3,)))
-    assert [one["protocol"]["start"] for one in found[:2]] == ["pretrained", "scratch"]
-    views = preset("digits").views
-    assert found[0]["protocol"]["flip"] == views.flip
-    assert found[0]["protocol"]["crop_least"] == views.crop_least
-
-
 def test_help_fits_a_screen_and_names_every_protocol(capsys):
     assert run(["--help"]) == 0
     said = capsys.readouterr().out
@@ -106,9 +100,6 @@ def test_help_fits_a_screen_and_names_every_protocol(capsys):
     assert all(name in said for name in ("knn", "linear-long", "semi", "transfer", "mi", "all"))
     assert run([]) == 2
     assert "usage: flatnce evaluate RUN" in capsys.readouterr().err
-
-
-def test_all_options_have_a_help_of_their_own(capsys):
     with pytest.raises(SystemExit) as ended:
         run(["--help-all"])
     assert ended.value.code == 0 and "--label-list" in capsys.readouterr().out
@@ -133,9 +124,6 @@ def test_missing_data_sets_are_named_before_anything_is_done(first, tmp_path):
     with pytest.raises(OSError, match="2 of 2 data sets are missing: cifar10, sun397"):
         run(["first", "--data", "cifar10", "sun397", "--root", str(tmp_path / "none")])
     assert not read_run(first).results["evaluations"]
-
-
-def test_the_remedy_for_missing_sets_can_be_typed(first, tmp_path):
     with pytest.raises(OSError, match="--skip-missing"):
         run(["first", "--data", "digits", "sun397", "--root", str(tmp_path / "none")])
 
@@ -186,12 +174,6 @@ def test_a_run_is_evaluated_on_its_own_folder_though_it_has_no_test_part(run_on_
     assert tuned["precision"] == "float32"
 
 
-@pytest.mark.filterwarnings("ignore:.*spoilt")
-def test_the_end_of_training_evaluates_such_a_run_too(run_on_photos):
-    outcome = Outcome(run_on_photos, True, read_run(run_on_photos).results["step"])
-    assert _evaluate(outcome, ["knn"]) == ""
-
-
 def test_a_folder_with_too_few_images_is_one_error_with_a_remedy(first, tmp_path):
     write_folder(tmp_path / "few", {"cat": 3, "dog": 9})
     with pytest.raises(ValueError, match=r"no test part.*cat has 3.*val/CLASS.*--data NAME"):
@@ -205,9 +187,3 @@ def test_what_is_left_out_is_said(first, tmp_path, capsys):
     command = ["first", "--protocol", "knn", "--data", "sun397", "digits", "--skip-missing"]
     assert run([*command, "--root", str(tmp_path / "none")]) == 0
     assert "left out, as not on disk: sun397" in capsys.readouterr().out
-
-
-def test_no_protocols_are_fine_to_check():
-    check_protocols(())
-    with pytest.raises(ValueError, match="protocol='x'"):
-        check_protocols(("x",))

@@ -48,8 +48,6 @@ def test_json_is_all_there_is_on_standard_output(first, tmp_path, capsys):
             "",
             "not finished: this is step 30 of 600; continue it: `flatnce resume r`",
         ),
-        ((0,), "", "untrained: this is step 0 of 600, before any training"),
-        ((0, 30), "it broke; badly", "the run failed (it broke); this is its step 30 of 600"),
         ((0,), "it broke", "untrained: the run failed (it broke); this is its step 0 of 600"),
     ],
 )
@@ -70,14 +68,6 @@ def test_a_run_that_is_not_finished_is_exported_and_called_so(
     assert (said["finished"], said["steps"], said.get("failure", "")) == (False, 600, failure)
 
 
-def test_an_export_is_replaced_only_on_request(first, capsys):
-    command = ["first", "--to", "torch"]
-    assert run(command) == 0
-    with pytest.raises(ValueError, match="--replace"):
-        run(command)
-    assert run([*command, "--replace"]) == 0
-
-
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -86,7 +76,6 @@ def test_an_export_is_replaced_only_on_request(first, capsys):
         (["first", "--to", "torch", "--normalise"], "is for to='onnx'"),
         (["frist", "--to", "torch"], "did you mean 'first'"),
         (["first", "--to", "torch", "--out", "mine"], "never removed"),
-        (["first", "--to", "torch", "--out", "mine/notes.txt"], "is a file"),
     ],
 )
 def test_misuse_is_a_value_error(first, tmp_path, arguments, words):
@@ -101,22 +90,6 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(first):
     with pytest.raises(NoCheckpoint, match="no checkpoint of step 7; it has 0, 30"):
         run(["first", "--to", "torch", "--step", "7"])
     assert not (first / "exports").exists()
-
-
-def test_a_run_without_a_checkpoint_is_named(tmp_path):
-    bare = write_run(tmp_path / "bare", steps=(), finished=False)
-    with pytest.raises(NoCheckpoint, match="has no checkpoint"):
-        run([str(bare), "--to", "torch"])
-
-
-@pytest.mark.parametrize(
-    "arguments, named", [(["first"], "--to"), (["first", "--to", "torch", "--stp", "3"], "--step")]
-)
-def test_a_bad_option_ends_with_two(first, capsys, arguments, named):
-    with pytest.raises(SystemExit) as ended:
-        run(arguments)
-    assert ended.value.code == 2
-    assert named in capsys.readouterr().err
 
 
 def test_a_missing_package_is_one_line_and_exit_1(first, capsys, monkeypatch):

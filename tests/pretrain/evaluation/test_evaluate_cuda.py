@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flatnce.core.diagnostics import pool_information
 from flatnce.pretrain.data import ImageSet
 from flatnce.pretrain.evaluation import (
     Features,
@@ -108,13 +107,3 @@ def test_fine_tuning_learns():
     found = finetune(network, train, test, config)
     assert found.scores.is_cuda and found.protocol["precision"] == "bfloat16 (autocast)"
     assert measure(found.scores.cpu(), test.labels)["top1"] > 0.9
-
-
-def test_a_large_pool_is_read_as_on_the_cpu():
-    z = torch.randn(2, 4000, 16)
-    z[1] += z[0]
-    here = pool_information(z[0], z[1], 0.1, calibration=(z[0, :500], z[1, :500]))
-    there = pool_information(
-        *z.cuda().unbind(), 0.1, calibration=(z[0, :500].cuda(), z[1, :500].cuda())
-    )
-    assert there == pytest.approx(here, rel=1e-3)

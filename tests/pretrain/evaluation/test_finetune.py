@@ -1,6 +1,5 @@
 """Fine-tuning: what it trains, what it leaves alone, and what it starts from."""
 
-import copy
 import dataclasses
 import sys
 
@@ -11,13 +10,11 @@ from torch import nn
 from flatnce.pretrain.data import ImageSet, load
 from flatnce.pretrain.data.folders import image_folder
 from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
-from flatnce.pretrain.evaluation.finetune import _seeded, redrawn
 from flatnce.pretrain.models import backbone
 from tiny_sets import write_folder
 
-finetune_module = sys.modules[
-    "flatnce.pretrain.evaluation.finetune"
-]  # the package names the function so
+# The package names the function so.
+finetune_module = sys.modules["flatnce.pretrain.evaluation.finetune"]
 
 CONFIG = FinetuneConfig(8, mean=0.3, std=0.4, epochs=2, batch_size=64, rates=(1e-3,), flip=0.0)
 
@@ -31,6 +28,10 @@ def network():
 def digits():
     train, test = load("digits"), load("digits", "test")
     return train.subset(range(192)), test.subset(range(60))
+
+
+def fresh():
+    return backbone("small", channels=1)
 
 
 def state(module):
@@ -48,13 +49,28 @@ def test_it_learns_and_leaves_the_backbone_as_it_was(network, digits):
 
 def test_pretrained_and_scratch_differ_in_nothing_but_the_start(network, digits):
     found = {
-        start: finetune(network, *digits, CONFIG, start=start)
+        start: finetune(network, *digits, CONFIG, start=start, fresh=fresh)
         for start in ("pretrained", "scratch")
     }
     protocols = [dict(one.protocol) for one in found.values()]
     assert [protocol.pop("start") for protocol in protocols] == ["pretrained", "scratch"]
     assert protocols[0] == protocols[1]
     assert not torch.equal(found["pretrained"].scores, found["scratch"].scores)
+    again = finetune(fresh(), *digits, CONFIG, start="scratch", fresh=fresh)
+    assert torch.equal(again.scores, found["scratch"].scores)  # whatever the weights given
+
+
+@pytest.mark.parametrize(
+    "start, build, words",
+    [
+        ("middle", fresh, "start='middle'"),
+        ("scratch", None, "needs fresh"),
+        ("scratch", lambda: backbone("small", channels=3), "another architecture"),
+    ],
+)
+def test_a_start_that_cannot_be_made_is_named(network, digits, start, build, words):
+    with pytest.raises(ValueError, match=words):
+        finetune(network, *digits, CONFIG, start=start, fresh=build)
 
 
 def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
@@ -80,60 +96,6 @@ def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeyp
     assert measure(found.scores, digits[1].labels)["top1"] > 0.8
 
 
-def test_scratch_knows_nothing_of_the_weights(network, digits):
-    other = copy.deepcopy(network)
-    for parameter in other.parameters():
-        nn.init.constant_(parameter, 3.0)
-    other(torch.randn(8, 1, 8, 8))  # running statistics of its own
-    first, second = (finetune(one, *digits, CONFIG, start="scratch") for one in (network, other))
-    assert torch.equal(first.scores, second.scores)
-
-
-def test_a_builder_makes_the_network_of_scratch(network, digits):
-    made = []
-
-    def fresh():
-        made.append(backbone("small", channels=1))
-        return made[-1]
-
-    first = finetune(network, *digits, CONFIG, start="scratch", fresh=fresh)
-    again = finetune(network, *digits, CONFIG, start="scratch", fresh=fresh)
-    assert len(made) == 2 and torch.equal(first.scores, again.scores)
-
-
-def test_a_builder_of_another_architecture_is_refused(network):
-    with pytest.raises(ValueError, match="another architecture"):
-        redrawn(network, lambda: backbone("small", channels=3))
-
-
-@pytest.mark.parametrize("name", ["small", "resnet18"])
-def test_every_layer_is_drawn_again(name):
-    network = backbone(name, stem="auto", size=32)
-    for parameter in network.parameters():
-        nn.init.constant_(parameter, 3.0)
-    network(torch.randn(4, 3, 32, 32))
-    fresh, new = state(backbone(name, size=32)), state(redrawn(network))
-    assert list(fresh) == list(new)
-    for key, value in new.items():
-        assert not bool((value == 3.0).any()), key
-        assert float(value.float().mean()) == pytest.approx(
-            float(fresh[key].float().mean()), abs=0.02
-        )
-
-
-def test_a_parameter_that_no_layer_draws_is_an_error():
-    class Positions(nn.Module):
-        width = 4
-
-        def __init__(self):
-            super().__init__()
-            self.positions = nn.Parameter(torch.zeros(4))
-            self.layer = nn.Linear(4, 4)
-
-    with pytest.raises(ValueError, match="positions and 0 more"):
-        redrawn(Positions())
-
-
 def test_the_seed_decides_and_the_global_generator_stays(network, digits):
     before = torch.get_rng_state()
     first, again, other = (
@@ -141,8 +103,6 @@ def test_the_seed_decides_and_the_global_generator_stays(network, digits):
     )
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
-    with _seeded(5, torch.device("cpu")):
-        assert torch.initial_seed() == 5
 
 
 def test_a_test_image_is_classified_alone_as_among_others(network, digits):
@@ -202,8 +162,7 @@ def test_several_classes_an_image(network, digits):
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
 def test_files(tmp_path, monkeypatch, held):
-    module = finetune_module
-    monkeypatch.setattr(module, "LARGEST_KEPT", 2**30 if held else 0)
+    monkeypatch.setattr(finetune_module, "LARGEST_KEPT", 2**30 if held else 0)
     files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
     config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)
     network, decoded = backbone("small"), files.resized(10).decoded()
@@ -215,17 +174,8 @@ def test_progress_is_told_after_every_epoch(network, digits):
     told = []
     config = dataclasses.replace(CONFIG, rates=(1e-3, 1e-4), epochs=2)
     finetune(network, *digits, config, report=told.append)
-    assert [(now.choosing, now.epoch) for now in told] == [(True, 1), (True, 2)] * 2 + [
-        (False, 1),
-        (False, 2),
-    ]
-    assert str(told[0]).startswith("epoch 1 of 2, trying rate 0.001, loss ")
-
-
-@pytest.mark.parametrize("optimizer", ["nadam", "adam", "sgd"])
-def test_every_optimizer_moves_the_network(network, digits, optimizer):
-    config = dataclasses.replace(CONFIG, optimizer=optimizer)
-    assert finetune(network, *digits, config).protocol["optimizer"] == optimizer
+    assert len(told) == 6 and told[0].startswith("epoch 1 of 2, trying rate 0.001, loss ")
+    assert told[-1].startswith("epoch 2 of 2, rate 0.001, loss ")
 
 
 @pytest.mark.parametrize(
@@ -242,8 +192,3 @@ def test_every_optimizer_moves_the_network(network, digits, optimizer):
 def test_bad_settings_are_named(change, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(CONFIG, **change)
-
-
-def test_an_unknown_start_is_named(network, digits):
-    with pytest.raises(ValueError, match="start='middle'"):
-        finetune(network, *digits, CONFIG, start="middle")

@@ -5,15 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 
-from flatnce.pretrain.evaluation import (
-    average_precision,
-    measure,
-    measure_several,
-    wilson_interval,
-)
-from flatnce.pretrain.evaluation.metrics import hits
+from flatnce.pretrain.evaluation import measure, measure_several, wilson_interval
+from flatnce.pretrain.evaluation.metrics import average_precision, hits
 
 
 def plain_average_precision(scores, labels):
@@ -69,14 +63,11 @@ def test_classes_of_one_name_stay_apart():
 
 @pytest.mark.parametrize("right, total", [(0, 10), (10, 10), (1, 3), (348, 359), (9_213, 10_000)])
 def test_the_interval_is_wilsons(right, total):
-    expected = binomtest(right, total).proportion_ci(0.95, method="wilson")
-    assert wilson_interval(right, total) == pytest.approx(tuple(expected), abs=1e-12)
-
-
-@pytest.mark.parametrize("right, total", [(1, 0), (-1, 3), (4, 3)])
-def test_impossible_counts_are_refused(right, total):
-    with pytest.raises(ValueError, match="right="):
-        wilson_interval(right, total)
+    share, squared = right / total, 1.959963984540054**2 / total
+    middle = share + squared / 2
+    reach = math.sqrt(squared * (share * (1 - share) + squared / 4))
+    expected = ((middle - reach) / (1 + squared), (middle + reach) / (1 + squared))
+    assert wilson_interval(right, total) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -86,15 +77,6 @@ def test_average_precision_is_the_development_kits(seed):
     labels = generator.choice([1.0, 0.0, -1.0], 80, p=[0.2, 0.6, 0.2])
     got = average_precision(torch.from_numpy(scores), torch.from_numpy(labels))
     assert got.item() == pytest.approx(plain_average_precision(scores, labels), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    "labels, expected",
-    [([1, 1, 0, 0], 1.0), ([0, 0, 0, 1], 0.25), ([-1, 1, 0, -1], 1.0), ([0, 0, 0, 0], math.nan)],
-)
-def test_average_precision_of_plain_cases(labels, expected):
-    got = average_precision(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor(labels).float())
-    assert got.item() == pytest.approx(expected, nan_ok=True)
 
 
 def test_weights_count_an_image_several_times():

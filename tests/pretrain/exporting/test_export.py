@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain import load_encoder
@@ -126,26 +125,6 @@ def test_what_timm_cannot_read_back_is_refused_with_another_form(tmp_path, monke
     assert not any(tmp_path.iterdir())
 
 
-def test_the_projection_head_stays_behind(folder):
-    names = load_file(folder / "model.safetensors")
-    assert set(names) == set(make_trained().encoder.backbone.state_dict())
-
-
-def test_the_network_given_is_left_as_it_was(tmp_path, small):
-    small.encoder.train().double()
-    export(small, "torch", tmp_path / "out")
-    assert small.encoder.training
-    assert next(small.encoder.parameters()).dtype == torch.float64
-
-
-def test_a_channels_last_network_is_exported_too(tmp_path, small):
-    images = images_for(small)
-    expected = features_of(small.encoder.backbone, images)
-    small.encoder.to(memory_format=torch.channels_last)
-    network = load_exported(export(small, "torch", tmp_path / "out"))
-    assert torch.equal(features_of(network, images), expected)
-
-
 def test_preprocessing_is_that_of_evaluation(folder):
     images = torch.randint(256, (2, 1, 12, 10), dtype=torch.uint8)
     expected = Views.evaluation(8, mean=MEAN, std=STD)(images)
@@ -179,27 +158,12 @@ def test_a_second_export_replaces_the_first_only_on_request(tmp_path, small):
 def test_files_of_others_are_never_removed(tmp_path, small, replace):
     out = export(small, "torch", tmp_path / "out")
     (out / "LICENSE").write_text("mine")
-    with pytest.raises(ValueError, match="never removed"):
-        export(small, "torch", out, replace=replace)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"architecture": "resnet18"}')
+    for place in (out, tmp_path / "other"):
+        with pytest.raises(ValueError, match="never removed"):
+            export(small, "torch", place, replace=replace)
     assert (out / "LICENSE").read_text() == "mine"
-
-
-def test_a_folder_that_only_looks_like_an_export_is_not_replaced(tmp_path, small):
-    (tmp_path / "config.json").write_text('{"architecture": "resnet18"}')
-    with pytest.raises(ValueError, match="never removed"):
-        export(small, "torch", tmp_path, replace=True)
-    assert (tmp_path / "config.json").exists()
-
-
-def test_an_empty_folder_is_filled(tmp_path, small):
-    (tmp_path / "out").mkdir()
-    assert (export(small, "torch", tmp_path / "out") / "README.md").is_file()
-
-
-def test_a_file_in_the_way_is_named(tmp_path, small):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        export(small, "torch", tmp_path / "out")
 
 
 def fail_with(error):
@@ -213,7 +177,7 @@ def fail_with(error):
 @pytest.mark.parametrize(
     "error, raised, words",
     [
-        (OSError(errno.ENOSPC, "No space left on device"), ExportError, "disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), ExportError, "No space left"),
         (PermissionError(errno.EACCES, "Permission denied"), ExportError, "Permission denied"),
         (KeyboardInterrupt("asked to stop"), KeyboardInterrupt, "asked to stop"),
     ],
@@ -254,8 +218,7 @@ def test_a_network_that_diverged_is_not_exported(tmp_path, small):
     "options, words",
     [
         ({"to": "tim"}, "did you mean 'timm'"),
-        ({"to": "pytorch"}, "did you mean 'torch'"),
-        ({"to": "tensorflow"}, "Take one of timm, torch, onnx"),
+        ({"to": "tensorflow"}, "choose one of timm, torch, onnx"),
         ({"to": "torch", "normalise": True}, "normalise=True is for to='onnx'"),
         ({"to": "torch", "step": 3}, "step=3 chooses a checkpoint"),
     ],
@@ -263,34 +226,24 @@ def test_a_network_that_diverged_is_not_exported(tmp_path, small):
 def test_misuse_is_named(tmp_path, small, options, words):
     with pytest.raises(ValueError, match=words):
         export(small, out=tmp_path / "out", **options)
-
-
-def test_a_network_without_a_run_needs_a_place(small):
     with pytest.raises(ValueError, match="out is needed"):
         export(small, "torch")
-
-
-def damage(folder, file, content):
-    path = folder / file
-    path.unlink() if content is None else path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     "file, content, error, words",
     [
-        ("model.safetensors", None, ExportError, "is missing"),
-        ("model.safetensors", b"cut", ExportError, "cut short or changed"),
+        ("model.safetensors", b"cut", ExportError, "is missing, was cut short or changed"),
         ("config.json", None, ValueError, "no config.json"),
-        ("config.json", b"{", ExportError, "damaged"),
         ("config.json", b"[]", ExportError, "damaged"),
         ("config.json", b'{"flatnce": {"format_version": 99}}', ExportError, "upgrade flatnce"),
     ],
 )
 def test_a_damaged_export_is_named(tmp_path, small, file, content, error, words):
-    out = export(small, "torch", tmp_path / "out")
-    damage(out, file, content)
+    path = export(small, "torch", tmp_path / "out") / file
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(error, match=words):
-        load_exported(out)
+        load_exported(tmp_path / "out")
 
 
 def test_weights_of_another_backbone_are_named(tmp_path, small):

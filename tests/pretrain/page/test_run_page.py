@@ -23,7 +23,6 @@ CONFIG = {
 WRITTEN = ("loss", "mi", "pool-mi", "ess", "gain", "knn", "temperature", "rate", "speed")
 CHARTS = (*WRITTEN, "saturated", "top1", "rank")
 
-
 PLACE = {"kind": "train", "step": 10, "epoch": 0.1}
 
 
@@ -165,7 +164,7 @@ def row_of(html: str, start: str) -> list[str]:
 
 
 def test_every_measure_has_its_chart_in_reading_order(html):
-    assert tuple(charts_of(html)) == CHARTS
+    assert tuple(charts_of(html)) == CHARTS and len(html) < 300_000
 
 
 @pytest.mark.parametrize(
@@ -182,12 +181,9 @@ def test_charts_name_their_lines_and_ceilings(html, chart, labels):
     assert all(label in words for label in labels)
 
 
-@pytest.mark.parametrize("chart, ceiling", [("mi", CEILING), ("pool-mi", POOL_CEILING)])
-def test_a_ceiling_is_a_reference(tmp_path, chart, ceiling):
-    references = [
-        one for one in curves_of(whole_run(tmp_path / "run"))[chart] if hasattr(one, "y")
-    ]
-    assert references[-1].y == ceiling
+def test_a_ceiling_is_a_reference(tmp_path):
+    curves = curves_of(whole_run(tmp_path / "run"))
+    assert curves["mi"][-1].y == CEILING and curves["pool-mi"][-1].y == POOL_CEILING
 
 
 @pytest.mark.parametrize("name", [name for name in DIAGNOSTICS if name != "mi_ceiling"])
@@ -195,10 +191,6 @@ def test_every_diagnostic_of_the_registry_is_on_the_page(tmp_path, name):
     page = page_of_run(write(tmp_path / "run", [{**PLACE, name: 0.5}]))
     shown = f"{page.lead} {page.sections[1].table.rows}".lower()
     assert DIAGNOSTICS[name].label.lower() in shown, f"add {name} to pretrain/page/run.py"
-
-
-def test_the_page_is_small(html):
-    assert len(html) < 300_000
 
 
 def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
@@ -234,13 +226,6 @@ def test_the_page_says_which_knn_is_the_result(html):
     assert "<strong>kNN on the way</strong>" in html and "so it is not a result" in html
 
 
-def test_without_a_watch_there_is_no_other_knn_to_warn_of(tmp_path):
-    folder = write(tmp_path / "unwatched", [train_line(10)])
-    add_evaluation(folder, EVALUATION)
-    html = text_of(folder)
-    assert "results to quote" in html and "not a result" not in html
-
-
 def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("flatnce.environment._commit", lambda: None)
     html = text_of(write(tmp_path / "installed", [train_line(10)]))
@@ -248,13 +233,6 @@ def test_an_installed_package_is_named_by_its_version_alone(tmp_path, monkeypatc
     monkeypatch.setattr("flatnce.environment._commit", lambda: "0123abc")
     html = text_of(write(tmp_path / "checkout", [train_line(10)]))
     assert f"<dt>flatnce</dt><dd>{version('flatnce')}, commit 0123abc</dd>" in html
-
-
-def test_of_a_verdict_that_always_changes_the_newest_are_listed(tmp_path):
-    changes = [{**VERDICT, "step": step} for step in range(1, 501)]
-    html = text_of(write(tmp_path / "run", [train_line(500), *changes]))
-    assert "From step 500 on" in html and "From step 481 on" in html
-    assert "From step 480 on" not in html and "480 more are in metrics.jsonl." in html
 
 
 def test_an_unfinished_run_says_so_and_shows_what_there_is(tmp_path):
@@ -276,12 +254,6 @@ def test_a_run_without_labels_or_with_gaps_leaves_them_out(tmp_path):
     folder = write(tmp_path / "gaps", lines)
     assert "knn" not in curves_of(folder) and "kNN at the last watch" not in text_of(folder)
     assert len(curves_of(folder)["loss"][0].x) == 2
-
-
-def test_a_ceiling_that_moves_is_a_curve(tmp_path):
-    lines = [train_line(s, mi_ceiling=math.log(63 + s), negatives=62 + s) for s in (10, 20, 30)]
-    _, ceiling = curves_of(write(tmp_path / "queue", lines))["mi"]
-    assert ceiling.label == "log 93" and ceiling.y[-1] == math.log(93)
 
 
 def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path):

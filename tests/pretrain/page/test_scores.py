@@ -2,7 +2,7 @@
 
 import pytest
 
-from flatnce.pretrain.commands.evaluate import _row
+from flatnce.pretrain.commands.evaluate import result_row
 from flatnce.pretrain.exporting.card import evaluation_row
 from flatnce.pretrain.page.run import evaluation_row as page_row
 from flatnce.pretrain.runs.log import score_cells
@@ -52,11 +52,13 @@ def test_the_score_where_no_column_names_it(result, said):
 @pytest.mark.parametrize("result", [USUAL, SEVERAL, INFORMATION])
 def test_terminal_page_and_card_name_the_same_result(result):
     cells = score_cells(result)
-    assert _row(result)[0] == page_row(result)[0] == evaluation_row(result)[0] == cells.name
+    assert result_row(result)[0] == page_row(result)[0] == evaluation_row(result)[0] == cells.name
     assert page_row(result)[3] == cells.said and evaluation_row(result)[3] == cells.score
-    assert _row(result)[2] == cells.said.replace("95.12 %", "95.1").replace("60.00 %", "60.0")
+    assert result_row(result)[2] == cells.said.replace("95.12 %", "95.1").replace(
+        "60.00 %", "60.0"
+    )
 
 
 def test_the_terminal_has_one_place_and_the_seconds():
     expected = ["knn, k = 20", "digits", "95.1", "93.0 to 97.0", "99.9", "1,359", "2.0"]
-    assert _row(USUAL) == expected
+    assert result_row(USUAL) == expected

@@ -32,7 +32,6 @@ def ask(place):
             return found
 
         get.port = port
-        get.address = server.server_address[0]
         yield get
         server.shutdown()
 
@@ -40,10 +39,6 @@ def ask(place):
 def test_a_port_in_use_is_named(ask, place):
     with pytest.raises(OSError, match=f"port={ask.port} on 127.0.0.1: .*name another"):
         serve([place], lambda: page_of_run(place), port=ask.port)
-
-
-def test_it_listens_on_loopback_alone(ask):
-    assert ask.address == "127.0.0.1"
 
 
 def test_the_page_has_its_state_and_a_script_of_its_own(ask, place):
@@ -67,12 +62,8 @@ def test_there_is_nothing_else(ask, path):
 
 
 @pytest.mark.parametrize("host", ["example.com", "example.com:80", "127.0.0.1.example.com", ""])
-@pytest.mark.parametrize("path", ["/", "/state"])
-def test_a_name_of_another_site_is_refused(ask, host, path):
-    assert ask(path, host=host)[0] == 403
-
-
-def test_localhost_is_this_machine_too(ask):
+def test_a_name_of_another_site_is_refused(ask, host):
+    assert ask("/", host=host)[0] == ask("/state", host=host)[0] == 403
     assert ask(host=f"localhost:{ask.port}")[0] == 200
 
 
@@ -101,9 +92,3 @@ def test_other_hosts_are_refused(place, host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "localhost"])
 def test_this_machine_is_taken(host):
     assert loopback_of(host) == host
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_cannot_be_is_refused(place, port):
-    with pytest.raises(ValueError, match=f"port={port}"):
-        serve([place], lambda: page_of_run(place), port=port)

@@ -1,27 +1,12 @@
 """``flatnce data``: fetch a data set, adopt files on disk, or list the data sets."""
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
 
+from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.pretrain.data import (
     CATALOG,
     Entry,
@@ -34,10 +19,6 @@ from flatnce.pretrain.data import (
 )
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.data.folders import image_folder
-
-# Wide enough for the table where the output is not a terminal.
-FILE_WIDTH = 110
-SECONDS_BETWEEN_LINES = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +54,12 @@ def run(arguments: list[str]) -> int:
     if options.adopt is not None:
         installed = adopt(entry.name, options.adopt, options.root)
     else:
-        with _progress(options.json) as report:
+        with live_line(quiet=options.json, log=False) as (show, _):
+
+            def report(now: FetchProgress) -> None:
+                share = now.done / now.total
+                show(f"{now.file}: {_size(now.done)} of {_size(now.total)}, {share:.0%}")
+
             installed = fetch(entry.name, options.root, report=report)
     found = {
         **_describe(entry),
@@ -131,72 +117,29 @@ def _show(found: dict[str, Any], as_json: bool) -> int:
 
 def _list(options: DataOptions) -> int:
     root = data_root(options.root)
-    rows = [{**_describe(entry), "here": _here(entry, root)} for entry in CATALOG.values()]
+    rows = [
+        {
+            **_describe(entry),
+            "here": not entry.layouts or entry.installed_layout(root) is not None,
+        }
+        for entry in CATALOG.values()
+    ]
     if options.json:
         print(json.dumps({"root": str(root), "sets": rows}))
         return 0
-    table = Table(box=None, pad_edge=False, title=f"In {root}", title_justify="left")
-    for column in ("name", "here", "download", "images", "what"):
-        table.add_column(column, no_wrap=column in ("name", "here", "download"))
+    cells = []
     for row in rows:
         count = max(row["splits"].get("trainval", 0), row["splits"]["train"])
-        table.add_row(
-            row["name"],
-            "yes" if row["here"] else "no",
-            _size(row["download_bytes"]),
-            f"{count:,} + {row['splits']['test']:,}",
-            row["title"],
-        )
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
-    console.print(table)
+        images = f"{count:,} + {row['splits']['test']:,}"
+        here = "yes" if row["here"] else "no"
+        cells.append((row["name"], here, _size(row["download_bytes"]), images, row["title"]))
+    header = ("name", "here", "download", "images", "what")
+    console_of().print(text_table(header, cells, left=5, title=f"In {root}"))
     print("\nA folder of images, with one folder per class, is given by its path: ./photos")
     return 0
-
-
-def _here(entry: Entry, root: Path) -> bool:
-    return not entry.layouts or entry.installed_layout(root) is not None
 
 
 def _size(count: int) -> str:
     if not count:
         return "none"
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[FetchProgress], None]]:
-    """One bar per file on a terminal; elsewhere a line every few seconds."""
-    if sys.stderr.isatty():
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            tasks: dict[str, TaskID] = {}
-
-            def show(now: FetchProgress) -> None:
-                if now.file not in tasks:
-                    tasks[now.file] = bar.add_task(now.file, total=now.total)
-                bar.update(tasks[now.file], completed=now.done)
-
-            yield show
-    elif quiet:
-        yield lambda _: None
-    else:
-        yield _plain_lines()
-
-
-def _plain_lines() -> Callable[[FetchProgress], None]:
-    last = time.monotonic()
-
-    def show(now: FetchProgress) -> None:
-        nonlocal last
-        if now.done == now.total or time.monotonic() - last > SECONDS_BETWEEN_LINES:
-            share = now.done / now.total
-            print(f"{now.file}: {_size(now.done)} of {_size(now.total)}, {share:.0%}", flush=True)
-            last = time.monotonic()
-
-    return show

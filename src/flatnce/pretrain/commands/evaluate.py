@@ -2,41 +2,25 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
+from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.cli.short_help import short_help
-from flatnce.pretrain.evaluation import Options, expand
+from flatnce.pretrain.evaluation import Options
+from flatnce.pretrain.evaluation.protocols import expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import score_cells
 from flatnce.pretrain.training.saved import describe_status, find_run
 
 MAIN_OPTIONS = (
-    "protocol",
-    "data",
-    "step",
-    "device",
-    "size",
-    "epochs",
-    "batch_size",
-    "rates",
-    "fraction",
-    "label_list",
-    "neighbours",
-    "seed",
-    "per_class",
-    "skip_missing",
-    "json",
+    *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
+    *("label_list", "neighbours", "seed", "per_class", "skip_missing", "json"),
 )
-
 SAID = (
     ("knn", "weighted nearest neighbours, k = 200 and 20"),
     ("linear", "logistic regression to convergence, regularisation chosen on held-out images"),
@@ -49,10 +33,7 @@ SAID = (
     ("all", "every one, fine-tuning once, on the run's own set unless --data says otherwise"),
 )
 
-# Width of the table if the output is not a terminal.
-FILE_WIDTH = 110
-PERCENT = "{:.1f}"
-SECONDS_BETWEEN_LINES = 10.0
+USAGE = "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first --protocol knn"
 
 
 @dataclass(frozen=True)
@@ -83,10 +64,7 @@ class EvaluateOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        usage = (
-            "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first --protocol knn"
-        )
-        text = short_help(usage, EvaluateOptions("RUN"), MAIN_OPTIONS, {"protocols": SAID})
+        text = short_help(USAGE, EvaluateOptions("RUN"), MAIN_OPTIONS, {"protocols": SAID})
         print(text, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     options = tyro.cli(
@@ -97,7 +75,11 @@ def run(arguments: list[str]) -> int:
     )
     check_protocols(options.protocol)
     directory = find_run(options.run)
-    with _progress(quiet=options.json) as report:
+    with live_line(quiet=options.json, log=False) as (show, say):
+
+        def report(line: str) -> None:
+            (say if line.startswith("left out") else show)(line)
+
         found = evaluate_run(
             directory,
             options.protocol,
@@ -129,63 +111,25 @@ def check_protocols(names: Sequence[str]) -> None:
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:
     """Print results as one table, and the results per class if there are any."""
-    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False)
+    console = console_of()
     step = {result.get("step") for result in results}
     after = f" at step {step.pop():,}" if len(step) == 1 and None not in step else ""
     # Not the title of the table, which would be wrapped to its width.
     console.print(f"On test images{after}; accuracies in per cent, with 95 % intervals.")
-    table = Table(box=None, pad_edge=False)
-    table.add_column("protocol")
-    table.add_column("data", no_wrap=True)
-    for column in ("top-1", "interval", "top-5", "test images", "seconds"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(*_row(result))
-    console.print(table)
+    header = ("protocol", "data", "top-1", "interval", "top-5", "test images", "seconds")
+    console.print(text_table(header, [result_row(result) for result in results], left=2))
     for result in results:
         if result.get("per_class"):
             console.print(f"\n{result['protocol']['name']} on {result['data']}, by class:")
-            each = [f"{name} {_percent(share)}" for name, share in result["per_class"].items()]
+            each = [
+                f"{name} {'-' if share is None else f'{100 * share:.1f}'}"
+                for name, share in result["per_class"].items()
+            ]
             console.print(", ".join(each), soft_wrap=True)
 
 
-def _row(result: Mapping[str, Any]) -> list[str]:
-    cells, seconds = score_cells(result, PERCENT), result.get("seconds")
-    return [
-        cells.name,
-        cells.data,
-        cells.said or "-",
-        cells.interval,
-        cells.top5,
-        cells.test_images,
-        "" if seconds is None else f"{seconds:.1f}",
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else PERCENT.format(100 * share)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A status line on a terminal; elsewhere a line now and then."""
-    if sys.stderr.isatty():
-        console = Console(stderr=True, highlight=False)
-        with console.status("starting") as status:
-
-            def keep(line: str) -> None:
-                (console.print if line.startswith("left out") else status.update)(line)
-
-            yield keep
-    elif quiet:
-        yield lambda _: None
-    else:
-        last = time.monotonic()
-
-        def show(line: str) -> None:
-            nonlocal last
-            if line.startswith("left out") or time.monotonic() - last > SECONDS_BETWEEN_LINES:
-                print(line, flush=True)
-                last = time.monotonic()
-
-        yield show
+def result_row(result: Mapping[str, Any]) -> list[str]:
+    """The cells of one result."""
+    cells, seconds = score_cells(result, "{:.1f}"), result.get("seconds")
+    numbers = [cells.said or "-", cells.interval, cells.top5, cells.test_images]
+    return [cells.name, cells.data, *numbers, "" if seconds is None else f"{seconds:.1f}"]

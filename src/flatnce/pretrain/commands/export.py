@@ -2,13 +2,11 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.export import check_form
 from flatnce.pretrain.exporting.folder import MARK, Check, read_config
 from flatnce.pretrain.training.saved import describe_status, find_run
 
@@ -43,7 +41,6 @@ class ExportOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = tyro.cli(ExportOptions, prog="flatnce export", args=arguments)
-    check_form(options.to)
     try:
         folder = export(
             options.run,
@@ -56,39 +53,28 @@ def run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         # The message names the missing extra.
         raise OSError(str(error)) from error
-    return _show(folder, find_run(options.run), options.json)
-
-
-def _show(folder: Path, directory: Path, as_json: bool) -> int:
     config = read_config(folder)
     ours = config[MARK]
-    stands, said = describe_status(directory, ours["step"])
+    stands, said = describe_status(find_run(options.run), ours["step"])
     files = sorted(path.name for path in folder.iterdir())
-    found: dict[str, Any] = {
-        "folder": str(folder),
-        "form": ours["form"],
-        "architecture": config["architecture"],
-        "features": ours["features"],
-        "step": ours["step"],
-        **stands,
-        "input": ours["input"],
-        "files": files,
-        "check": ours["check"],
-    }
-    if as_json:
+    if options.json:
+        found: dict[str, Any] = {
+            "folder": str(folder),
+            "architecture": config["architecture"],
+            **{name: ours[name] for name in ("form", "features", "step", "input", "check")},
+            **stands,
+            "files": files,
+        }
         print(json.dumps(found))
         return 0
     if said:
         print(said)
+    checked = "not checked, as onnxruntime is not installed (pip install 'flatnce[onnx]')"
+    if ours["check"] is not None:
+        checked = str(Check(**ours["check"]))
     print(
         f"{config['architecture']} of step {ours['step']:,}, features of width "
-        f"{ours['features']:,}: {folder} ({', '.join(files)})"
+        f"{ours['features']:,}: {folder} ({', '.join(files)})\n"
+        f"Loaded back: {checked}. README.md shows how to use it."
     )
-    print(f"Loaded back: {_checked(ours['check'])}. README.md shows how to use it.")
     return 0
-
-
-def _checked(check: dict[str, float] | None) -> str:
-    if check is None:
-        return "not checked, as onnxruntime is not installed (pip install 'flatnce[onnx]')"
-    return str(Check(**check))

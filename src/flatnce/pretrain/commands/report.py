@@ -9,8 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.pretrain.commands.compare import compare, named_runs
-from flatnce.pretrain.commands.page_server import PageOptions, say, served
+from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, say, served
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
 from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
 from flatnce.pretrain.runs.log import read_run
@@ -60,22 +59,19 @@ def run(arguments: list[str]) -> int:
     directories = named_runs(options.runs)
     if len(directories) > 1:
         return compare(directories, options.page)
-    return _one(directories[0], options)
-
-
-def _one(directory: Path, options: ReportOptions) -> int:
-    kind, asked = read_run(directory).kind, options.page
+    (directory,), asked = directories, options.page
+    kind = read_run(directory).kind
     if kind in OTHER_PAGES:
         return _other(directory, kind, asked)
     out = asked.out or directory / "report.html"
     check_place(out)
     with served([directory], lambda: page_of_run(directory), asked):
-        left_out = _portrait(directory, options) if options.portrait else ""
+        left_out = _inspect(directory, options) if options.portrait else ""
         page = run_page(directory, out)
         drawn: Sequence[Path] = ()
         if asked.figures is not None:
             drawn = write_figures(charts_of_run(directory), asked.figures, asked.formats)
-        say(page, drawn, as_json=asked.json, left_out=left_out)
+        say(page, drawn, asked.json, left_out)
     return 0
 
 
@@ -87,11 +83,11 @@ def _other(directory: Path, kind: str, asked: PageOptions) -> int:
             "`flatnce train`; its page is report.html in its folder"
         )
     module, name = OTHER_PAGES[kind]
-    say(getattr(import_module(module), name)(directory), (), as_json=asked.json)
+    say(getattr(import_module(module), name)(directory), (), asked.json)
     return 0
 
 
-def _portrait(directory: Path, options: ReportOptions) -> str:
+def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
     if is_current(directory, options.inspection, options.step):
         return ""

@@ -8,8 +8,8 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
-from flatnce.pretrain.commands.after_training import evaluate_and_report
 from flatnce.pretrain.commands.evaluate import check_protocols
+from flatnce.pretrain.commands.train import evaluate_and_report
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.loop import resume
 from flatnce.pretrain.training.processes import is_launched
@@ -52,4 +52,4 @@ def run(arguments: list[str]) -> int:
         print(f"trained in {before} processes so far; --devices {before} continues with as many")
     with show_progress(config.run.epochs, quiet=options.json) as report:
         outcome = resume(directory, step=options.step, report=report)
-    return evaluate_and_report(outcome, options.evaluate, as_json=options.json)
+    return evaluate_and_report(outcome, options.evaluate, options.json)

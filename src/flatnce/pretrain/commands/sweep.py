@@ -3,10 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,9 +23,8 @@ from flatnce.pretrain.commands.train import (
 from flatnce.pretrain.data import CATALOG
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
-from flatnce.pretrain.sweeping.planning import SLACK, SweepPlan, plan_sweep, workspace
+from flatnce.pretrain.sweeping.planning import SLACK, plan_sweep, workspace
 from flatnce.pretrain.sweeping.sweep import (
-    SweptRun,
     find_sweep,
     read_sweep,
     sweep,
@@ -37,33 +36,20 @@ from flatnce.pretrain.training.images import shared_images
 from flatnce.pretrain.training.saved import RUNS, SWEEP, run_name
 
 MAIN_OPTIONS = (
-    "objective",
-    "batch_size",
-    "temperature",
-    "ess",
-    "rate",
-    "seed",
-    "epochs",
-    "backbone",
-    "device",
-    "name",
-    "at_once",
-    "resume",
-    "dry_run",
-    "json",
+    *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
+    *("device", "name", "at_once", "resume", "dry_run", "json"),
 )
 USAGE = "flatnce sweep DATA [OPTIONS]      for example: flatnce sweep digits --seed 0 1 2"
 MORE_HELP = """
 flatnce sweep --resume NAME                 continue one that was stopped or killed
 flatnce sweep --resume NAME --seed 0 1 2    and add new runs"""
+# Options of `flatnce train` that a sweep does not have.
 ELSEWHERE = {
     "--devices": "a sweep is one process on one device; `flatnce train` shares a batch",
     "--evaluate": "evaluate its runs afterwards: `flatnce evaluate NAME/RUN`",
     "--tune": "give several rates instead: --rate 0.1 0.3",
-    "--tune-epochs": "give several rates instead: --rate 0.1 0.3",
     "--replace": "give another --name, or delete the folder of the earlier sweep yourself",
 }
-"""Options of ``flatnce train`` that a sweep does not have."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +104,17 @@ def run(arguments: list[str]) -> int:
     if arguments[0].partition("=")[0] == "--resume":
         return _resume(arguments)
     options, configs = _parse(arguments)
-    directory = Path(RUNS) / (options.name or _usual_name(configs))
-    taken, is_there = "", (directory / SWEEP).is_file()
+    data = Path(next(iter(configs.values())).data.data).name or "images"
+    usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
+    directory = Path(RUNS) / (options.name or usual)
+    is_there = (directory / SWEEP).is_file()
+    if options.dry_run:
+        return _show_plan(configs, directory if options.resume and is_there else None, options)
     if is_there and not options.resume:
-        taken = (
+        raise ValueError(
             f"{directory} already holds a sweep; continue it "
             f"(`flatnce sweep --resume {run_name(directory)}`), or give this one another --name"
         )
-    if options.dry_run and options.resume and is_there:
-        return _show_states(configs, directory, options)
-    if options.dry_run:
-        return _show_plan(configs, options, taken)
-    if taken:
-        raise ValueError(taken)
     return _sweep(configs, directory, options)
 
 
@@ -147,7 +131,7 @@ def _resume(arguments: list[str]) -> int:
     if values:
         configs = extended(configs, values, lambda line: _options(line, first).config)
     if options.dry_run:
-        return _show_states(configs, directory, options)
+        return _show_plan(configs, directory, options)
     return _sweep(configs, directory, options)
 
 
@@ -178,58 +162,39 @@ def _options(line: list[str], start: TrainConfig) -> SweepOptions:
     return parse_options(SweepOptions(config=start), line, "sweep")
 
 
-def _usual_name(configs: Mapping[str, TrainConfig]) -> str:
-    data = Path(next(iter(configs.values())).data.data).name or "images"
-    return "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
-
-
-def _show_plan(configs: Mapping[str, TrainConfig], options: SweepOptions, taken: str) -> int:
-    """Print the runs of a sweep that has not started, and return the exit code."""
-    with shared_images():
-        plan = plan_sweep(configs, options.at_once)
-    if options.json:
-        runs = {name: config.plain() for name, config in configs.items()}
-        print(json.dumps({"runs": runs, "at_once": plan.at_once, "bytes": plan.bytes}))
-        return 0
-    for name in configs:
-        print(name)
-    print(f"\n{_described(configs, plan)}")
-    if taken:
-        print(f"but {taken}")
-    return 0
-
-
-def _show_states(
-    configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions | ResumeOptions
+def _show_plan(
+    configs: Mapping[str, TrainConfig],
+    directory: Path | None,
+    options: SweepOptions | ResumeOptions,
 ) -> int:
-    """Print the table of a sweep as it is now, and return the exit code."""
+    """Print the runs of a sweep, with their states if it has started; return the exit code."""
     with shared_images():
         plan = plan_sweep(configs, options.at_once)
-    runs = sweep_states(configs, directory)
-    rows = sweep_rows(runs)
-    left = sum(run.state != "done" for run in runs)
-    plan = replace(plan, at_once=min(plan.at_once, left))
-    if options.json:
-        print(json.dumps({"runs": rows, "at_once": plan.at_once, "bytes": plan.bytes}))
-        return 0
-    show_tables(rows, over_seeds(runs, rows))
-    if left:
-        print(f"\n{_described(configs, plan, taken=sum(run.step for run in runs))}")
+    if directory is None:
+        plain: Any = {name: config.plain() for name, config in configs.items()}
+        done, left, at_once = 0, len(configs), plan.at_once
     else:
-        print(f"\n{len(runs)} runs, {plan.steps:,} steps in all, all done")
-    return 0
-
-
-def _described(configs: Mapping[str, TrainConfig], plan: SweepPlan, taken: int = 0) -> str:
+        runs = sweep_states(configs, directory)
+        plain = sweep_rows(runs)
+        done, left = sum(run.step for run in runs), sum(run.state != "done" for run in runs)
+        at_once = min(plan.at_once, left)
+    if options.json:
+        print(json.dumps({"runs": plain, "at_once": at_once, "bytes": plan.bytes}))
+        return 0
+    if directory is None:
+        print("\n".join(configs))
+    else:
+        show_tables(plain, over_seeds(runs, plain))
     extra = workspace(plan.device)
     own = round((plan.bytes - extra) / SLACK)
-    done = f" ({taken:,} of them done)" if taken else ""
-    return (
-        f"{len(configs)} runs, {plan.steps:,} steps in all{done}, {plan.at_once} at once "
+    taken = f" ({done:,} of them done)" if done else ""
+    print(
+        f"\n{len(configs)} runs, {plan.steps:,} steps in all{taken}, {at_once} at once "
         f"on {plan.device}\nthe largest is expected to take {format_bytes(plan.bytes)} beside the "
         f"images: {SLACK:g} times the {format_bytes(own)} of its network, activations and scores, "
         f"and {format_bytes(extra)} for libraries, kNN and the pool"
     )
+    return 0
 
 
 def _sweep(
@@ -252,46 +217,26 @@ def _sweep(
         print(json.dumps({**found, "seconds": seconds, "images": images}))
     else:
         show_tables(rows, means)
-        for run in runs:
-            if run.state == "failed":
-                print(f"\n{run.name} failed: {run.failure}")
-        print(f"\n{_summary(runs, images, seconds)}; they are in {directory}")
-        print(_next_command(runs, directory))
+        trained = sum(run.taken > 0 for run in runs)
+        done = [run.name for run in runs if run.state == "done"]
+        failed = [run for run in runs if run.state == "failed"]
+        for run in failed:
+            print(f"\n{run.name} failed: {run.failure}")
+        print(
+            f"\ntrained {trained} of {len(runs)} runs in {seconds:.0f} s, "
+            f"{images / seconds:,.0f} images/s over all, everything included; {len(done)} of "
+            f"{len(runs)} are done, in {directory}"
+        )
+        name = run_name(directory)
+        if len(done) + len(failed) < len(runs):
+            print(f"stopped; continue with: flatnce sweep --resume {name}")
+        elif any(run.diverged for run in failed):
+            print("diverged runs would diverge again: give another sweep a lower --rate for them")
+        elif failed:
+            print(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
+        if done:
+            print(f"next: flatnce evaluate {name}/{done[0]} --protocol linear")
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:
         return 130
     return 1 if "failed" in states else 0
-
-
-def _summary(runs: Sequence[SweptRun], images: int, seconds: float) -> str:
-    if not images:
-        done = sum(run.state == "done" for run in runs)
-        if done == len(runs):
-            return f"nothing to do: all {done} runs are done"
-        return f"no step was taken; {done} of {len(runs)} runs are done"
-    count = sum(run.taken > 0 for run in runs)
-    some = f"{count} runs" if count == len(runs) else f"{count} of {len(runs)} runs"
-    ended = sum(run.taken > 0 and run.state == "done" for run in runs)
-    if ended < count:
-        some += f" ({ended or 'none'} of them to the end)"
-    speed = f"{images / seconds:,.0f} images/s over all, everything included"
-    return f"trained {some} in {seconds:.0f} s, {speed}"
-
-
-def _next_command(runs: Sequence[SweptRun], directory: Path) -> str:
-    name = run_name(directory)
-    if any(run.state in ("stopped", "waiting") for run in runs):
-        return f"stopped; continue with: flatnce sweep --resume {name}"
-    lines = []
-    failed = [run for run in runs if run.state == "failed"]
-    if any(run.diverged for run in failed):
-        lines.append(
-            "diverged runs would diverge again: give them a lower --rate or more --warmup-epochs, "
-            "in a sweep of another --name"
-        )
-    if not all(run.diverged for run in failed):
-        lines.append(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
-    done = next((run for run in runs if run.state == "done"), None)
-    if done is not None:
-        lines.append(f"next: flatnce evaluate {name}/{done.name} --protocol linear")
-    return "\n".join(lines)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,37 +16,24 @@ from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
 from flatnce.cli.short_help import short_help
 from flatnce.messages import format_bytes
-from flatnce.pretrain.commands.after_training import evaluate_and_report
-from flatnce.pretrain.commands.evaluate import check_protocols
+from flatnce.pretrain.commands.evaluate import check_protocols, results_table
 from flatnce.pretrain.data.catalog import find, is_path
+from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
 from flatnce.pretrain.training.estimate import estimate_run
-from flatnce.pretrain.training.loop import train
+from flatnce.pretrain.training.loop import Outcome, train
 from flatnce.pretrain.training.processes import choose_device, is_launched
-from flatnce.pretrain.training.saved import RUNS, SWEEP, run_name
+from flatnce.pretrain.training.saved import RUNS, SWEEP, read_config, run_name
 from flatnce.pretrain.training.tune import tune
 
 Options = TypeVar("Options")
 
 MAIN_OPTIONS = (
-    "objective",
-    "batch_size",
-    "epochs",
-    "temperature",
-    "ess",
-    "backbone",
-    "optimizer",
-    "rate",
-    "seed",
-    "micro_batch",
-    "precision",
-    "device",
-    "devices",
-    "name",
-    "evaluate",
-    "preset",
-    "dry_run",
-    "json",
+    *("objective", "batch_size", "epochs", "temperature", "ess", "backbone", "optimizer", "rate"),
+    *("seed", "micro_batch", "precision", "device", "devices", "name", "evaluate", "preset"),
+    *("dry_run", "json"),
 )
 USAGE = "flatnce train DATA [OPTIONS]      for example: flatnce train cifar10 --batch-size 32"
 
@@ -88,21 +76,73 @@ def run(arguments: list[str]) -> int:
     data, rest = split_data(arguments, "train")
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions(config=start), rest, "train")
-    directory = Path(RUNS) / (options.name or _usual_name(options.config))
+    config = options.config
+    data = re.sub(r"[^A-Za-z0-9]+", "-", config.data.data).strip("-") or "images"
+    usual = f"{data}-{config.loss.objective}-b{config.run.batch_size}-s{config.run.seed}"
+    directory = Path(RUNS) / (options.name or usual)
     check_protocols(options.evaluate)
     if not is_launched():
         _refuse_taken(directory, options.replace)
         if options.dry_run:
             return _dry_run(options)
         if options.devices > 1:
-            device = options.config.run.device
             # Refuse what cannot be trained before processes are started.
-            estimate_run(options.config, choose_device(device), options.devices)
-            return launch(options.devices, "train", arguments, device)
-    config = _tuned(options, directory) if options.tune else options.config
+            estimate_run(config, choose_device(config.run.device), options.devices)
+            return launch(options.devices, "train", arguments, config.run.device)
+    if options.tune:
+        config = _tuned(options, directory)
     with show_progress(config.run.epochs, quiet=options.json) as report:
         outcome = train(config, directory, report=report, replace=options.replace)
-    return evaluate_and_report(outcome, options.evaluate, as_json=options.json)
+    return evaluate_and_report(outcome, options.evaluate, options.json)
+
+
+def evaluate_and_report(outcome: Outcome, protocols: Sequence[str], as_json: bool) -> int:
+    """After training: evaluate, write the page, print the results, and return the exit code."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        return 0
+    name = run_name(outcome.directory)
+    if not outcome.finished:
+        if as_json:
+            print(json.dumps({**asdict(outcome), "directory": str(outcome.directory)}))
+        else:
+            processes = int(os.environ.get("WORLD_SIZE", "1"))
+            more = f" --devices {processes}" if processes > 1 else ""
+            again = f"continue with: flatnce resume {name}{more}"
+            print(f"stopped at step {outcome.step:,} and saved; {again}")
+        # torchrun takes any other code for a death and would restart the run.
+        return 0 if is_launched() else 130
+    failure = _evaluate(outcome, protocols)
+    page = run_page(outcome.directory)
+    results = read_run(outcome.directory).results or {}
+    if as_json:
+        stand = {"directory": str(outcome.directory), "finished": True}
+        print(json.dumps({**stand, "not_evaluated": failure, **results}))
+        return 1 if failure else 0
+    print(f"\n{results['step']:,} steps in {results['seconds']:.0f} s; {results['verdict']}\n")
+    if results["evaluations"]:
+        results_table(results["evaluations"])
+    if failure:
+        print(f"not evaluated: {failure}")
+    what = "linear --data NAME (a set with labels; these images have none)"
+    if results.get("labelled", True):
+        what = "semi"
+    print(
+        f"\nthe page: {page}\n"
+        f"next: flatnce evaluate {name} --protocol {what}    flatnce export {name} --to torch"
+    )
+    return 1 if failure else 0
+
+
+def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
+    """Evaluate, and return why not where that fails: the training itself is done and saved."""
+    if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
+        return ""
+    try:
+        device = read_config(outcome.directory).run.device
+        evaluate_run(outcome.directory, protocols, device=device)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
@@ -166,8 +206,9 @@ def option_value(flag: str, arguments: list[str]) -> str | None:
 def _refuse_taken(directory: Path, replace: bool) -> None:
     name = run_name(directory)
     if (directory / SWEEP).is_file():
-        again = f"`flatnce sweep --resume {name}`"
-        raise ValueError(f"{directory} holds a sweep ({again}); give another --name")
+        raise ValueError(
+            f"{directory} holds a sweep (`flatnce sweep --resume {name}`); give another --name"
+        )
     if directory.exists() and not replace:
         raise ValueError(
             f"{directory} already exists; continue it (`flatnce resume {name}`), give another "
@@ -175,22 +216,16 @@ def _refuse_taken(directory: Path, replace: bool) -> None:
         )
 
 
-def _usual_name(config: TrainConfig) -> str:
-    data = re.sub(r"[^A-Za-z0-9]+", "-", config.data.data).strip("-") or "images"
-    return f"{data}-{config.loss.objective}-b{config.run.batch_size}-s{config.run.seed}"
-
-
 def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
     """The config with the best of the rates to try."""
     say = not options.json and int(os.environ.get("RANK", "0")) == 0
     place = directory.with_name(f"{directory.name}-tuning")
     config, epochs = options.config, options.tune_epochs
-    if say:
-        base = config.optimizer.base_batch
-        print(f"trying rates at the base batch of {base}, by kNN on held-out training images")
     with show_progress(epochs, quiet=options.json) as report:
         found = tune(config, options.tune, place, epochs=epochs, report=report)
     if say:
+        base = config.optimizer.base_batch
+        print(f"rates at the base batch of {base}, by kNN on held-out training images:")
         for trial in found.trials:
             result = trial.failure if trial.score is None else f"kNN {trial.score:.2%}"
             print(f"rate {trial.rate:g}: {result}")

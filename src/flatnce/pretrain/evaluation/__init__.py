@@ -6,17 +6,11 @@
 never on the test set, and every result says how it came about.
 """
 
-from flatnce.pretrain.evaluation.bench import Bench, Options, Subject, missing_sets
+from flatnce.pretrain.evaluation.bench import Options, missing_sets
 from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
-from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
+from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
-from flatnce.pretrain.evaluation.logistic import Regression
-from flatnce.pretrain.evaluation.metrics import (
-    average_precision,
-    measure,
-    measure_several,
-    wilson_interval,
-)
+from flatnce.pretrain.evaluation.metrics import measure, measure_several, wilson_interval
 from flatnce.pretrain.evaluation.probe import (
     FORMS,
     DescentConfig,
@@ -24,25 +18,18 @@ from flatnce.pretrain.evaluation.probe import (
     linear_probe,
     probe_by_descent,
 )
-from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS, evaluate, expand, plan
+from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS
 
 __all__ = [
-    "Bench",
     "DescentConfig",
     "FORMS",
     "Features",
     "FinetuneConfig",
-    "FinetuneProgress",
     "Options",
     "PROTOCOLS",
     "Probe",
-    "Regression",
-    "Subject",
     "TRANSFER_SETS",
-    "average_precision",
     "embed_views",
-    "evaluate",
-    "expand",
     "extract",
     "finetune",
     "frozen",
@@ -52,7 +39,6 @@ __all__ = [
     "measure",
     "measure_several",
     "missing_sets",
-    "plan",
     "probe_by_descent",
     "wilson_interval",
 ]

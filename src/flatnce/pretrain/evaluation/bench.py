@@ -1,20 +1,17 @@
 """What is evaluated, on which images, and with which settings: what all protocols share.
 
-Of a folder without a test part, a fifth of every class is held out as one. The draw does not
-depend on the options, so that all evaluations of a folder use the same images. The encoder may
-have been pretrained on them, without their labels: the result says so.
+Of a folder without a test part, a fifth of every class is held out, always the same images.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor, nn
 
+from flatnce.messages import check_at_least, check_positive
 from flatnce.pretrain.data import (
     FolderSet,
     ImageSet,
@@ -27,15 +24,13 @@ from flatnce.pretrain.data import (
 )
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.data.folders import has_part, image_folder
-from flatnce.pretrain.evaluation.features import Features, conversion, device_of, extract
+from flatnce.pretrain.evaluation.features import Features, conversion, extract
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS
 from flatnce.pretrain.evaluation.probe import VALIDATION, drawn
 from flatnce.pretrain.models import Encoder
 
 # The held-out test part of a folder: its share, the seed, and the smallest class it works for.
 SHARE, SEED, FEWEST = 0.2, 0, 5
-# From this side on, fine-tuning resizes test images to 8/7 of it first: 256 for 224.
-PHOTOGRAPH = 65
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +47,8 @@ class Subject:
         views: The augmentation it was trained with, for the mutual information of two views.
         temperature: The temperature at the end of training.
         data: The set it was trained on.
-        crop_least: Least share of the area of a random crop in fine-tuning on that set; on other
-            sets it is 0.08.
-        flip: Probability of mirroring in fine-tuning on that set; on other sets it is 0.5.
+        crop_least: Least share of the area of a random crop in fine-tuning on that set.
+        flip: Probability of mirroring in fine-tuning on that set.
     """
 
     encoder: Encoder
@@ -110,29 +104,23 @@ class Options:
     skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
-        """Check what is not checked later under these names."""
         for name in ("size", "resize", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        for name in ("fraction", "neighbours"):
-            if not getattr(self, name):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 1)
+        for name in ("fraction", "neighbours", "rates"):
+            if getattr(self, name) == ():
                 raise ValueError(f"{name} is empty; give at least one")
-        if not all(0 < share <= 1 for share in self.fraction):
+            for value in getattr(self, name) or ():
+                check_positive(name, value)
+        if max(self.fraction) > 1:
             raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
-        if self.rates is not None and not all(0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"rates={self.rates} must be positive numbers")
-        if min(self.neighbours) < 1:
-            raise ValueError(f"neighbours={self.neighbours} must be at least 1 each")
-        if self.pool < 2:
-            raise ValueError(f"pool={self.pool} must be at least 2")
+        check_at_least("pool", self.pool, 2)
         if self.label_list is not None and not Path(self.label_list).is_file():
             raise MissingData(f"label_list={self.label_list!r}: there is no such list of images")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation} must lie between 0 and 1, such as 0.1")
 
 
-@dataclass(eq=False)
 class Bench:
     """Loads data sets and extracts the features of a subject once for all protocols.
 
@@ -142,22 +130,17 @@ class Bench:
         report: Called with a line about what is being done.
     """
 
-    subject: Subject
-    options: Options = field(default_factory=Options)
-    report: Callable[[str], None] = field(default=lambda line: None)
-    _sets: dict[tuple[str, str], ImageSet | FolderSet] = field(default_factory=dict)
-    _features: dict[tuple[str, str], Features] = field(default_factory=dict)
-    _held: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the encoder."""
-        return device_of(self.subject.encoder)
-
-    @property
-    def size(self) -> int:
-        """Side of the encoder's input."""
-        return self.options.size or self.subject.size
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.subject, self.options, self.report = subject, options or Options(), report
+        self.size = self.options.size or subject.size
+        self._sets: dict[tuple[str, str], ImageSet | FolderSet] = {}
+        self._features: dict[tuple[str, str], Features] = {}
+        self._held: dict[str, Tensor] = {}
 
     def load(self, data: str, part: str) -> ImageSet | FolderSet:
         """The images of a set, or of a folder's path.
@@ -167,10 +150,9 @@ class Bench:
         if (data, part) not in self._sets:
             if _has_no_test(data):
                 whole = self._read(data, "train")
-                rest, held = _split_labels(whole, data)
+                rest, self._held[data] = _split_labels(whole, data)
                 self._sets[data, "train"] = whole.subset(rest)
-                self._sets[data, "test"] = whole.subset(held)
-                self._held[data] = held
+                self._sets[data, "test"] = whole.subset(self._held[data])
             else:
                 self._sets[data, part] = self._read(data, _split_of(data, part))
         return self._sets[data, part]
@@ -178,10 +160,20 @@ class Bench:
     def part(self, data: str, part: str) -> dict[str, Any]:
         """Which part of a set was used, for a result."""
         images = {"images": len(self.load(data, part))}
-        if data in self._held:
-            own = Path(data).resolve() == Path(self.subject.data).resolve()
-            return {**_held_out_part(part, self._held[data], own), **images}
-        return {"split": _split_of(data, part), **images}
+        if data not in self._held:
+            return {"split": _split_of(data, part), **images}
+        if part == "train":
+            return {"split": "train, without the images held out as a test part", **images}
+        found = {
+            "split": "held out of train",
+            "fraction": SHARE,
+            "draw": "stratified",
+            "seed": SEED,
+            "drawn": drawn(self._held[data]),
+        }
+        if Path(data).resolve() == Path(self.subject.data).resolve():
+            found["note"] = "the encoder was pretrained on these images too, without their labels"
+        return {**found, **images}
 
     def _read(self, data: str, split: str) -> ImageSet | FolderSet:
         skip = {"skip_unreadable": True} if self.options.skip_unreadable else {}
@@ -231,18 +223,12 @@ class Bench:
 
     def test_resize(self) -> int:
         """Length of the shorter side of a test image before its centre is cut, in fine-tuning."""
-        if self.options.resize is not None:
-            return self.options.resize
-        return self.size if self.size < PHOTOGRAPH else round(self.size * 8 / 7)
+        usual = self.size if self.size < 65 else round(self.size * 8 / 7)
+        return self.options.resize or usual
 
 
 def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
-    """The sets that are not on disk, each with the reason; nothing is read.
-
-    Arguments:
-        names: Names of sets, or paths of folders; an unknown name is a ValueError.
-        root: Where data sets are.
-    """
+    """The sets that are not on disk, each with the reason; nothing is read."""
     missing: dict[str, str] = {}
     for name in names:
         try:
@@ -271,31 +257,18 @@ def _has_no_test(data: str) -> bool:
     return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
 
 
-def _split_labels(
-    image_set: ImageSet | FolderSet, data: str
-) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+def _split_labels(image_set: ImageSet | FolderSet, data: str) -> tuple[Tensor, Tensor]:
     """Training and test images of a folder, by class."""
     labels, classes = image_set.labels.cpu(), image_set.classes
-    counts = torch.bincount(labels, minlength=len(classes))
-    few = [
-        f"{name} has {n}" for name, n in zip(classes, counts.tolist(), strict=True) if n < FEWEST
-    ]
-    why = f"{len(few)} of its {len(classes)} classes are too small for that ({', '.join(few[:3])})"
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    few = [f"{name} has {n}" for name, n in zip(classes, counts, strict=True) if n < FEWEST]
     if len(classes) < 2:
-        why = f"it has one class, {classes[0]}, and nothing to tell it from"
-    if few or len(classes) < 2:
+        few = [f"it has one class, {classes[0]}"]
+    if few:
         raise ValueError(
             f"{data} has no test part (val or test), and a fifth of every class cannot be held "
-            f"out instead: {why}. Put labelled images into {data.rstrip('/')}/train/CLASS and "
-            "/val/CLASS, or evaluate on another set: `flatnce evaluate RUN --data NAME`"
+            f"out instead ({', '.join(few[:3])}). Put labelled images into "
+            f"{data.rstrip('/')}/train/CLASS and /val/CLASS, or evaluate on another set: `flatnce "
+            "evaluate RUN --data NAME`"
         )
     return holdout(labels, SHARE, SEED)
-
-
-def _held_out_part(part: str, held: Int64[Tensor, " m"], own: bool) -> dict[str, Any]:
-    """A held-out part, for a result."""
-    if part == "train":
-        return {"split": "train, without the images held out as a test part"}
-    how = {"fraction": SHARE, "draw": "stratified", "seed": SEED, "drawn": drawn(held)}
-    seen = {"note": "the encoder was pretrained on these images too, without their labels"}
-    return {"split": "held out of train", **how, **(seen if own else {})}

@@ -1,37 +1,19 @@
-"""Features of a frozen backbone, computed once and kept on the device.
-
-The parameters of a frozen network do not change, and neither do the running statistics of its
-batch norms: a probe that leaves the backbone in training mode would move them and normalise by
-the batch. :func:`frozen` ensures both and checks it.
-"""
+"""Features of a frozen backbone, computed once and kept on the device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
 from flatnce.pretrain.models import Encoder
 
-BATCH_SIZE = 256
-# ITU-R BT.601 in 16 bits, as Pillow's convert("L"): the weights sum to 65,536.
-LUMA = (19_595, 38_470, 7_471)
-
 
 def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor, "b k h w"]:
-    """Convert images between 1 and 3 channels.
-
-    Grey is repeated; colour becomes grey by luma (BT.601, equal to Pillow's ``convert("L")``).
-
-    Examples:
-        >>> import torch
-        >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(1, 3, 1, 1)
-        >>> to_channels(red, 1).item(), to_channels(to_channels(red, 1), 3).flatten().tolist()
-        (76, [76, 76, 76])
-    """
+    """Repeat grey to colour; turn colour into grey by luma, as Pillow's ``convert("L")``."""
     found = images.shape[1]
     if {found, channels} - {1, 3}:
         raise ValueError(f"channels={channels} of images with {found}: both must be 1 or 3")
@@ -40,17 +22,12 @@ def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor
     if found == 1:
         return images.expand(-1, 3, -1, -1)
     red, green, blue = (plane.to(torch.int32) for plane in images.unbind(1))
-    luma = red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]
+    luma = red * 19_595 + green * 38_470 + blue * 7_471  # in 16 bits: the weights sum to 65,536
     return ((luma + 2**15) >> 16).to(torch.uint8).unsqueeze(1)
 
 
 def conversion(found: int, channels: int) -> str:
-    """What :func:`to_channels` does, in words.
-
-    Examples:
-        >>> conversion(3, 1)
-        'colour to grey by luma (BT.601)'
-    """
+    """What :func:`to_channels` does, in words."""
     if found == channels:
         return "none"
     return "grey repeated to 3 channels" if found == 1 else "colour to grey by luma (BT.601)"
@@ -64,12 +41,6 @@ class Features:
         features: One row per image, float32, (n, width).
         labels: As in the image set: one class number per image, or several classes (n, k).
         classes: Names of the classes; by default as many as the labels show.
-
-    Examples:
-        >>> import torch
-        >>> some = Features(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))
-        >>> len(some), some.count, len(some.subset(torch.tensor([3])))
-        (4, 3, 1)
     """
 
     features: Tensor
@@ -83,11 +54,10 @@ class Features:
                 f"features has shape {tuple(features.shape)} and dtype {features.dtype}; pass "
                 "floating-point rows (images, width), at least one"
             )
-        if labels.shape[:1] != features.shape[:1] or labels.device != features.device:
+        if labels.shape[:1] != features.shape[:1]:
             raise ValueError(
-                f"labels has shape {tuple(labels.shape)} on {labels.device} for "
-                f"{len(features)} rows of features on {features.device}; pass one label per "
-                "row, there"
+                f"labels has shape {tuple(labels.shape)} for {len(features)} rows of features; "
+                "pass one label per row"
             )
 
     def __len__(self) -> int:
@@ -109,9 +79,7 @@ class Features:
         """Some of the rows, in this order, with all classes."""
         there = indices.to(self.features.device)
         named = self.classes or tuple(map(str, range(self.count)))
-        return replace(
-            self, features=self.features[there], labels=self.labels[there], classes=named
-        )
+        return Features(self.features[there], self.labels[there], named)
 
     def check(self) -> "Features":
         """Return the features; raise if a classifier cannot learn from them."""
@@ -127,13 +95,12 @@ class Features:
         return self
 
     def check_queries(self, queries: Tensor, name: str) -> None:
-        """Check these features, and the shape and device of those to classify."""
-        self.check()
-        width, device = self.features.shape[1], self.features.device
-        if queries.ndim != 2 or queries.shape[1] != width or queries.device != device:
+        """Check these features, and the shape of those to classify."""
+        width = self.check().features.shape[1]
+        if queries.ndim != 2 or queries.shape[1] != width:
             raise ValueError(
-                f"{name} has shape {tuple(queries.shape)} on {queries.device}; pass rows of width "
-                f"{width} on {device}, as the training features"
+                f"{name} has shape {tuple(queries.shape)}; pass rows of width {width}, as the "
+                "training features"
             )
 
 
@@ -141,22 +108,16 @@ class Features:
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
     """Evaluation mode and no gradients inside the block; check afterwards that nothing changed.
 
-    Every parameter and buffer is compared with a copy, bit for bit, and no part may have been put
-    back into training mode: otherwise a RuntimeError names what changed. Afterwards modes and
-    gradients are restored. Gradients of other modules (a classifier on top) flow.
-
-    Limits: holds a second copy of the module during the block.
+    Every parameter and buffer is compared with a copy, and no part may have been put back into
+    training mode: otherwise a RuntimeError names what changed. Afterwards modes and gradients are
+    restored. Gradients of other modules (a classifier on top) flow.
 
     Arguments:
-        module: The module that must not change.
+        module: The module that must not change; a second copy of it is held meanwhile.
 
     Examples:
         >>> import torch
         >>> network = torch.nn.BatchNorm1d(2)
-        >>> with frozen(network):
-        ...     _ = network(torch.randn(8, 2))
-        >>> network.training
-        True
         >>> with frozen(network):
         ...     _ = network.train()(torch.randn(8, 2))  # as a careless probe does
         Traceback (most recent call last):
@@ -245,27 +206,40 @@ def embed_views(
         workers: Processes that decode files.
     """
     device = next(encoder.parameters()).device
-    loader: Resident | Streaming
-    if isinstance(image_set, ImageSet):
-        loader = Resident(image_set.to(device), BATCH_SIZE, 0, drop_last=False, shuffle=False)
-    else:
-        loader = Streaming(
-            image_set,
-            BATCH_SIZE,
-            0,
-            drop_last=False,
-            shuffle=False,
-            workers=workers,
-            device=device,
-        )
     parts = []
     with frozen(encoder), torch.no_grad():
-        for indices, images, _ in loader.epoch(0):
+        for indices, images, _ in loader_of(image_set, 256, device, workers).epoch(0):
             both = views(to_channels(images, channels), indices, epoch=0)
             _, embeddings = encoder(both.flatten(0, 1))
             parts.append(embeddings.unflatten(0, both.shape[:2]))
     first, second = torch.cat(parts, dim=1)
     return first, second
+
+
+def loader_of(
+    image_set: ImageSet | FolderSet,
+    batch_size: int,
+    device: torch.device,
+    workers: int | None = None,
+    *,
+    seed: int = 0,
+    shuffle: bool = False,
+    drop_last: bool = False,
+) -> Resident | Streaming:
+    """Batches of images in memory, or of files, on a device."""
+    if isinstance(image_set, ImageSet):
+        return Resident(
+            image_set.to(device), batch_size, seed, drop_last=drop_last, shuffle=shuffle
+        )
+    return Streaming(
+        image_set,
+        batch_size,
+        seed,
+        drop_last=drop_last,
+        shuffle=shuffle,
+        workers=workers,
+        device=device,
+    )
 
 
 def image_batches(
@@ -276,22 +250,11 @@ def image_batches(
     workers: int | None = None,
 ) -> Iterator[Tensor]:
     """Every image once, in the order of the set, as unsigned bytes on a device."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1")
     if isinstance(image_set, ImageSet):
         for images in image_set.images.split(batch_size):
             yield images.to(device, non_blocking=True)
         return
-    loader = Streaming(
-        image_set.resized(side),
-        batch_size,
-        seed=0,
-        drop_last=False,
-        shuffle=False,
-        workers=workers,
-        device=device,
-    )
-    for batch in loader.epoch(0):
+    for batch in loader_of(image_set.resized(side), batch_size, device, workers).epoch(0):
         yield batch.images
 
 
@@ -307,32 +270,23 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _check_unmoved(module: nn.Module, before: dict[str, Tensor]) -> None:
     now = dict(_tensors(module))
-    alike = [name for name in before if name in now and now[name].shape == before[name].shape]
-    changed = sorted(set(before) ^ set(now) | set(before) - set(alike))
-    if alike:  # read the device once for all of them
-        moved = torch.stack([_differs(now[name], before[name]) for name in alike]).tolist()
-        changed += [name for name, differs in zip(alike, moved, strict=True) if differs]
+    changed = sorted(set(before) ^ set(now))
+    changed += [name for name in before if name in now and _differ(now[name], before[name])]
     training = [name or "itself" for name, part in module.named_modules() if part.training]
     if not changed and not training:
         return
-    kind, what = type(module).__name__, []
+    what = []
     if changed:
-        what.append(f"was changed: {_few(changed)}")
+        what.append(f"was changed: {', '.join(changed[:4])}")
     if training:
-        what.append(f"was put into training mode: {_few(training)}")
+        what.append(f"was put into training mode: {', '.join(training[:4])}")
     raise RuntimeError(
-        f"the frozen {kind} {'; it '.join(what)}. Keep it in evaluation mode and out of the "
-        "optimizer: batch norm moves its statistics at every pass in training mode"
+        f"the frozen {type(module).__name__} {'; it '.join(what)}. Keep it in evaluation mode and "
+        "out of the optimizer: batch norm moves its statistics at every pass in training mode"
     )
 
 
-def _differs(now: Tensor, before: Tensor) -> Bool[Tensor, ""]:
-    # As bytes: a NaN is then equal to itself, and 0.0 is not -0.0.
-    first, second = (
-        tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (now, before)
-    )
-    return (first != second).any() if first.shape == second.shape else first.new_ones(()).bool()
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+def _differ(now: Tensor, before: Tensor) -> bool:
+    same = now.shape == before.shape and now.dtype == before.dtype
+    # A NaN is equal to itself here.
+    return not (same and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))

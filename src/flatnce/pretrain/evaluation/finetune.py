@@ -11,38 +11,36 @@ References:
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
+from flatnce.messages import check_at_least, check_choice
+from flatnce.pretrain.data import FolderSet, ImageSet, Views
 from flatnce.pretrain.evaluation.features import (
     Features,
     conversion,
     device_of,
     frozen,
     image_batches,
+    loader_of,
     to_channels,
 )
 from flatnce.pretrain.evaluation.probe import (
     VALIDATION,
     Probe,
-    can_hold_out,
     check_training,
     choose,
     classification_loss,
     goodness,
+    has_pairs,
     validation_split,
 )
 
-OPTIMIZERS = ("nadam", "adam", "sgd")
-STARTS = ("pretrained", "scratch")
 # Up to so many bytes, images of files are decoded once and kept on the device.
 LARGEST_KEPT = 4 * 2**30
 
@@ -88,42 +86,8 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         """Check the settings; the views check sizes and crops."""
         check_training(self.epochs, self.batch_size, self.rates)
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(
-                f"optimizer={self.optimizer!r} is unknown; take one of {', '.join(OPTIMIZERS)}"
-            )
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay={self.weight_decay} must be at least 0")
-
-
-@dataclass(frozen=True)
-class FinetuneProgress:
-    """The state of fine-tuning after an epoch.
-
-    Arguments:
-        rate: The learning rate of this training.
-        choosing: Whether this training only serves to choose the rate.
-        epoch: Epochs done.
-        epochs: Epochs in all.
-        loss: Mean training loss of the last epoch.
-        seconds: Seconds since this training began.
-    """
-
-    rate: float
-    choosing: bool
-    epoch: int
-    epochs: int
-    loss: float
-    seconds: float
-
-    def __str__(self) -> str:
-        """One line."""
-        what = "trying rate" if self.choosing else "rate"
-        left = self.seconds / self.epoch * (self.epochs - self.epoch)
-        return (
-            f"epoch {self.epoch} of {self.epochs}, {what} {self.rate:g}, loss {self.loss:.3f}, "
-            f"{left:.0f} s left"
-        )
+        check_choice("optimizer", self.optimizer, ("nadam", "adam", "sgd"))
+        check_at_least("weight_decay", self.weight_decay, 0)
 
 
 def finetune(
@@ -135,7 +99,7 @@ def finetune(
     seed: int = 0,
     start: str = "pretrained",
     fresh: Callable[[], nn.Module] | None = None,
-    report: Callable[[FinetuneProgress], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Probe:
     """Train a copy of the whole network with a linear classifier, then classify the test images.
 
@@ -151,12 +115,10 @@ def finetune(
         seed: Seed of the classifier, the order, the crops, the held-out draw and, from scratch,
             of the network.
         start: ``pretrained``, from the backbone's weights; ``scratch``, from random ones.
-        fresh: Builds the same architecture with random weights, for ``scratch``. Without it the
-            weights of a copy are drawn again.
-        report: Called after every epoch.
+        fresh: Builds the same architecture with random weights; ``scratch`` needs it.
+        report: Called with a line after every epoch.
     """
-    if start not in STARTS:
-        raise ValueError(f"start={start!r} is unknown; take one of {', '.join(STARTS)}")
+    check_choice("start", start, ("pretrained", "scratch"))
     job = _Job(backbone, config, seed, start, fresh, report, device_of(backbone))
     files = isinstance(train_set, FolderSet)
     train_set = _prepared(train_set, config, job.device)
@@ -177,7 +139,7 @@ class _Job:
     seed: int
     start: str
     fresh: Callable[[], nn.Module] | None
-    report: Callable[[FinetuneProgress], None] | None
+    report: Callable[[str], None] | None
     device: torch.device
 
     def choose_rate(self, train_set: ImageSet | FolderSet) -> tuple[float, dict[str, Any]]:
@@ -185,11 +147,8 @@ class _Job:
         rates, seed = self.config.rates, self.seed
         if len(rates) == 1:
             return rates[0], {}
-        if not can_hold_out(train_set.labels):
-            why = (
-                "nothing: no class has two labelled images, so none could be held out, and the "
-                f"first of the rates {rates} was taken"
-            )
+        if not has_pairs(train_set.labels):
+            why = f"nothing: none could be held out, and the first of the rates {rates} was taken"
             return rates[0], {"chosen_on": why}
         rest, held = validation_split(train_set.labels, self.config.validation, seed)
         part, aside = train_set.subset(rest), train_set.subset(held)
@@ -205,9 +164,29 @@ class _Job:
     ) -> nn.Module:
         """A trained network with a classifier. One number per epoch is read from the device."""
         config, device = self.config, self.device
-        with _seeded(self.seed, device):
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
             model = self._model(len(train_set.classes))
-            loader, views = _loader(train_set, config, self.seed, device), self._views()
+            batch = min(config.batch_size, len(train_set))
+            # Batch norm cannot normalise a last batch of one image.
+            single = 1 < len(train_set) and len(train_set) % batch == 1
+            loader = loader_of(
+                train_set,
+                batch,
+                device,
+                config.workers,
+                seed=self.seed,
+                shuffle=True,
+                drop_last=single,
+            )
+            views = Views.finetune(
+                config.size,
+                seed=self.seed,
+                crop=(config.crop_least, 1.0),
+                flip=config.flip,
+                mean=config.mean,
+                std=config.std,
+            )
             optimizer = _optimizer(model, config, rate)
             channels = config.channels or train_set.shape[0]
             began = time.perf_counter()
@@ -229,9 +208,12 @@ class _Job:
                         f"rate={rate:g}: the loss is {mean} after {epoch + 1} epochs; lower it"
                     )
                 if self.report is not None:
-                    seconds = time.perf_counter() - began
-                    done, most = epoch + 1, config.epochs
-                    self.report(FinetuneProgress(rate, choosing, done, most, mean, seconds))
+                    left = (time.perf_counter() - began) * (config.epochs / (epoch + 1) - 1)
+                    self.report(
+                        f"epoch {epoch + 1} of {config.epochs}, "
+                        f"{'trying ' if choosing else ''}rate {rate:g}, loss {mean:.3f}, "
+                        f"{left:.0f} s left"
+                    )
         return model
 
     def classify(
@@ -261,37 +243,30 @@ class _Job:
         return scores.float()
 
     def _model(self, classes: int) -> nn.Module:
+        network = copy.deepcopy(self.backbone)
         if self.start == "scratch":
-            network = redrawn(self.backbone, self.fresh).to(self.device)
-        else:
-            network = copy.deepcopy(self.backbone)
+            network = self._fresh().to(self.device)
         width: Any = network.width
         model = nn.Sequential(network, nn.Linear(width, classes).to(self.device))
         return model.requires_grad_(True)
 
-    def _views(self) -> Views:
-        config = self.config
-        return Views.finetune(
-            config.size,
-            seed=self.seed,
-            crop=(config.crop_least, 1.0),
-            flip=config.flip,
-            mean=config.mean,
-            std=config.std,
-        )
-
-
-def _loader(
-    train_set: ImageSet | FolderSet, config: FinetuneConfig, seed: int, device: torch.device
-) -> Resident | Streaming:
-    n = len(train_set)
-    batch = min(config.batch_size, n)
-    # Batch norm cannot normalise a last batch of one image.
-    single = n > 1 and n % batch == 1
-    if isinstance(train_set, ImageSet):
-        return Resident(train_set, batch, seed, drop_last=single)
-    workers = config.workers
-    return Streaming(train_set, batch, seed, drop_last=single, workers=workers, device=device)
+    def _fresh(self) -> nn.Module:
+        if self.fresh is None:
+            raise ValueError(
+                "start='scratch' needs fresh, a function that builds the backbone with random "
+                "weights"
+            )
+        network = self.fresh()
+        shapes = [
+            {name: parameter.shape for name, parameter in one.named_parameters()}
+            for one in (network, self.backbone)
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                "fresh builds another architecture than the backbone's; build it with the same "
+                "settings"
+            )
+        return network
 
 
 def _optimizer(model: nn.Module, config: FinetuneConfig, rate: float) -> torch.optim.Optimizer:
@@ -335,65 +310,3 @@ def _described(
             "channels": conversion(channels, config.channels or channels),
         },
     }
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators inside the block and restore them afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
-
-
-def redrawn(backbone: nn.Module, fresh: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """A network of the same architecture with random weights.
-
-    Convolutions are initialised as in ResNets (He et al., normal, fan-out), other layers by their
-    ``reset_parameters``. A parameter that no layer initialises, such as the position embedding of
-    a vision transformer, is an error; ``fresh`` is the remedy.
-
-    Arguments:
-        backbone: The network.
-        fresh: Builds it instead; the parameters must have the same names and shapes.
-
-    Examples:
-        >>> from flatnce.pretrain.models import backbone
-        >>> network = backbone("small", channels=1)
-        >>> other = redrawn(network)
-        >>> bool((other.layers[0].weight == network.layers[0].weight).any()), other.width
-        (False, 128)
-    """
-    if fresh is not None:
-        network = fresh()
-        built, wanted = _shapes(network), _shapes(backbone)
-        if built != wanted:
-            differing = sorted(set(built.items()) ^ set(wanted.items()))[0][0]
-            raise ValueError(
-                f"fresh builds another architecture than the backbone's: {differing} differs; "
-                "build it with the same settings"
-            )
-        return network
-    network = copy.deepcopy(backbone)
-    done: set[str] = set()
-    for path, part in network.named_modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        elif isinstance(part, nn.Linear | nn.LayerNorm | nn.GroupNorm | nn.Embedding | _NormBase):
-            part.reset_parameters()
-        else:
-            continue
-        done |= {f"{path}.{name}" if path else name for name, _ in part.named_parameters()}
-    kept = [name for name, _ in network.named_parameters() if name not in done]
-    if kept:
-        raise ValueError(
-            f"backbone={type(backbone).__name__}: {kept[0]} and {len(kept) - 1} more parameters "
-            "cannot be drawn anew; pass fresh, a function that builds the network"
-        )
-    return network
-
-
-def _shapes(network: nn.Module) -> dict[str, torch.Size]:
-    return {name: parameter.shape for name, parameter in network.named_parameters()}

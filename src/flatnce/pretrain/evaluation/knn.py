@@ -1,4 +1,4 @@
-r"""Weighted nearest neighbours, which have nothing to tune.
+"""Weighted nearest neighbours, which have nothing to tune.
 
 References:
     Wu, Xiong, Yu, Lin, 2018, "Unsupervised feature learning via non-parametric instance
@@ -12,17 +12,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from flatnce.messages import check_positive
 from flatnce.pretrain.evaluation.features import Features
 
-NEIGHBOURS = (200, 20)
-"""200 as in Wu et al. and most papers since; 20 suits smaller sets better."""
-
+NEIGHBOURS = (200, 20)  # 200 as in Wu et al. and most papers since; 20 suits smaller sets
 TEMPERATURE = 0.1
-
 # Similarities are compared in units of 2^-40, which hide the rounding of a float64 product.
 FINEST_BITS = 40
-# Similarities held at once: half a gigabyte.
-BLOCK = 2**26
+BLOCK = 2**26  # similarities held at once: half a gigabyte
 
 
 def knn_scores(
@@ -63,8 +60,7 @@ def knn_scores(
         raise ValueError(
             f"neighbours={list(neighbours)} must be from 1 to the {len(train)} training images"
         )
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature={temperature} must be a positive number; 0.1 is usual")
+    check_positive("temperature", temperature, "; 0.1 is usual")
     n, classes = len(train), train.count
     # A key holds a similarity and, in its lowest digits, an image number.
     unit = 2.0 ** min(FINEST_BITS, 62 - n.bit_length())
@@ -85,22 +81,12 @@ def knn_scores(
 def knn_predict(
     train: Features, queries: Tensor, k: int = NEIGHBOURS[0], temperature: float = TEMPERATURE
 ) -> Int64[Tensor, " n"]:
-    """The class that the k nearest training images vote for; see :func:`knn_scores`.
-
-    Arguments:
-        train: Features of the labelled images.
-        queries: Features to classify, (n, width).
-        k: How many neighbours vote.
-        temperature: The τ of the weights.
-    """
+    """The class that the k nearest training images vote for; see :func:`knn_scores`."""
     return knn_scores(train, queries, (k,), temperature)[k].argmax(dim=1)
 
 
 def _votes(
-    similarity: Float64[Tensor, "n k"],
-    labels: Int64[Tensor, "n k"],
-    classes: int,
-    temperature: float,
+    similarity: Tensor, labels: Tensor, classes: int, temperature: float
 ) -> Float64[Tensor, "n classes"]:
     weights = ((similarity - similarity[:, :1]) / temperature).exp()
     # At least one unit: the vote of a far neighbour still counts.

@@ -14,15 +14,14 @@ features, in units of the expected curvature. That takes a fifth of the iteratio
 squared norm of the gradient is about the distance of the loss from its minimum for every λ.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from flatnce.messages import check_at_least
 from flatnce.pretrain.evaluation.features import Features
 
 TOLERANCE = 1e-5
@@ -36,12 +35,7 @@ SPAN = 1024
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """Scores from features: a weight and a bias for every class.
-
-    Arguments:
-        weight: (width, classes).
-        bias: (classes,).
-    """
+    """Scores from features: a weight and a bias for every class."""
 
     weight: Float[Tensor, "d k"]
     bias: Float[Tensor, " k"]
@@ -77,15 +71,6 @@ class LogisticFit:
     gradient: float
     iterations: int
     loss: float
-
-
-class _Descent(NamedTuple):
-    """Weights after L-BFGS, the number of iterations, and the largest entry of the gradient."""
-
-    weight: Tensor
-    bias: Tensor
-    iterations: int
-    left: float
 
 
 class Regression:
@@ -124,7 +109,6 @@ class Regression:
         *,
         start: LogisticFit | None = None,
         tolerance: float = TOLERANCE,
-        most_iterations: int = MOST_ITERATIONS,
     ) -> LogisticFit:
         """The minimum of the module's formula.
 
@@ -132,10 +116,8 @@ class Regression:
             regularisation: λ; 0 for none.
             start: A fit at another λ, which saves iterations.
             tolerance: When it counts as converged; see :class:`LogisticFit`.
-            most_iterations: Largest number of iterations.
         """
-        if not 0 <= regularisation < float("inf"):
-            raise ValueError(f"regularisation={regularisation} must be a number of at least 0")
+        check_at_least("regularisation", regularisation, 0)
         if start is None:
             weight = self._mean.new_zeros(len(self._mean), len(self._share))
             bias = torch.zeros_like(self._share)
@@ -143,23 +125,23 @@ class Regression:
             weight, bias = start.weight, start.bias
         curvature, iterations = self._curvature(weight, bias), 0
         while True:
-            most = most_iterations - iterations
-            result = self._descend(weight, bias, regularisation, curvature, tolerance, most)
-            weight, bias, iterations = result.weight, result.bias, iterations + result.iterations
+            weight, bias, taken, left = self._descend(
+                weight, bias, regularisation, curvature, tolerance, MOST_ITERATIONS - iterations
+            )
+            iterations += taken
             former, curvature = curvature, self._curvature(weight, bias)
             # If the curvature has become much smaller, repeat in its units.
-            if curvature > former / 4 or iterations >= most_iterations:
+            if curvature > former / 4 or iterations >= MOST_ITERATIONS:
                 break
         loss, slope, total = self._loss_at(weight, bias, regularisation)
-        gradient = max(float(slope.abs().amax()), float(total.abs().amax()))
         raw = weight / self._std[:, None]
         return LogisticFit(
             Classifier(raw, bias - self._mean @ raw),
             weight,
             bias,
             regularisation,
-            result.left <= tolerance,
-            gradient,
+            left <= tolerance,
+            max(float(slope.abs().amax()), float(total.abs().amax())),
             iterations,
             float(loss),
         )
@@ -172,8 +154,8 @@ class Regression:
         curvature: float,
         tolerance: float,
         most_iterations: int,
-    ) -> _Descent:
-        """L-BFGS along the principal axes, in units of their curvature."""
+    ) -> tuple[Tensor, Tensor, int, float]:
+        """Weights after L-BFGS along the principal axes, iterations, largest gradient entry."""
         # The Hessian is about p(1 - p) times the covariance, plus λ; an axis's unit is its root.
         spread = curvature * self._spread + regularisation
         unit, unit_bias = spread.clamp_min(LEAST_CURVATURE).sqrt()[:, None], curvature**0.5
@@ -185,10 +167,20 @@ class Regression:
             x.grad, c.grad = (self._axes.T @ slope) / unit, total / unit_bias
             return loss
 
-        iterations = _minimise(x, c, closure, tolerance, most_iterations)
+        optimizer = torch.optim.LBFGS(
+            [x, c],
+            max_iter=most_iterations,
+            max_eval=2 * most_iterations,
+            tolerance_grad=tolerance,
+            tolerance_change=0.0,  # only the gradient decides
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
+        optimizer.step(closure)  # type: ignore[arg-type]  # a tensor is what it reads
         closure()
         left = max(float(one.grad.abs().amax()) for one in (x, c) if one.grad is not None)
-        return _Descent(self._axes @ (x / unit), c / unit_bias, iterations, left)
+        iterations = int(optimizer.state[x]["n_iter"])
+        return self._axes @ (x / unit), c / unit_bias, iterations, left
 
     def _loss_at(
         self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"], regularisation: float
@@ -264,24 +256,3 @@ def _binary_cross_entropy(
     each = torch.where(counted, softplus(logits, threshold=50.0) - present * logits, 0.0)
     error = torch.where(counted, logits.sigmoid() - present, 0.0)
     return (each * share).sum(), error * share
-
-
-def _minimise(
-    x: Tensor,
-    c: Tensor,
-    closure: Callable[[], Tensor],
-    tolerance: float,
-    most_iterations: int,
-) -> int:
-    """Move x and c to the minimum; return the number of iterations."""
-    optimizer = torch.optim.LBFGS(
-        [x, c],
-        max_iter=most_iterations,
-        max_eval=2 * most_iterations,
-        tolerance_grad=tolerance,
-        tolerance_change=0.0,  # only the gradient decides
-        history_size=20,
-        line_search_fn="strong_wolfe",
-    )
-    optimizer.step(closure)  # type: ignore[arg-type]  # a tensor is what it reads
-    return int(optimizer.state[x]["n_iter"])

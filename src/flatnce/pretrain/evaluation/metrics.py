@@ -5,15 +5,12 @@ value, ``interval`` its 95 % interval, ``test_images`` the number of images.
 """
 
 import math
-from statistics import NormalDist
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-CONFIDENCE = 0.95
-TOP = 5
 RESAMPLES = 500
 
 
@@ -44,21 +41,21 @@ def measure(
         (0.5, 1.0, 3, 2)
     """
     n, count = scores.shape
-    first, few = hits(scores, labels, 1), hits(scores, labels, min(TOP, count))
+    top = min(5, count)
+    first, few = hits(scores, labels, 1), hits(scores, labels, top)
     right = int(first.sum())
     found: dict[str, Any] = {
         "measure": name,
         "top1": right / n,
         "interval": list(wilson_interval(right, n)),
         "top5": int(few.sum()) / n,
-        "top5_of": min(TOP, count),
+        "top5_of": top,
         "test_images": n,
     }
     if per_class:
-        images = torch.bincount(labels, minlength=count).tolist()
-        correct = torch.bincount(labels, first.to(torch.float64), count).tolist()
-        shares = [c / i if i else None for c, i in zip(correct, images, strict=True)]
-        found["per_class"] = dict(zip(_named(classes, count), shares, strict=True))
+        images = torch.bincount(labels, minlength=count)
+        shares = torch.bincount(labels, first.to(torch.float64), count) / images
+        found["per_class"] = _by_class(shares, classes)
     return found
 
 
@@ -69,24 +66,17 @@ def hits(
 
     Of equal scores the lower class comes first; a score of minus infinity never counts.
     """
-    if bool(scores.isnan().any()):
-        raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
+    _check_numbers(scores)
     own = scores.gather(1, labels[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     before = ((scores > own) | ((scores == own) & lower)).sum(dim=1)
     return (before < k) & (own.squeeze(1) > -torch.inf)
 
 
-def wilson_interval(right: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    r"""Wilson's score interval of a share; it stays in [0, 1] and holds for small samples.
+def wilson_interval(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a share; it stays in [0, 1] and holds for small samples.
 
-    .. math:: \frac{\hat p + \frac{z^2}{2n} \pm z \sqrt{\frac{\hat p (1 - \hat p)}{n}
-        + \frac{z^2}{4 n^2}}}{1 + \frac{z^2}{n}}
-
-    Limits: it covers the draw of the test images; not that of the training set or the seed.
-
-    References:
-        Wilson, 1927, "Probable inference, the law of succession, and statistical inference".
+    It covers the draw of the test images; not that of the training set or the seed.
 
     Arguments:
         right: Number of correct ones.
@@ -97,15 +87,10 @@ def wilson_interval(right: int, total: int, confidence: float = CONFIDENCE) -> t
         >>> tuple(round(end, 4) for end in wilson_interval(81, 263))
         (0.2553, 0.3662)
     """
-    if total < 1 or not 0 <= right <= total:
-        raise ValueError(f"right={right} of total={total}: pass 0 <= right <= total, total >= 1")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, squared = right / total, z * z / total
-    middle = share + squared / 2
-    reach = z * math.sqrt(share * (1 - share) / total + squared / (4 * total))
-    low, high = (middle - reach) / (1 + squared), (middle + reach) / (1 + squared)
-    # At the ends only rounding keeps the formula from being exact.
-    return (0.0 if right == 0 else low), (1.0 if right == total else high)
+    from scipy.stats import binomtest
+
+    low, high = binomtest(right, total).proportion_ci(confidence, method="wilson")
+    return float(low), float(high)
 
 
 def measure_several(
@@ -128,8 +113,7 @@ def measure_several(
         per_class: Add the average precision of every class, None where no image shows it.
         seed: Seed of the bootstrap.
     """
-    if bool(scores.isnan().any()):
-        raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
+    _check_numbers(scores)
     n, count = scores.shape
     weights = torch.cat([scores.new_ones(1, n, dtype=torch.float64), _resamples(n, seed, scores)])
     # Row 0 is the set itself, the others are resamples.
@@ -139,16 +123,15 @@ def measure_several(
     means = found.nanmean(dim=0)
     if bool(means[0].isnan()):
         raise ValueError("labels shows no class present in any image; there is nothing to measure")
-    ends = torch.tensor([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], device=scores.device)
+    ends = torch.tensor([0.025, 0.975], dtype=means.dtype, device=scores.device)
     shares: dict[str, Any] = {
         "measure": "mAP, 11-point",
         "map": float(means[0]),
-        "interval": means[1:].nanquantile(ends.to(means.dtype)).tolist(),
+        "interval": means[1:].nanquantile(ends).tolist(),
         "test_images": n,
     }
     if per_class:
-        each = [None if math.isnan(share) else share for share in found[:, 0].tolist()]
-        shares["per_class"] = dict(zip(_named(classes, count), each, strict=True))
+        shares["per_class"] = _by_class(found[:, 0], classes)
     return shares
 
 
@@ -198,6 +181,11 @@ def average_precision(
     return torch.where(total.squeeze(1) > 0, reached.mean(dim=1), torch.nan)
 
 
+def _check_numbers(scores: Tensor) -> None:
+    if bool(scores.isnan().any()):
+        raise ValueError("scores holds NaN: the classifier has diverged; lower its learning rate")
+
+
 def _resamples(n: int, seed: int, like: Tensor) -> Float64[Tensor, "b n"]:
     """How often each image is in each resample."""
     generator = torch.Generator().manual_seed(seed)
@@ -207,9 +195,10 @@ def _resamples(n: int, seed: int, like: Tensor) -> Float64[Tensor, "b n"]:
     return counts.to(like.device)
 
 
-def _named(classes: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """A unique name for every class; some sets have two classes of one name."""
-    names = classes if len(classes) == count else tuple(map(str, range(count)))
-    if len(set(names)) == count:
-        return names
-    return tuple(f"{number} {name}" for number, name in enumerate(names))
+def _by_class(shares: Tensor, classes: tuple[str, ...]) -> dict[str, float | None]:
+    """A share for every class, None for NaN; some sets have two classes of one name."""
+    names = classes or tuple(map(str, range(len(shares))))
+    if len(set(names)) < len(names):
+        names = tuple(f"{number} {name}" for number, name in enumerate(names))
+    values = [None if math.isnan(share) else share for share in shares.tolist()]
+    return dict(zip(names, values, strict=True))

@@ -2,10 +2,9 @@
 
 Regularisation and learning rates are chosen on held-out training images, never on the test set.
 
-The paper reports the same encoders by two linear evaluations by gradient descent, which differ by
-more than its objectives do: 54.6 and 56.7 in Table 2, and 57.1 and 59.7 in Table S3 after "running
-longer linear evaluation training with larger batch-sizes". It does not say how long and how large;
-the forms ``short`` and ``long`` do. The probe to convergence leaves no such choice.
+The paper's Tables 2 and S3 differ only in how long a linear classifier was trained, by more than
+its objectives do. The forms ``short`` and ``long`` are these two; the probe to convergence leaves
+no such choice.
 
 References:
     Kornblith, Shlens, Le, 2019, "Do better ImageNet models transfer better?", Appendix A
@@ -17,7 +16,7 @@ References:
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,20 +24,15 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching, permutation
 from flatnce.pretrain.evaluation.features import Features
 from flatnce.pretrain.evaluation.logistic import TOLERANCE, Classifier, LogisticFit, Regression
 from flatnce.pretrain.evaluation.metrics import average_precision, hits
 
+# Strongest first: of two with equal accuracy and loss, the stronger is taken.
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
-"""Strongest first: of two with equal accuracy and loss, the stronger is taken."""
-
 VALIDATION = 0.1
-"""Share of the training images on which choices are made."""
-
-# The best λ is known before the last digits of the weights are.
-COARSE = 10 * TOLERANCE
-LONGEST_LIST = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +81,8 @@ def linear_probe(
     """
     asked = test.features if isinstance(test, Features) else test
     train.check_queries(asked, "test")
-    if not regularisations or not all(0 <= value < math.inf for value in regularisations):
-        raise ValueError(
-            f"regularisations={list(regularisations)} must be numbers of at least 0, one or more"
-        )
+    if not regularisations:
+        raise ValueError("regularisations is empty; give one or more")
     start, chosen = None, regularisations[0]
     how: dict[str, Any] = {}
     if len(regularisations) > 1:
@@ -125,7 +117,8 @@ def _chosen_fit(
     last = None
     # From the strongest λ on, each fit starts from the last one.
     for regularisation in sorted(regularisations, reverse=True):
-        last = regression.fit(regularisation, start=last, tolerance=COARSE)
+        # The best λ is known before the last digits of the weights are.
+        last = regression.fit(regularisation, start=last, tolerance=10 * TOLERANCE)
         fits[regularisation] = last
 
     def score(regularisation: float) -> tuple[float, float]:
@@ -156,17 +149,14 @@ class DescentConfig:
     cosine: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_training(self.epochs, self.batch_size, self.rates)
-        if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f"optimizer={self.optimizer!r} is unknown; take sgd or adam")
+        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
 
 
 def check_training(epochs: int, batch_size: int, rates: Sequence[float]) -> None:
     """Check the settings that every training of a classifier has."""
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
+    check_at_least("epochs", epochs, 1)
+    check_at_least("batch_size", batch_size, 1)
     if not rates or not all(0 < rate < math.inf for rate in rates):
         raise ValueError(f"rates={rates} must be positive numbers, one or more")
 
@@ -190,9 +180,6 @@ def probe_by_descent(
     test: Features | Tensor,
     form: str | DescentConfig = "short",
     *,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    rates: Sequence[float] | None = None,
     validation: float = VALIDATION,
     seed: int = 0,
 ) -> Probe:
@@ -205,20 +192,14 @@ def probe_by_descent(
         train: Features and labels of the training images.
         test: Features of the test images.
         form: A name of :data:`FORMS`, or a config.
-        epochs: Replaces the form's.
-        batch_size: Replaces the form's.
-        rates: Replace the form's.
         validation: Share of the training images held out to choose on.
         seed: Seed of that draw and of the order of the images.
     """
-    if isinstance(form, str) and form not in FORMS:
-        raise ValueError(f"form={form!r} is unknown; take one of {', '.join(FORMS)}")
+    if isinstance(form, str):
+        check_choice("form", form, FORMS)
     config = FORMS[form] if isinstance(form, str) else form
-    given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
-    given["rates"] = rates and tuple(rates)
-    config = replace(config, **{name: value for name, value in given.items() if value is not None})
     asked = test.features if isinstance(test, Features) else test
-    train.check()
+    train.check_queries(asked, "test")
     protocol: dict[str, Any] = {
         "classifier": "linear, by gradient descent",
         **asdict(config),
@@ -276,14 +257,16 @@ def _descend(train: Features, config: DescentConfig, rate: float, seed: int) -> 
 
 
 def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy; binary, over the labels that count, if images show several classes."""
+    """Cross-entropy; if images show several classes the binary one, summed over the classes."""
     if labels.ndim == 1:
         return cross_entropy(scores, labels)
-    counted = (labels >= 0).to(scores.dtype)
-    present = (labels > 0).to(scores.dtype)
-    total = binary_cross_entropy_with_logits(scores, present, counted, reduction="sum")
-    # The mean over images of the sum over classes: as large as a cross-entropy.
-    return total / len(labels)
+    return _binary(scores, labels, "sum") / len(labels)
+
+
+def _binary(scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    """Binary cross-entropy over the labels that count."""
+    counted, present = ((labels >= low).to(scores.dtype) for low in (0, 1))
+    return binary_cross_entropy_with_logits(scores, present, counted, reduction=reduction)
 
 
 def goodness(scores: Tensor, held: Features) -> tuple[float, float]:
@@ -296,9 +279,7 @@ def goodness(scores: Tensor, held: Features) -> tuple[float, float]:
         return float(right), -float(cross_entropy(scores, labels))
     each = [average_precision(scores[:, c], labels[:, c]) for c in range(scores.shape[1])]
     mean = torch.cat(each).nanmean()  # NaN for a class that no held-out image shows
-    counted = (labels >= 0).to(scores.dtype)
-    present = (labels > 0).to(scores.dtype)
-    return float(mean), -float(binary_cross_entropy_with_logits(scores, present, counted))
+    return float(mean), -float(_binary(scores, labels, "mean"))
 
 
 def choose(
@@ -310,13 +291,15 @@ def choose(
 ) -> tuple[float, dict[str, Any]]:
     """The first of the values that score best on the held-out part, and the protocol."""
     scores = {value: score(value) for value in values}
-    if all(math.isnan(number) for found in scores.values() for number in found):
+    finite = [value for value in values if not math.isnan(scores[value][1])]
+    if not finite:
         raise ValueError(f"{what}={list(values)}: training diverged with each; try lower ones")
 
-    def ordered(value: float) -> list[float]:
-        return [-math.inf if math.isnan(number) else number for number in scores[value]]
+    def ordered(value: float) -> tuple[float, float]:
+        right, loss = scores[value]
+        return (0.0 if math.isnan(right) else right), loss
 
-    best = max(values, key=ordered)
+    best = max(finite, key=ordered)
     tried = [{what: value, "validation": found[0]} for value, found in scores.items()]
     # Image numbers are within the images fitted on in the end.
     chosen_on = {"held_out": drawn(held), "of": "the images fitted on", "seed": seed}
@@ -331,25 +314,20 @@ def validation_split(
     The same share of every class is held out, rounded, but at least one image if the class has
     several; a class with one image keeps it. If an image may show several classes the draw is
     over all images.
-
-    Relations: :func:`flatnce.pretrain.data.holdout` refuses a class too small for the share; with
-    1 % of the labels there is often only one image per class.
-
-    Examples:
-        >>> import torch
-        >>> rest, held = validation_split(torch.tensor([0] * 10 + [1] * 2 + [2]), 0.1, seed=0)
-        >>> len(rest), len(held), 12 in rest.tolist()
-        (11, 2, True)
     """
     if not 0 < fraction < 1:
         raise ValueError(f"validation={fraction} must lie between 0 and 1, such as 0.1")
+
+    def held_out(size: int) -> int:
+        return min(max(math.floor(fraction * size + 0.5), 1), size - 1) if size > 1 else 0
+
     order = permutation(len(labels), seed)
     groups = [order]
     if labels.ndim == 1:
         classes = labels.cpu()[order]
         sizes = torch.bincount(classes).tolist()
         groups = list(order[classes.argsort(stable=True)].split(sizes))
-    held = torch.cat([group[: _share(len(group), fraction)] for group in groups])
+    held = torch.cat([group[: held_out(len(group))] for group in groups])
     if not len(held):
         raise ValueError(
             f"validation={fraction}: no class has two images, so none can be held out to choose "
@@ -360,32 +338,19 @@ def validation_split(
     return stays.nonzero().squeeze(1), held.sort().values
 
 
-def can_hold_out(labels: Tensor) -> bool:
+def has_pairs(labels: Tensor) -> bool:
     """Whether :func:`validation_split` can hold out an image of some class."""
-    if labels.ndim == 2:
-        return len(labels) > 1
-    return bool((torch.bincount(labels) > 1).any())
+    return len(labels) > 1 if labels.ndim == 2 else bool((torch.bincount(labels) > 1).any())
 
 
 def drawn(indices: Int64[Tensor, " m"]) -> dict[str, Any]:
     """Which images were drawn, for a result: their numbers if they are few, and a checksum.
 
     The checksum is SHA-256 of the numbers, in this order, as little-endian 64-bit integers.
-
-    Examples:
-        >>> import torch
-        >>> drawn(torch.tensor([4, 7]))["indices"]
-        [4, 7]
     """
     numbers = indices.cpu().to(torch.int64)
     digest = hashlib.sha256(numbers.numpy().astype("<i8").tobytes()).hexdigest()
     record: dict[str, Any] = {"count": len(numbers), "sha256": digest}
-    if len(numbers) <= LONGEST_LIST:
+    if len(numbers) <= 200:
         record["indices"] = numbers.tolist()
     return record
-
-
-def _share(size: int, fraction: float) -> int:
-    if size < 2:
-        return 0
-    return min(max(math.floor(fraction * size + 0.5), 1), size - 1)

@@ -9,30 +9,23 @@ needed to repeat it. ``protocol["name"]`` distinguishes the rows of one protocol
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.messages import did_you_mean
+from flatnce.messages import check_choice
 from flatnce.pretrain.data import MissingData, label_fraction, label_list, permutation
 from flatnce.pretrain.evaluation.bench import Bench, missing_sets
 from flatnce.pretrain.evaluation.features import conversion, embed_views
-from flatnce.pretrain.evaluation.finetune import FinetuneConfig, FinetuneProgress, finetune
+from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
-from flatnce.pretrain.evaluation.probe import drawn, linear_probe, probe_by_descent
+from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
 
 Result = dict[str, Any]
 Protocol = Callable[[Bench, str], Iterator[Result]]
-
-# Views of the mutual information have other seeds than those of training.
-UNSEEN_VIEWS = 2**32
-# Fewest pairs for the read-outs of flatnce.mi: the groups of its jackknife.
-FEWEST_PAIRS = 20
-# The first is used if no labelled image can be held out.
-SEMI_RATES = (5e-4, 5e-5, 5e-3)
-FIRST_OBJECT = "top-1 of the first object listed (the paper's reading)"
 
 
 def knn(bench: Bench, data: str) -> Iterator[Result]:
@@ -63,35 +56,30 @@ def linear(bench: Bench, data: str) -> Iterator[Result]:
     yield result(bench, "linear", data, found.scores, protocol, began)
 
 
-def _by_descent(name: str, form: str) -> Protocol:
+def by_descent(bench: Bench, data: str, *, name: str, form: str) -> Iterator[Result]:
     """The linear probe by gradient descent."""
+    began = time.perf_counter()
+    options, config = bench.options, FORMS[form]
+    config = replace(
+        config,
+        epochs=options.epochs or config.epochs,
+        batch_size=options.batch_size or config.batch_size,
+        rates=options.rates or config.rates,
+    )
+    found = probe_by_descent(
+        bench.features(data, "train"),
+        bench.features(data, "test"),
+        config,
+        validation=options.validation,
+        seed=options.seed,
+    )
+    protocol = {"name": name, **found.protocol, "images": bench.images(data)}
+    yield result(bench, name, data, found.scores, protocol, began)
 
-    def run(bench: Bench, data: str) -> Iterator[Result]:
-        began = time.perf_counter()
-        options = bench.options
-        found = probe_by_descent(
-            bench.features(data, "train"),
-            bench.features(data, "test"),
-            form,
-            epochs=options.epochs,
-            batch_size=options.batch_size,
-            rates=options.rates,
-            validation=options.validation,
-            seed=options.seed,
-        )
-        protocol = {"name": name, **found.protocol, "images": bench.images(data)}
-        yield result(bench, name, data, found.scores, protocol, began)
 
-    return run
-
-
-def _finetuned(name: str) -> Protocol:
+def finetuned(bench: Bench, data: str, *, name: str) -> Iterator[Result]:
     """The whole network fine-tuned on all labels (Table S2)."""
-
-    def run(bench: Bench, data: str) -> Iterator[Result]:
-        yield _finetune(bench, data, name, name)
-
-    return run
+    yield _finetune(bench, data, name, name)
 
 
 def semi(bench: Bench, data: str) -> Iterator[Result]:
@@ -100,13 +88,11 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
     parts: list[tuple[str, dict[str, Any], Tensor]] = []
     if options.label_list is not None:
         listed = label_list(options.label_list, train)
-        how: dict[str, Any] = {"label_list": options.label_list}
-        parts.append((f"{len(listed):,} labels listed", how, listed))
-    else:
-        for fraction in options.fraction:
-            chosen = label_fraction(train.labels, fraction, options.seed)
-            how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
-            parts.append((f"{100 * fraction:g} % of labels", how, chosen))
+        parts = [(f"{len(listed):,} labels listed", {"label_list": options.label_list}, listed)]
+    for fraction in options.fraction if options.label_list is None else ():
+        chosen = label_fraction(train.labels, fraction, options.seed)
+        how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
+        parts.append((f"{100 * fraction:g} % of labels", how, chosen))
     for label, how, chosen in parts:
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
         for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
@@ -125,7 +111,7 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
     subject, seed = bench.subject, bench.options.seed
     if subject.views is None:
         raise ValueError("protocol='mi' needs the views that the encoder was trained with")
-    views = replace(subject.views, seed=UNSEEN_VIEWS + seed)
+    views = replace(subject.views, seed=2**32 + seed)  # other seeds than those of training
     test, train = (bench.load(data, part) for part in ("test", "train"))
     pool = permutation(len(test), seed)[: bench.options.pool]
     others = permutation(len(train), seed)[: len(pool)]
@@ -136,8 +122,13 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
         for part, chosen in ((test, pool), (train, others))
     ]
     found: dict[str, Any] = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
-    if min(len(pool), len(others)) >= FEWEST_PAIRS:
-        found |= _more_readouts(pairs[0], pairs[1], seed)
+    if min(len(pool), len(others)) >= 20:  # the groups of the jackknife
+        from flatnce.mi import embedding_information  # training must not load it
+
+        answer = embedding_information(*pairs[0], calibration=pairs[1], seed=seed).plain()
+        more = ("lower", "standard_error", "p_value", "readouts")
+        found |= {name: answer[name] for name in more}
+        found["flags"] = [flag["name"] for flag in answer["flags"]]
     protocol = {
         "name": "mi",
         "data": data,
@@ -163,12 +154,12 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
 PROTOCOLS: dict[str, Protocol] = {
     "knn": knn,
     "linear": linear,
-    "linear-short": _by_descent("linear-short", "short"),
-    "linear-long": _by_descent("linear-long", "long"),
+    "linear-short": partial(by_descent, name="linear-short", form="short"),
+    "linear-long": partial(by_descent, name="linear-long", form="long"),
     "semi": semi,
-    "finetune": _finetuned("finetune"),
-    "transfer-linear": _by_descent("transfer-linear", "transfer"),
-    "transfer-finetune": _finetuned("transfer-finetune"),
+    "finetune": partial(finetuned, name="finetune"),
+    "transfer-linear": partial(by_descent, name="transfer-linear", form="transfer"),
+    "transfer-finetune": partial(finetuned, name="transfer-finetune"),
     "mi": mi,
 }
 """Every protocol by its name: takes a bench and a data set, yields results."""
@@ -194,14 +185,11 @@ def _finetune(
         channels=subject.channels,
         epochs=options.epochs or 100,
         batch_size=options.batch_size or 512,
-        rates=options.rates or ((5e-5,) if chosen is None else SEMI_RATES),
+        rates=options.rates or ((5e-5,) if chosen is None else (5e-4, 5e-5, 5e-3)),
         **bench.augmentation(data),
         validation=options.validation,
         workers=options.workers,
     )
-
-    def tell(now: FinetuneProgress) -> None:
-        bench.report(f"{title} on {data}: {now}")
 
     found = finetune(
         subject.encoder.backbone,
@@ -211,7 +199,7 @@ def _finetune(
         seed=options.seed,
         start=start,
         fresh=subject.fresh,
-        report=tell,
+        report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
     return result(bench, name, data, found.scores, {"name": title, **found.protocol}, began)
 
@@ -227,7 +215,8 @@ def result(
             scores, labels, classes=test.classes, per_class=each, seed=bench.options.seed
         )
     else:
-        reading = FIRST_OBJECT if data == "voc2007-top1" else "top-1"
+        first = "top-1 of the first object listed (the paper's reading)"
+        reading = first if data == "voc2007-top1" else "top-1"
         measures = measure(scores, labels, classes=test.classes, per_class=each, name=reading)
     parts = {part: bench.part(data, part) for part in ("train", "test")}
     return {
@@ -250,29 +239,17 @@ TRANSFER_SETS = (
 )
 """The sets of the paper's Tables 3 and S2, with both readings of VOC2007."""
 
-TOGETHER = {"transfer": ("transfer-linear", "transfer-finetune")}
-ALL = "all"
-ONE_CLASS = ("knn", "semi")
-
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The protocols of some names, each once; an unknown name gets a suggestion.
-
-    Arguments:
-        names: Names of :data:`PROTOCOLS`, ``transfer`` (both of its forms) or ``all``.
-
-    Examples:
-        >>> expand(["transfer", "knn"])
-        ('transfer-linear', 'transfer-finetune', 'knn')
-    """
-    known = [*PROTOCOLS, *TOGETHER, ALL]
+    """The protocols of some names, each once; ``transfer`` is both of its forms, ``all`` all."""
+    known = [*PROTOCOLS, "transfer", "all"]
     found: list[str] = []
     for name in names:
-        if name not in known:
-            there = f"There are {', '.join(known)}"
-            hint = did_you_mean(name.lower(), known, then=there, cutoff=0.5)
-            raise ValueError(f"protocol={name!r} is unknown; {hint}")
-        found += PROTOCOLS if name == ALL else TOGETHER.get(name, (name,))
+        check_choice("protocol", name, known)
+        if name == "transfer":
+            found += ["transfer-linear", "transfer-finetune"]
+        else:
+            found += PROTOCOLS if name == "all" else [name]
     if not found:
         raise ValueError(f"protocol is empty; name one or more of {', '.join(known)}")
     return tuple(dict.fromkeys(found))
@@ -282,9 +259,9 @@ def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tup
     """Which protocol on which set, whether or not the set is there; see :func:`plan`."""
     pairs: list[tuple[str, str]] = []
     for name in expand(names):
-        if ALL in names and name == "transfer-finetune" and name not in names:
+        if "all" in names and name == "transfer-finetune" and name not in names:
             continue  # on the same set it equals finetune
-        elsewhere = name.startswith("transfer-") and ALL not in names
+        elsewhere = name.startswith("transfer-") and "all" not in names
         pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
     return pairs
 
@@ -301,13 +278,6 @@ def plan(
 
     Without ``data`` each protocol runs on the encoder's own set; those of transfer, if they are
     named, on the paper's list. One error names all sets that are missing on disk.
-
-    Arguments:
-        names: As in :func:`expand`.
-        own: The set the encoder was trained on.
-        data: Sets to evaluate on instead.
-        root: Where data sets are.
-        skip_missing: Leave out missing sets instead.
     """
     pairs = wanted(names, own, data)
     sets = list(dict.fromkeys(one for _, one in pairs))
@@ -321,7 +291,7 @@ def plan(
         )
     pairs = [(name, one) for name, one in pairs if one not in missing]
     for name, one in pairs:
-        if name in ONE_CLASS and one == "voc2007":
+        if name in ("knn", "semi") and one == "voc2007":
             raise ValueError(
                 f"protocol={name!r} needs one class per image and voc2007 has several; take "
                 "voc2007-top1"
@@ -330,28 +300,9 @@ def plan(
 
 
 def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]:
-    """Yield the results of a plan, one at a time.
-
-    Arguments:
-        bench: What is evaluated and how.
-        pairs: Protocol and data set, from :func:`plan`.
-    """
-    # Set by set, so that the images and features of only one set are held.
+    """Yield the results of a plan; set by set, so that the images of only one set are held."""
     for data in dict.fromkeys(one for _, one in pairs):
         for name in (name for name, one in pairs if one == data):
             bench.report(f"{name} on {data}")
             yield from PROTOCOLS[name](bench, data)
         bench.forget(data)
-
-
-def _more_readouts(
-    views: tuple[Tensor, Tensor], calibration: tuple[Tensor, Tensor], seed: int
-) -> dict[str, Any]:
-    """A lower limit, a p-value, other bounds and warnings."""
-    from flatnce.mi import embedding_information  # training must not load it
-
-    answer = embedding_information(*views, calibration=calibration, seed=seed).plain()
-    kept = ("lower", "standard_error", "p_value", "readouts")
-    return {name: answer[name] for name in kept} | {
-        "flags": [flag["name"] for flag in answer["flags"]]
-    }

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.evaluation import Bench, Options, Subject, evaluate, plan
-from flatnce.pretrain.evaluation.protocols import wanted
+from flatnce.pretrain.evaluation.bench import Bench, Options, Subject
+from flatnce.pretrain.evaluation.protocols import evaluate, plan, wanted
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import views_of
@@ -56,11 +56,16 @@ def evaluate_run(
     own = own_data(run.config)
     pairs = plan(names, own, data, root=chosen.root, skip_missing=skip_missing)
     tell = report or (lambda line: None)
-    there = {one for _, one in pairs}
-    left_out = dict.fromkeys(one for _, one in wanted(names, own, data) if one not in there)
+    left_out = {one for _, one in wanted(names, own, data)} - {one for _, one in pairs}
     if left_out:
-        tell(f"left out, as not on disk: {', '.join(left_out)}")
-    bench = Bench(subject_of(run, _temperature(place, run)), chosen, tell)
+        tell(f"left out, as not on disk: {', '.join(sorted(left_out))}")
+    logged = [
+        line["temperature"]
+        for line in read_run(place).metrics
+        if line.get("kind") == "train" and line.get("step", 0) <= run.step
+    ]
+    temperature = float(logged[-1]) if logged and logged[-1] else None
+    bench = Bench(subject_of(run, temperature), chosen, tell)
     found = []
     for result in evaluate(bench, pairs):
         result |= {"step": run.step, **(label(result) if label else {})}
@@ -70,12 +75,7 @@ def evaluate_run(
 
 
 def subject_of(run: LoadedEncoder, temperature: float | None = None) -> Subject:
-    """The subject of the protocols: a run's encoder and its input.
-
-    Arguments:
-        run: From :func:`flatnce.pretrain.load_encoder`.
-        temperature: The temperature at the end of training; by default that of the config.
-    """
+    """The subject of the protocols: a run's encoder and its input."""
     config, (mean, std) = run.config, run.normalisation
     model = config.override(pretrained=False).model
     return Subject(
@@ -99,13 +99,3 @@ def own_data(config: TrainConfig) -> str:
         return config.data.data
     path = config.data.root
     return path if is_path(path) else f"./{path}"
-
-
-def _temperature(directory: Path, run: LoadedEncoder) -> float | None:
-    """The logged temperature at the checkpoint's step."""
-    lines = [
-        line["temperature"]
-        for line in read_run(directory).metrics
-        if line.get("kind") == "train" and line.get("step", 0) <= run.step
-    ]
-    return float(lines[-1]) if lines and lines[-1] else None

@@ -1,14 +1,13 @@
 """Write a trained backbone to a folder, load it back, and compare the features."""
 
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flatnce import __version__
-from flatnce.messages import did_you_mean
+from flatnce.messages import check_choice
 from flatnce.pretrain.exporting.card import card
 from flatnce.pretrain.exporting.folder import (
     CARD,
@@ -20,11 +19,9 @@ from flatnce.pretrain.exporting.folder import (
     new_folder,
     write_config,
 )
-from flatnce.pretrain.exporting.forms import FORMS, Form
+from flatnce.pretrain.exporting.forms import FORMS
 from flatnce.pretrain.exporting.source import Source, source_of
 from flatnce.pretrain.training.saved import LoadedEncoder
-
-__all__ = ["check_form"]
 
 TOLERANCE = 1e-5
 """Largest difference between features of onnxruntime and of torch, relative to the largest feature
@@ -62,7 +59,7 @@ def export(
             from 0 to 1. The other forms, and by default this one, take normalised images.
         replace: Replace an earlier export in that folder. Other files are never removed.
     """
-    form = check_form(to)
+    check_choice("to", to, FORMS)
     if normalise and to != "onnx":
         raise ValueError(
             f"normalise=True is for to='onnx', whose graph can hold the normalisation; to={to!r} "
@@ -73,7 +70,7 @@ def export(
         check_room(Path(out), replace)  # before a checkpoint is read
         name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
     source = source_of(run, step, name)
-    form.check(source)
+    FORMS[to].check(source)
     if out is None:
         if source.run is None:
             raise ValueError("out is needed to export a network that is not given by its run")
@@ -85,27 +82,14 @@ def export(
     return place
 
 
-def check_form(to: str) -> Form:
-    """The form of this name; a ValueError with the nearest name if there is none."""
-    if to in FORMS:
-        return FORMS[to]
-    meant = {"pytorch": "torch", "safetensors": "torch"}.get(to, to)
-    then = f"Take one of {', '.join(FORMS)}"
-    hint = did_you_mean(meant, FORMS, then=then, cutoff=0.5)
-    raise ValueError(f"to={to!r} is not a form of export; {hint}")
-
-
 def _write(source: Source, to: str, folder: Path, name: str, normalise: bool) -> None:
     """Fill a folder: weights or graph, config, the check, the card."""
-    form = FORMS[to]
-    written = form.write(source, folder, normalise)
-    config = _config(source, to, normalise, written)
+    config = _config(source, to, normalise, FORMS[to].write(source, folder, normalise))
     write_config(folder, config)  # before the check: timm and load_exported read it
     check = _check(source, to, folder, normalise)
     config[MARK]["check"] = None if check is None else asdict(check)
     write_config(folder, config)
-    versions = _versions(form.packages)
-    text = card(source, to, name, normalised_inside=normalise, check=check, versions=versions)
+    text = card(source, to, name, normalised_inside=normalise, check=check)
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
@@ -161,16 +145,6 @@ def _check(source: Source, to: str, folder: Path, normalise: bool) -> Check | No
         raise ExportError(
             f"to={to!r}: loaded back, the features of {source.architecture} differ by "
             f"{difference:.2g} where the largest is {check.largest_feature:.2g}, so nothing was "
-            f"written; export with to={'torch' if to != 'torch' else 'onnx'!r} and report this"
+            "written; export in another form and report this"
         )
     return check
-
-
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

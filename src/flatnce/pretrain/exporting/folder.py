@@ -1,6 +1,5 @@
 """The exported folder: its files, its config, and writing it all or nothing."""
 
-import errno
 import hashlib
 import json
 import os
@@ -14,16 +13,9 @@ from typing import Any
 
 __all__ = ["Check", "MARK", "read_config"]
 
-FORMAT_VERSION = 1
-"""Increased when an older reader would misread the layout."""
-
+FORMAT_VERSION = 1  # increased when an older reader would misread the layout
 CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
-
-FILES = frozenset({CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"})
-"""Every file that an export may write."""
-
-MARK = "flatnce"
-"""The entry of ``config.json`` that flatnce reads; the others are for timm and other readers."""
+MARK = "flatnce"  # the entry of config.json that flatnce reads
 
 
 class ExportError(OSError):
@@ -37,10 +29,6 @@ class Check:
     Arguments:
         largest_difference: Largest difference of a feature of a few images.
         largest_feature: Largest feature of the network, by magnitude: the scale of rounding.
-
-    Examples:
-        >>> str(Check(0.0, 2.5)), str(Check(0.002, 4000.0))
-        ('the same features to the bit', 'features differ by at most 5e-07 of the largest')
     """
 
     largest_difference: float
@@ -54,9 +42,7 @@ class Check:
     def __str__(self) -> str:
         if self.largest_difference == 0:
             return "the same features to the bit"
-        if self.largest_feature > 1:
-            return f"features differ by at most {self.relative:.2g} of the largest"
-        return f"features differ by at most {self.largest_difference:.2g}"
+        return f"features differ by at most {self.relative:.2g} of the largest"
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
@@ -88,15 +74,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return dict(config)
 
 
-def is_ours(folder: Path) -> bool:
+def _is_export(folder: Path) -> bool:
     """Whether a folder holds an export and nothing else."""
-    if not {entry.name for entry in folder.iterdir()} <= FILES:
-        return False
+    files = {CARD, CONFIG, WEIGHTS, ONNX_MODEL, f"{ONNX_MODEL}.data"}
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        return {entry.name for entry in folder.iterdir()} <= files and bool(read_config(folder))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and isinstance(config.get(MARK), dict)
 
 
 def file_record(path: Path) -> dict[str, Any]:
@@ -114,7 +98,7 @@ def check_room(out: Path, replace: bool) -> None:
         raise ValueError(f"out={str(out)!r} is a file; name a folder for the export")
     if not any(out.iterdir()):
         return
-    if not is_ours(out):
+    if not _is_export(out):
         raise ValueError(
             f"out={str(out)!r} holds other files than an export, which are never removed; name a "
             "new folder"
@@ -140,9 +124,7 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
     except ExportError:
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "the disk is full; free space" if full else f"{error}; check the folder"
-        raise ExportError(f"{out} was not written: {why}, then export again") from error
+        raise ExportError(f"{out} was not written ({error}); export again") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

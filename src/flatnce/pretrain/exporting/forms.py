@@ -6,7 +6,7 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -25,41 +25,13 @@ from flatnce.pretrain.exporting.folder import (
 from flatnce.pretrain.exporting.source import Source
 from flatnce.pretrain.models import backbone
 
-# Entries of timm's pretrained_cfg that describe the network, not its published weights.
-_OF_THE_NETWORK = ("fixed_input_size", "pool_size", "first_conv", "classifier")
-
-# Bytes of weights above which they get a separate file: a graph holds at most two gigabytes.
-_LARGEST_GRAPH = 1_500_000_000
-
-
-@runtime_checkable
-class Form(Protocol):
-    """A form of an export.
-
-    Attributes:
-        packages: Packages whose versions the card names.
-        library: The library that loads it, for the hub.
-        tags: Tags for the hub.
-    """
-
-    packages: tuple[str, ...]
-    library: str
-    tags: tuple[str, ...]
-
-    def check(self, source: Source) -> None:
-        """Refuse a backbone that this form cannot hold, or a missing package."""
-
-    def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
-        """Write the weights or the graph; return entries for ``config.json``."""
-        ...
-
-    def features(self, folder: Path, images: Tensor) -> Tensor | None:
-        """Features of the exported network; None if it cannot be loaded here."""
-        ...
-
 
 class TorchForm:
-    """Weights in safetensors and a plain config."""
+    """Weights in safetensors and a plain config.
+
+    A form has the packages whose versions the card names, the library that loads it, and tags
+    for the hub.
+    """
 
     packages: tuple[str, ...] = ("safetensors",)
     library = "flatnce"
@@ -72,16 +44,17 @@ class TorchForm:
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write the state dict; return its checksum."""
         library = require_extra("safetensors.torch", "exporting weights")
-        content: bytes = library.save(source.weights(), metadata={"format": "pt"})
-        (folder / WEIGHTS).write_bytes(content)
+        state = source.backbone.state_dict()
+        weights = {name: tensor.clone().contiguous() for name, tensor in state.items()}
+        (folder / WEIGHTS).write_bytes(library.save(weights, metadata={"format": "pt"}))
         return {MARK: {"weights": file_record(folder / WEIGHTS)}}
 
-    def features(self, folder: Path, images: Tensor) -> Tensor:
-        """Features of the loaded backbone."""
+    def features(self, folder: Path, images: Tensor) -> Tensor | None:
+        """Features of the exported network; None if it cannot be loaded here."""
         return load_exported(folder)(images)
 
 
-class TimmForm:
+class TimmForm(TorchForm):
     """A folder that ``timm.create_model("local-dir:...")`` reads, as from the hub."""
 
     packages: tuple[str, ...] = ("timm", "safetensors")
@@ -103,20 +76,17 @@ class TimmForm:
                 "torchvision's network, or with to='onnx'"
             )
         require_extra("timm", "exporting to timm")
-        require_extra("safetensors.torch", "exporting weights")
+        super().check(source)
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
-        """Write the weights; return what timm reads from ``config.json``.
-
-        ``timm.data.resolve_model_data_config`` reads the input size, mean and standard deviation.
-        With the names of the first convolution and the classifier timm can adapt the network to
-        other channels or add classes.
-        """
+        """Write the weights; return what timm reads from ``config.json``."""
         if source.from_torchvision:
             known: dict[str, Any] = {"first_conv": "conv1", "classifier": "fc"}
         else:
             given = getattr(source.backbone, "pretrained_cfg", None) or {}
-            known = {name: given[name] for name in _OF_THE_NETWORK if name in given}
+            # What describes the network, not its published weights.
+            kept = ("fixed_input_size", "pool_size", "first_conv", "classifier")
+            known = {name: given[name] for name in kept if name in given}
         if source.channels != 3:
             # Otherwise timm would adapt the first convolution from three channels.
             known["first_conv"] = None
@@ -135,10 +105,10 @@ class TimmForm:
                 "mean": list(source.mean),
                 "std": list(source.std),
             },
-            **FORMS["torch"].write(source, folder, normalise),
+            **super().write(source, folder, normalise),
         }
 
-    def features(self, folder: Path, images: Tensor) -> Tensor:
+    def features(self, folder: Path, images: Tensor) -> Tensor | None:
         """Features of the network that timm loads."""
         timm = require_extra("timm", "loading from timm")
         try:
@@ -177,7 +147,8 @@ class OnnxForm:
             }
         )
         size = sum(tensor.nbytes for tensor in source.backbone.state_dict().values())
-        program.save(str(folder / ONNX_MODEL), external_data=size > _LARGEST_GRAPH)
+        # A graph holds at most two gigabytes.
+        program.save(str(folder / ONNX_MODEL), external_data=size > 1_500_000_000)
         return {MARK: {"graph": file_record(folder / ONNX_MODEL)}}
 
     def features(self, folder: Path, images: Tensor) -> Tensor | None:
@@ -193,7 +164,11 @@ class OnnxForm:
         return torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
 
 
-FORMS: dict[str, Form] = {"timm": TimmForm(), "torch": TorchForm(), "onnx": OnnxForm()}
+FORMS: dict[str, TorchForm | OnnxForm] = {
+    "timm": TimmForm(),
+    "torch": TorchForm(),
+    "onnx": OnnxForm(),
+}
 """Every form by its name."""
 
 
@@ -247,14 +222,11 @@ def preprocessing(folder: str | Path) -> CentreCrop:
 def _read_weights(folder: Path, expected: dict[str, Any]) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     library = require_extra("safetensors.torch", "loading exported weights")
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ExportError(f"{path} is missing; export the run again") from error
+    content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
         raise ExportError(
-            f"{path} was cut short or changed after the export ({len(content):,} bytes of "
-            f"{expected.get('bytes', 0):,}); export the run again, or copy it whole"
+            f"{path} is missing, was cut short or changed after the export; export the run again, "
+            "or copy it whole"
         )
     weights: dict[str, Tensor] = library.load(content)
     return weights

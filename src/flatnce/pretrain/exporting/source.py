@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     step: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    run: Run | None = None
+    settings: Mapping[str, Any]
+    run: Run | None
 
     @property
     def width(self) -> int:
@@ -55,11 +55,6 @@ class Source:
     def from_torchvision(self) -> bool:
         """Whether it is a ResNet with torchvision's parameter names."""
         return self.architecture in RESNETS
-
-    def weights(self) -> dict[str, Tensor]:
-        """The state dict, with a copy of every tensor."""
-        state = self.backbone.state_dict()
-        return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
     def sample(self, count: int = 3) -> Float[Tensor, "b c h w"]:
         """A few images of noise to compare features on, the same every time."""
@@ -86,12 +81,16 @@ def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | N
     backbone = backbone.to(memory_format=torch.contiguous_format)
     settings = loaded.config.flat()
     architecture = str(settings["backbone"])
+    # The stem of the network itself; the rule of ``auto`` may change later.
+    stem = "auto"
+    if architecture in RESNETS:
+        stem = "small" if isinstance(backbone.maxpool, nn.Identity) else "standard"
     numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
     return Source(
         name or architecture,
         backbone,
         architecture,
-        _stem_of(architecture, backbone),
+        stem,
         loaded.channels,
         loaded.size,
         tuple(mean for mean, _ in numbers),
@@ -100,10 +99,3 @@ def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | N
         settings,
         run,
     )
-
-
-def _stem_of(architecture: str, backbone: nn.Module) -> str:
-    """The stem of the network itself; the rule of ``auto`` may change later."""
-    if architecture not in RESNETS:
-        return "auto"
-    return "small" if isinstance(backbone.maxpool, nn.Identity) else "standard"

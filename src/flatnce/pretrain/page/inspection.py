@@ -1,8 +1,7 @@
 """Inspection of a run's encoder: similarities of pairs, a projection to 2-D, nearest neighbours.
 
 :func:`inspect_encoder` measures once and writes ``portrait.json`` into the run's directory, so
-that a page needs neither the checkpoint nor the images. It uses test images if the set has
-labels. :func:`inspection_sections` is the part of the page.
+that a page needs neither the checkpoint nor the images.
 """
 
 import base64
@@ -24,8 +23,10 @@ from torch.nn.functional import normalize
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
+from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
-from flatnce.pretrain.evaluation import Bench, Options, embed_views, extract
+from flatnce.pretrain.evaluation import Options, embed_views, extract
+from flatnce.pretrain.evaluation.bench import Bench
 from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
@@ -38,18 +39,10 @@ from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Ta
 
 __all__ = ["InspectionOptions", "inspect_encoder", "is_current"]
 
-PORTRAIT = "portrait.json"
-BINS = 50
-# Beside the seeds of training and of watching, so that these views are new.
-UNSEEN_VIEWS = 2**34
-# Side of a picture in pixels; up to the second one it is small enough without loss.
-LARGEST_PICTURE, LARGEST_LOSSLESS = 64, 40
-# The number of classes that colour and marker together can distinguish.
-MOST_KINDS = 12
-LONGEST_LABEL = 18
+FILE = "portrait.json"
 KINDS = {"positive": "positives", "negative": "negatives"}
 
-Portrait = Mapping[str, Any]
+Inspection = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,13 +66,10 @@ class InspectionOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.images < 10:
-            raise ValueError(f"images={self.images} must be at least 10")
-        if self.projection not in ("auto", "pca", "umap"):
-            raise ValueError(f"projection={self.projection!r} must be auto, pca or umap")
-        for name in ("queries", "neighbours"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        check_at_least("images", self.images, 10)
+        check_choice("projection", self.projection, ("auto", "pca", "umap"))
+        check_at_least("queries", self.queries, 1)
+        check_at_least("neighbours", self.neighbours, 1)
 
 
 def inspect_encoder(
@@ -104,9 +94,21 @@ def inspect_encoder(
     tell("loading images")
     images, part = _images(run, asked)
     tell(f"looking at {len(images)} images")
-    labels = _labels(images)
-    rows = _features(run, images)
-    portrait = {
+    # One class number per image; None without labels, or with several per image.
+    has_labels = images.labels.ndim == 1 and int(images.labels.min()) >= 0
+    labels = images.labels.tolist() if has_labels else None
+    mean, std = run.normalisation
+    features = extract(
+        run.encoder.backbone,
+        images,
+        size=run.size,
+        mean=tuple(mean),
+        std=tuple(std),
+        channels=run.channels,
+        workers=run.config.data.workers,
+    )
+    rows = normalize(features.features, dim=1).cpu()
+    found = {
         "format_version": FORMAT_VERSION,
         "step": run.step,
         "data": own_data(run.config),
@@ -119,44 +121,42 @@ def inspect_encoder(
         **_neighbours(images, rows, labels, asked),
         "memory": _memory(run, read_run(directory).environment.get("processes", 1)),
     }
-    path = Path(directory) / PORTRAIT
+    path = Path(directory) / FILE
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(json.dumps(plain(portrait), allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(plain(found), allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
     return path
 
 
 def is_current(directory: str | Path, options: InspectionOptions, step: int | None = None) -> bool:
-    """Whether the portrait is of this checkpoint and was made with these options."""
+    """Whether the inspection is of this checkpoint and was made with these options."""
     place = Path(directory)
     try:
-        portrait = read_portrait(place) or {}
+        found = read_inspection(place) or {}
     except ValueError:
         return False
     kept = checkpoint.steps(place / CHECKPOINTS)
     wanted = kept[-1] if step is None and kept else step
-    return portrait.get("step") == wanted and portrait.get("options") == asdict(options)
+    return found.get("step") == wanted and found.get("options") == asdict(options)
 
 
-def read_portrait(directory: Path) -> dict[str, Any] | None:
+def read_inspection(directory: Path) -> dict[str, Any] | None:
     """What was measured of a run's encoder; None if it was not inspected."""
-    path = directory / PORTRAIT
+    path = directory / FILE
     if not path.is_file():
         return None
     try:
-        portrait = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it and report again") from error
-    if not isinstance(portrait, dict) or "format_version" not in portrait:
-        raise ValueError(f"{path} is not a portrait of an encoder; remove it and report again")
-    return portrait
+    return found
 
 
 def _images(run: LoadedEncoder, asked: InspectionOptions) -> tuple[ImageSet | FolderSet, str]:
     """Some test images; for a set without labels, some training images."""
     config = run.config
     options = Options(root=config.data.root, skip_unreadable=config.data.skip_unreadable)
-    source: ImageSet | FolderSet
     try:
         source, part = Bench(subject_of(run), options).load(own_data(config), "test"), "test"
     except ValueError:  # no labels, so no held-out part
@@ -164,31 +164,10 @@ def _images(run: LoadedEncoder, asked: InspectionOptions) -> tuple[ImageSet | Fo
     return source.subset(permutation(len(source), asked.seed)[: asked.images]), part
 
 
-def _labels(images: ImageSet | FolderSet) -> list[int] | None:
-    """One class number per image; None without labels, or with several per image."""
-    if images.labels.ndim != 1 or int(images.labels.min()) < 0:
-        return None
-    return [int(label) for label in images.labels]
-
-
-def _features(run: LoadedEncoder, images: ImageSet | FolderSet) -> Float[Tensor, "n d"]:
-    """Normalised features of the backbone."""
-    mean, std = run.normalisation
-    features = extract(
-        run.encoder.backbone,
-        images,
-        size=run.size,
-        mean=tuple(mean),
-        std=tuple(std),
-        channels=run.channels,
-        workers=run.config.data.workers,
-    )
-    return normalize(features.features, dim=1).cpu()
-
-
 def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
     """Histograms of the cosines between two views of one image, and of different images."""
-    views = replace(views_of(run.config, run.size), seed=UNSEEN_VIEWS + seed)
+    # Beside the seeds of training and of watching, so that these views are new.
+    views = replace(views_of(run.config, run.size), seed=2**34 + seed)
     workers = run.config.data.workers
     z1, z2 = embed_views(run.encoder, images, views, run.channels, workers)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
@@ -199,11 +178,11 @@ def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -
         )
     same = torch.eye(len(cosines), dtype=torch.bool)
     kinds = {"positive": cosines[same], "negative": cosines[~same]}
-    edges = torch.linspace(-1, 1, BINS + 1)
+    edges = torch.linspace(-1, 1, 51)
     found: dict[str, Any] = {"edges": [round(float(edge), 4) for edge in edges]}
     for name, values in kinds.items():
         # Rounding may give a cosine just above 1, which a histogram would leave out.
-        counts = torch.histc(values.clamp(-1, 1), BINS, -1, 1)
+        counts = torch.histc(values.clamp(-1, 1), 50, -1, 1)
         found[name] = [round(float(c) / len(values), 6) for c in counts]
         found[f"{name}_pairs"] = len(values)
         found[f"{name}_mean"] = float(values.mean())
@@ -227,7 +206,11 @@ def _neighbours(
         return {"label": label, "picture": picture}
 
     queries = []
-    for number in _queries(labels, len(rows), asked.queries):
+    order = list(range(len(rows)))
+    if labels is not None:  # the first image of each class, then further images
+        first = sorted(labels.index(label) for label in set(labels))
+        order = [*first, *(number for number in order if number not in set(first))]
+    for number in order[: asked.queries]:
         near = zip(best.indices[number].tolist(), best.values[number].tolist(), strict=True)
         found = [{**shown(other), "similarity": round(cosine, 4)} for other, cosine in near]
         queries.append({**shown(number), "neighbours": found})
@@ -236,15 +219,6 @@ def _neighbours(
     classes = torch.tensor(labels)
     same = float((classes[best.indices[:, 0]] == classes).float().mean())
     return {"neighbours": queries, "nearest_same": same}
-
-
-def _queries(labels: list[int] | None, count: int, wanted: int) -> list[int]:
-    """The first image of each class, in the order drawn; then further images."""
-    order = list(range(count))
-    if labels is not None:
-        first = sorted(labels.index(label) for label in set(labels))
-        order = [*first, *(i for i in order if i not in set(first))]
-    return order[:wanted]
 
 
 def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
@@ -259,117 +233,82 @@ def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
 
 
 def picture_of(images: ImageSet | FolderSet, number: int) -> str:
-    """One image of a set as a ``data:`` address, at most 64 pixels wide and high.
-
-    Examples:
-        >>> import torch
-        >>> pixels = torch.zeros((1, 1, 8, 8), dtype=torch.uint8)
-        >>> picture_of(ImageSet(pixels, torch.tensor([0]), ("a",)), 0)[:22]
-        'data:image/png;base64,'
-    """
+    """One image of a set as a ``data:`` address, at most 64 pixels wide and high."""
     pixels = images.decode(number) if isinstance(images, FolderSet) else images.images[number]
     image = require_extra("PIL.Image", "pictures of neighbours")
-    shown = image.fromarray(_last(pixels))
-    shown.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE))
-    kind = "PNG" if max(shown.size) <= LARGEST_LOSSLESS else "JPEG"
+    # Channels last for colour, none for grey.
+    shown = image.fromarray(pixels.cpu().permute(1, 2, 0).squeeze(2).contiguous().numpy())
+    shown.thumbnail((64, 64))
+    kind = "PNG" if max(shown.size) <= 40 else "JPEG"  # small enough without loss
     buffer = io.BytesIO()
     shown.save(buffer, kind, **({"optimize": True} if kind == "PNG" else {"quality": 80}))
     text = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/{kind.lower()};base64,{text}"
 
 
-def _last(pixels: Tensor) -> Any:
-    """Channels last for colour, none for grey."""
-    moved = pixels.cpu()
-    return (moved[0] if moved.shape[0] == 1 else moved.permute(1, 2, 0)).contiguous().numpy()
-
-
 def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]:
-    """Two coordinates per row, the method, and the share of the variance of each coordinate.
-
-    Examples:
-        >>> import torch
-        >>> found = project(torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]), "pca")
-        >>> found["x"], [round(share, 2) for share in found["shares"]]
-        ([-2.0, 0.0, 2.0], [1.0, 0.0])
-    """
-    if rows.ndim != 2 or len(rows) < 3 or not bool(rows.isfinite().all()):
-        raise ValueError(
-            f"rows has shape {tuple(rows.shape)} or holds NaN; pass at least 3 finite rows "
-            "(n, width)"
-        )
+    """Two coordinates per row, the method, and the share of the variance of each coordinate."""
     there = find_spec("umap") is not None
     if method == "umap" and not there:
         raise ValueError(
             "projection='umap' needs umap-learn, which is not installed: pip install umap-learn, "
             "or use projection='pca'"
         )
+    shares = None
     if method == "pca" or not there:
-        return {"method": "PCA", **_principal(rows)}
-    mapper = import_module("umap").UMAP(random_state=seed, n_jobs=1)
-    placed = torch.as_tensor(mapper.fit_transform(rows.numpy()))
-    return {"method": "UMAP", "shares": None, **_coordinates(placed)}
-
-
-def _principal(rows: Float[Tensor, "n d"]) -> dict[str, Any]:
-    centred = rows.double() - rows.double().mean(0)
-    _, spans, axes = torch.linalg.svd(centred, full_matrices=False)
-    # The sign of an axis is arbitrary: make its largest entry positive.
-    largest = axes.abs().argmax(1, keepdim=True)
-    axes = axes * axes.gather(1, largest).sign()
-    variance = spans.square()
-    shares = (variance / variance.sum().clamp_min(1e-30))[:2].tolist()
-    return {"shares": [float(share) for share in shares], **_coordinates(centred @ axes[:2].T)}
-
-
-def _coordinates(placed: Float[Tensor, "n 2"]) -> dict[str, Any]:
+        centred = rows.double() - rows.double().mean(0)
+        _, spans, axes = torch.linalg.svd(centred, full_matrices=False)
+        shares = (spans.square() / spans.square().sum().clamp_min(1e-30))[:2].tolist()
+        # The sign of an axis is arbitrary: make its largest entry positive.
+        signs = axes[:2].gather(1, axes[:2].abs().argmax(1, keepdim=True)).sign()
+        method, placed = "PCA", centred @ (axes[:2] * signs).T
+    else:
+        mapper = import_module("umap").UMAP(random_state=seed, n_jobs=1)
+        method, placed = "UMAP", mapper.fit_transform(rows.numpy())
     # Adding zero turns a rounded -0.0 into 0.0.
     across, up = ([round(float(v), 4) + 0.0 for v in column] for column in placed.T)
-    return {"x": across, "y": up}
+    return {"method": method, "shares": shares, "x": across, "y": up}
 
 
-def inspection_figures(portrait: Portrait) -> list[Figure]:
+def inspection_figures(found: Inspection) -> list[Figure]:
     """The histogram of similarities and the projection of the embedding."""
-    return [_histogram(portrait), _embedding(portrait)]
+    return [_histogram(found), _embedding(found)]
 
 
-def inspection_sections(portrait: Portrait | None, name: str) -> list[Section]:
+def inspection_sections(found: Inspection | None, name: str) -> list[Section]:
     """The sections about the encoder; a hint if it was not inspected."""
-    if portrait is None:
+    if found is None:
         hint = (
             "Similarities of positives and negatives, a picture of the embedding and nearest "
             f"neighbours are measured by `flatnce report {name}`."
         )
         return [Section("The encoder", [Paragraph(hint)])]
-    kept = "" if portrait["part"] == "test" else ", as none with labels are held out"
     about = (
-        f"The checkpoint of step {portrait['step']:,}, seen through {portrait['images']:,} "
-        f"{portrait['part']} images of {portrait['data']}{kept}."
+        f"The checkpoint of step {found['step']:,}, seen through {found['images']:,} "
+        f"{found['part']} images of {found['data']}."
     )
-    figures = inspection_figures(portrait)
-    sections = [Section("The encoder", [Paragraph(about)], figures=figures)]
-    if portrait["neighbours"]:
+    sections = [Section("The encoder", [Paragraph(about)], figures=inspection_figures(found))]
+    if found["neighbours"]:
         text = "By cosine of the backbone's features, among the images looked at."
-        same = portrait["nearest_same"]
+        same = found["nearest_same"]
         if same is not None:
             text += f" The nearest image is of the same class in {100 * same:.1f} % of all cases."
-        gallery = _gallery(portrait)
+        gallery = _gallery(found["neighbours"])
         sections.append(Section("Nearest neighbours", [Paragraph(text)], gallery=gallery))
     return sections
 
 
-def _histogram(portrait: Portrait) -> Figure:
-    found = portrait["similarities"]
-    edges = found["edges"]
+def _histogram(inspection: Inspection) -> Figure:
+    found = inspection["similarities"]
+    bins = list(zip(found["edges"], found["edges"][1:], strict=False))
+    middles = [(low + high) / 2 for low, high in bins]
     lines = [
-        Line(label, *_outline(edges, found[kind]), None, series, filled=True)
+        Line(label, middles, found[kind], None, series, filled=True)
         for series, (kind, label) in enumerate(KINDS.items())
     ]
     rows = [
         (f"{low:.2f} to {high:.2f}", f"{100 * yes:.2f}", f"{100 * no:.2f}")
-        for low, high, yes, no in zip(
-            edges, edges[1:], found["positive"], found["negative"], strict=False
-        )
+        for (low, high), yes, no in zip(bins, found["positive"], found["negative"], strict=True)
     ]
     means = (
         f"Positives have cosine {found['positive_mean']:.2f} on average, negatives "
@@ -392,30 +331,26 @@ def _histogram(portrait: Portrait) -> Figure:
     return Figure(title, chart, caption, table)
 
 
-def _outline(edges: Sequence[float], shares: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The outline of a histogram, from its first to its last bin that is not empty."""
-    filled = [number for number, share in enumerate(shares) if share > 0]
-    bins = range(filled[0], filled[-1] + 1) if filled else range(len(shares))
-    across = [edge for n in bins for edge in (edges[n], edges[n + 1])]
-    up = [share for n in bins for share in (shares[n], shares[n])]
-    return [across[0], *across, across[-1]], [0.0, *up, 0.0]
-
-
-def _embedding(portrait: Portrait) -> Figure:
-    found, classes = portrait["projection"], portrait["classes"]
-    names = _kinds(found["labels"], classes) or ["images"] * len(found["x"])
-    method, shares = found["method"], found["shares"]
-    axes = [f"{method} 1", f"{method} 2"]
-    if shares:
+def _embedding(inspection: Inspection) -> Figure:
+    found, classes = inspection["projection"], inspection["classes"]
+    names = ["images"] * len(found["x"])
+    if found["labels"] is not None:
+        names = [classes[label] for label in found["labels"]]
+    # Colour and marker together can distinguish twelve kinds.
+    common = [name for name, _ in Counter(names).most_common(12 if len(set(names)) <= 12 else 11)]
+    names = [name if name in common else "other classes" for name in names]
+    method, axes = found["method"], [f"{found['method']} 1", f"{found['method']} 2"]
+    if found["shares"]:
         axes = [
             f"{axis} ({100 * share:.0f} % of the variance)"
-            for axis, share in zip(axes, shares, strict=True)
+            for axis, share in zip(axes, found["shares"], strict=True)
         ]
     clouds: list[Line] = []
-    for name in (one for one in dict.fromkeys([*classes, *sorted(set(names))]) if one in names):
+    for name in (one for one in [*classes, "images", "other classes"] if one in names):
         mine = [number for number, other in enumerate(names) if other == name]
         across, up = ([found[axis][n] for n in mine] for axis in ("x", "y"))
-        clouds.append(Line(_short(name), across, up, series=len(clouds)))
+        short = name if len(name) <= 18 else f"{name[:17]}…"  # what fits beside a chart
+        clouds.append(Line(short, across, up, series=len(clouds)))
     title = "The embedding in two dimensions"
     kinds = ", ".join(cloud.label for cloud in clouds)
     chart = scatter_chart(
@@ -426,13 +361,10 @@ def _embedding(portrait: Portrait) -> Figure:
         Axis(axes[0]),
         Axis(axes[1]),
     )
-    how = (
-        "projected onto principal components" if shares else "placed so that neighbours stay near"
-    )
-    colours = "one colour and marker per class" if classes else "they have no labels"
     caption = (
-        f"Normalised features of the backbone, {how} ({method}); {colours}. Labels were not used "
-        "for the positions. Two dimensions lose much: classes that overlap here may be separate."
+        f"Normalised features of the backbone, projected by {method}. Labels set the colours and "
+        "were not used for the positions. Two dimensions lose much: classes that overlap here may "
+        "be separate."
     )
     rows = [
         (str(number + 1), name, f"{x:.3f}", f"{y:.3f}")
@@ -442,44 +374,20 @@ def _embedding(portrait: Portrait) -> Figure:
     return Figure(title, chart, caption, table)
 
 
-def _short(name: str) -> str:
-    """A name that fits beside a chart; the table has the whole name."""
-    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1].rstrip()}…"
+def _gallery(queries: Sequence[Mapping[str, Any]]) -> Gallery:
+    rows = []
+    for query in queries:
+        shown = [_picture(query, query["label"] or "")]
+        for near in query["neighbours"]:
+            other = near["label"] != query["label"]
+            text = f"{'≠ ' if other else ''}{near['label'] or ''} {near['similarity']:.2f}"
+            shown.append(_picture(near, text.strip(), other))
+        rows.append(shown)
+    header = ["image", *(f"nearest {n + 1}" for n in range(len(rows[0]) - 1))]
+    caption = "A few images and their nearest neighbours with their cosines; ≠ marks another class"
+    return Gallery(caption, header, rows)
 
 
-def _kinds(labels: Sequence[int] | None, classes: Sequence[str]) -> list[str]:
-    """The class of each point; rare classes are merged if there are many."""
-    if labels is None:
-        return []
-    names = [classes[label] for label in labels]
-    counts = Counter(names)
-    if len(counts) <= MOST_KINDS:
-        return names
-    kept = {name for name, _ in counts.most_common(MOST_KINDS - 1)}
-    return [name if name in kept else "other classes" for name in names]
-
-
-def _gallery(portrait: Portrait) -> Gallery:
-    queries = portrait["neighbours"]
-    ordinals = [f"nearest {n + 1}" for n in range(len(queries[0]["neighbours"]))]
-    rows = [
-        [
-            Picture(query["picture"] or "", query["label"] or "", _words("image", query)),
-            *(_neighbour(query, near) for near in query["neighbours"]),
-        ]
-        for query in queries
-    ]
-    mark = "; ≠ marks another class" if portrait["classes"] else ""
-    caption = f"A few images and their nearest neighbours with their cosines{mark}"
-    return Gallery(caption, ["image", *ordinals], rows)
-
-
-def _neighbour(query: Mapping[str, Any], near: Mapping[str, Any]) -> Picture:
-    other = query["label"] != near["label"]
-    label = near["label"] or ""
-    text = f"{'≠ ' if other else ''}{label} {near['similarity']:.2f}".strip()
-    return Picture(near["picture"] or "", text, _words("neighbour", near), other)
-
-
-def _words(what: str, one: Mapping[str, Any]) -> str:
-    return f"{what} of class {one['label']}" if one["label"] else what
+def _picture(one: Mapping[str, Any], text: str, marked: bool = False) -> Picture:
+    words = f"image of class {one['label']}" if one["label"] else "image"
+    return Picture(one["picture"] or "", text, words, marked)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from flatnce.pretrain.page.inspection import PORTRAIT
+from flatnce.pretrain.page.inspection import FILE
 from flatnce.report.page import Page, render_page
 
 __all__ = ["loopback_of", "serve"]
 
-WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", PORTRAIT)
+WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", FILE)
 LOCAL = "localhost"
 
 
