@@ -10,8 +10,7 @@ import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.cli.short_help import short_help
-from flatnce.pretrain.evaluation import Options
-from flatnce.pretrain.evaluation.protocols import expand
+from flatnce.pretrain.evaluation import Options, expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import score_cells

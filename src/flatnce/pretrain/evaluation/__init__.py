@@ -6,7 +6,7 @@
 never on the test set, and every result says how it came about.
 """
 
-from flatnce.pretrain.evaluation.bench import Options, missing_sets
+from flatnce.pretrain.evaluation.bench import Bench, Options, missing_sets
 from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
@@ -18,9 +18,10 @@ from flatnce.pretrain.evaluation.probe import (
     linear_probe,
     probe_by_descent,
 )
-from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS
+from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS, expand
 
 __all__ = [
+    "Bench",
     "DescentConfig",
     "FORMS",
     "Features",
@@ -30,6 +31,7 @@ __all__ = [
     "Probe",
     "TRANSFER_SETS",
     "embed_views",
+    "expand",
     "extract",
     "finetune",
     "frozen",

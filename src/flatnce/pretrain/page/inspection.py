@@ -25,8 +25,7 @@ from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
-from flatnce.pretrain.evaluation import Options, embed_views, extract
-from flatnce.pretrain.evaluation.bench import Bench
+from flatnce.pretrain.evaluation import Bench, Options, embed_views, extract
 from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
