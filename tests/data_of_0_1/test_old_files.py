@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from flatnce.cli import main
-from flatnce.pretrain import load_encoder, read_config, resume
+from flatnce.pretrain import load_encoder, models, read_config, resume
 from flatnce.pretrain.data import load
 from flatnce.pretrain.exporting import load_exported, preprocessing
-from flatnce.pretrain.models import backbones
 from flatnce.pretrain.runs.log import read_run
 
 DATA = Path(__file__).parent
@@ -26,8 +25,8 @@ DATA = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def old(tmp_path, monkeypatch):
-    narrow = partial(backbones.SmallNet, width=8)
-    monkeypatch.setattr(backbones, "SmallNet", narrow)
+    narrow = partial(models.SmallNet, width=8)
+    monkeypatch.setattr(models, "SmallNet", narrow)
     for name in ("first", "grid"):
         shutil.copytree(DATA / name, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)

@@ -7,6 +7,8 @@ from typing import Any
 
 import triton
 
+__all__ = ["kernel"]
+
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """``triton.jit`` without the shape checks of the tests, which would hide the source."""

@@ -21,34 +21,24 @@ def test_a_head_has_as_many_layers_as_asked(layers, out, norm):
     assert kinds == between * (layers - 1) + [nn.Linear]
     assert projection(torch.randn(4, 32)).shape == (4, out)
     assert projection.width == out
+    # Batch norm takes the place of the bias.
+    biases = [part.bias is not None for part in projection if isinstance(part, nn.Linear)]
+    assert biases == [not norm] * (layers - 1) + [True]
 
 
-def test_batch_norm_takes_the_place_of_the_bias():
-    biases = [part.bias is not None for part in head(8, layers=3) if isinstance(part, nn.Linear)]
-    assert biases == [False, False, True]
-
-
-def test_the_hidden_width_is_the_features_unless_given():
+def test_a_head_without_layers_is_the_identity_and_hidden_layers_are_as_wide_as_features():
+    projection, z = head(16, layers=0, out=128), torch.randn(3, 16)
+    assert torch.equal(projection(z), z) and projection.width == 16
     assert head(24)[0].out_features == 24
-    assert head(24, hidden=7)[0].out_features == 7
-
-
-def test_no_layers_are_the_identity():
-    projection = head(16, layers=0, out=128)
-    z = torch.randn(3, 16)
-    assert torch.equal(projection(z), z)
-    assert projection.width == 16
-    assert not list(projection.parameters())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "width=0 must be a whole number of at least 1"),
-        ({"width": 8, "layers": -1}, "layers=-1 must be a whole number of at least 0"),
+        ({"width": 0}, "width=0 must be at least 1"),
+        ({"width": 8, "layers": -1}, "layers=-1 must be at least 0"),
         ({"width": 8, "hidden": 0}, "hidden=0"),
         ({"width": 8, "out": 0}, "out=0"),
-        ({"width": 8, "layers": True}, "layers=True"),
     ],
 )
 def test_bad_sizes_of_a_head_are_named(options, message):
@@ -67,12 +57,6 @@ def test_an_encoder_returns_features_and_embeddings():
     assert torch.equal(h, encoder.backbone(x))
     assert torch.equal(z, encoder.head(h))
     assert (encoder.width, encoder.embedding_width) == (h.shape[1], z.shape[1]) == (128, 16)
-
-
-def test_gradients_reach_every_parameter():
-    encoder = small_encoder()
-    encoder(torch.randn(8, 1, 8, 8))[1].square().sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
 
 @pytest.mark.parametrize(
@@ -160,17 +144,6 @@ def test_a_schedule_of_the_momentum_is_followed(given):
         momentum = 1 - 0.1 * (1 + math.cos(math.pi * min(step / 4, 1))) / 2
         # The schedule is a float32.
         assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-6)
-
-
-def test_the_copy_starts_equal_and_is_a_copy():
-    encoder = double_encoder()
-    slow = MomentumEncoder(encoder)
-    x = images()
-    encoder.eval(), slow.eval()
-    assert torch.equal(slow(x)[1], encoder(x)[1])
-    disturb(encoder)
-    encoder.eval()
-    assert not torch.equal(slow(x)[1], encoder(x)[1])
 
 
 def test_there_is_no_gradient_in_it():

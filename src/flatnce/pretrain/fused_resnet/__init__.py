@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
 from flatnce.pretrain.fused_resnet.plan import HOOKS, Plan, contents_of, plan_of
-from flatnce.pretrain.models.encoder import Encoder
+from flatnce.pretrain.models import Encoder
 
 __all__ = ["fuse_resnet"]
 

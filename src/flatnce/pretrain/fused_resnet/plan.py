@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from flatnce.pretrain.models.backbones import SmallNet
-from flatnce.pretrain.models.encoder import Encoder
+from flatnce.pretrain.models import Encoder, SmallNet
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes in which a module keeps its hooks."""

@@ -1,0 +1,461 @@
+"""Backbones, projection heads, the encoder that joins both, its momentum copy, and batch norm.
+
+A backbone is a module without its classifier whose attribute ``width`` is the width of its
+features. The ResNets are torchvision's and keep its parameter names, so that exported weights load
+elsewhere. To add a backbone, write its entry in ``BACKBONES`` and build it in :func:`backbone`.
+"""
+
+import copy
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from flatnce.core import distributed
+from flatnce.core.control import Schedule
+from flatnce.extras import require_extra
+from flatnce.messages import check_at_least, check_choice, did_you_mean
+
+__all__ = [
+    "BACKBONES",
+    "RESNETS",
+    "Backbone",
+    "Encoder",
+    "GatheredBatchNorm",
+    "MomentumEncoder",
+    "SmallNet",
+    "backbone",
+    "head",
+    "sync_batch_norm",
+]
+
+
+def backbone(
+    name: str,
+    *,
+    stem: str = "auto",
+    size: int | None = None,
+    channels: int = 3,
+    pretrained: bool = False,
+) -> nn.Module:
+    """A network from images (b, c, h, w) to features (b, width), without a classifier.
+
+    The standard stem of a ResNet (7x7, stride 2, then a max-pool) shrinks an image four times
+    before the first block and leaves 8x8 of a 32x32 image. The small-image stem is a 3x3
+    convolution of stride 1 without the pool. ``auto`` takes the small one for images of at most
+    64 pixels per side, and needs ``size``. Backbones of timm keep their stem: at 32 pixels prefer
+    one of ``RESNETS``. Those of timm whose input size is fixed (vision transformers) are built
+    for ``size``.
+
+    References:
+        He et al., 2016, "Deep Residual Learning for Image Recognition", arXiv:1512.03385; the
+        small-image stem as in Chen et al., 2020, SimCLR, Appendix B.9, arXiv:2002.05709.
+
+    Arguments:
+        name: A name of ``BACKBONES``, or a name that timm knows.
+        stem: ``small``, ``standard``, or ``auto``: by ``size``.
+        size: Pixels per side of the images.
+        channels: Channels of an image: 3, or 1 for grey.
+        pretrained: Start from the library's published weights (downloaded once). A stem that
+            these weights do not fit, by kind or by channels, starts fresh.
+
+    Examples:
+        >>> net = backbone("small", channels=1)
+        >>> net(torch.zeros(2, 1, 8, 8)).shape, net.width
+        (torch.Size([2, 128]), 128)
+    """
+    check_choice("stem", stem, ("auto", "small", "standard"))
+    check_at_least("size", 1 if size is None else size, 1)
+    check_at_least("channels", channels, 1)
+    if name == "small":
+        if stem == "standard" or pretrained:
+            raise ValueError(
+                f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
+                f"pretrained={pretrained} were given; leave both out, or take resnet18"
+            )
+        return SmallNet(channels)
+    if name in RESNETS and stem == "auto":
+        if size is None:
+            raise ValueError(
+                f"stem='auto' chooses the stem of {name} by the image size, which is not given; "
+                "pass size= (up to 64 pixels: small), or stem='small' or stem='standard'"
+            )
+        stem = "small" if size <= 64 else "standard"
+    try:
+        if name in RESNETS:
+            return _resnet(name, stem, channels, pretrained)
+        return _timm_backbone(name, stem, size, channels, pretrained)
+    except OSError as error:
+        raise OSError(
+            f"the published weights of {name} could not be fetched ({error}); connect once, or "
+            "pass pretrained=False"
+        ) from error
+
+
+class SmallNet(nn.Module):
+    """Three 3x3 convolutions with batch norm, 32-64-128 wide, and the mean over the image.
+
+    It has 93 thousand parameters, learns 8x8 digits on a CPU in seconds, and takes any image size.
+    ``width`` is that of the features; the layers before have a quarter and a half of it.
+    """
+
+    def __init__(self, channels: int = 3, width: int = 128) -> None:
+        super().__init__()
+        self.width = width
+        widths = (channels, width // 4, width // 2, width)
+        layers: list[nn.Module] = []
+        for stride, before, after in zip((1, 2, 2), widths[:-1], widths[1:], strict=True):
+            convolution = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b width"]:
+        """The features of a batch of images."""
+        return self.layers(images).mean(dim=(2, 3))
+
+
+def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
+    models = require_extra("torchvision.models", f"the backbone {name}")
+    network = models.get_model(name, weights="DEFAULT" if pretrained else None)
+    size, stride = (3, 1) if stem == "small" else (7, 2)
+    if stem == "small" or channels != network.conv1.in_channels:
+        network.conv1 = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)
+        # Initialised like the other convolutions of a ResNet (He et al., fan-out).
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    if stem == "small":
+        network.maxpool = nn.Identity()
+    network.width = network.fc.in_features
+    network.fc = nn.Identity()
+    return network
+
+
+def _timm_backbone(
+    name: str, stem: str, size: int | None, channels: int, pretrained: bool
+) -> nn.Module:
+    timm = require_extra("timm", f"the backbone {name!r}")
+    if not timm.is_model(name):
+        hint = did_you_mean(
+            name, (*BACKBONES, *timm.list_models()), "timm.list_models() lists timm's"
+        )
+        raise ValueError(
+            f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {hint}"
+        )
+    if stem == "small":
+        raise ValueError(
+            f"stem='small' exists for {', '.join(RESNETS)}; {name} of timm keeps its own stem: "
+            "pass stem='auto', or take one of those"
+        )
+    options: dict[str, int] = {}
+    try:
+        configuration = timm.models.get_pretrained_cfg(name)
+        if size is not None and configuration is not None and configuration.fixed_input_size:
+            options["img_size"] = size
+        network = timm.create_model(
+            name, pretrained=pretrained, num_classes=0, in_chans=channels, **options
+        )
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        asked = f"size={size}, channels={channels}, pretrained={pretrained}"
+        raise ValueError(f"timm cannot build {name} with {asked}: {error}") from error
+    # Some keep a hidden layer of the classifier, which is then the output.
+    network.width = int(getattr(network, "head_hidden_size", None) or network.num_features)
+    return network
+
+
+class Backbone(NamedTuple):
+    """The entry of a backbone: a line about it, and the width of its features."""
+
+    title: str
+    width: int
+
+
+BACKBONES = {
+    "resnet18": Backbone("ResNet-18 of torchvision", 512),
+    "resnet34": Backbone("ResNet-34 of torchvision", 512),
+    "resnet50": Backbone("ResNet-50 of torchvision", 2048),
+    "resnet101": Backbone("ResNet-101 of torchvision", 2048),
+    "resnet152": Backbone("ResNet-152 of torchvision", 2048),
+    "small": Backbone("three convolutions, for small images on a CPU", 128),
+}
+"""Every backbone by its name; other names are timm's."""
+
+RESNETS = tuple(name for name in BACKBONES if name.startswith("resnet"))
+"""The backbones with a choice of stem."""
+
+
+class Encoder(nn.Module):
+    """Maps images to (features h, embeddings z); the loss takes z, h is kept after training.
+
+    Both parts have an attribute ``width``, as those of :func:`backbone` and :func:`head`.
+
+    Examples:
+        >>> encoder = Encoder(backbone("small", channels=1), head(128, out=64))
+        >>> h, z = encoder(torch.zeros(2, 1, 8, 8))
+        >>> h.shape, z.shape
+        (torch.Size([2, 128]), torch.Size([2, 64]))
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.width = _width("backbone", backbone)
+        self.embedding_width = _width("head", head)
+        first = next((part for part in head.modules() if isinstance(part, nn.Linear)), None)
+        if first is not None and first.in_features != self.width:
+            raise ValueError(
+                f"head takes features {first.in_features} wide and backbone gives {self.width}; "
+                "build it with head(backbone.width)"
+            )
+        self.backbone, self.head = backbone, head
+
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
+        """Features and embeddings of normalised images of shape (b, c, h, w)."""
+        if x.ndim != 4 or not x.is_floating_point():
+            raise ValueError(
+                f"x is {x.dtype} of shape {tuple(x.shape)}; pass floating-point images (batch, "
+                "channels, height, width), as Views makes them of bytes"
+            )
+        features = self.backbone(x)
+        return features, self.head(features)
+
+
+def _width(role: str, module: nn.Module) -> int:
+    width = getattr(module, "width", None)
+    if not isinstance(width, int):
+        raise ValueError(
+            f"{role}={type(module).__name__} has no attribute width (of its output); build "
+            f"it with flatnce.pretrain.models.{role}, or set {role}.width"
+        )
+    return width
+
+
+def head(
+    width: int, *, layers: int = 2, hidden: int | None = None, out: int = 128, norm: bool = True
+) -> nn.Sequential:
+    """A multilayer perceptron from features (b, width) to embeddings (b, out).
+
+    ``layers`` linear maps with a ReLU between them. Batch norm, if ``norm``, comes before each
+    ReLU and replaces the bias of that layer. The last map has a bias and no norm. Zero layers are
+    the identity: embeddings are the features, and ``hidden`` and ``out`` are not used.
+
+    References:
+        Chen et al., 2020, SimCLR, Sec. 4.2 (two layers, 128 out), arXiv:2002.05709; three layers
+        as in SimCLRv2, arXiv:2006.10029.
+
+    Arguments:
+        width: Width of the features.
+        layers: Number of linear maps.
+        hidden: Width of the hidden layers; by default the width of the features.
+        out: Width of an embedding.
+        norm: Batch norm after every map but the last.
+
+    Examples:
+        >>> head(512, layers=2, out=256)(torch.zeros(4, 512)).shape
+        torch.Size([4, 256])
+    """
+    between = width if hidden is None else hidden
+    check_at_least("layers", layers, 0)
+    for name, value in (("width", width), ("hidden", between), ("out", out)):
+        check_at_least(name, value, 1)
+    widths = [width, *[between] * (layers - 1), out] if layers else [width]
+    parts: list[nn.Module] = []
+    for place, (before, after) in enumerate(pairwise(widths), start=1):
+        last = place == layers
+        parts.append(nn.Linear(before, after, bias=last or not norm))
+        if not last:
+            parts += [nn.BatchNorm1d(after), nn.ReLU()] if norm else [nn.ReLU()]
+    projection = nn.Sequential(*parts)
+    projection.width = widths[-1]  # type: ignore[assignment]  # torch allows any attribute
+    return projection
+
+
+class MomentumEncoder(nn.Module):
+    r"""A copy of an encoder that follows it by an exponential moving average.
+
+    .. math:: \theta' \leftarrow m\,\theta' + (1 - m)\,\theta
+
+    Parameters and running statistics are averaged, counts are copied, all in a few multi-tensor
+    operations that never read the device. The copy has no gradients.
+
+    In training mode its batch norms use the statistics of the batch, as MoCo's do; only
+    :meth:`update` changes the running ones. Keys are not shuffled between devices (MoCo, Sec.
+    3.3): with batch statistics use SyncBatchNorm, or keep the copy in evaluation mode. The state
+    dict has the copy and the number of updates, but not the encoder that is followed.
+
+    References:
+        He et al., 2020, MoCo, Eq. 2, arXiv:1911.05722; a momentum that rises to 1 along a cosine
+        as in Grill et al., 2020, BYOL, Sec. 3.2, arXiv:2006.07733.
+
+    Arguments:
+        encoder: The encoder to follow; it must keep its layers.
+        momentum: A number in [0, 1], or a schedule of the number of updates, for example
+            ``Cosine(0.99, 1.0, steps)`` of :mod:`flatnce.core.control`.
+
+    Examples:
+        >>> encoder = nn.Linear(3, 2)
+        >>> slow = MomentumEncoder(encoder, momentum=0.9)
+        >>> _ = encoder.weight.data.add_(1.0)
+        >>> slow.update()
+        >>> (encoder.weight - slow.encoder.weight).mean()
+        tensor(0.9000, grad_fn=<MeanBackward0>)
+    """
+
+    updates: Int[Tensor, ""]
+
+    def __init__(self, encoder: nn.Module, momentum: float | Schedule = 0.99) -> None:
+        super().__init__()
+        if not isinstance(momentum, Schedule) and not 0 <= momentum <= 1:
+            raise ValueError(
+                f"momentum={momentum} must lie in [0, 1], or be a schedule; 0.99 follows over "
+                "about a hundred steps"
+            )
+        self.momentum = momentum
+        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
+        self.encoder.zero_grad()  # the copy may have come with gradients
+        for part in self.encoder.modules():
+            if isinstance(part, _NormBase):
+                part.momentum = 0.0  # batch statistics normalise but are not recorded
+        place = next((tensor.device for tensor in _tensors(encoder)), None)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.long, device=place))
+        # In a tuple, so that it is not registered as a submodule and saved a second time.
+        self._followed = (encoder,)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Any:
+        """The output of the copy, without a gradient."""
+        return self.encoder(x)
+
+    @torch.no_grad()
+    def update(self, step: int | Tensor | None = None) -> None:
+        """Follow the encoder by one step; call it after the optimizer's step.
+
+        Arguments:
+            step: The step of a schedule; counted here unless given. Inside a CUDA graph leave it
+                out or pass a tensor.
+        """
+        mine, theirs = _tensors(self.encoder), _tensors(self._followed[0])
+        if [t.shape for t in mine] != [t.shape for t in theirs]:
+            raise ValueError(
+                "the encoder has other parameters than the momentum encoder's copy of it; build "
+                "the momentum encoder after the encoder is complete"
+            )
+        pairs = list(zip(mine, theirs, strict=True))
+        averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        counted = [pair for pair in pairs if not pair[0].is_floating_point()]
+        if averaged:
+            self._average(*map(list, zip(*averaged, strict=True)), step)
+        if counted:
+            torch._foreach_copy_(*map(list, zip(*counted, strict=True)))
+        self.updates.add_(1)
+
+    def _average(self, mine: Any, theirs: Any, step: int | Tensor | None) -> None:
+        if not isinstance(self.momentum, Schedule):
+            torch._foreach_lerp_(mine, theirs, 1 - self.momentum)
+            return
+        place = self.updates if step is None else step
+        if not isinstance(place, Tensor):
+            place = torch.full_like(self.updates, place)
+        share = 1 - self.momentum.at(place.to(self.updates.device))
+        difference = torch._foreach_sub(theirs, mine)
+        torch._foreach_mul_(difference, share)
+        torch._foreach_add_(mine, difference)
+
+    def extra_repr(self) -> str:
+        """The momentum, for print."""
+        return f"momentum={self.momentum}"
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+class GatheredBatchNorm(_BatchNorm):
+    """Batch norm whose statistics are those of every process's rows, on any device.
+
+    torch's SyncBatchNorm does not run on the CPU. State dicts fit both ways. With one process, or
+    in evaluation mode, it is plain batch norm.
+    """
+
+    def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
+        """Normalise by the statistics of all processes."""
+        if not (self.training and distributed.is_active()):
+            return super().forward(input)
+        axes = [axis for axis in range(input.ndim) if axis != 1]
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
+        variance, mean = torch.var_mean(wide, dim=axes, correction=0)
+        count = torch.full_like(mean, input.numel() / input.shape[1])
+        # Differentiable: a row's normalisation depends on the rows of every process.
+        means, variances, counts = distributed.gather(
+            torch.stack([mean, variance, count])[None]
+        ).unbind(1)
+        share = counts / counts.sum(0)
+        mean = (share * means).sum(0)
+        variance = (share * (variances + (means - mean).square())).sum(0)
+        if self.track_running_stats:
+            self._remember(mean.detach(), variance.detach(), counts.sum(0))
+        shape = [1, -1, *[1] * (input.ndim - 2)]
+        scale = (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight
+        shifted = (wide - mean.view(shape)) * scale.view(shape)
+        if self.bias is not None:
+            shifted = shifted + self.bias.view(shape)
+        return shifted.to(input.dtype)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        # Without a momentum the running statistics are plain means over all batches.
+        share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+        unbiased = variance * count / (count - 1)
+        self.running_mean += share * (mean.to(self.running_mean) - self.running_mean)
+        self.running_var += share * (unbiased.to(self.running_var) - self.running_var)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of axes after the channels."""
+
+
+class GatheredBatchNormAct(GatheredBatchNorm):
+    """A gathered batch norm with the dropout and activation that timm keeps in its norms."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
+        """Normalise, drop, activate."""
+        activated: Tensor = self.act(self.drop(super().forward(input)))
+        return activated
+
+
+def sync_batch_norm(module: nn.Module, device: torch.device | str) -> nn.Module:
+    """Make every batch norm of a module use the batch of all processes, in place.
+
+    Norms of timm keep their activations. torch's SyncBatchNorm is used on all devices but the CPU.
+    """
+    for part in module.modules():
+        plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+        if isinstance(part, _BatchNorm) and not (type(part) in plain or _has_activation(part)):
+            raise ValueError(
+                f"{type(part).__name__} is a batch norm that cannot be synchronised over "
+                "processes; use one process, or a backbone with plain batch norms"
+            )
+    if torch.device(device).type == "cpu":
+        for part in module.modules():
+            if isinstance(part, _BatchNorm):  # parameters and buffers stay what they are
+                kind = GatheredBatchNormAct if _has_activation(part) else GatheredBatchNorm
+                part.__class__ = kind
+        return module
+    convert = nn.SyncBatchNorm.convert_sync_batchnorm
+    if any(_has_activation(part) for part in module.modules()):
+        # torch's would drop the activations.
+        convert = import_module("timm.layers").convert_sync_batchnorm
+    converted: nn.Module = convert(module)
+    return converted
+
+
+def _has_activation(norm: nn.Module) -> bool:
+    return isinstance(norm, _BatchNorm) and hasattr(norm, "act") and hasattr(norm, "drop")
