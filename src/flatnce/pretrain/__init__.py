@@ -5,66 +5,33 @@
 several runs side by side. Names are imported on first access.
 """
 
+# ruff: noqa: F401
 from typing import TYPE_CHECKING
 
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flatnce.pretrain.data import Resident as Resident
-    from flatnce.pretrain.data import Views as Views
-    from flatnce.pretrain.data import load as load
-    from flatnce.pretrain.evaluation import extract as extract
-    from flatnce.pretrain.evaluation import knn_predict as knn_predict
-    from flatnce.pretrain.evaluation import linear_probe as linear_probe
-    from flatnce.pretrain.models import Encoder as Encoder
-    from flatnce.pretrain.models import backbone as backbone
-    from flatnce.pretrain.models import head as head
-    from flatnce.pretrain.sweeping.sweep import SweptRun as SweptRun
-    from flatnce.pretrain.sweeping.sweep import sweep as sweep
-    from flatnce.pretrain.training.config import PRESETS as PRESETS
-    from flatnce.pretrain.training.config import TrainConfig as TrainConfig
-    from flatnce.pretrain.training.config import preset as preset
-    from flatnce.pretrain.training.loop import Outcome as Outcome
-    from flatnce.pretrain.training.loop import resume as resume
-    from flatnce.pretrain.training.loop import train as train
-    from flatnce.pretrain.training.saved import LoadedEncoder as LoadedEncoder
-    from flatnce.pretrain.training.saved import find_run as find_run
-    from flatnce.pretrain.training.saved import load_encoder as load_encoder
-    from flatnce.pretrain.training.saved import read_config as read_config
-    from flatnce.pretrain.training.state import TrainingFailed as TrainingFailed
+    from flatnce.pretrain.data import Resident, Views, load
+    from flatnce.pretrain.evaluation import extract, knn_predict, linear_probe
+    from flatnce.pretrain.models import Encoder, backbone, head
+    from flatnce.pretrain.sweeping.sweep import SweptRun, sweep
+    from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
+    from flatnce.pretrain.training.loop import Outcome, resume, train
+    from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder, read_config
+    from flatnce.pretrain.training.state import TrainingFailed
 
-_DATA = "flatnce.pretrain.data"
-_MODELS = "flatnce.pretrain.models"
-_EVALUATION = "flatnce.pretrain.evaluation"
-_CONFIG = "flatnce.pretrain.training.config"
-_LOOP = "flatnce.pretrain.training.loop"
-_SAVED = "flatnce.pretrain.training.saved"
-_SWEEP = "flatnce.pretrain.sweeping.sweep"
+_HOMES = {
+    "data": ("Resident", "Views", "load"),
+    "evaluation": ("extract", "knn_predict", "linear_probe"),
+    "models": ("Encoder", "backbone", "head"),
+    "sweeping.sweep": ("SweptRun", "sweep"),
+    "training.config": ("PRESETS", "TrainConfig", "preset"),
+    "training.loop": ("Outcome", "resume", "train"),
+    "training.saved": ("LoadedEncoder", "find_run", "load_encoder", "read_config"),
+    "training.state": ("TrainingFailed",),
+}
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {
-        "LoadedEncoder": _SAVED,
-        "Outcome": _LOOP,
-        "PRESETS": _CONFIG,
-        "SweptRun": _SWEEP,
-        "TrainConfig": _CONFIG,
-        "TrainingFailed": "flatnce.pretrain.training.state",
-        "find_run": _SAVED,
-        "load_encoder": _SAVED,
-        "preset": _CONFIG,
-        "read_config": _SAVED,
-        "resume": _LOOP,
-        "sweep": _SWEEP,
-        "linear_probe": _EVALUATION,
-        "knn_predict": _EVALUATION,
-        "extract": _EVALUATION,
-        "head": _MODELS,
-        "backbone": _MODELS,
-        "Encoder": _MODELS,
-        "load": _DATA,
-        "Views": _DATA,
-        "Resident": _DATA,
-        "train": _LOOP,
-    },
+    {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names},
 )

@@ -285,7 +285,7 @@ def test_another_run_in_the_place_of_one_is_refused(swept):
 @pytest.mark.parametrize(
     "configs, options, words",
     [
-        ({}, {}, "configs={} has no runs by name"),
+        ({}, {}, "configs={} must be TrainConfigs by name"),
         ({"a/b": TINY}, {}, "'a/b' cannot name a folder"),
         ({"..": TINY}, {}, "cannot name a folder"),
         ({"one": TINY}, {"at_once": 0}, "at_once=0 must be a whole number between 1 and 16"),
@@ -583,11 +583,11 @@ def test_a_lane_is_free_once_its_run_has_ended_or_raised():
         return Outcome(Path("run"), True, 1)
 
     slot = RunSlot(torch.device("cpu"))
-    assert slot.is_free
+    assert slot.steps is None
     slot.start("a", steps(None))
-    assert slot.turn() is None and not slot.is_free and slot.taken == 1
-    assert slot.turn() == Outcome(Path("run"), True, 1) and slot.is_free
+    assert slot.turn() is None and slot.steps is not None and slot.taken == 1
+    assert slot.turn() == Outcome(Path("run"), True, 1) and slot.steps is None
     slot.start("b", steps(OSError("full")))
     with pytest.raises(OSError, match="full"):
         slot.first_turns()
-    assert slot.is_free and slot.taken == 1
+    assert slot.steps is None and slot.taken == 1

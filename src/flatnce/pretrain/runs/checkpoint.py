@@ -188,17 +188,6 @@ def save(
         state: Everything else: plain data (numbers, strings, None, lists, tuples, dictionaries)
             and tensors, which can be read without running code.
         keep: Number of newest checkpoints to keep; None keeps all.
-
-    Examples:
-        >>> import tempfile, torch
-        >>> from flatnce.pretrain.runs import checkpoint
-        >>> net = torch.nn.Linear(2, 1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = checkpoint.save(folder, 10, net.state_dict(), {"seed": 0})
-        ...     found = checkpoint.load(folder)
-        >>> found.restore(net)
-        >>> found.step, found.state
-        (10, {'seed': 0})
     """
     return _write(Path(directory), step, *_copied(weights, state), keep)
 
@@ -251,13 +240,9 @@ class Writer:
 
     def check(self) -> None:
         """Raise the failure of an earlier write; does not wait."""
-        if self._failure is None:
-            return
         failure, self._failure = self._failure, None
-        try:
+        if failure is not None:
             raise failure
-        finally:
-            del failure  # its traceback refers to this frame and to the data written
 
     def settle(self) -> None:
         """Wait until no write is in progress; a failure is left to the next call."""

@@ -4,13 +4,11 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.sweeping.sweep import varied
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.saved import PATHS
 
 __all__ = ["extended", "grid_configs", "split_options"]
 
@@ -18,22 +16,10 @@ MOST_RUNS = 1_000
 """A larger grid is more likely a mistake than a study."""
 SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
 """Abbreviations of settings in the names of runs; others use the name of the option."""
-
-
-def _is_used(objective: str, config: TrainConfig) -> bool:
-    return config.loss.objective == objective
-
-
-USED: dict[str, tuple[Callable[[TrainConfig], bool], str]] = {
-    **{
-        setting.name: (partial(_is_used, name), f"--objective {name}")
-        for name, entry in OBJECTIVES.items()
-        for setting in entry.settings
-    },
-    "ess_rate": (lambda config: config.loss.ess is not None, "--ess"),
-    "base_batch": (lambda config: config.optimizer.scaling != "none", "a --scaling"),
+OF_OBJECTIVE = {
+    setting.name: name for name, entry in OBJECTIVES.items() for setting in entry.settings
 }
-"""Settings that only some runs use: a test of the config, and the option that it needs."""
+"""Settings that only one objective uses."""
 
 
 def split_options(
@@ -59,21 +45,8 @@ def split_options(
                 f"{flag} {' '.join(values)}: {flag} is a switch and takes no values; make two "
                 f"sweeps, one with {flag} and one with --no-{flag.removeprefix('--')}"
             )
-        joined = next((value for value in values if "," in value), None)
-        if joined is not None and leaf not in PATHS:
-            apart = joined.replace(",", " ")
-            raise ValueError(f"{flag} {joined}: separate values by spaces: {flag} {apart}")
         spans.setdefault(leaf, []).extend(values)
-    for leaf, values in spans.items():
-        twice = next((value for value in values if values.count(value) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{_flag(leaf)} is given {twice} twice; give each value once")
     return rest, spans
-
-
-def with_values(rest: list[str], values: Mapping[str, str]) -> list[str]:
-    """The command line of one run."""
-    return [*rest, *(part for leaf, value in values.items() for part in (_flag(leaf), value))]
 
 
 def grid_configs(
@@ -86,18 +59,23 @@ def grid_configs(
     if count > MOST_RUNS:
         sizes = " x ".join(f"{len(values)} {leaf}" for leaf, values in spans.items())
         raise ValueError(f"{sizes} = {count:,} runs, more than {MOST_RUNS:,}; give fewer values")
+
+    def parsed(values: Mapping[str, str]) -> TrainConfig:
+        line = (part for leaf, value in values.items() for part in (_flag(leaf), value))
+        return parse([*rest, *line])
+
     firsts = {leaf: values[0] for leaf, values in spans.items()}
-    base = parse(with_values(rest, firsts))
+    base = parsed(firsts)
     if count == 1:
         raise ValueError(
             "a grid of one run; give an option several values, for example --seed 0 1 2, or use "
             "`flatnce train`"
         )
-    several = {leaf: values for leaf, values in spans.items() if len(values) > 1}
     # Each value is parsed once, not once per run.
     typed = {
-        leaf: [parse(with_values(rest, {**firsts, leaf: v})).flat()[leaf] for v in values]
-        for leaf, values in several.items()
+        leaf: [parsed({**firsts, leaf: value}).flat()[leaf] for value in values]
+        for leaf, values in spans.items()
+        if len(values) > 1
     }
     found: dict[str, TrainConfig] = {}
     for config in _combined(base, typed):
@@ -154,8 +132,14 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
 def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
     """Refuse settings that no run uses: the runs would differ only in their names."""
     for leaf in axes:
-        uses, by = USED.get(leaf, (lambda _: True, ""))
-        if not any(map(uses, configs.values())):
+        by = ""
+        if leaf in OF_OBJECTIVE:
+            own = OF_OBJECTIVE[leaf]
+            if all(config.loss.objective != own for config in configs.values()):
+                by = f"--objective {own}"
+        elif leaf == "ess_rate" and all(config.loss.ess is None for config in configs.values()):
+            by = "--ess"
+        if by:
             raise ValueError(
                 f"{_flag(leaf)} has no effect here, it is for {by}; give that too, or leave "
                 f"{_flag(leaf)} out"
@@ -163,12 +147,7 @@ def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> N
 
 
 def name_of(config: TrainConfig, varied: list[str]) -> str:
-    """The name of a run: objective, batch size, varied settings, seed.
-
-    Examples:
-        >>> name_of(TrainConfig().override(batch_size=32), ["seed", "temperature", "rate"])
-        'flatnce-b32-t0.1-rate0.06-s0'
-    """
+    """The name of a run, such as ``flatnce-b32-t0.1-rate0.06-s0``."""
     values = config.flat()
     others = [leaf for leaf in varied if leaf not in ("objective", "batch_size", "seed")]
     parts = []

@@ -23,7 +23,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -61,19 +61,13 @@ PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 TRACE = "failure.txt"
 
-AHEAD = 16
-"""Most steps of a run that are launched and not done: work for the GPU while the host is busy."""
-AHEAD_SECONDS = 0.5
-"""Most time that they may take: fewer long steps are launched, so that a run stops when asked."""
-ALONE = 6
-"""First turns of a run, taken in a row on an idle GPU: they compile kernels and capture the step,
-which must not wait for other runs, nor they for it."""
+AHEAD, AHEAD_SECONDS = 16, 0.5
+"""Most steps of a run that are launched and not done, so that the GPU has work while the host is
+busy; and the most time that they may take, so that a run stops when asked."""
 
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""With CUDA's default of eight, runs side by side wait for one another unnecessarily."""
-ENOUGH = "24"
-"""The fastest of 8 to 32 (the most) for eight runs at batch 32 on an H200: a quarter faster than
-8, one to three percent faster than 32 (benchmarks/throughput)."""
+QUEUES, ENOUGH = "CUDA_DEVICE_MAX_CONNECTIONS", "24"
+"""With CUDA's default of eight, runs side by side wait for one another unnecessarily. 24 was the
+fastest for eight runs at batch 32 on an H200 (benchmarks/throughput)."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +182,14 @@ class _Driver:
             gc.unfreeze()
             for slot in self.slots:
                 slot.close()
-        states = {run.name: run for run in sweep_states(self.configs, self.place)}
-        return [self.ended.get(name) or states[name] for name in self.configs]
+        return [self.ended.get(run.name, run) for run in sweep_states(self.configs, self.place)]
 
     def _busy(self) -> "list[RunSlot]":
-        return [slot for slot in self.slots if not slot.is_free]
+        return [slot for slot in self.slots if slot.steps is not None]
 
     def _start_next(self) -> bool:
         """Start the next run in a free slot; whether one was started."""
-        free = next((slot for slot in self.slots if slot.is_free), None)
+        free = next((slot for slot in self.slots if slot.steps is None), None)
         if free is None or not self.queue or self.interrupts.asked:
             return False
         name = self.queue.popleft()
@@ -226,19 +219,10 @@ class _Driver:
         except Exception as error:  # the other runs continue
             state, diverged = "failed", isinstance(error, TrainingFailed)
             failure = self._failure(slot.name, error)
-        directory = self.place / slot.name
-        step = max(checkpoint.steps(directory / CHECKPOINTS), default=0)
-        self.ended[slot.name] = SweptRun(
-            slot.name,
-            directory,
-            self.configs[slot.name],
-            state,
-            step,
-            slot.taken,
-            failure,
-            diverged,
-        )
-        line = {"kind": "state", "state": state, "step": step}
+        found = _state(slot.name, self.configs[slot.name], self.place / slot.name)
+        found = replace(found, state=state, failure=failure, diverged=diverged, taken=slot.taken)
+        self.ended[slot.name] = found
+        line = {"kind": "state", "state": state, "step": found.step}
         self.report(slot.name, {**line, "failure": failure} if failure else line)
         gc.collect()  # a run refers to itself, and the next one needs its memory
 
@@ -302,11 +286,6 @@ class RunSlot:
         self._reads = False
         self._generators = Generators(self.device)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the slot has no run."""
-        return self.steps is None
-
     def is_ready(self) -> bool:
         """Whether the run may take a turn now: enough of its steps are done."""
         return self.in_flight.has_room(self._reads)
@@ -315,7 +294,9 @@ class RunSlot:
         """Take the turns that build a run and capture its step; how it ended if it did."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        for _ in range(ALONE):
+        # Alone on an idle GPU: they compile kernels and capture the step, which must not wait for
+        # other runs, nor they for it.
+        for _ in range(6):
             outcome = self.turn()
             if outcome is not None:
                 return outcome
@@ -421,21 +402,15 @@ def request_cuda_queues() -> bool:
     if QUEUES in os.environ or torch.version.hip:
         return True
     os.environ[QUEUES] = ENOUGH  # before the driver is loaded, which may read it
-    if _driver_has_started():
+    started = torch.cuda.is_initialized()
+    if not started:
+        # torch only knows about its own context. A driver that has not started returns an error.
+        with suppress(OSError):  # no driver
+            driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+            started = driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0
+    if started:
         del os.environ[QUEUES]
-        return False
-    return True
-
-
-def _driver_has_started() -> bool:
-    """Whether CUDA has read its settings: torch only knows about its own context."""
-    if torch.cuda.is_initialized():
-        return True
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    except OSError:  # no driver
-        return False
-    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # else an error
+    return not started
 
 
 def varied(configs: Mapping[str, TrainConfig]) -> list[str]:
@@ -490,21 +465,17 @@ def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
 
 def _check_configs(configs: Mapping[str, TrainConfig]) -> None:
     """Refuse an empty sweep, names that cannot be folders, and what is not a config."""
-    if not isinstance(configs, Mapping) or not configs:
+    named = isinstance(configs, Mapping) and configs
+    if not named or not all(isinstance(config, TrainConfig) for config in configs.values()):
         raise ValueError(
-            f"configs={configs!r} has no runs by name; give some: "
-            '{"first": config, "second": config.override(seed=1)}'
+            f"configs={configs!r} must be TrainConfigs by name, at least one: "
+            '{"first": preset("digits"), "second": preset("digits").override(seed=1)}'
         )
-    for name, config in configs.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+    for name in configs:
+        if not NAME.fullmatch(name):
             raise ValueError(
                 f"configs: the name {name!r} cannot name a folder; use letters, digits and "
                 ". _ + - (up to 200), beginning with a letter or a digit"
-            )
-        if not isinstance(config, TrainConfig):
-            raise ValueError(
-                f"configs: {name!r} is a {type(config).__name__}; give a TrainConfig, such as "
-                'preset("digits").override(seed=1)'
             )
 
 

@@ -93,7 +93,6 @@ class ModelConfig:
     momentum_encoder: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the queue; the models check the rest."""
         check_at_least("queue", self.queue, 0, " (no queue)")
         if self.momentum_encoder is not None:
             if not self.queue:
@@ -136,7 +135,6 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
     ess_rate: float = 0.01
 
     def __post_init__(self) -> None:
-        """Check the objective, and that at most one rule changes the temperature."""
         check_choice("objective", self.objective, OBJECTIVES)
         for name in ("temperature", "temperature_end"):
             if getattr(self, name) is not None:
@@ -149,9 +147,8 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
                 f"own, which starts at one over temperature; leave {chosen[0]} out"
             )
         if len(chosen) > 1:
-            raise ValueError(
-                f"{' and '.join(chosen)} both change the temperature; give one of them"
-            )
+            both = " and ".join(chosen)
+            raise ValueError(f"{both} both change the temperature; give one of them")
         for name in ("ess", "ess_end"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
@@ -161,11 +158,9 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
 
 
 # The help of the options comes from the docstring, and the objectives from their registry.
-LossConfig.__doc__ = (LossConfig.__doc__ or "").replace(
-    "One of OBJECTIVES.",
-    "\n        ".join(
-        [f"One of {', '.join(OBJECTIVES)}.", *(f"{one.name}: {one.help}" for one in _SETTINGS)]
-    ),
+_HELP = [f"One of {', '.join(OBJECTIVES)}.", *(f"{one.name}: {one.help}" for one in _SETTINGS)]
+LossConfig.__doc__ = str(LossConfig.__doc__).replace(
+    "One of OBJECTIVES.", "\n        ".join(_HELP)
 )
 
 
@@ -192,7 +187,6 @@ class OptimizerConfig:
     warmup_epochs: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check names and the rate; the optimizer checks its numbers."""
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("scaling", self.scaling, SCALING_RULES)
         check_positive("rate", self.rate)
@@ -224,7 +218,6 @@ class RunConfig:
     fast: bool = True
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_at_least("epochs", self.epochs, 1)
         check_at_least("seed", self.seed, 0)
         if self.batch_size < 2:
@@ -260,7 +253,6 @@ class WatchConfig:
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name, least in (("log_every", 1), ("knn_neighbours", 1), ("pool", 2), ("keep", 1)):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), least)

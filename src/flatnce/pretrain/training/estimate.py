@@ -17,45 +17,24 @@ from flatnce.pretrain.training.state import check_ess, compute_dtype, rate_sched
 
 __all__ = ["estimate_run"]
 
-# Copies of each parameter that an optimizer keeps.
-OPTIMIZER_STATE = {"sgd": 1, "lars": 1, "adamw": 2}
-# n x n matrices in float32: scores of both directions and their gradient.
-DENSE_SCORES = 3
-
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """The size of a run.
+    """The size of a run; memory is that of one process."""
 
-    Arguments:
-        here: Whether its images are on this machine.
-        images: Number of images.
-        size: Side of a view.
-        steps_per_epoch: Batches per epoch.
-        steps: Steps of the whole run.
-        negatives: Negatives per anchor, a full queue included.
-        ceiling: Log of the number of candidates in nats: the limit of the batch's information.
-        rate: Peak learning rate, scaled to the batch.
-        parameters: Parameters of the encoder.
-        data_bytes: Images kept on the device.
-        model_bytes: Weights, gradients, optimizer and momentum encoder.
-        activation_bytes: What the backward pass of one micro-batch keeps.
-        loss_bytes: Views, embeddings and scores.
-    """
-
-    here: bool
+    here: bool  # whether its images are on this machine
     images: int
-    size: int
+    size: int  # side of a view
     steps_per_epoch: int
     steps: int
-    negatives: int
-    ceiling: float
-    rate: float
+    negatives: int  # per anchor, a full queue included
+    ceiling: float  # log of the number of candidates: the limit of the batch's information
+    rate: float  # peak learning rate, scaled to the batch
     parameters: int
-    data_bytes: int
-    model_bytes: int
-    activation_bytes: int
-    loss_bytes: int
+    data_bytes: int  # images kept on the device
+    model_bytes: int  # weights, gradients, optimizer and momentum encoder
+    activation_bytes: int  # what the backward pass of one micro-batch keeps
+    loss_bytes: int  # views, embeddings and scores
 
     @property
     def bytes(self) -> int:
@@ -77,12 +56,12 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
     check_ess(config)
     mine = batch // world_size
     micro = min(config.run.micro_batch or mine, mine)
-    parameters, activations = _trace(
-        config, channels, size, micro, compute_dtype(config.run, device)
-    )
+    dtype = compute_dtype(config.run, device)
+    parameters, activations = _trace(config, channels, size, micro, dtype)
     queue = config.model.queue
     negatives = batch - 1 + queue if queue else OBJECTIVES[config.loss.objective].negatives(batch)
-    copies = 2 + OPTIMIZER_STATE[config.optimizer.optimizer]
+    # Weight, gradient, and what the optimizer and a momentum encoder keep.
+    copies = 4 if config.optimizer.optimizer == "adamw" else 3
     copies += config.model.momentum_encoder is not None
     resident = config.data.data in CATALOG and find(config.data.data).resident
     anchors, keys = (mine, batch + queue) if queue else (2 * mine, 2 * batch)
@@ -101,7 +80,8 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
         data_bytes=images * channels * side**2 if resident else 0,
         model_bytes=4 * parameters * copies + 4 * queue * config.model.head_out,
         activation_bytes=activations,
-        loss_bytes=4 * (views + DENSE_SCORES * anchors * keys),
+        # Scores of both directions and their gradient.
+        loss_bytes=4 * (views + 3 * anchors * keys),
     )
 
 
@@ -136,20 +116,12 @@ def _trace(
     encoder = build_encoder(model, channels=channels, size=size).train()
     # Some networks read their tensors when they are built, so only the forward pass is fake.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake: dict[str, Tensor] = {
-            name: mode.from_tensor(p) for name, p in encoder.named_parameters()
-        }
+        named = encoder.named_parameters()
+        fake: dict[str, Tensor] = {name: mode.from_tensor(p) for name, p in named}
         weights = {tensor.untyped_storage()._cdata for tensor in fake.values()}
         images = torch.empty(views * micro, channels, size, size)
-        lower = dtype != torch.float32
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, _same),
-            torch.autocast("cpu", dtype, enabled=lower),
-        ):
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             torch.func.functional_call(encoder, fake, (images,))
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     return parameters, sum(size for place, (_, size) in saved.items() if place not in weights)
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor

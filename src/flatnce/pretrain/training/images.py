@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -37,10 +37,7 @@ def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
 
 @contextmanager
 def shared_images() -> Iterator[None]:
-    """Load each data set once during the block, however many runs use it.
-
-    Nothing writes to the images, so runs side by side may share them.
-    """
+    """Load each data set once during the block, however many runs use it."""
     before = _shared.set({})
     try:
         yield
@@ -75,21 +72,10 @@ def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
 def views_of(config: TrainConfig, size: int) -> Views:
     """The views of a config."""
     mean, std = normalisation(config.data.data)
-    asked = config.views
-    return Views(
-        size,
-        seed=config.run.seed,
-        crop=(asked.crop_least, 1.0),
-        flip=asked.flip,
-        jitter=asked.jitter,
-        grayscale=asked.grayscale,
-        blur=asked.blur,
-        solarize=asked.solarize,
-        cutout=asked.cutout,
-        noise=asked.noise,
-        mean=mean,
-        std=std,
-    )
+    asked = asdict(config.views)
+    del asked["view_size"]
+    crop = (asked.pop("crop_least"), 1.0)
+    return Views(size, seed=config.run.seed, crop=crop, mean=mean, std=std, **asked)
 
 
 def open_images(config: TrainConfig, device: torch.device) -> Images:
@@ -97,19 +83,12 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
     image_set = load_images(config.data, device)
     size = view_size(config, image_set)
     views = views_of(config, size)
-    batch, seed = config.run.batch_size, config.run.seed
-    rank, world = distributed.rank(), distributed.world_size()
+    order = (config.run.batch_size, config.run.seed)
+    part = {"rank": distributed.rank(), "world_size": distributed.world_size()}
     loader: Resident | Streaming
     if isinstance(image_set, ImageSet):
-        loader = Resident(image_set, batch, seed, rank=rank, world_size=world)
+        loader = Resident(image_set, *order, **part)
     else:
-        loader = Streaming(
-            image_set,
-            batch,
-            seed,
-            rank=rank,
-            world_size=world,
-            workers=config.data.workers,
-            device=device,
-        )
+        workers = config.data.workers
+        loader = Streaming(image_set, *order, **part, workers=workers, device=device)
     return Images(image_set, loader, views, image_set.shape[0], size)

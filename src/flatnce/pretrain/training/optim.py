@@ -53,7 +53,6 @@ class WarmupCosine:
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_positive("peak", self.peak)
         check_at_least("steps", self.steps, 1)
         if not 0 <= self.warmup < self.steps:
@@ -97,10 +96,6 @@ def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "
         batch: Images per step, over all processes.
         base_batch: The batch size at which ``base`` was tuned.
         rule: ``linear``, ``sqrt``, or ``none`` for no scaling.
-
-    Examples:
-        >>> scaled_rate(0.3, 1024), scaled_rate(0.3, 1024, rule="sqrt"), scaled_rate(0.3, 64)
-        (1.2, 0.6, 0.075)
     """
     check_at_least("base_batch", base_batch, 1)
     check_choice("rule", rule, SCALING_RULES)
@@ -137,15 +132,6 @@ class LARS(Optimizer):
         weight_decay: λ.
         trust: κ.
         adapt: Scale by layer, in groups without their own ``adapt``.
-
-    Examples:
-        >>> import torch
-        >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-        >>> optimizer = LARS([weight], lr=1.0, momentum=0.0, trust=0.1)
-        >>> weight.grad = torch.tensor([100.0, 0.0])
-        >>> optimizer.step()
-        >>> weight.data
-        tensor([2.5000, 4.0000])
     """
 
     def __init__(
@@ -164,11 +150,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take one step.
-
-        Arguments:
-            closure: Recomputes the loss, as in torch's optimizers.
-        """
+        """Take one step; ``closure`` recomputes the loss, as in torch's optimizers."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -235,13 +217,6 @@ def build_optimizer(
         weight_decay: For the ``decay`` group; AdamW's is decoupled, the others' is not.
         momentum: Momentum of SGD and LARS; AdamW's first beta.
         trust: Trust coefficient of LARS.
-
-    Examples:
-        >>> import torch
-        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-        >>> optimizer = build_optimizer(model, "lars", lr=0.3, weight_decay=1e-6)
-        >>> [(group["name"], group["param_names"]) for group in optimizer.param_groups]
-        [('decay', ['0.weight']), ('no_decay', ['0.bias', '1.weight', '1.bias'])]
     """
     check_choice("name", name, OPTIMIZERS)
     _check_numbers(lr, weight_decay, momentum)
@@ -278,8 +253,7 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Restore what ``optimizer.state_dict()`` saved, also on another kind of machine.
 
     Unlike torch's own method it keeps this optimizer's implementation (fused or not) and the
-    tensor of its rate, into which the saved rate is written. It refuses the state of other
-    parameters by name.
+    tensor of its rate, into which the saved rate is written.
 
     Arguments:
         optimizer: An optimizer built like the saved one.

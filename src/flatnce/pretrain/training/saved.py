@@ -23,7 +23,6 @@ __all__ = [
     "CHECKPOINTS",
     "KIND",
     "LoadedEncoder",
-    "PATHS",
     "RUNS",
     "SWEEP",
     "describe_status",

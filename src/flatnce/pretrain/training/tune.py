@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.loop import Report, train
-from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.state import TrainingFailed
 
 __all__ = ["tune"]
@@ -57,28 +57,24 @@ def tune(
     """
     if not rates:
         raise ValueError("rates is empty; give at least one, for example 0.03 0.06 0.12")
-    base = config.optimizer.base_batch
-    batch = (
-        base
-        if base <= estimate_run(config, choose_device("cpu")).images
-        else config.run.batch_size
-    )
-    micro = config.run.micro_batch
-    warmup = config.optimizer.warmup_epochs * epochs / config.run.epochs
+    batch, micro = config.optimizer.base_batch, config.run.micro_batch
+    if batch > estimate_run(config, torch.device("cpu")).images:
+        batch = config.run.batch_size
     trial = config.override(
         batch_size=batch,
         micro_batch=None if micro is None else min(batch, micro),
         epochs=epochs,
-        warmup_epochs=warmup,
+        warmup_epochs=config.optimizer.warmup_epochs * epochs / config.run.epochs,
         watch_every=float(epochs),
         tensorboard=False,
     )
     trials = [_try(trial.override(rate=rate), Path(directory), report) for rate in rates]
     good = [found for found in trials if found.score is not None]
     if not good:
+        listed = ", ".join(f"{rate:g}" for rate in rates)
         raise TrainingFailed(
-            f"none of the rates {', '.join(f'{rate:g}' for rate in rates)} can be trained with; "
-            f"try smaller ones ({trials[0].failure})"
+            f"none of the rates {listed} can be trained with; try smaller ones "
+            f"({trials[0].failure})"
         )
     best = max(good, key=lambda found: found.score or 0.0).rate
     edge = len(rates) > 1 and best in (min(rates), max(rates))
@@ -93,6 +89,5 @@ def _try(config: TrainConfig, directory: Path, report: Report | None) -> Trial:
             raise KeyboardInterrupt
     except TrainingFailed as failure:
         return Trial(rate, None, str(failure))
-    results: dict[str, Any] = read_run(place).results or {}
-    watched = results["watch"]
+    watched = (read_run(place).results or {})["watch"]
     return Trial(rate, watched.get("knn", watched["pool_mi"]))
