@@ -1,15 +1,12 @@
 """FlatNCE in lightly's place: its call, its value, its bank; the gradient of its DCLLoss."""
 
-import copy
 import inspect
-import math
 from importlib.util import find_spec
 
 import pytest
 import torch
 
 from flatnce import EssController, LearnedTemperature
-from flatnce import functional as F
 from flatnce.core.control import Cosine
 from flatnce.integrations.lightly import FlatNCELoss
 
@@ -54,12 +51,6 @@ def test_value_is_ntxents_and_gradient_is_dcls(lightly_loss, temperature):
     assert float((gradients["ours"][0] - gradients["ntxent"][0]).norm()) > 1e-3
 
 
-def test_value_of_a_won_batch_is_not_negative_where_dcls_is(lightly_loss):
-    z = 4 * torch.eye(6)
-    assert float(lightly_loss.DCLLoss(0.1)(z, z)) < -5
-    assert 0 <= float(FlatNCELoss(0.1)(z, z)) < 1e-3
-
-
 # --- Memory bank ---------------------------------------------------------------------------------
 
 
@@ -72,6 +63,10 @@ def test_with_a_bank_every_step_has_ntxents_value_and_bank(lightly_loss):
         query, key = projections(dtype=torch.float32)
         torch.testing.assert_close(ours(query, key.detach()), theirs(query, key.detach()))
         torch.testing.assert_close(ours.queue.keys, theirs.memory_bank.bank)
+    restored = FlatNCELoss(0.2, memory_bank_size=(24, 5))
+    restored.load_state_dict(ours.state_dict())
+    assert torch.equal(restored(query, key), ours(query, key))
+    assert FlatNCELoss(memory_bank_size=(0, 128)).queue is None
 
 
 def test_with_a_bank_the_gradient_is_that_of_the_gap():
@@ -95,15 +90,6 @@ def test_the_bank_takes_in_keys_when_the_query_needs_a_gradient(training, needs_
     assert criterion.training is training
 
 
-def test_the_bank_is_saved_and_restored():
-    criterion = FlatNCELoss(memory_bank_size=(24, 5))
-    criterion(torch.randn(8, 5, requires_grad=True), torch.randn(8, 5))
-    other = FlatNCELoss(memory_bank_size=(24, 5))
-    other.load_state_dict(criterion.state_dict())
-    z = torch.randn(8, 5), torch.randn(8, 5)
-    assert torch.equal(other(*z), criterion(*z))
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_bank_left_on_the_host_follows_the_batch():
     criterion = FlatNCELoss(memory_bank_size=(24, 5))
@@ -111,11 +97,6 @@ def test_a_bank_left_on_the_host_follows_the_batch():
     criterion(z, torch.randn(8, 5, device="cuda"))
     assert criterion.queue.keys.is_cuda
     assert 0 < float(criterion.last.ess) <= 1
-
-
-@pytest.mark.parametrize("size", [0, (0, 128), (0,)])
-def test_a_size_of_zero_means_no_bank(size):
-    assert FlatNCELoss(memory_bank_size=size).queue is None
 
 
 @pytest.mark.parametrize("size", [4096, (4096,), (-1, 8), (8, 0), (8, 8, 8)])
@@ -137,43 +118,7 @@ def test_a_controlled_temperature_moves_only_with_a_gradient():
     assert still == float(criterion.last.temperature)
 
 
-def test_diagnostics_are_in_last():
-    criterion = FlatNCELoss(0.2)
-    z = projections()
-    loss = criterion(*z)
-    assert torch.equal(criterion.last.loss, loss.detach())
-    contrast = F.contrast_of(F.two_view(*z), 0.2)
-    torch.testing.assert_close(criterion.last.ess, F.effective_sample_size(contrast).detach())
-    # The value is InfoNCE's: what the information lacks to its ceiling, log 15 of 8 pairs.
-    assert float(criterion.last.mi_ceiling) == pytest.approx(math.log(15))
-    torch.testing.assert_close(loss.detach(), criterion.last.mi_ceiling - criterion.last.mi)
-
-
 # --- In lightly's methods ------------------------------------------------------------------------
-
-
-def test_moco_of_lightlys_parts_trains(lightly_loss):
-    from lightly.models.modules import MoCoProjectionHead
-    from lightly.models.utils import deactivate_requires_grad, update_momentum
-
-    backbone = torch.nn.Linear(12, 16)
-    model = torch.nn.Sequential(backbone, MoCoProjectionHead(16, 16, 8))
-    momentum = copy.deepcopy(model)
-    deactivate_requires_grad(momentum)
-    criterion = FlatNCELoss(temperature=0.2, memory_bank_size=(64, 8))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    images, losses = torch.randn(64, 12), []
-    for step in range(40):
-        update_momentum(model, momentum, m=0.9)
-        batch = images[16 * (step % 4) :][:16]
-        query, key = model(batch), momentum(batch + 0.1 * torch.randn_like(batch)).detach()
-        loss = criterion(query, key)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert min(losses) >= 0
-    assert sum(losses[-8:]) < 0.8 * sum(losses[4:12])
 
 
 @pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")
@@ -199,24 +144,16 @@ def test_the_modules_and_their_package_import_nothing_of_their_hosts(run_python)
 
 
 def test_a_batch_of_one_is_zero_as_there_with_a_gradient_of_zero(lightly_loss):
-    z = projections(b=1)
     loss_fn = FlatNCELoss()
     loss_fn(*projections())
     before = loss_fn.last
-    loss = loss_fn(*z)
-    assert loss.item() == lightly_loss.NTXentLoss()(*z).item() == 0
-    loss.backward()
-    assert [part.grad.abs().sum() for part in z] == [0, 0]
+    overflowing = torch.full((1, 64), 6e4, dtype=torch.float16, requires_grad=True)
+    for z in (projections(b=1), [overflowing, overflowing]):
+        loss = loss_fn(*z)
+        loss.backward()
+        assert loss.item() == 0 and not any(part.grad.any() for part in z)
+    assert lightly_loss.NTXentLoss()(*projections(b=1)).item() == 0
     assert loss_fn.last is before
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_batch_of_one_whose_sum_overflows_is_zero_too(dtype):
-    z = torch.full((1, 64), 6e4, dtype=dtype, requires_grad=True)
-    loss = FlatNCELoss()(z, z)
-    loss.backward()
-    assert loss.item() == 0
-    assert not z.grad.any()
 
 
 def test_a_batch_of_one_moves_only_a_scheduled_temperature():
@@ -229,8 +166,3 @@ def test_a_batch_of_one_moves_only_a_scheduled_temperature():
     scheduled(*projections(b=1))
     assert float(controlled.temperature) == start
     assert float(scheduled.temperature) == pytest.approx(0.3)
-
-
-def test_one_row_against_two_is_still_refused():
-    with pytest.raises(ValueError, match="shapes must agree"):
-        FlatNCELoss()(torch.randn(1, 4), torch.randn(2, 4))

@@ -89,12 +89,6 @@ def test_the_diagnostics_reach_any_logger_of_either_namespace(pl, tmp_path, kind
     assert callback.verdict
 
 
-def test_an_unfinished_last_interval_is_read_at_the_end(pl, tmp_path):
-    callback = DiagnosticsCallback(every_n_steps=3)
-    fit(pl, tmp_path, FlatNCE(), callback)
-    assert [r["steps"] for r in callback.diagnostics.monitors["loss_fn"].history] == [3, 1]
-
-
 def test_early_stopping_can_use_the_gain(pl, tmp_path):
     callbacks = importlib.import_module(f"{pl.__name__}.callbacks")
     stop = callbacks.EarlyStopping(
@@ -106,12 +100,11 @@ def test_early_stopping_can_use_the_gain(pl, tmp_path):
 
 def test_a_loss_outside_the_module_is_monitored_when_given(pl, tmp_path):
     loss_fn = InfoNCE()
-    callback = DiagnosticsCallback(loss_fn, every_n_steps=2)
+    callback = DiagnosticsCallback(loss_fn, every_n_steps=3)
     fit(pl, tmp_path, lambda one, two: loss_fn(one, two), callback)
-    assert callback.diagnostics.monitors[""].objective == "InfoNCE"
-
-
-def test_an_interval_below_one_is_refused():
+    monitor = callback.diagnostics.monitors[""]
+    assert monitor.objective == "InfoNCE"
+    assert [record["steps"] for record in monitor.history] == [3, 1]  # the end is read too
     with pytest.raises(ValueError, match="every_n_steps=0"):
         DiagnosticsCallback(every_n_steps=0)
 
@@ -124,9 +117,6 @@ def test_the_old_namespace_is_used_where_the_new_one_is(monkeypatch, state):
     else:
         monkeypatch.setitem(sys.modules, NAMESPACES[0], None)
     assert _namespace().__name__ == NAMESPACES[1]
-
-
-def test_without_either_the_message_names_the_extra(monkeypatch):
     for name in NAMESPACES:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError, match=r"flatnce\[lightning\]"):

@@ -38,44 +38,19 @@ def test_it_says_what_the_monitor_says(layout, given):
         assert float(value) == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
-def test_batches_count_by_their_rows():
-    metric, one, two = (ContrastiveDiagnostics() for _ in range(3))
-    small, large = views(4), views(12)
-    metric.update(*small)
-    metric.update(*large)
-    one.update(*small)
-    two.update(*large)
-    expected = (one.compute()["ess"] + 3 * two.compute()["ess"]) / 4
-    torch.testing.assert_close(metric.compute()["ess"], expected)
-
-
 def test_the_value_of_a_step_and_of_all_steps_both_come_out():
     metric = ContrastiveDiagnostics()
     first, second = metric(*views(6)), metric(*views(6))
     torch.testing.assert_close(metric.compute()["mi"], (first["mi"] + second["mi"]) / 2)
+    larger = views(18)
+    alone = ContrastiveDiagnostics()(*larger)["mi"]
+    metric.update(*larger)  # batches count by their rows
+    expected = (6 * first["mi"] + 6 * second["mi"] + 18 * alone) / 30
+    torch.testing.assert_close(metric.compute()["mi"], expected)
+    collection = MetricCollection({"contrast": metric}, prefix="valid/")
+    assert "valid/ess" in collection.compute()
     metric.reset()
     torch.testing.assert_close(metric(*views(6))["gain"], metric.compute()["gain"])
-
-
-def test_it_stands_in_a_collection_and_moves_its_states():
-    collection = MetricCollection({"contrast": ContrastiveDiagnostics()}, prefix="valid/")
-    collection.update(*views(6))
-    assert "valid/ess" in collection.compute()
-    assert collection.clone(prefix="test/").compute().keys() != collection.compute().keys()
-
-
-def test_the_verdict_is_in_plain_words():
-    metric = ContrastiveDiagnostics(0.02)
-    metric.update(*views(8, spread=0.01))
-    verdict = metric.verdict("InfoNCE")
-    assert verdict.kind == "saturated"
-    assert "FlatNCE" in verdict.remedies[0]
-
-
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")  # the library's own, of the same
-def test_there_is_no_verdict_before_the_first_batch():
-    with pytest.raises(ValueError, match=r"no batch; call update"):
-        ContrastiveDiagnostics().verdict()
 
 
 def test_a_bad_value_found_on_a_device_is_raised_when_it_computes(monkeypatch):
@@ -85,34 +60,6 @@ def test_a_bad_value_found_on_a_device_is_raised_when_it_computes(monkeypatch):
     metric.update(z1, z2)
     with pytest.raises(ValueError, match="nonfinite"):
         metric.compute()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": 0.0}, "temperature=0.0"),
-        ({"layout": "three_view"}, r"layout='three_view'.*two_tower"),
-        ({"width": 0}, "width=0"),
-    ],
-    ids=["temperature", "layout", "width"],
-)
-def test_misuse_is_refused_with_a_remedy(options, message):
-    with pytest.raises(ValueError, match=message):
-        ContrastiveDiagnostics(**options)
-
-
-def test_embeddings_of_another_width_are_refused():
-    with pytest.raises(ValueError, match=r"width=16.*8 columns"):
-        ContrastiveDiagnostics(width=16).update(*views(6))
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_one_batch_is_two_views_or_one_snapshot(number):
-    z1, z2 = views(6)
-    loss_fn = FlatNCE()
-    loss_fn(z1, z2)
-    with pytest.raises(ValueError, match="z2"):
-        ContrastiveDiagnostics().update(*((z1,) if number == 1 else (loss_fn.last, z2)))
 
 
 def test_two_processes_say_what_one_says_of_all_batches():
@@ -130,3 +77,28 @@ def test_two_processes_say_what_one_says_of_all_batches():
     alone.update(*here)
     alone.update(*there)
     torch.testing.assert_close(shared.compute(), alone.compute())
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")  # the library's own, of the same
+def test_the_verdict_is_in_plain_words_and_needs_a_batch():
+    metric = ContrastiveDiagnostics(0.02)
+    with pytest.raises(ValueError, match=r"no batch; call update"):
+        metric.verdict()
+    metric.update(*views(8, spread=0.01))
+    verdict = metric.verdict("InfoNCE")
+    assert verdict.kind == "saturated" and "FlatNCE" in verdict.remedies[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "message"),
+    [
+        ({"temperature": 0.0}, 2, "temperature=0.0"),
+        ({"layout": "three_view"}, 2, r"layout='three_view'.*two_tower"),
+        ({"width": 0}, 2, "width=0"),
+        ({"width": 16}, 2, r"width=16.*8 columns"),
+        ({}, 1, "z2 goes with z1"),
+    ],
+)
+def test_misuse_is_refused_with_a_remedy(options, number, message):
+    with pytest.raises(ValueError, match=message):
+        ContrastiveDiagnostics(**options).update(*views(6)[:number])
