@@ -20,7 +20,7 @@ from flatnce import functional as F
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import rank_of_gram
-from flatnce.core.diagnostics.monitor import FORMER_MEANS, _row_fields, _Step
+from flatnce.core.diagnostics.monitor import FORMER_MEANS, _step_of
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW
 from flatnce.core.diagnostics.verdict import (
     COLLAPSED_RANK,
@@ -441,11 +441,7 @@ def test_steps_that_are_computed_together_have_the_numbers_of_steps_alone(option
     shown = watched(alone, steps=5, **options)
     steps = []
     for last in shown:
-        fields = _row_fields(last.contrast)
-        values = tuple(fields.values())
-        beta = last.contrast.beta
-        names = tuple(fields)
-        steps.append(_Step(names, last.unit_rows, values, beta, last.loss, last.embeddings).copy())
+        steps.append(_step_of(last, limit=256).copy())
     assert all(steps[0].is_like(step) for step in steps)
     together._take(steps)
     together.steps += len(steps)
@@ -671,7 +667,8 @@ def test_printing_the_last_batch_never_reads_a_device():
     loss_fn(torch.randn(8, 4), torch.randn(8, 4))
     # Numbers on this device do not exist, so whoever reads one raises.
     gone = Contrast(**{name: torch.ones(16, device="meta") for name in ROWS}, beta=torch.ones(()))
-    elsewhere = replace(loss_fn.last, contrast=gone, loss=torch.ones((), device="meta"))
+    loss, embeddings = torch.ones((), device="meta"), loss_fn.last.embeddings
+    elsewhere = Snapshot(gone, loss, embeddings, objective="InfoNCE")
     assert repr(elsewhere) == (
         "Snapshot(objective='InfoNCE', rows=16, embeddings=(8, 4), on meta, numbers not read)"
     )

@@ -6,18 +6,24 @@ Losses, diagnostics, bounds and controllers read only these.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import partial
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import Parameter
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
-from flatnce.core.direct import PlainStatistics, plain_statistics, without_autocast
+from flatnce.core.direct import (
+    DIRECT_LIMIT,
+    DIRECT_TYPES,
+    PlainRows,
+    check_batches,
+    plain_statistics,
+    without_autocast,
+)
 from flatnce.core.faults import is_transformed, raise_or_flag
 from flatnce.core.kernels import (
     DENSE_LIMIT,
@@ -26,7 +32,7 @@ from flatnce.core.kernels import (
     fused_is_better,
     statistics_of_scores,
 )
-from flatnce.core.pairs import Arguments, Form, Pairs, check_embeddings, operands_for
+from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
 from flatnce.core.selection import Selection
 
 __all__ = [
@@ -36,6 +42,7 @@ __all__ = [
     "contrast_from_logits",
     "contrast_of",
     "contrast_of_batches",
+    "contrast_of_rows",
     "importance_weights",
 ]
 
@@ -120,6 +127,14 @@ POOL_FIELDS = tuple(f.name for f in fields(RowStatistics))
 """Names of the statistics, and of those of several positives."""
 
 
+def contrast_of_rows(rows: PlainRows) -> Contrast:
+    """The contrast of a plain batch whose loss was computed in closed form."""
+    beta = rows.beta
+    if not isinstance(beta, Tensor):
+        beta = rows.negative.new_full((), beta)
+    return Contrast(**rows.statistics(), beta=beta, faults=rows.faults())
+
+
 def concatenate(parts: Sequence[Contrast]) -> Contrast:
     """Rows of several contrasts as one; they share beta."""
     if len(parts) == 1:
@@ -160,12 +175,6 @@ Term: TypeAlias = Callable[..., Tensor]
 
 BLOCK = 1024
 """Rows of one block of an objective's own terms."""
-
-LEAST_TEMPERATURE = 1e-30
-"""Below this, one over the temperature comes near overflow in float32."""
-
-DIRECT_LIMIT = 2**24
-"""Most scores of a plain batch that are held at once: 64 MiB of float32."""
 
 NEAR_ZERO_POWER = 1e-2
 """Hölder powers below this are pooled in float64: dividing by the power magnifies rounding."""
@@ -242,7 +251,7 @@ def inverse_temperature(
         value = temperature.reshape(()).to(device=device, dtype=dtype)
         bad = ~((value > 0) & torch.isfinite(value))
         return value.reciprocal(), raise_or_flag(shown=value.detach(), temperature=bad)
-    if not (isinstance(temperature, Real) and LEAST_TEMPERATURE < temperature < math.inf):
+    if not (isinstance(temperature, Real) and faults.LEAST_TEMPERATURE < temperature < math.inf):
         raise ValueError(f"temperature={temperature!r}: {faults.FAULTS['temperature']}")
     beta = 1.0 / float(temperature)
     return torch.full((), beta, dtype=dtype, device=device), None
@@ -534,7 +543,7 @@ def contrast_of_batches(
     The layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left
     rows may share the memory of ``left``. A ``bounded`` temperature is positive and finite.
     """
-    _check_batches(left, right, layout)
+    check_batches(left, right, layout)
     b = len(left)
     n = 2 * b if layout == "views" else b
     if b < 2:
@@ -546,7 +555,7 @@ def contrast_of_batches(
     if not (may_be_fused and fused_is_better(kernel, n, n, left, operands)):
         if kernel != "auto" or layout == "left" or ids is not None or n * n > DIRECT_LIMIT:
             return None
-        if any(type(z) not in (Tensor, Parameter) or is_transformed(z) for z in (left, right)):
+        if any(type(z) not in DIRECT_TYPES or is_transformed(z) for z in (left, right)):
             return None
         with without_autocast(left):
             two_towers = layout == "both"
@@ -583,18 +592,6 @@ def _fused(
     return contrast, seen
 
 
-def _check_batches(left: Tensor, right: Tensor, layout: str) -> None:
-    """Refuse what is not two batches of floating-point rows of one shape."""
-    both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
-    alike = both and left.shape == right.shape and left.dtype == right.dtype
-    if alike and left.device == right.device and left.ndim == 2 and left.numel():
-        return
-    one, two = ("z1", "z2") if layout == "views" else ("left", "right")
-    check_embeddings(one, left)
-    check_embeddings(two, right)
-    Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
-
-
 def _direct(
     left: Tensor,
     right: Tensor,
@@ -606,72 +603,43 @@ def _direct(
 ) -> tuple[Contrast, Float[Tensor, "b d"]]:
     """The contrast of a plain layout by :mod:`flatnce.core.direct`."""
     dtype = torch.float64 if left.dtype == torch.float64 else torch.float32
+    n = len(left) - 1 if two_towers else 2 * len(left) - 2
     here = faults.can_raise_now(left)
     if isinstance(temperature, Tensor) and here and not temperature.requires_grad:
         # Reading it is free, and a number saves the operations that a tensor takes.
         value = float(temperature) if temperature.numel() == 1 else 0.0
-        temperature = value if LEAST_TEMPERATURE < value < math.inf else temperature
+        temperature = value if faults.LEAST_TEMPERATURE < value < math.inf else temperature
     if bounded and isinstance(temperature, Tensor):
         beta, flags = temperature.to(left.device, dtype).reciprocal(), None
     else:
         beta, flags = inverse_temperature(temperature, left.device, dtype)
     factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
-    options = {"two_towers": two_towers, "normalize": normalize}
-    found = plain_statistics(left, right, factor, **options, expected=slope, clamp=not here)
-    if not here:
-        flags = faults.combine(flags, _flags_of(found))
-    elif not math.isfinite(float(found.check)):
-        _explain(left, right, found, two_towers, normalize)
-    derivative = _plain_slope(found.positive, found.lse, found.expected, beta)
-    negatives = len(left) - 1 if two_towers else 2 * len(left) - 2
-    count = _constant_rows(negatives, len(found.top), dtype, left.device)
-    rows = (found.positive, found.lse, found.lse2, count, found.top)
-    return Contrast(*rows, beta, slope=derivative, faults=flags), left.detach()
-
-
-def _constant_rows(value: int, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same number for every row; shared between calls on one stream, outside graphs."""
-    stream = 0
-    if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():
-            return _new_rows(value, n, dtype, device)
-        # Another stream may read them before this one has written them.
-        stream = torch.cuda.current_stream(device).cuda_stream
-    make = _new_rows if torch.is_inference_mode_enabled() else _kept_rows
-    return make(value, n, dtype, device, stream)
-
-
-def _new_rows(
-    value: int, n: int, dtype: torch.dtype, device: torch.device, stream: int = 0
-) -> Tensor:
-    # Expanded, so that torch refuses to write to it.
-    return torch.full((), value, dtype=dtype, device=device).expand(n)
-
-
-_kept_rows = lru_cache(maxsize=64)(_new_rows)
-
-
-def _flags_of(found: PlainStatistics) -> Bool[Tensor, " f"]:
-    """Fault flags without a host read, in as few operations as can be."""
-    flags = torch.zeros(len(faults.FAULTS), dtype=torch.bool, device=found.check.device)
-    names = list(faults.FAULTS)
-    rest = found.check - found.check  # 0, or NaN
-    torch.ne(rest, 0.0, out=flags[names.index("nonfinite")])
-    if found.norms is not None:
-        torch.any(found.norms == 0, dim=0, out=flags[names.index("zero_vector")])
-    return flags
+    fixed = factor.detach() if isinstance(factor, Tensor) else factor
+    rows = PlainRows("dcl", fixed, n, checked=here)
+    options = {"two_towers": two_towers, "normalize": normalize, "expected": slope}
+    positive, lse, lse2, expected = plain_statistics(left, right, factor, rows, **options)
+    if here and not math.isfinite(float((lse2.sum() + 2 * positive.sum()).detach())):
+        _explain(left, right, lse2, positive, two_towers, normalize)
+    flags = faults.combine(flags, rows.faults())
+    derivative = _plain_slope(positive, lse, expected, beta)
+    contrast = Contrast(positive, lse, lse2, rows.count(), rows.top, beta, slope=derivative)
+    return replace(contrast, faults=flags), left.detach()
 
 
 def _explain(
-    left: Tensor, right: Tensor, found: PlainStatistics, two_towers: bool, normalize: bool
+    left: Tensor,
+    right: Tensor,
+    lse2: Tensor,
+    positive: Tensor,
+    two_towers: bool,
+    normalize: bool,
 ) -> None:
     """Raise an error that names the bad row, if there is one."""
     given = Arguments(normalize, gather=False)
     names = ("left", "right") if two_towers else ("z1", "z2")
     for name, rows in zip(names, (left, right), strict=True):
         given.embeddings(name, rows.detach())
-    finite = torch.isfinite(found.lse2) & torch.isfinite(2 * found.positive)
-    raise_or_flag(nonfinite=~finite)
+    raise_or_flag(nonfinite=~(torch.isfinite(lse2) & torch.isfinite(2 * positive)))
 
 
 def _plain_slope(

@@ -1,21 +1,70 @@
-"""Row statistics of a plain batch, straight from its raw rows.
+"""The loss and the row statistics of a plain batch, straight from its raw rows.
 
-One autograd function for two views and for two towers, normalised or not: one product of the rows,
-one exponential per direction, and a backward pass in closed form. It computes what the dense
-definition does, with a fraction of the operations and one matrix of scores in memory. Second
-derivatives are those of the definition.
+Plain batches are two views, two towers, and queries with a queue of keys, normalised or not.
+:func:`plain_loss` computes the mean loss and its gradient together: one product of the rows, one
+softmax per direction. :func:`plain_statistics` returns the row statistics, differentiable once in
+closed form, for objectives without a closed form of their own. Second derivatives are those of
+the dense definition.
 """
 
-import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import softplus
 
-from flatnce.core.kernels import RowStatistics, statistics_of_scores
+from flatnce.core import faults
+from flatnce.core.faults import is_transformed
+from flatnce.core.kernels import DENSE_LIMIT, RowStatistics, statistics_of_scores
+from flatnce.core.pairs import Arguments, check_embeddings
 
-__all__ = ["without_autocast"]
+__all__ = ["ClosedForm", "EXACT", "PlainRows", "may_be_direct", "plain_loss", "without_autocast"]
+
+ClosedForm: TypeAlias = Literal["infonce", "flatnce", "dcl"]
+"""Losses whose mean over rows with one positive each :func:`plain_loss` computes."""
+
+EXACT = 50.0
+"""Threshold of softplus; torch's default of 20 loses half the digits of float64."""
+
+
+DIRECT_TYPES = (Tensor, Parameter)
+DIRECT_LIMIT = 2**24
+"""Most scores of a plain batch that are held at once: 64 MiB of float32; on a GPU 256 MiB."""
+
+
+def check_batches(left: Tensor, right: Tensor, layout: str) -> None:
+    """Refuse what is not two batches of floating-point rows of one shape."""
+    both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
+    alike = both and left.shape == right.shape and left.dtype == right.dtype
+    if alike and left.device == right.device and left.ndim == 2 and left.numel():
+        return
+    one, two = ("z1", "z2") if layout == "views" else ("left", "right")
+    check_embeddings(one, left)
+    check_embeddings(two, right)
+    Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
+
+
+def may_be_direct(left: Tensor, right: Tensor, layout: str) -> int:
+    """The number of samples of a batch for :func:`~flatnce.core.direct.plain_loss`, or 0.
+
+    A captured or compiled step pays nothing for the host, so the fused kernel is kept there.
+    """
+    check_batches(left, right, layout)
+    b = left.shape[0]
+    if b < 2 or type(left) not in DIRECT_TYPES or type(right) not in DIRECT_TYPES:
+        return 0
+    if is_transformed(left) or is_transformed(right):
+        return 0
+    scores = 4 * b * b if layout == "views" else b * b
+    if not left.is_cuda:
+        return b if scores <= DIRECT_LIMIT else 0
+    half = left.dtype in (torch.float16, torch.bfloat16)
+    if torch.cuda.is_current_stream_capturing() and (half or scores > DENSE_LIMIT):
+        return 0
+    return b if scores <= (DENSE_LIMIT if half else 4 * DIRECT_LIMIT) else 0
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
@@ -25,46 +74,386 @@ def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
-class PlainStatistics(NamedTuple):
-    """What :func:`plain_statistics` returns; tensors have one number per row.
+class PlainRows:
+    """Row statistics of one plain batch, or of several stacked along a first axis.
+
+    Nothing here has a history, and nothing is computed before it is read.
 
     Arguments:
-        positive: Positive score.
-        lse: Log-sum-exp of the negatives' scores.
-        lse2: Log-sum-exp of twice the negatives' scores.
-        top: The largest negative score.
-        expected: Mean of the negatives' scores under their softmax; None unless asked for.
-        norms: Norms of the raw rows; None where rows are not normalised.
-        check: A number that is finite if all of these are.
+        closed_form: The loss.
+        beta: Inverse temperature.
+        others: Negatives of each row that are in the batch.
+        checked: Whether bad values are raised at once; else :meth:`faults` tells them.
     """
 
+    __slots__ = (
+        "beta",
+        "bias",
+        "checked",
+        "closed_form",
+        "found",
+        "gain",
+        "negative",
+        "norms",
+        "others",
+        "positive",
+        "root",
+        "top",
+        "unit",
+    )
+
     positive: Tensor
-    lse: Tensor
-    lse2: Tensor
+    """Positive score of each pair; rows repeat them as often as their number needs."""
+    negative: Tensor
+    """Log-sum-exp of the negatives' scores."""
+    root: Tensor
+    """Square root of the sum of the squared weights of the negatives."""
     top: Tensor
-    expected: Tensor | None
+    """The largest negative score."""
+    unit: Tensor
+    """The rows that were multiplied, first those of the first argument."""
     norms: Tensor | None
-    check: Tensor
+    """Norms of the raw rows; None where rows are not normalised."""
+    bias: Tensor | None
+    """0 for each key of a queue, -inf for an empty slot; None without a queue."""
+    gain: Tensor | None
+    """What InfoNCE multiplies the gradient of each row by, until the gradient is computed."""
+    found: Tensor | None
+    """Fault flags that a controller found."""
+
+    def __init__(
+        self, closed_form: ClosedForm, beta: float | Tensor, others: int, checked: bool
+    ) -> None:
+        self.closed_form, self.beta = closed_form, beta
+        self.others, self.checked = others, checked
+        self.norms = self.bias = self.gain = self.found = None
+
+    def fields(self) -> dict[str, Tensor]:
+        """The tensors that the statistics are computed from, by name; without the rows."""
+        names = ("positive", "negative", "root", "top", "norms", "bias")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def with_fields(self, beta: float | Tensor, **fields: Tensor) -> "PlainRows":
+        """Other numbers of such a batch, or those of several."""
+        other = PlainRows(self.closed_form, beta, self.others, self.checked)
+        for name, value in fields.items():
+            setattr(other, name, value)
+        return other
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Fields of a :class:`~flatnce.functional.Contrast` by name."""
+        return {
+            "positive": self.positives(),
+            "negative": self.negative,
+            "negative2": self.negative2(),
+            "count": self.count(),
+            "hardest": self.top,
+        }
+
+    def count(self) -> Tensor:
+        """Number of negatives of each row."""
+        if self.bias is None:
+            return torch.full_like(self.negative, self.others)
+        queued = (self.bias == 0).sum(dim=-1, keepdim=True)
+        return (queued + self.others).to(self.negative.dtype).expand_as(self.negative)
+
+    def gap(self) -> Tensor:
+        """Log-sum-exp of the negatives minus the positive, one number per row."""
+        return self.negative - self.positives()
+
+    def positives(self) -> Tensor:
+        """Positive score of each row."""
+        times = self.negative.shape[-1] // self.positive.shape[-1]
+        return torch.cat([self.positive] * times, dim=-1)
+
+    def negative2(self) -> Tensor:
+        """Log-sum-exp of twice the negatives' scores."""
+        return (self.root.log() + self.negative).mul_(2)
+
+    def loss(self) -> Tensor:
+        """The loss of each batch, in closed form."""
+        gap = self.gap()
+        return (gap if self.closed_form == "dcl" else softplus(gap, threshold=EXACT)).mean(-1)
+
+    def ess(self) -> Tensor:
+        """Mean effective sample size of the negatives, times their number."""
+        return self.root.pow(-2).mean(-1)
+
+    def faults(self) -> Tensor | None:
+        """Fault flags; None where faults have been raised."""
+        if self.checked:
+            return None
+        finite = torch.isfinite(self.negative2().sum() + (2 * self.positive).sum())
+        found = {"nonfinite": ~finite}
+        if self.norms is not None:
+            found["zero_vector"] = (self.norms == 0).any()
+        if self.bias is not None:
+            found["no_negatives"] = (self.count() == 0).any()
+        if isinstance(self.beta, Tensor):
+            found["temperature"] = ~((self.beta > 0) & torch.isfinite(self.beta)).all()
+        return faults.combine(faults.flag(**found), self.found)
+
+
+def plain_loss(
+    left: Tensor,
+    right: Tensor,
+    rows: PlainRows,
+    layout: str,
+    normalize: bool,
+    keys: Tensor | None,
+    definition: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """The mean loss of a batch, whose statistics are left in ``rows``.
+
+    Arguments:
+        left: (b, d) raw rows.
+        right: (b, d) raw rows, the positives.
+        rows: Gives the loss and the inverse temperature.
+        layout: ``views``, ``both`` (two towers), ``queue`` or ``in_batch`` (and queue).
+        normalize: Divide rows by their norm.
+        keys: Keys of a queue, which may be overwritten before the backward pass.
+        definition: The same loss, for second derivatives.
+    """
+    found: Tensor = _Loss.apply(left, right, rows, layout, normalize, keys, definition)
+    return found
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        rows: PlainRows,
+        layout: str,
+        normalize: bool,
+        keys: Tensor | None,
+        definition: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        unit, length = _set_unit_rows(rows, left, right, normalize)
+        needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        if keys is not None:
+            loss, gradient = _queue_loss(rows, keys, layout == "in_batch", needed)
+        elif layout == "views":
+            loss, gradient = _views_loss(rows, needed)
+        else:
+            loss, gradient = _towers_loss(rows, needed)
+        if gradient is not None:
+            gain, rows.gain = rows.gain, None
+            if gain is None:
+                times = -float(rows.negative.shape[0] // left.shape[0])
+                _add_positives(rows, gradient, None, times)
+            else:
+                _add_positives(rows, gradient, gain.sum(dim=0), -1.0)
+            if length is not None:
+                along = torch.linalg.vecdot(gradient, unit).unsqueeze_(1)
+                gradient.addcmul_(unit, along, value=-1).div_(length)
+            ctx.save_for_backward(left, right, gradient)
+            ctx.definition = definition
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, ...]:
+        left, right, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            found = _differentiable(ctx, ctx.definition(left, right), incoming)
+            return (*found, None, None, None, None)
+        to_rows = gradient * incoming
+        if to_rows.dtype is not left.dtype:
+            to_rows = to_rows.to(left.dtype)
+        to_left, to_right = to_rows.split(left.shape[0])
+        return to_left, to_right, None, None, None, None, None
+
+
+def _differentiable(ctx: Any, outputs: Any, incoming: Any) -> list[Tensor | None]:
+    """The gradients of the saved inputs, as functions that can be differentiated again."""
+    asked = ctx.needs_input_grad[:3]
+    needed = [z for z, one in zip(ctx.saved_tensors[:3], asked, strict=True) if one]
+    options = {"create_graph": True, "allow_unused": True}
+    found = iter(torch.autograd.grad(outputs, needed, incoming, **options))
+    return [next(found) if one else None for one in asked]
+
+
+def _set_unit_rows(
+    rows: PlainRows, left: Tensor, right: Tensor, normalize: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The rows to multiply, and what they were divided by."""
+    unit = torch.cat((left, right))
+    if unit.dtype is not torch.float32 and unit.dtype is not torch.float64:
+        unit = unit.float()
+    length = None
+    if normalize:
+        rows.norms = length = torch.linalg.vector_norm(unit, dim=1, keepdim=True)
+        if not rows.checked:  # a zero row is flagged there, and must not become NaN
+            length = length.clamp_min(torch.finfo(unit.dtype).tiny)
+        unit.div_(length)
+    rows.unit = unit
+    return unit, length
+
+
+def _scores(rows: PlainRows, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Scores of rows, with a bias of each column."""
+    beta = rows.beta
+    if isinstance(beta, Tensor):
+        left, beta = left * beta, 1.0
+    if bias is not None:
+        return torch.addmm(bias, left, right.T, alpha=beta)
+    # Nothing is added; the first argument only has to fit the shape.
+    return torch.addmm(left[:, :1], left, right.T, beta=0, alpha=beta)
+
+
+def _pool(scores: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """Weights of the negatives, written over their scores; log-sum-exp, root and maximum."""
+    top = scores.amax(dim=dim)
+    weights = torch.softmax(scores, dim, out=scores if scores.device.type == "cpu" else None)
+    lse = top - weights.amax(dim=dim).log_()
+    return weights, lse, torch.linalg.vector_norm(weights, dim=dim), top
+
+
+def _mean_loss(rows: PlainRows) -> tuple[Tensor, Tensor | None]:
+    """The mean over rows, and what the gradient of each is multiplied by; None is 1."""
+    gap = rows.negative.view(-1, rows.positive.shape[0]) - rows.positive
+    if rows.closed_form == "dcl":
+        return gap.mean(), None
+    loss = softplus(gap, threshold=EXACT).mean()
+    if rows.closed_form == "flatnce":
+        return loss, None
+    rows.gain = gap.sigmoid_()
+    return loss, rows.gain
+
+
+def _scaled(rows: PlainRows, by: Tensor) -> tuple[Tensor, float]:
+    """Rows and a number whose product is beta times the rows, over the number of anchors."""
+    n, beta = rows.negative.shape[0], rows.beta
+    return (by * beta, 1.0 / n) if isinstance(beta, Tensor) else (by, beta / n)
+
+
+def _pool_views(rows: PlainRows) -> Tensor:
+    """Set the statistics of all rows against all, without themselves and their positives."""
+    b = rows.unit.shape[0] // 2
+    scores = _scores(rows, rows.unit, rows.unit)
+    rows.positive = scores.diagonal(b).clone()
+    scores.view(2, b, 2, b).diagonal(dim1=1, dim2=3).fill_(-torch.inf)
+    weights, rows.negative, rows.root, rows.top = _pool(scores, 1)
+    return weights
+
+
+def _pool_towers(rows: PlainRows) -> tuple[Tensor, Tensor]:
+    """Set the statistics of left rows against right ones, and of right rows against left ones."""
+    scores = _scores(rows, *rows.unit.chunk(2))
+    partner = scores.diagonal()
+    rows.positive = partner.clone()
+    partner.fill_(-torch.inf)
+    back, *of_back = _pool(scores.T.contiguous(), 1)
+    forth, *of_forth = _pool(scores, 1)
+    both = zip(of_forth, of_back, strict=True)
+    rows.negative, rows.root, rows.top = (torch.cat(parts) for parts in both)
+    return forth, back
+
+
+def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times: float) -> None:
+    """Add the rows' positives to their gradient, times a number for all or for each pair.
+
+    Not as one more weight of the products: adding them last loses fewer digits.
+    """
+    partner = rows.unit.roll(rows.positive.shape[0], 0)
+    if each is not None:
+        partner.view(2, -1, partner.shape[1]).mul_(each.unsqueeze(1))
+    times = times / rows.negative.shape[0]
+    if isinstance(rows.beta, Tensor):
+        gradient.addcmul_(partner, rows.beta, value=times)
+    else:
+        gradient.add_(partner, alpha=times * rows.beta)
+
+
+def _views_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
+    weights = _pool_views(rows)
+    loss, gain = _mean_loss(rows)
+    if not gradient:
+        return loss, None
+    if gain is not None:
+        weights.mul_(gain.view(-1, 1))
+    return loss, _pull_views(rows, weights)
+
+
+def _pull_views(rows: PlainRows, weights: Tensor) -> Tensor:
+    """Gradient of the unit rows from derivatives by the scores, which stand in two rows each."""
+    by, scale = _scaled(rows, rows.unit)
+    found = torch.addmm(by, weights, by, beta=0, alpha=scale)
+    return found.addmm_(weights.T, by, alpha=scale)
+
+
+def _towers_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
+    forth, back = _pool_towers(rows)
+    loss, gain = _mean_loss(rows)
+    if not gradient:
+        return loss, None
+    if gain is not None:
+        forth, back = forth.mul_(gain[0, :, None]), back.mul_(gain[1, :, None])
+    return loss, _pull_towers(rows, back.T.contiguous().add_(forth))
+
+
+def _pull_towers(rows: PlainRows, weights: Tensor) -> Tensor:
+    """Gradient of the unit rows from derivatives by the scores of left and right rows."""
+    by, scale = _scaled(rows, rows.unit)
+    left, right = by.chunk(2)
+    found = torch.empty_like(rows.unit)
+    to_left, to_right = found.chunk(2)
+    to_left.addmm_(weights, right, beta=0, alpha=scale)
+    to_right.addmm_(weights.T, left, beta=0, alpha=scale)
+    return found
+
+
+def _queue_loss(
+    rows: PlainRows, keys: Tensor, in_batch: bool, gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Left rows against the keys of a queue, and against the other right rows if asked."""
+    left, right = rows.unit.chunk(2)
+    b, bias = left.shape[0], rows.bias
+    assert bias is not None
+    if in_batch:
+        keys, bias = torch.cat((right, keys)), torch.cat((bias.new_zeros(b), bias))
+    scores = _scores(rows, left, keys, bias)
+    if in_batch:
+        partner = scores.diagonal()
+        rows.positive = partner.clone()
+        partner.fill_(-torch.inf)
+    else:
+        rows.positive = torch.linalg.vecdot(left, right).mul_(rows.beta)
+    weights, rows.negative, rows.root, rows.top = _pool(scores, 1)
+    loss, gain = _mean_loss(rows)
+    if not gradient:
+        return loss, None
+    if gain is not None:
+        weights.mul_(gain.view(-1, 1))
+    found = torch.zeros_like(rows.unit)
+    to_left, to_right = found.chunk(2)
+    by, scale = _scaled(rows, keys)
+    to_left.addmm_(weights, by, alpha=scale)
+    if in_batch:
+        by, scale = _scaled(rows, left)
+        to_right.addmm_(weights[:, :b].T, by, alpha=scale)
+    return loss, found
 
 
 def plain_statistics(
     left: Tensor,
     right: Tensor,
     beta: float | Tensor,
+    rows: PlainRows,
     *,
     two_towers: bool,
     normalize: bool,
     expected: bool = False,
-    clamp: bool = False,
-) -> PlainStatistics:
-    """Row statistics of two batches, row i of one being the positive of row i of the other.
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Positive score, lse and lse2 of each row, differentiable; the rest is left in ``rows``.
 
-    Two towers contrast left with right rows and right with left ones; two views contrast all rows
-    with all. ``clamp`` keeps rows of norm 0 finite where they cannot be refused at once.
+    The last is the mean of the negatives' scores under their softmax, where it is asked for.
     """
-    return PlainStatistics(
-        *_Plain.apply(left, right, beta, two_towers, normalize, expected, clamp)
-    )
+    found: tuple[Tensor, Tensor, Tensor, Tensor | None]
+    found = _Plain.apply(left, right, beta, rows, two_towers, normalize, expected)
+    return found
 
 
 class _Plain(torch.autograd.Function):
@@ -74,184 +463,76 @@ class _Plain(torch.autograd.Function):
         left: Tensor,
         right: Tensor,
         beta: float | Tensor,
+        rows: PlainRows,
         two_towers: bool,
         normalize: bool,
         expected: bool,
-        clamp: bool,
-    ) -> tuple[Tensor | None, ...]:
-        rows = torch.cat([left, right])
-        if rows.dtype not in (torch.float32, torch.float64):
-            rows = rows.float()
-        root = beta.sqrt() if isinstance(beta, Tensor) else math.sqrt(beta)
-        norms = length = mean = None
-        if normalize:
-            norms = torch.linalg.vector_norm(rows, dim=1)
-            length = (norms / root)[:, None]
-            if clamp:
-                length.clamp_min_(torch.finfo(rows.dtype).tiny)
-            scaled = rows.div_(length)
-        else:
-            scaled = rows.mul_(root)
-        pools = _views(scaled) if not two_towers else _towers(scaled)
-        positive, lse, lse2, top, weights, total, spread = pools
-        if expected:
-            mean = _expected(scaled, weights, total, two_towers)
-        check = torch.dot(positive if norms is None else norms, lse2)
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        _, length = _set_unit_rows(rows, left, right, normalize)
+        weights = _pool_towers(rows) if two_towers else (_pool_views(rows),)
+        mean = _expected(rows, weights) if expected else None
         beta_tensor = beta if isinstance(beta, Tensor) else None
-        ctx.save_for_backward(left, right, beta_tensor, scaled, length, total, spread, *weights)
-        ctx.options = beta, root, two_towers, normalize
+        ctx.save_for_backward(left, right, beta_tensor, length, *weights)
+        ctx.rows, ctx.beta, ctx.normalize = rows, beta, normalize
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(t for t in (top, mean, norms, check) if t is not None))
-        return positive, lse, lse2, top, mean, norms, check
+        if mean is not None:
+            ctx.mark_non_differentiable(mean)
+        return rows.positives(), rows.negative.clone(), rows.negative2(), mean
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        left, right, beta_tensor, scaled, length, total, spread, *weights = ctx.saved_tensors
-        beta, root, two_towers, normalize = ctx.options
-        if all(g is None for g in gradients[:3]):
+        left, right, _, length, *weights = ctx.saved_tensors
+        rows, beta, (to_positive, to_lse, to_lse2, _) = ctx.rows, ctx.beta, gradients
+        unit, asked = rows.unit, [g for g in gradients[:3] if g is not None]
+        if not asked:
             return (None,) * 7
         if torch.is_grad_enabled():
-            inputs = left, right, beta if beta_tensor is None else beta_tensor
-            return _by_definition(inputs, two_towers, normalize, gradients[:3], ctx)
-        change = _changes if two_towers else _symmetric_changes
-        with without_autocast(scaled):
-            to_scaled = change(scaled, weights, total, spread, *gradients[:3])
+            options = {"two_towers": len(weights) == 2, "normalize": ctx.normalize}
+            outputs = define_plain(left, right, beta, **options)
+            given = [out for out, g in zip(outputs, gradients, strict=False) if g is not None]
+            found = _differentiable(ctx, given, asked)
+            return (*found, None, None, None, None)
+        with without_autocast(unit):
+            parts = [
+                (None,) * len(weights) if g is None else g.chunk(len(weights))
+                for g in (rows.root, to_lse, to_lse2)
+            ]
+            pulls = [_derivatives(*one) for one in zip(weights, *parts, strict=True)]
+            pull = pulls[0] if len(pulls) == 1 else pulls[1].T.contiguous().add_(pulls[0])
+            to_unit = (_pull_views if len(pulls) == 1 else _pull_towers)(rows, pull)
+            if to_positive is not None:
+                _add_positives(rows, to_unit, to_positive.view(2, -1).sum(dim=0), 1.0)
+            to_unit.mul_(rows.negative.shape[0])
         to_beta = None
-        if normalize or ctx.needs_input_grad[2]:
-            along = (to_scaled * scaled).sum(dim=1, keepdim=True)
+        along = torch.linalg.vecdot(to_unit, unit).unsqueeze_(1)
         if ctx.needs_input_grad[2]:
             to_beta = along.sum() / (2 * beta)
-        if not normalize:
-            to_rows = to_scaled.mul_(root)
-        elif isinstance(beta, Tensor):
-            to_rows = to_scaled.sub_(scaled * (along / beta)).div_(length)
-        else:
-            to_rows = to_scaled.addcmul_(scaled, along, value=-1 / beta).div_(length)
-        to_left, to_right = to_rows.to(left.dtype).split(left.shape[0])
+        if length is not None:
+            to_unit.addcmul_(unit, along, value=-1).div_(length)
+        to_left, to_right = to_unit.to(left.dtype).split(left.shape[0])
         return to_left, to_right, to_beta, None, None, None, None
 
 
-def _pool(scores: Tensor, dim: int, out: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Log-sum-exps and maximum along an axis; the weights and the sums that they came from."""
-    top = scores.amax(dim=dim, keepdim=True)
-    weights = torch.sub(scores, top, out=out).exp_()
-    total, spread = weights.sum(dim=dim), torch.linalg.vector_norm(weights, dim=dim)
-    top = top.view(-1)
-    return top + total.log(), (top + spread.log()).mul_(2), top, weights, total, spread
-
-
-def _views(scaled: Tensor) -> tuple[Any, ...]:
-    """All rows against all, without themselves and their positives."""
-    b = scaled.shape[0] // 2
-    scores = scaled @ scaled.T
-    partner = scores.diagonal(b)
-    positive = torch.cat((partner, partner))
-    scores.view(2, b, 2, b).diagonal(dim1=1, dim2=3).fill_(-torch.inf)  # itself and its positive
-    lse, lse2, top, weights, total, spread = _pool(scores, 1, out=scores)
-    return positive, lse, lse2, top, (weights,), total, spread
-
-
-def _towers(scaled: Tensor) -> tuple[Any, ...]:
-    """Left rows against right ones, then right rows against left ones."""
-    left, right = scaled.chunk(2)
-    scores = left @ right.T
-    partner = scores.diagonal()
-    positive = torch.cat((partner, partner))
-    partner.fill_(-torch.inf)
-    forth = _pool(scores, 1)
-    back = _pool(scores, 0, out=scores)
-    lse, lse2, top, _, total, spread = (
-        (one, two) if one.ndim == 2 else torch.cat([one, two])
-        for one, two in zip(forth, back, strict=True)
-    )
-    return positive, lse, lse2, top, (forth[3], back[3]), total, spread
-
-
 def _derivatives(
-    weights: Tensor,
-    dim: int,
-    total: Tensor,
-    spread: Tensor,
-    to_lse: Tensor | None,
-    to_lse2: Tensor | None,
+    weights: Tensor, root: Tensor, to_lse: Tensor | None, to_lse2: Tensor | None
 ) -> Tensor:
-    """Derivatives by the scores, of the statistics along an axis."""
+    """Derivatives by the scores."""
     if to_lse2 is None:
-        return weights * (to_lse / total).unsqueeze(dim) if to_lse is not None else 0 * weights
-    found = weights * (2 * to_lse2 / spread.square()).unsqueeze(dim)
+        return weights * to_lse[:, None] if to_lse is not None else torch.zeros_like(weights)
+    found = weights * (2 * to_lse2 / root.square())[:, None]
     if to_lse is not None:
-        found.add_((to_lse / total).unsqueeze(dim))
+        found.add_(to_lse[:, None])
     return found.mul_(weights)
 
 
-def _symmetric_changes(
-    scaled: Tensor,
-    weights: list[Tensor],
-    total: Tensor,
-    spread: Tensor,
-    to_positive: Tensor | None,
-    to_lse: Tensor | None,
-    to_lse2: Tensor | None,
-) -> Tensor:
-    """Gradient of the scaled rows of two views; each score stands in two rows."""
-    b = scaled.shape[0] // 2
-    by_scores = _derivatives(weights[0], 1, total, spread, to_lse, to_lse2)
-    if to_positive is not None:
-        by_scores.diagonal(b).copy_(to_positive.view(2, b).sum(dim=0))
-    return (by_scores + by_scores.T) @ scaled
-
-
-def _changes(
-    scaled: Tensor,
-    weights: list[Tensor],
-    total: Tensor,
-    spread: Tensor,
-    to_positive: Tensor | None,
-    to_lse: Tensor | None,
-    to_lse2: Tensor | None,
-) -> Tensor:
-    """Gradient of the scaled rows of two towers."""
-    left, right = scaled.chunk(2)
-    halves = [(None, None) if t is None else t.chunk(2) for t in (total, spread, to_lse, to_lse2)]
-    forth, back = zip(*halves, strict=True)
-    by_scores = _derivatives(weights[0], 1, *forth).add_(_derivatives(weights[1], 0, *back))
-    if to_positive is not None:
-        by_scores.diagonal().copy_(to_positive.view(2, -1).sum(dim=0))
-    return torch.cat([by_scores @ right, by_scores.T @ left])
-
-
-def _expected(
-    scaled: Tensor, weights: tuple[Tensor, ...], total: Tensor, two_towers: bool
-) -> Tensor:
+def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
     """Mean of the negatives' scores under their own softmax."""
-    if not two_towers:
-        pulled = weights[0] @ scaled
+    if len(weights) == 1:
+        pulled = weights[0] @ rows.unit
     else:
-        left, right = scaled.chunk(2)
-        pulled = torch.cat([weights[0] @ right, weights[1].T @ left])
-    return (pulled * scaled).sum(dim=1) / total
-
-
-def _by_definition(
-    inputs: tuple[Any, ...],
-    two_towers: bool,
-    normalize: bool,
-    gradients: tuple[Tensor | None, ...],
-    ctx: Any,
-) -> tuple[Tensor | None, ...]:
-    """The gradient as a function that can be differentiated again."""
-    needed = [i for i in range(3) if ctx.needs_input_grad[i]]
-    outputs = define_plain(*inputs, two_towers=two_towers, normalize=normalize)
-    pairs = [(out, g) for out, g in zip(outputs, gradients, strict=True) if g is not None]
-    found = torch.autograd.grad(
-        [out for out, _ in pairs],
-        [inputs[i] for i in needed],
-        [g for _, g in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
-    by_place = dict(zip(needed, found, strict=True))
-    return (*(by_place.get(i) for i in range(3)), None, None, None, None)
+        left, right = rows.unit.chunk(2)
+        pulled = torch.cat([weights[0] @ right, weights[1] @ left])
+    return torch.linalg.vecdot(pulled, rows.unit) * rows.beta
 
 
 def define_plain(

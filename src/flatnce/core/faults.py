@@ -12,6 +12,9 @@ from torch.autograd import forward_ad
 
 __all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
 
+LEAST_TEMPERATURE = 1e-30
+"""Below this, one over the temperature comes near overflow in float32."""
+
 FAULTS: dict[str, str] = {
     "nonfinite": "the embeddings or logits hold NaN, infinite or overflowing values; look for a "
     "diverged learning rate or a division by zero upstream",

@@ -336,22 +336,35 @@ class KeyQueue(nn.Module):
             normalize: Store unit rows.
         """
         given = Arguments(normalize, gather)
-        ready = given.embeddings("keys", keys, like=self.keys).detach().to(self.keys.dtype)
-        if ids is None:
-            numbers = torch.full(
-                (len(keys),), NEGATIVE_TO_ALL, dtype=torch.long, device=keys.device
-            )
-        else:
+        ready = given.embeddings("keys", keys, like=self.keys).detach()
+        ready, numbers = given.everyone("keys", ready), None
+        if ids is not None:
             numbers = given.integers("ids", ids, len(keys)).to(keys.device)
-        ready, numbers = given.everyone("keys", ready), given.everyone("ids", numbers)
-        ready, numbers = ready[-len(self) :], numbers[-len(self) :]
-        offsets = torch.arange(len(ready), device=self.keys.device)
-        slots = (self.position % len(self) + offsets) % len(self)
-        self.keys.index_copy_(0, slots, ready)
-        self.ids.index_copy_(0, slots, numbers)
+            numbers = given.everyone("ids", numbers)
         if given.faults is not None:
             self.faults |= given.faults
-        self.position.copy_((self.position % len(self) + len(ready)) % len(self))
+        self.write(ready, numbers)
+
+    def keys_and_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys in a precision, and 0 for each of them or -inf for an empty slot."""
+        if self.keys.shape[1] != like.shape[1] or self.keys.device != like.device:
+            Arguments(normalize=False, gather=False).embeddings("query", like, like=self.keys)
+        keys = self.keys if like.dtype != torch.float64 else self.keys.to(like.dtype)
+        return keys, torch.zeros_like(keys[:, 0]).masked_fill_(self.ids == EXCLUDED, -torch.inf)
+
+    def write(self, keys: Tensor, ids: Tensor | None = None) -> None:
+        """Write prepared keys over the oldest ones."""
+        size = len(self)
+        keys = keys[-size:].to(self.keys.dtype)
+        self.position.remainder_(size)
+        offsets = torch.arange(len(keys), device=self.keys.device)
+        slots = offsets.add_(self.position).remainder_(size)
+        self.keys.index_copy_(0, slots, keys)
+        if ids is None:
+            self.ids.index_fill_(0, slots, NEGATIVE_TO_ALL)
+        else:
+            self.ids.index_copy_(0, slots, ids[-size:])
+        self.position.add_(len(keys)).remainder_(size)
 
     def extra_repr(self) -> str:
         """Size and width, for print."""

@@ -7,6 +7,7 @@ The monitor accumulates on the device and returns one flat dictionary, whose key
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
-from flatnce.core.contrast import FIELDS, POOL_FIELDS, Contrast
+from flatnce.core.contrast import FIELDS, POOL_FIELDS, Contrast, contrast_of_rows
 from flatnce.core.diagnostics.ess import effective_sample_size
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
@@ -27,8 +28,9 @@ from flatnce.core.diagnostics.saturation import (
     saturated_share,
 )
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
+from flatnce.core.direct import PlainRows
 
-__all__ = ["Interval"]
+__all__ = ["Interval", "PlainSnapshot"]
 
 OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not None)
 """Diagnostics that are the mean over rows of a function of the row statistics."""
@@ -146,6 +148,30 @@ class Snapshot:
         if not faults.must_not_read(self.contrast.beta):
             faults.raise_flagged(flags)
         return self.contrast
+
+
+class PlainSnapshot(Snapshot):
+    """The last batch of a loss in closed form; everything is computed when it is read."""
+
+    def __init__(self, rows: PlainRows, objective: str, unit_rows: bool) -> None:
+        self.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows)
+
+    rows: PlainRows
+
+    @cached_property
+    def contrast(self) -> Contrast:  # type: ignore[override]
+        """Row statistics."""
+        return contrast_of_rows(self.rows)
+
+    @cached_property
+    def loss(self) -> Float[Tensor, ""]:  # type: ignore[override]
+        """The value the loss returned."""
+        return self.rows.loss()
+
+    @property
+    def embeddings(self) -> Float[Tensor, "b d"]:  # type: ignore[override]
+        """One row per sample."""
+        return self.rows.unit[: self.rows.positive.shape[-1]]
 
 
 class GradientMeter:
@@ -296,7 +322,6 @@ class Monitor(nn.Module):
         self.history: list[dict[str, float | int]] = []
         self.objective = ""
 
-    @torch.no_grad()
     def update(self, last: Snapshot | Contrast) -> None:
         """Add one step.
 
@@ -308,31 +333,30 @@ class Monitor(nn.Module):
         """
         if not isinstance(last, Snapshot | Contrast):
             raise ValueError(f"last is a {type(last).__name__}; pass loss_fn.last, not the loss")
-        contrast = last.contrast if isinstance(last, Snapshot) else last
-        if self.totals.device != contrast.positive.device:
-            self.to(contrast.positive.device)
-        rows = _row_fields(contrast)
-        loss = samples = None
+        step = _step_of(last, self.rows)
+        like = step.rows[0]
+        if self.totals.device != like.device:
+            self.to(like.device)
         if isinstance(last, Snapshot):
-            self.objective, loss = last.objective, last.loss
-            if self.rows and last.embeddings is not None and last.embeddings.shape[0] > 1:
-                samples = last.embeddings[: self.rows]
-        unit_rows = isinstance(last, Snapshot) and last.unit_rows
-        step = _Step(tuple(rows), unit_rows, tuple(rows.values()), contrast.beta, loss, samples)
-        if faults.must_not_read(contrast.positive) or faults.is_transformed(contrast.positive):
+            self.objective = last.objective
+        if faults.must_not_read(like) or faults.is_transformed(like):
             self._take([step])
         else:
             if self._waiting and not self._waiting[0].is_like(step):
                 self._take_waiting()
-            if samples is not None:
+            if step.samples is not None:
                 # At once: within a captured step each replay would clear it.
-                self._fit_gram(samples.shape[-1])
+                self._fit_gram(step.samples.shape[-1])
             self._waiting.append(step.copy())
             if len(self._waiting) == WAITING_STEPS:
                 self._take_waiting()
         self.steps += 1
-        if contrast.faults is not None:
-            self.faults |= contrast.faults
+        if step.plain is None:
+            contrast = last.contrast if isinstance(last, Snapshot) else last
+            if contrast.faults is not None:
+                self.faults |= contrast.faults
+        elif step.plain.found is not None:
+            self.faults |= step.plain.found
 
     def update_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Add the gradients of one step, after ``backward``; optional, outside a compiled step.
@@ -457,7 +481,18 @@ class Monitor(nn.Module):
 
         columns = [together(column) for column in zip(*(step.rows for step in steps), strict=True)]
         statistics = dict(zip(first.names, columns, strict=True))
-        beta = together([step.beta for step in steps])
+        betas = [step.beta for step in steps]
+        if isinstance(betas[0], Tensor):
+            beta = together(betas)
+        else:
+            beta = columns[0].new_tensor(betas if len(steps) > 1 else betas[0])
+        losses = [step.loss for step in steps if step.loss is not None]
+        if first.plain is not None:
+            plain = first.plain.with_fields(beta, **statistics)
+            statistics, losses = plain.statistics(), [plain.loss()]
+            found = plain.faults()
+            if found is not None:
+                self.faults |= found
         rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
         unknown = torch.full_like(beta, torch.nan)
         values = []
@@ -468,9 +503,10 @@ class Monitor(nn.Module):
             values.append(value if alike else value.expand_as(rows.positive))
         of_rows = torch.stack(values, dim=-2)
         of_rows = of_rows if weight is None else of_rows * weight[..., None, :]
-        losses = [step.loss for step in steps if step.loss is not None]
         samples = [step.samples for step in steps if step.samples is not None]
-        loss = together(losses) if losses else unknown
+        loss = unknown
+        if losses:
+            loss = losses[0] if first.plain is not None else together(losses)
         potential = self._look_at(together(samples)) if samples else unknown
         others = torch.stack([loss.double(), potential.double()], dim=-1)
         means = torch.cat([of_rows.mean(-1).double(), others], dim=-1)
@@ -494,45 +530,67 @@ class Monitor(nn.Module):
         return (potentials - n) / (n * (n - 1))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Step:
-    """The inputs of the diagnostics of one step."""
+    """The inputs of the diagnostics of one step; of a plain batch those of ``plain``."""
 
     names: tuple[str, ...]
     unit_rows: bool
     rows: tuple[Tensor, ...]
-    beta: Tensor
+    beta: Tensor | float
     loss: Tensor | None
     samples: Tensor | None
+    plain: PlainRows | None = None
 
     def is_like(self, other: "_Step") -> bool:
         """Whether two steps can be computed together."""
         return self._signature() == other._signature()
 
     def copy(self) -> "_Step":
-        """A copy that the next step does not overwrite."""
-        samples = None if self.samples is None else self.samples.clone()
-        loss = None if self.loss is None else self.loss.clone()
+        """A copy that the next step does not overwrite, and that holds no more than it needs."""
+        if self.plain is not None:  # tensors of its own, of which the samples may be a part
+            if self.samples is not None and 2 * len(self.samples) < len(self.plain.unit):
+                self.samples = self.samples.clone()
+            found, self.plain = self.plain.found, self.plain.with_fields(self.beta)
+            self.plain.found = found
+            return self
+        samples = None if self.samples is None else self.samples.detach().clone()
+        loss = None if self.loss is None else self.loss.detach().clone()
         rows = torch.stack(self.rows).unbind()
-        return _Step(self.names, self.unit_rows, rows, self.beta.clone(), loss, samples)
+        beta = self.beta.detach().clone() if isinstance(self.beta, Tensor) else self.beta
+        return _Step(self.names, self.unit_rows, rows, beta, loss, samples)
 
     def _signature(self) -> tuple[object, ...]:
-        tensors = (self.rows[0], self.loss, self.samples)
+        tensors = (self.rows[0], self.rows[-1], self.loss, self.samples)
         kinds = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
-        return (self.names, self.unit_rows, *kinds)
+        plain = self.plain and (self.plain.closed_form, self.plain.others)
+        return (self.names, self.unit_rows, plain, *kinds)
 
 
-def _row_fields(contrast: Contrast) -> dict[str, Tensor]:
-    """Every statistic that has one number per row, by name."""
+def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:
+    """One step, with at most a limit of samples."""
+    unit_rows = isinstance(last, Snapshot) and last.unit_rows
+    samples = None
+    if limit and isinstance(last, Snapshot) and last.embeddings is not None:
+        samples = last.embeddings[:limit] if len(last.embeddings) > 1 else None
+    if isinstance(last, PlainSnapshot):
+        rows = last.rows
+        fields = rows.fields()
+        return _Step(
+            tuple(fields), unit_rows, tuple(fields.values()), rows.beta, None, samples, rows
+        )
+    contrast = last.contrast if isinstance(last, Snapshot) else last
     found = {name: getattr(contrast, name) for name in ROW_FIELDS}
     if contrast.positives is not None:
         pool = {f"positives.{name}": getattr(contrast.positives, name) for name in POOL_FIELDS}
         found |= pool
-    return {
+    present = {
         name: value.detach() if value.requires_grad else value
         for name, value in found.items()
         if value is not None
     }
+    loss = last.loss if isinstance(last, Snapshot) else None
+    return _Step(tuple(present), unit_rows, tuple(present.values()), contrast.beta, loss, samples)
 
 
 def _sent(tensor: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ returns the :class:`Pairs` of a batch, and says whether the batch is one of the 
 kernel computes straight from the raw rows. An :class:`Objective` turns a batch into a loss.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,16 @@ from torch import Tensor, nn
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
+from flatnce.core.control import EssController
 from flatnce.core.diagnostics import Snapshot
+from flatnce.core.diagnostics.monitor import PlainSnapshot
+from flatnce.core.direct import (
+    ClosedForm,
+    PlainRows,
+    may_be_direct,
+    plain_loss,
+    without_autocast,
+)
 from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
 from flatnce.core.pairs import (
@@ -34,7 +44,7 @@ Plain: TypeAlias = Literal["views", "both"]
 """Layouts that a kernel computes from raw rows: two views, or both directions of two towers."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batch:
     """The arguments of a call and the options of an :class:`Objective` that a layout needs."""
 
@@ -52,8 +62,14 @@ class Batch:
     @property
     def has_two_views_only(self) -> bool:
         """Whether the batch is two views, perhaps with ids, and nothing else."""
-        others = (self.labels, self.false_negatives, self.negatives, self.queue)
-        return len(self.views) == 2 and not self.gather and all(one is None for one in others)
+        return (
+            len(self.views) == 2
+            and not self.gather
+            and self.labels is None
+            and self.false_negatives is None
+            and self.negatives is None
+            and self.queue is None
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -300,6 +316,15 @@ class Objective(nn.Module, ABC):
         self.power = 1.0
         self._last: Snapshot | None = None
 
+    closed_form: ClassVar[ClosedForm | None] = None
+    """The loss in closed form, if plain batches have one; see :mod:`flatnce.core.direct`."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Drop an inherited closed form that does not belong to the new loss."""
+        super().__init_subclass__(**keywords)
+        if "loss_from" in vars(cls) and "closed_form" not in vars(cls):
+            cls.closed_form = None
+
     @abstractmethod
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """The loss of a contrast."""
@@ -378,10 +403,16 @@ class Objective(nn.Module, ABC):
             self.queue,
             self.in_batch,
         )
-        temperature = self.temperature_source.source
+        closed = self.closed_form
+        if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
+            loss = self._closed_loss(batch, closed)
+            if loss is not None:
+                return loss
+        source = self.temperature_source
+        temperature = source.source
         if type(temperature) is not float:
-            self.temperature_source.follow(z1.device)
-            temperature = self.temperature_source()
+            source.follow(z1.device)
+            temperature = source()
         learned = isinstance(temperature, Tensor) and temperature.requires_grad
         safe = learned and self.temperature_gradient == "infonce"
         used = temperature.detach() if safe and isinstance(temperature, Tensor) else temperature
@@ -425,6 +456,66 @@ class Objective(nn.Module, ABC):
         shown = {"layout": self.layout.name, "form": self.form, "gather": self.gather}
         usual = {"layout": "two_view", "form": None, "gather": False}
         return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])
+
+    def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
+        """The loss of a plain batch in closed form; None where another kernel is better."""
+        layout = self._plain_or_queue(batch)
+        if layout is None:
+            return None
+        left, right = batch.views
+        b = may_be_direct(left, right, layout)
+        source, here = self.temperature_source, faults.can_raise_now(left)
+        beta = source.beta_now(left.device, here) if b else None
+        if beta is None:
+            return None
+        keys, others = None, b - 1 if layout != "views" else 2 * b - 2
+        if isinstance(beta, Tensor) and beta.dtype != left.dtype:
+            beta = beta.to(torch.float64 if left.dtype == torch.float64 else torch.float32)
+        rows = PlainRows(closed, beta, others, here)
+        if batch.queue is not None:
+            rows.others = others if batch.in_batch else 0
+            keys, rows.bias = batch.queue.keys_and_bias(left)
+            rows.found = None if here else batch.queue.faults.clone()
+        definition = partial(self._defined_loss, batch, beta)
+        with without_autocast(left):
+            loss = plain_loss(left, right, rows, layout, self.normalize, keys, definition)
+        if here and not math.isfinite(loss.item()):
+            return None  # the definition raises an error that names the bad row
+        if self.training:
+            if source.moves:
+                source.advance_by(rows)
+            if batch.queue is not None:
+                batch.queue.write(rows.unit[b:])
+        name = type(self).__name__
+        # Not by setattr, in which a module looks for parameters and submodules.
+        self.__dict__["_last"] = PlainSnapshot(rows, name, self.normalize)
+        return loss
+
+    def _plain_or_queue(self, batch: Batch) -> str | None:
+        """The name of a layout that has a direct function."""
+        queue = batch.queue
+        if queue is None:
+            return self.layout.plain(batch)
+        if type(self.layout) is not TwoView or isinstance(
+            self.temperature_source.source, EssController
+        ):
+            return None
+        batch.queue = None
+        alone = batch.has_two_views_only
+        batch.queue = queue
+        return ("in_batch" if batch.in_batch else "queue") if alone else None
+
+    def _defined_loss(
+        self, batch: Batch, beta: float | Tensor, left: Tensor, right: Tensor
+    ) -> Tensor:
+        """The loss of a plain batch by the definition, which can be differentiated twice."""
+        if batch.queue is not None:
+            raise RuntimeError(
+                "second derivatives of a loss with a queue need kernel='dense': by now the queue "
+                "holds other keys"
+            )
+        pairs = self.layout.pairs(replace(batch, views=(left, right)))
+        return self.loss_from(contrast_of(pairs, 1 / beta, kernel="dense"))
 
     def _contrast(
         self, batch: Batch, temperature: float | Tensor, slope: bool

@@ -29,11 +29,11 @@ from typing import Any, Literal, TypeAlias, Unpack
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import log_softmax, softplus
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
-from flatnce.core.direct import without_autocast
+from flatnce.core.direct import EXACT, ClosedForm, without_autocast
 from flatnce.core.objectives.base import Batch, Objective, Options, OwnView
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 
@@ -51,9 +51,6 @@ __all__ = [
     "flatnce_plus",
     "infonce",
 ]
-
-EXACT = 50.0
-"""Threshold of softplus; torch's default of 20 loses half the digits of float64."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Value: TypeAlias = Literal["infonce", "constant"]
@@ -158,9 +155,12 @@ def cross_entropy(
 
     It raises a ValueError for class probabilities as target, label smoothing, a row with no
     unmasked negative, a target that is masked or out of range, and a batch of ignored rows.
-    Compiled or on a GPU the last three are assertions on the device, as in torch; NaN logits give
-    NaN there. A scale that is *learned* inside the logits gets FlatNCE's gradient and grows
-    without bound: use ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
+    Compiled, the last three are assertions on the device. On a GPU a target out of range is one,
+    as in torch; a masked target gives infinity, ignored rows alone NaN, and a row with no
+    unmasked negative gradients of NaN.
+
+    A scale that is *learned* inside the logits gets FlatNCE's gradient and grows without bound:
+    use ``flatnce.FlatNCE`` with a ``LearnedTemperature``, or detach the scale.
 
     Arguments:
         input: Logits, (n, classes), (classes,), or (n, classes, ...) as torch takes them.
@@ -176,20 +176,14 @@ def cross_entropy(
         tensor(0.0486)
     """
     classes_last = _checked_logits(input, target, weight, reduction, label_smoothing)
-    flat_target = target.reshape(-1)
-    kept = flat_target != ignore_index
-    rows = classes_last.reshape(-1, classes_last.shape[-1])
-    if weight is None and _all_usable(rows, flat_target, kept):
-        found = _rows_from_logits(rows, flat_target)
+    rows, flat_target = input, target
+    if input.ndim != 2:
+        rows, flat_target = classes_last.reshape(-1, classes_last.shape[-1]), target.reshape(-1)
+    if weight is None and not faults.is_transformed(rows):
+        found = _by_closed_form(rows, flat_target, ignore_index, reduction)
         if found is not None:
-            found = found.reshape(target.shape)
-            return found if reduction == "none" else getattr(found, reduction)()
-    on_device = rows.is_cuda and not faults.is_transformed(rows)
-    if weight is None and on_device and _have_losses(rows):
-        found = _rows_on_device(rows, flat_target, kept).reshape(target.shape)
-        if reduction == "mean":
-            return found.sum() / kept.sum()
-        return found if reduction == "none" else found.sum()
+            return found.reshape(target.shape) if reduction == "none" else found
+    kept = flat_target != ignore_index
     losses, scale = _weighted_rows(rows, flat_target, kept, weight)
     if reduction == "none":
         return losses.reshape(target.shape)
@@ -224,7 +218,7 @@ def _checked_logits(
         )
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
-    classes_last = input if input.ndim < 2 else input.movedim(1, -1)
+    classes_last = input if input.ndim <= 2 else input.movedim(1, -1)
     if input.ndim == 0 or classes_last.shape[:-1] != target.shape:
         raise ValueError(
             f"target has shape {tuple(target.shape)} for input of shape {tuple(input.shape)}; "
@@ -254,71 +248,66 @@ def _weighted_rows(
     return losses * scale, scale
 
 
-class _FlatRows(torch.autograd.Function):
-    """Cross-entropy of each row, with the gradient of the gap; of complete rows of logits."""
+def _by_closed_form(
+    rows: Tensor, target: Tensor, ignored: int, reduction: Reduction
+) -> Tensor | None:
+    """The losses of rows of logits, or None where a row is not as it should be."""
+    if not rows.is_floating_point() or rows.shape[0] == 0 or rows.shape[1] < 2:
+        return None
+    with without_autocast(rows):
+        if not faults.can_raise_now(rows):
+            found: Tensor = _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction, [])
+            return found
+        seen: list[Tensor] = []
+        try:
+            found = _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction, seen)
+        except IndexError:  # a target out of range, which the definition names
+            return None
+    # A row without a negative holds NaN.
+    return found if math.isfinite(seen[0].amax().item() + seen[1].sum().item()) else None
+
+
+_nll = torch.ops.aten.nll_loss_forward.default
+_nll_backward = torch.ops.aten.nll_loss_backward.default
+_log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
+
+
+class _FlatCrossEntropy(torch.autograd.Function):
+    """torch's cross-entropy; its backward has the log-probabilities among the negatives."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, column: Tensor, ignored: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any,
+        logits: Tensor,
+        target: Tensor,
+        ignored: int,
+        reduction: Reduction,
+        seen: list[Tensor],
+    ) -> Tensor:
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        positive = wide.gather(1, column)
-        weights = wide.scatter(1, column, -torch.inf)
-        top = weights.amax(dim=1, keepdim=True)
-        weights.sub_(top).exp_()
-        total = weights.sum(dim=1, keepdim=True)
-        gap = (total.log().add_(top)).sub_(positive)[:, 0]
-        ctx.save_for_backward(logits, column, ignored, weights, total)
-        ctx.mark_non_differentiable(top, positive)
-        return softplus(gap, threshold=EXACT), top, positive
+        column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)
+        negatives = log_softmax(wide.scatter(1, column, -torch.inf), 1)
+        how = ("none", "mean", "sum").index(reduction)
+        found, total = _nll(log_softmax(wide, 1), target, None, how, ignored)
+        ctx.save_for_backward(logits, target, negatives, total)
+        ctx.options = how, ignored
+        seen += (negatives, found)
+        return found
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None, None]:
-        logits, column, ignored, weights, total = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        logits, target, negatives, total = ctx.saved_tensors
+        how, ignored = ctx.options
         if torch.is_grad_enabled():
-            shown = flatnce(contrast_from_logits(logits, column[:, 0]), reduction="none")
+            kept = target != ignored
+            losses, _ = _weighted_rows(logits, target, kept, None)
+            shown = losses if how == 0 else losses.sum() / (kept.sum() if how == 1 else 1)
             (found,) = torch.autograd.grad(shown, logits, gradient, create_graph=True)
-            return found, None, None
-        incoming = gradient[:, None]
-        found = (weights * (incoming / total)).scatter_(1, column, -incoming)
-        if ignored is not None:  # such a row may hold anything
-            found.masked_fill_(ignored[:, None], 0.0)
-        return found.to(logits.dtype), None, None
-
-
-def _all_usable(rows: Tensor, target: Tensor, kept: Tensor) -> bool:
-    """Whether logits can be read on the host, and every target names a class."""
-    if not (faults.can_raise_now(rows) and faults.can_raise_now(target)):
-        return False
-    if not _have_losses(rows):
-        return False
-    low, high = target.aminmax()
-    return bool(kept.all()) and 0 <= int(low) and int(high) < rows.shape[-1]
-
-
-def _have_losses(rows: Tensor) -> bool:
-    """Whether rows are floating-point logits of at least two classes, and not empty."""
-    return rows.is_floating_point() and len(rows) > 0 and rows.shape[-1] > 1
-
-
-def _rows_from_logits(rows: Tensor, target: Tensor) -> Tensor | None:
-    """The losses of complete rows, or None where a row is not finite."""
-    with without_autocast(rows):
-        found, _, _ = _FlatRows.apply(rows, target.long()[:, None], None)
-    return found if math.isfinite(float(found.detach().sum())) else None
-
-
-def _rows_on_device(rows: Tensor, target: Tensor, kept: Tensor) -> Tensor:
-    """The losses of rows that must not be read on the host; ignored rows are 0."""
-    column = torch.where(kept, target, 0).long()
-    inside = column.clamp(0, rows.shape[1] - 1)[:, None]
-    with without_autocast(rows):
-        found, top, positive = _FlatRows.apply(rows, inside, ~kept)
-    bad = (column != inside[:, 0]) | (torch.minimum(top, positive)[:, 0] == -torch.inf)
-    torch._assert_async(
-        ~(bad & kept).any() & kept.any(), "cross_entropy: bad target, or no negative"
-    )
-    return torch.where(kept, found, 0.0)
+            return found, None, None, None, None
+        # Minus the incoming gradient at the positive; the negatives share its opposite.
+        at_positive = _nll_backward(gradient, negatives, target, None, how, ignored, total)
+        found = _log_softmax_backward(at_positive, negatives, 1, negatives.dtype)
+        return found.to(logits.dtype), None, None, None, None
 
 
 def _check(contrast: Contrast) -> None:
@@ -408,6 +397,8 @@ class InfoNCE(Objective):
         0.5944
     """
 
+    closed_form = "infonce"
+
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """InfoNCE of a contrast."""
         return infonce(contrast)
@@ -415,6 +406,8 @@ class InfoNCE(Objective):
 
 class DCL(Objective):
     """Decoupled contrastive loss; see :func:`flatnce.functional.dcl`."""
+
+    closed_form = "dcl"
 
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """DCL of a contrast."""
@@ -437,6 +430,9 @@ class _Flat(Objective, ABC):
             raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
         self.value = value
 
+    def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
+        return super()._closed_loss(batch, closed) if self.value == "infonce" else None
+
 
 class FlatNCE(_Flat):
     """FlatNCE: InfoNCE's value, DCL's gradient; see :func:`flatnce.functional.flatnce`.
@@ -453,6 +449,8 @@ class FlatNCE(_Flat):
         0.5944
     """
 
+    closed_form = "flatnce"
+
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE of a contrast."""
         return flatnce(contrast, self.value)
@@ -466,6 +464,8 @@ class FlatNCEPlus(_Flat):
         value: ``infonce``, or ``constant`` for the paper's form.
         **options: As in :class:`Objective`.
     """
+
+    closed_form = "infonce"
 
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
         """FlatNCE⊕ of a contrast."""

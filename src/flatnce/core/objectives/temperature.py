@@ -18,6 +18,7 @@ from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics.ess import effective_sample_size, least_effective_sample_size
+from flatnce.core.direct import PlainRows
 
 __all__ = ["Temperature", "TemperatureSource"]
 
@@ -108,6 +109,47 @@ class TemperatureSource(nn.Module):
             return source
         return source.at(copy_buffer(self.step))
 
+    def beta_now(self, device: torch.device, here: bool) -> float | Float[Tensor, ""] | None:
+        """The inverse temperature, a number if read ``here``; None where that is not enough."""
+        source = self.source
+        if type(source) is float:
+            return 1.0 / source if source > faults.LEAST_TEMPERATURE else None
+        controlled = isinstance(source, EssController)
+        if isinstance(source, LearnedTemperature) or (controlled and distributed.is_active()):
+            return None
+        self.follow(device)
+        if controlled:
+            return 1.0 / float(self.beta.reciprocal()) if here else self.beta.clone()
+        found = self()
+        if not isinstance(found, Tensor) or found.requires_grad or not found.is_floating_point():
+            return None
+        if not here:
+            return found.to(torch.float32).reciprocal()
+        value = float(found)
+        return 1.0 / value if faults.LEAST_TEMPERATURE < value < math.inf else None
+
+    def advance_by(self, rows: PlainRows) -> None:
+        """Advance by one training step on the statistics of a plain batch, in few operations."""
+        controller, m = self.source, rows.others
+        if not isinstance(controller, EssController):
+            self.step += 1
+            return
+        here = rows.checked
+        target = controller.target_now(self.step, read=here)
+        if isinstance(target, Tensor):
+            rows.found = faults.flag(ess_target=~((target > 1 / m) & (target <= 1)))
+        elif not 1 / m < target <= 1:
+            if here:
+                _refuse_target(target, 1 / m)
+            rows.found = faults.flag(ess_target=torch.ones_like(self.beta, dtype=torch.bool))
+        self.step += 1
+        ess, lowest, highest = rows.ess(), 1 / controller.highest, 1 / controller.lowest
+        if here:
+            self.beta.mul_(controller.factor(float(ess) > m * target)).clamp_(lowest, highest)
+            return
+        factor = torch.where(ess > m * target, controller.factor(True), controller.factor(False))
+        self.beta.mul_(factor).clamp_(lowest, highest)
+
     def follow(self, device: torch.device) -> None:
         """Move the state to the device of the batch."""
         if not isinstance(self.source, float):
@@ -138,10 +180,7 @@ class TemperatureSource(nn.Module):
         if not here:
             found = faults.flag(ess_target=~reachable)
         elif not bool(reachable):
-            raise ValueError(
-                f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
-                f"is {float(least):.4g})"
-            )
+            _refuse_target(float(target), float(least))
         self.beta.copy_(self.source.moved(copy_buffer(self.beta), ess, target))
         self.step += 1
         return None if here else found
@@ -149,3 +188,9 @@ class TemperatureSource(nn.Module):
     def extra_repr(self) -> str:
         """The source, for print; a module prints itself."""
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
+
+
+def _refuse_target(target: float, least: float) -> None:
+    raise ValueError(
+        f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']} (here 1/m is {least:.4g})"
+    )
