@@ -4,7 +4,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +18,8 @@ __all__ = ["available_memory", "environment", "plain"]
 def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
     """Where a number came from: versions, machine, device, commit, seeds and command.
 
-    torch is asked only if it is already imported; otherwise its installed version is named.
-
-    Arguments:
-        seeds: The seeds used.
-        device: What computed, as torch spells it (``cpu``, ``cuda:1``); by default the first GPU
-            where there is one.
+    torch is asked only if it is already imported. ``device`` is what computed, as torch spells it
+    (``cpu``, ``cuda:1``); by default the first GPU where there is one.
     """
     torch = sys.modules.get("torch")
     found: dict[str, Any] = {
@@ -83,8 +78,6 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the checkout this package is run from; None where it is installed."""
     package = Path(__file__).resolve().parent
-    if shutil.which("git") is None:
-        return None
     top = _git(package, "rev-parse", "--show-toplevel")
     # Installed into an environment inside someone's repository, their commit is not ours.
     if top is None or Path(top) / "src" / "flatnce" != package:
@@ -121,40 +114,26 @@ def _command(argv: Sequence[str]) -> list[str]:
     return [*start, *argv[1:]]
 
 
+_CONTAINER_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+
+
 def available_memory() -> int | None:
     """Bytes of memory that are free without swapping; None if the system does not say.
 
     In a container its own limit counts where that is smaller.
     """
-    known = [_free_in_system(), *(_free_in_container(*files) for files in _CONTAINER_FILES)]
-    return min((free for free in known if free is not None), default=None)
-
-
-_CONTAINER_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
-)
-
-
-def _free_in_system() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _free_in_container(limit_file: str, usage_file: str) -> int | None:
-    try:
-        limit, used = (int(Path(f).read_text(encoding="utf-8")) for f in (limit_file, usage_file))
-    except (OSError, ValueError):  # there is no such file, or it says "max"
-        return None
-    # Version 1 writes a number near 2**63 if there is no limit.
-    return max(1, limit - used) if limit < 2**60 else None
+    except OSError:
+        lines = []
+    known = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail")]
+    for files in _CONTAINER_FILES:
+        try:
+            limit, used = (int(Path("/sys/fs/cgroup", file).read_text()) for file in files)
+        except (OSError, ValueError):  # there is no such file, or it says "max"
+            continue
+        known.append(limit - used)
+    return max(1, min(known)) if known else None

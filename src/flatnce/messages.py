@@ -8,37 +8,19 @@ __all__ = ["check_at_least", "check_choice", "check_positive", "did_you_mean", "
 
 
 def check_at_least(name: str, value: float | int, least: float | int, note: str = "") -> None:
-    """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message.
-
-    Examples:
-        >>> check_at_least("epochs", 0, 1)
-        Traceback (most recent call last):
-        ValueError: epochs=0 must be at least 1
-    """
+    """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message."""
     if not value >= least:
         raise ValueError(f"{name}={value} must be at least {least}{note}")
 
 
 def check_positive(name: str, value: float | int, note: str = "") -> None:
-    """Raise a ValueError for a number that is not positive and finite.
-
-    Examples:
-        >>> check_positive("temperature", 0.0, "; 0.1 is usual")
-        Traceback (most recent call last):
-        ValueError: temperature=0.0 must be a positive finite number; 0.1 is usual
-    """
+    """Raise a ValueError for a number that is not positive and finite."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}={value} must be a positive finite number{note}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[object], note: str = "") -> None:
-    """Raise a ValueError for a value that is not one of ``choices``.
-
-    Examples:
-        >>> check_choice("stem", "cifer", ("cifar", "imagenet"))
-        Traceback (most recent call last):
-        ValueError: stem='cifer' is unknown; did you mean 'cifar'? choose one of cifar, imagenet
-    """
+    """Raise a ValueError for a value that is not one of ``choices``."""
     known = list(choices)
     if value not in known:
         listed = [str(choice) for choice in known]
@@ -55,24 +37,12 @@ def did_you_mean(
     cutoff: float = 0.6,
     most: int = 1,
 ) -> str:
-    """Suggest the known names closest to a mistyped one, or say something else; add ``then``.
-
-    Examples:
-        >>> did_you_mean("cifer10", ["cifar10", "digits"])
-        "did you mean 'cifar10'?"
-        >>> did_you_mean("x", ["cifar10", "digits"], "choose cifar10 or digits")
-        'choose cifar10 or digits'
-    """
+    """Suggest the known names closest to a mistyped one, or say something else; add ``then``."""
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
     return " ".join(filter(None, (hint, then)))
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes in MiB or GiB.
-
-    Examples:
-        >>> format_bytes(3 * 2**20), format_bytes(5 * 2**29)
-        ('3.0 MiB', '2.5 GiB')
-    """
+    """A number of bytes in MiB or GiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

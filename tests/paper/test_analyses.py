@@ -140,12 +140,6 @@ def test_the_nearest_checkpoint_is_read(kept, epoch, step):
     assert step_at(run, epoch) == step
 
 
-@pytest.mark.parametrize("epoch", [0.0, 5.0, 500.0])
-def test_an_epoch_without_a_checkpoint_is_refused(kept, epoch):
-    with pytest.raises(ValueError, match="has no checkpoint near it; its nearest is of epoch"):
-        step_at(finished([], checkpoint_every=1.0), epoch)
-
-
 def ess_runs(ess):
     lines = lines_of([0.5] * 4, 1.0, ess=0.1, ess_with_positive=0.1, temperature=0.1)
     for target, objective in ((0.1, "flatnce"), (0.4, "flatnce"), (None, "infonce")):

@@ -73,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flatnce {__version__}")
         return 0
     if name not in COMMANDS:
-        return _complain(f"flatnce: {_unknown(name)}", 2)
+        what = "option" if name.startswith("-") else "command"
+        hint = did_you_mean(name, COMMANDS, "`flatnce --help` lists all commands", cutoff=0.5)
+        return _complain(f"flatnce: unknown {what} {name!r}; {hint}", 2)
     return _dispatch(name, rest)
 
 
@@ -82,10 +84,6 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     if has_failed():
         return 0  # restarted after an error that would only repeat
     try:
-        serves = name in ("report", "compare") and "--watch" in arguments
-        if serves and not {"--json", "-h", "--help"} & set(arguments):
-            # Before torch is loaded, which takes seconds.
-            print(f"{called}: reading the run; the page's address follows", flush=True)
         return int(import_module(HOMES[name]).run(arguments))
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
@@ -115,24 +113,16 @@ def _complain(line: str, code: int) -> int:
 
 
 def _overview() -> str:
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: flatnce COMMAND [OPTIONS]",
-            "",
-            "Contrastive learning that works with small batches.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "flatnce COMMAND --help    a command's options",
-            "flatnce --version         the version",
-        ]
-    )
+    listed = "\n".join(f"  {name:<9}  {what}" for name, what in COMMANDS.items())
+    return OVERVIEW.format(commands=listed)
 
 
-def _unknown(name: str) -> str:
-    what = "option" if name.startswith("-") else "command"
-    hint = did_you_mean(name, COMMANDS, "`flatnce --help` lists all commands", cutoff=0.5)
-    return f"unknown {what} {name!r}; {hint}"
+OVERVIEW = """usage: flatnce COMMAND [OPTIONS]
+
+Contrastive learning that works with small batches.
+
+commands:
+{commands}
+
+flatnce COMMAND --help    a command's options
+flatnce --version         the version"""

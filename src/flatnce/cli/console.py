@@ -33,7 +33,7 @@ def text_table(
     table = Table(title=title, caption=caption, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.title_justify = table.caption_justify = "left"
     for number, name in enumerate(header):
-        table.add_column(name, justify="left" if number < left else "right")
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=not number)
     table.show_header = any(header)
     for row in rows:
         table.add_row(*row)

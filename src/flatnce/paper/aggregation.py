@@ -52,8 +52,6 @@ def comparison(difference: Mapping[str, Any], unit: str = "") -> str:
         'InfoNCE is ahead by 0.20 ± 0.10 (in all 3 seeds)'
         >>> comparison({"mean": 0.1, "sd": 0.2, "values": [-0.1, 0.1, 0.3]}).partition(" (")[0]
         'neither is clearly ahead'
-        >>> comparison(spread([0.031]), "share")
-        'FlatNCE is ahead by 3.10 points (one seed)'
     """
     values = [value for value in difference["values"] if value is not None]
     if not values:

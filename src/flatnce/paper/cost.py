@@ -78,12 +78,7 @@ class RunCost:
 
 
 def cost(devices: int, hours: float, price: float) -> float:
-    """Devices x hours x price: computing alone, without storage, network, tuning or evaluation.
-
-    Examples:
-        >>> round(cost(64, 6 * 24.0, 2.48))
-        22856
-    """
+    """Devices x hours x price: computing alone, without storage, network, tuning or evaluation."""
     check_at_least("devices", devices, 1)
     for name, value in (("hours", hours), ("price", price)):
         if not 0 <= value < math.inf:
@@ -105,8 +100,7 @@ def run_cost(
     """
     run = read_run(directory)
     if devices is None:
-        recorded = run.environment.get("processes", 1)
-        devices = recorded if isinstance(recorded, int) and recorded >= 1 else 1
+        devices = run.environment.get("processes") or 1
     seconds = _seconds(run)
     cost(devices, seconds / 3600, price or 0.0)  # refuses invalid numbers
     finished = run.results is not None and "seconds" in run.results
@@ -116,13 +110,10 @@ def run_cost(
 
 def _seconds(run: Run) -> float:
     """Wall time from the results, or from the last measurement of an unfinished run."""
-    if run.results is not None and isinstance(run.results.get("seconds"), int | float):
-        return float(run.results["seconds"])
-    logged = [line.get("seconds") for line in run.metrics]
-    numbers = [seconds for seconds in logged if isinstance(seconds, int | float)]
+    known = [line.get("seconds") for line in (*run.metrics, run.results or {})]
+    numbers = [seconds for seconds in known if seconds is not None]
     if not numbers:
         raise ValueError(
-            f"{run.directory} does not say how long it took: neither results.json nor "
-            "metrics.jsonl has seconds; name a run that has begun"
+            f"{run.directory} does not say how long it took; name a run that has begun"
         )
-    return float(max(numbers))
+    return float(numbers[-1])

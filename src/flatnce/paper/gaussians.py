@@ -13,16 +13,7 @@ def correlation_of(nats: float, dimensions: int) -> float:
     r"""The correlation per coordinate at which X and Y share this much information.
 
     .. math:: I = -\tfrac{d}{2} \log(1 - \rho^2) \iff \rho = \sqrt{1 - e^{-2I/d}}
-
-    Examples:
-        >>> round(correlation_of(10.0, 20), 4)
-        0.7951
     """
-    if not nats >= 0 or dimensions < 1:
-        raise ValueError(
-            f"nats={nats}, dimensions={dimensions}: pass an information of at least 0 and at "
-            "least one dimension"
-        )
     return math.sqrt(-math.expm1(-2 * nats / dimensions))
 
 

@@ -52,30 +52,6 @@ LONGEST_ROW = 40
 # In inches and points. A page scales the drawing to its column.
 PAGE_SIZE, PAGE_FONT = (6.6, 4.4), 13.5
 PAPER_SIZE, PAPER_FONT, DOTS_PER_INCH = (3.4, 2.5), 8.0, 300
-STYLE = {
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.autolimit_mode": "round_numbers",
-    "axes.xmargin": 0,
-    "axes.ymargin": 0,
-    "xtick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.color": SOFT,
-    "ytick.labelcolor": INK,
-    "grid.color": RULE,
-    "legend.frameon": False,
-    "legend.fontsize": "small",
-    "legend.handlelength": 1.8,
-    "lines.markersize": 4,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-}
 # Without a date, so that the same chart gives the same file.
 NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
@@ -406,8 +382,7 @@ def _look(series: int) -> tuple[str, str]:
 
 
 def _style(font: float, salt: str) -> Any:
-    """The settings of a drawing, whatever the user's matplotlibrc says."""
     library = require_extra("matplotlib.style", "a chart", "report")
-    sizes = {"font.size": font, "lines.linewidth": font / 7}
-    changes = {**STYLE, **sizes, "svg.hashsalt": salt}
-    return library.context(changes, after_reset=True)
+    changes = {"font.size": font, "lines.linewidth": font / 7, "svg.hashsalt": salt}
+    style = Path(__file__).with_name("templates") / "chart.mplstyle"
+    return library.context([style, changes], after_reset=True)

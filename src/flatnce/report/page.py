@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flatnce.extras import require_extra
 from flatnce.report.charts import Chart
 
 __all__ = [
@@ -27,15 +28,16 @@ __all__ = [
 ]
 
 
+GENERATOR = '<meta name="generator" content="flatnce">'
+"""Identifies pages written by flatnce."""
+
+
 @dataclass(frozen=True)
 class Picture:
-    """One small picture with words under it.
+    """One small picture with text under it, and words for a screen reader.
 
-    Arguments:
-        source: A ``data:`` address of an image; empty for text alone.
-        text: Shown under it.
-        words: Alternative text for a screen reader.
-        marked: Whether it is highlighted, for example as of another class.
+    ``source`` is a ``data:`` address of an image, empty for text alone. A picture may be marked,
+    for example as of another class.
     """
 
     source: str
@@ -43,56 +45,27 @@ class Picture:
     words: str
     marked: bool = False
 
-    def __post_init__(self) -> None:
-        if self.source and not self.source.startswith(("data:image/png;", "data:image/jpeg;")):
-            raise ValueError(
-                f"source={self.source[:40]!r} is not a picture that a page can hold; pass a data: "
-                "address of a PNG or JPEG image"
-            )
-
 
 @dataclass(frozen=True)
 class Gallery:
-    """A table of pictures.
-
-    Arguments:
-        caption: What it shows.
-        header: Column names.
-        rows: One picture per column; the first names the row.
-    """
+    """A table of pictures: one per column; the first names the row."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[Picture]]
 
 
-GENERATOR = '<meta name="generator" content="flatnce">'
-"""Identifies pages written by flatnce."""
-
-
 @dataclass(frozen=True)
 class Table:
-    """Rows of text.
+    """Rows of text, whose first column names the row.
 
-    Arguments:
-        caption: What the table holds.
-        header: Column names; the first column names the row.
-        rows: One cell per column.
-        remarks: Whether the last column is text, aligned to the left.
+    With ``remarks`` the last column is text, aligned to the left.
     """
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     remarks: bool = False
-
-    def __post_init__(self) -> None:
-        for number, row in enumerate(self.rows):
-            if len(row) != len(self.header):
-                raise ValueError(
-                    f"rows[{number}] of table {self.caption!r} has {len(row)} cells for "
-                    f"{len(self.header)} columns"
-                )
 
 
 @dataclass(frozen=True)
@@ -105,14 +78,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, what it shows, and its numbers.
-
-    Arguments:
-        title: A few words.
-        chart: From :mod:`flatnce.report.charts`.
-        caption: One or two sentences, for everyone.
-        table: The numbers drawn.
-    """
+    """A chart, what it shows in one or two sentences, and the numbers drawn."""
 
     title: str
     chart: Chart
@@ -122,16 +88,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content, in this order.
-
-    Arguments:
-        heading: A few words.
-        prose: Paragraphs.
-        table: A table, shown at once unless folded.
-        figures: Charts.
-        folded: Show the table only on request.
-        gallery: Pictures.
-    """
+    """A heading and its content; a ``folded`` table is shown only on request."""
 
     heading: str
     prose: Sequence[Paragraph] = ()
@@ -143,14 +100,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page.
-
-    Arguments:
-        title: Title of the page and its window.
-        lead: The main point, in a paragraph.
-        sections: In reading order.
-        facts: Where the numbers come from, by name.
-    """
+    """A whole page: the main point, sections, and facts on where the numbers come from."""
 
     title: str
     lead: str
@@ -160,26 +110,18 @@ class Page:
 
 def render_page(page: Page, live: str = "") -> str:
     """The page as HTML that refers to nothing outside itself."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-    except ImportError as error:
-        raise ImportError(
-            "the page needs jinja2, which is not installed: pip install 'flatnce[report]'"
-        ) from error
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    jinja2 = require_extra("jinja2", "the page", "report")
+    markup = jinja2.utils.markupsafe.Markup
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["drawing"] = Markup  # our own charts, which escape their own text
+    environment.filters["drawing"] = markup  # our own charts, which escape their own text
     script = _template("live.js") if live else ""
     # The browser runs only the script whose digest the page names.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    marked = {"script": script, "digest": digest, "generator": GENERATOR}
     return environment.from_string(_template("page.html")).render(
-        page=page,
-        live=live,
-        script=Markup(script),
-        digest=Markup(digest),
-        generator=Markup(GENERATOR),
+        page=page, live=live, **{name: markup(text) for name, text in marked.items()}
     )
 
 
@@ -216,19 +158,10 @@ def _template(name: str) -> str:
 
 
 def origin_of(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Names and values for the foot of a page.
-
-    Arguments:
-        environment: The content of ``environment.json``; missing entries are left out.
-
-    Examples:
-        >>> origin_of({"command": ["flatnce", "train", "my digits"], "python": "3.11.2"})
-        {'Command': "flatnce train 'my digits'", 'Python': '3.11.2'}
-    """
+    """The content of ``environment.json`` for the foot of a page, as far as it is there."""
     # An installed package has no commit.
     commit, release = environment.get("commit"), environment.get("flatnce")
-    threads = environment.get("threads")
-    device = environment.get("device")
+    device, threads = environment.get("device"), environment.get("threads")
     found = {
         "Command": shlex.join(environment.get("command", [])),
         "Device": f"{device} ({threads} threads)" if device and threads else device,

@@ -13,7 +13,6 @@ __all__ = [
     "capitalised",
     "duration_text",
     "in_unit",
-    "plus_minus",
 ]
 
 OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
@@ -30,12 +29,7 @@ VARIABLES = {
 
 
 def capitalised(text: str) -> str:
-    """The text with a capital first letter, as at the beginning of a sentence.
-
-    Examples:
-        >>> [capitalised(text) for text in ("neither is ahead", "kNN", "p-value", "ρ = 0.65")]
-        ['Neither is ahead', 'kNN', 'p-value', 'ρ = 0.65']
-    """
+    """The text with a capital first letter, as at the beginning of a sentence."""
     # Symbols, and names with a capital after the first letter, stay as they are.
     return text[0].upper() + text[1:] if re.match("[a-z]{2}", text) else text
 
@@ -50,19 +44,10 @@ UNITS = {
     "probability": (1.0, ".2g", ""),
     "milliseconds": (1.0, ",.2f", " ms"),
     "rounded": (1.0, ",.2f", ""),
+    "signed": (1.0, "+,.2f", ""),
     "": (1.0, ",.4f", ""),
 }
 """How a unit is written: factor of the number, its format, and the suffix."""
-
-
-def plus_minus(spread: Mapping[str, Any], signed: bool = False) -> str:
-    """Mean and standard deviation, to two places.
-
-    Examples:
-        >>> plus_minus({"mean": -0.031, "sd": 0.05})
-        '−0.03 ± 0.05'
-    """
-    return _joined(spread, 1.0, "+,.2f" if signed else ",.2f", ",.2f")
 
 
 def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
@@ -75,25 +60,16 @@ def in_unit(spread: Mapping[str, Any], unit: str = "") -> str:
     if spread["mean"] is None:
         return "–"
     factor, style, said = UNITS[unit]
-    return _joined(spread, factor, style, style) + said
+    text = format(factor * spread["mean"], style)
+    if spread["sd"] is not None:
+        text += f" ± {format(factor * spread['sd'], style.lstrip('+'))}"
+    return text.replace("-", "−") + said
 
 
 def duration_text(seconds: int | float) -> str:
-    """A time in its two largest units.
-
-    Examples:
-        >>> duration_text(42), duration_text(121), duration_text(7260)
-        ('42 s', '2 min 1 s', '2 h 1 min')
-    """
+    """A time in its two largest units: 42 s, 2 min 1 s, 2 h 1 min."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _joined(spread: Mapping[str, Any], factor: float, style: str, around: str) -> str:
-    text = format(factor * spread["mean"], style)
-    if spread["sd"] is not None:
-        text += f" ± {format(factor * spread['sd'], around)}"
-    return text.replace("-", "−")

@@ -55,8 +55,10 @@ def run(arguments: list[str]) -> int:
     console.print(text_table(header, rows, left=2, title=title))
     for line in (PRICE_NOTE, *(f"{row.model}: {row.note}." for row in PAPER if row.note)):
         console.print(f"\n{line}", markup=False)
-    if own is not None:
-        console.print(f"\n{_sentence(own)}", markup=False)
+    if own is not None and not own.finished:
+        console.print(f"\n{own.run} is not finished: its hours are those so far.", markup=False)
+    if own is not None and own.price is None:
+        console.print("\nGive your price per device-hour: --price.")
     return 0
 
 
@@ -83,14 +85,6 @@ def _own_cells(own: RunCost) -> list[str]:
         "" if own.cost is None else _dollars(own.cost),
         "",
     ]
-
-
-def _sentence(own: RunCost) -> str:
-    so_far = "" if own.finished else " so far (it is not finished)"
-    took = f"{own.run} took {own.device_hours:,.3g} device-hours{so_far}"
-    if own.cost is None:
-        return f"{took}; give your price per device-hour: --price."
-    return f"{took}, {_dollars(own.cost)} at ${own.price:g}."
 
 
 def _dollars(amount: float) -> str:

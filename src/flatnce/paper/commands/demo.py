@@ -2,19 +2,14 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
-from flatnce.paper.demo.page import NAMES, case_cells, demo_page
+from flatnce.paper.demo.page import TEXTS, demo_page, summary_table
 from flatnce.paper.demo.training import DemoConfig, run_demo
-
-CAPTION = """beta: inverse temperature; rate: learning rate; ± standard deviation over seeds.
-ESS: share of the negatives that carry the gradient; ESS+: with the positive.
-gain: the factor by which InfoNCE multiplies a row's gradient.
-top-1: partner found among {pool:,}."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +41,13 @@ def run(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(results))
         return 0
-    header = ["setting", "trained\nwith", "K-sample\nMI/log K", "large-pool\nMI", "ESS", "ESS+"]
-    header += ["gain", "top-1", "FlatNCE\n− InfoNCE"]
-    title = (
-        f"After {results['steps']:,} steps, {len(results['seeds'])} seeds, on held-out pairs. The "
-        f"truth: {results['nats']:g} nats."
-    )
-    caption = CAPTION.format(pool=results["pool"])
-    console = console_of()
+    table, console = summary_table(results), console_of()
+    caption = TEXTS["columns"].format(**results)
     console.print()
-    console.print(text_table(header, _rows(results), left=2, title=title, caption=caption))
+    console.print(
+        text_table(table.header, table.rows, left=2, title=table.caption, caption=caption)
+    )
     for finding in results["findings"]:
         console.print(f"\n[bold]{finding['topic']}.[/bold] {finding['text']}")
     print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")
     return 0
-
-
-def _rows(results: dict[str, Any]) -> list[list[str]]:
-    rows = []
-    for case in results["cases"]:
-        setting = (
-            f"K {case['candidates']}, beta {case['inverse_temperature']:g}",
-            f"rate {case['learning_rate']:g}",
-        )
-        for part, (objective, name) in zip(setting, NAMES.items(), strict=True):
-            task, *cells = case_cells(case, objective)
-            rows.append([part, name, task.replace(" of ", "/"), *cells])
-        rows.append([])
-    return rows

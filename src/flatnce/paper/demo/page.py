@@ -11,9 +11,9 @@ from flatnce.paper.aggregation import comparison
 from flatnce.paper.charts import axis, chart, draw, line
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
-from flatnce.report.text import capitalised, plus_minus
+from flatnce.report.text import capitalised, in_unit
 
-__all__ = ["NAMES", "case_cells", "demo_page"]
+__all__ = ["TEXTS", "demo_page", "summary_table"]
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
@@ -84,19 +84,6 @@ def _task(case: Case) -> str:
     return f"{_mean(case, 'infonce', 'k_mi'):.2f} of at most {case['log_k']:.2f} nats"
 
 
-def case_cells(case: Case, objective: str) -> list[str]:
-    """A row of the summary: the measures of one case and objective."""
-    measured = case["objectives"][objective]
-    cells = [
-        f"{measured['k_mi']['mean']:.2f} of {case['log_k']:.2f}",
-        plus_minus(measured["pool_mi"]),
-        *(f"{measured[key]['mean']:.3f}" for key in ("ess", "ess_with_positive", "gain")),
-        f"{measured['retrieval']['mean']:.1%}",
-        plus_minus(case["difference"], signed=True) if objective == "flatnce" else "",
-    ]
-    return [cell.replace("-", "−") for cell in cells]
-
-
 def demo_page(run_directory: str | Path) -> Path:
     """Write ``report.html`` into a finished demo's run directory and return its path."""
     run = read_run(run_directory)
@@ -131,7 +118,7 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
     sections = [
         Section("In words", words),
-        Section("In numbers", table=_summary(results, TEXTS["table"].format(**values))),
+        Section("In numbers", table=summary_table(results)),
     ]
     for name, drawn in figures.items():
         if drawn:
@@ -149,15 +136,23 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     return Page(TEXTS["title"], TEXTS["lead"].format(**values), sections, facts)
 
 
-def _summary(results: Mapping[str, Any], caption: str) -> Table:
-    header = ["Setting", "Objective", "K-sample MI of log K", "Large-pool MI"]
-    header += ["ESS", "ESS with positive", "Gain", "Retrieval", "FlatNCE − InfoNCE"]
-    rows = [
-        [_setting(case), name, *case_cells(case, objective)]
-        for case in results["cases"]
-        for objective, name in NAMES.items()
-    ]
-    return Table(caption, header, rows)
+def summary_table(results: Mapping[str, Any]) -> Table:
+    """The measures of every case and objective."""
+    rows = []
+    for case in results["cases"]:
+        for objective, name in NAMES.items():
+            measured = case["objectives"][objective]
+            cells = [
+                _setting(case),
+                name,
+                f"{measured['k_mi']['mean']:.2f} of {case['log_k']:.2f}",
+                in_unit(measured["pool_mi"], "rounded"),
+                *(f"{measured[key]['mean']:.3f}" for key in ("ess", "ess_with_positive", "gain")),
+                f"{measured['retrieval']['mean']:.1%}",
+                in_unit(case["difference"], "signed") if objective == "flatnce" else "",
+            ]
+            rows.append([text.replace("-", "−") for text in cells])
+    return Table(TEXTS["table"].format(**_values(results)), TEXTS["header"], rows)
 
 
 def _curves(

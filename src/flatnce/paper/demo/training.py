@@ -1,15 +1,11 @@
 """Train and measure the demo's critics.
 
-Pairs of correlated Gaussians share 10 nats. A small critic learns to tell a partner from K - 1
-others with InfoNCE and with FlatNCE, from the same start, on the same pairs, with the same
-optimiser. Both are then measured on held-out pairs: among K candidates as in training, and among
-a pool of 2,048, where the value can exceed log K.
+A small critic of Gaussian pairs learns to tell a partner from K - 1 others, with InfoNCE and with
+FlatNCE. All runs of a case are one stack of parameters: each run's loss depends on its own slice
+only, so the gradient of the sum of the losses gives every run its own gradient.
 
-All runs of a case are trained as one stack of parameters. Each run's loss depends on its own
-slice only, so the gradient of the sum of the losses gives every run its own gradient.
-
-Axes: ``r`` runs, ``s`` seeds, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinates,
-``e`` width of an embedding.
+Axes: ``r`` runs, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinates, ``e`` width of
+an embedding.
 """
 
 import math
@@ -18,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +132,9 @@ def run_demo(
     for number, case in enumerate(cases, start=1):
         with one_thread():
             for step, measured in train_case(case, config):
-                for record in _records(case, step, seeds, measured):
-                    log.log(record)
+                for run, (objective, seed) in enumerate(product(OBJECTIVES, seeds)):
+                    record = {**vars(case), "objective": objective, "seed": seed, "step": step}
+                    log.log(record | {name: measured[name][run] for name in MEASURES})
                 infonce, flatnce = _by_objective(measured["pool_mi"]).values()
                 line = (
                     f"[{number}/{len(cases)}] K {case.candidates}, beta "
@@ -182,27 +179,18 @@ def _by_objective(values: list[float]) -> dict[str, list[float]]:
     return {name: values[i * seeds : (i + 1) * seeds] for i, name in enumerate(OBJECTIVES)}
 
 
-def _records(
-    case: Case, step: int, seeds: range, measured: dict[str, list[float]]
-) -> Iterator[dict[str, Any]]:
-    runs = ((objective, seed) for objective in OBJECTIVES for seed in seeds)
-    for run, (objective, seed) in enumerate(runs):
-        of_run = {name: measured[name][run] for name in MEASURES}
-        yield {**vars(case), "objective": objective, "seed": seed, "step": step, **of_run}
-
-
 def _summary(case: Case, measured: dict[str, list[float]]) -> dict[str, Any]:
     """Final numbers per objective, and FlatNCE's minus InfoNCE's, paired by seed."""
-    by_measure = {name: _by_objective(measured[name]) for name in MEASURES}
-    pool_mi = by_measure["pool_mi"]
+    objectives: dict[str, dict[str, Any]] = {name: {} for name in OBJECTIVES}
+    for measure in MEASURES:
+        for objective, values in _by_objective(measured[measure]).items():
+            objectives[objective][measure] = spread(values)
+    infonce, flatnce = (objectives[name]["pool_mi"]["values"] for name in OBJECTIVES)
     return {
         **vars(case),
         "log_k": math.log(case.candidates),
-        "objectives": {
-            objective: {name: spread(by_measure[name][objective]) for name in MEASURES}
-            for objective in OBJECTIVES
-        },
-        "difference": difference(pool_mi["flatnce"], pool_mi["infonce"]),
+        "objectives": objectives,
+        "difference": difference(flatnce, infonce),
     }
 
 
@@ -213,66 +201,52 @@ def train_case(
     losses = losses or losses_of
     seeds, correlation = config.seed_range, correlation_of(NATS, DIMENSIONS)
     # Three random streams per seed: start, held-out pools, training pairs.
-    critics = start_critics([3 * seed for seed in seeds], DIMENSIONS, config.width)
-    pools = draw_pools([3 * seed + 1 for seed in seeds], config.pool, DIMENSIONS, correlation)
+    critics = start_critics([3 * seed for seed in seeds], config.width)
+    pools = draw_pools([3 * seed + 1 for seed in seeds], config.pool, correlation)
     streams = [torch.Generator().manual_seed(3 * seed + 2) for seed in seeds]
-    optimizer = torch.optim.Adam(critics.parameters, lr=case.learning_rate, fused=True)
-    beta, scales = case.inverse_temperature, [case.inverse_temperature] * (2 * len(seeds))
+    optimizer = torch.optim.Adam(critics, lr=case.learning_rate, fused=True)
+    scales = [case.inverse_temperature] * (2 * len(seeds))
     for step in range(config.steps + 1):
         if step % config.every == 0 or step == config.steps:
-            measured = measure_critics(critics, pools, case.candidates, beta, scales)
+            measured = measure_critics(critics, pools, case, scales)
             scales = measured["scale"]
             yield step, measured
         if step < config.steps:
             drawn = [draw_pairs(s, case.candidates, DIMENSIONS, correlation) for s in streams]
             # Both objectives see the same pairs.
             x, y = (torch.stack(part * len(OBJECTIVES)) for part in zip(*drawn, strict=True))
-            left, right = critics.embed(x, y)
+            left, right = embed(critics, x, y)
             optimizer.zero_grad()
-            losses(beta * torch.bmm(left, right.mT)).sum().backward()
+            losses(case.inverse_temperature * torch.bmm(left, right.mT)).sum().backward()
             optimizer.step()
 
 
-@dataclass(frozen=True)
-class Critics:
-    """Stacked weights (r, in, out) and biases (r, 1, out) of both towers, alternating."""
+def start_critics(seeds: Sequence[int], width: int) -> list[Tensor]:
+    """Untrained critics, one per seed, repeated for each objective.
 
-    left: tuple[Tensor, ...]
-    right: tuple[Tensor, ...]
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All tensors, for an optimiser."""
-        return [*self.left, *self.right]
-
-    def embed(
-        self, x: Float[Tensor, "r k d"], y: Float[Tensor, "r j d"]
-    ) -> tuple[Float[Tensor, "r k e"], Float[Tensor, "r j e"]]:
-        """Unit vectors; the score of a pair is their cosine times the inverse temperature."""
-        return _tower(self.left, x), _tower(self.right, y)
-
-
-def start_critics(seeds: Sequence[int], dimensions: int, width: int) -> Critics:
-    """Untrained critics, one per seed, repeated for each objective."""
-    sizes = (dimensions, width, width, EMBEDDING)
-    apart = [_start(seed, sizes) for seed in seeds] * len(OBJECTIVES)
-    stacked = [torch.stack(tensors).requires_grad_() for tensors in zip(*apart, strict=True)]
-    half = len(stacked) // 2
-    return Critics(tuple(stacked[:half]), tuple(stacked[half:]))
-
-
-def _start(seed: int, sizes: tuple[int, ...]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = []
-    for _ in range(2):
-        for inputs, outputs in pairwise(sizes):
+    The tensors are stacked weights (r, in, out) and biases (r, 1, out), first of the left tower.
+    """
+    apart = []
+    for seed in seeds:
+        generator, tensors = torch.Generator().manual_seed(seed), []
+        for inputs, outputs in [*pairwise((DIMENSIONS, width, width, EMBEDDING))] * 2:
             # He initialisation; the last layer's scale does not matter, its output is normalised.
             weight = torch.randn(inputs, outputs, generator=generator) * math.sqrt(2 / inputs)
             tensors += [weight, torch.zeros(1, outputs)]
-    return tensors
+        apart.append(tensors)
+    stacked = zip(*(apart * len(OBJECTIVES)), strict=True)
+    return [torch.stack(tensors).requires_grad_() for tensors in stacked]
 
 
-def _tower(layers: tuple[Tensor, ...], x: Float[Tensor, "r k d"]) -> Float[Tensor, "r k e"]:
+def embed(
+    critics: list[Tensor], x: Float[Tensor, "r k d"], y: Float[Tensor, "r j d"]
+) -> tuple[Float[Tensor, "r k e"], Float[Tensor, "r j e"]]:
+    """Unit vectors; the score of a pair is their cosine times the inverse temperature."""
+    half = len(critics) // 2
+    return _tower(critics[:half], x), _tower(critics[half:], y)
+
+
+def _tower(layers: list[Tensor], x: Float[Tensor, "r k d"]) -> Float[Tensor, "r k e"]:
     *hidden, (weight, bias) = zip(layers[::2], layers[1::2], strict=True)
     for hidden_weight, hidden_bias in hidden:
         x = relu(torch.baddbmm(hidden_bias, x, hidden_weight))
@@ -290,33 +264,23 @@ def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
     return torch.cat([infonce[:half], flatnce[half:]])
 
 
-@dataclass(frozen=True)
-class Pools:
-    """Held-out pairs per seed: one pool to measure on, and one to choose the scale on.
+def draw_pools(seeds: Sequence[int], size: int, correlation: float) -> list[Tensor]:
+    """Held-out x and y per run, and those to choose the scale on, which have fewer x.
 
-    The calibration pool has fewer anchors than candidates; its first candidates are the partners.
+    They come from streams that training does not use.
     """
-
-    x: Float[Tensor, "s n d"]
-    y: Float[Tensor, "s n d"]
-    x_scale: Float[Tensor, "s a d"]
-    y_scale: Float[Tensor, "s n d"]
-
-
-def draw_pools(seeds: Sequence[int], size: int, dimensions: int, correlation: float) -> Pools:
-    """Two pools per seed, from streams that training does not use."""
     drawn = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
-        pools = [draw_pairs(generator, size, dimensions, correlation) for _ in range(2)]
-        drawn.append([tensor for pool in pools for tensor in pool])
-    x, y, x_scale, y_scale = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
-    return Pools(x, y, x_scale[:, : max(size // CALIBRATION_SHARE, 1)], y_scale)
+        x, y = draw_pairs(generator, size, DIMENSIONS, correlation)
+        x_scale, y_scale = draw_pairs(generator, size, DIMENSIONS, correlation)
+        drawn.append((x, y, x_scale[: max(size // CALIBRATION_SHARE, 1)], y_scale))
+    return [torch.stack(tensors * len(OBJECTIVES)) for tensors in zip(*drawn, strict=True)]
 
 
 @torch.no_grad()
 def measure_critics(
-    critics: Critics, pools: Pools, candidates: int, beta: float, scales: Sequence[float]
+    critics: list[Tensor], pools: list[Tensor], case: Case, scales: Sequence[float]
 ) -> dict[str, list[float]]:
     """Every measure of every run.
 
@@ -324,45 +288,30 @@ def measure_critics(
     large-pool bound is taken at the scale that is best on the second pool. It stays a bound,
     because that scale does not depend on the pairs the bound is computed from.
     """
-    left, right = critics.embed(
-        *(part.repeat(len(OBJECTIVES), 1, 1) for part in (pools.x, pools.y))
-    )
-    anchors, keys = critics.embed(
-        *(part.repeat(len(OBJECTIVES), 1, 1) for part in (pools.x_scale, pools.y_scale))
-    )
+    all_left, all_right = embed(critics, *pools[:2])
+    anchors, keys = embed(critics, *pools[2:])
+    size = case.candidates
+    groups = all_left.shape[1] // size
+    own = torch.arange(size).repeat(groups)
     measured: dict[str, list[float]] = {name: [] for name in MEASURES}
     for run, start in enumerate(scales):
+        left, right = all_left[run], all_right[run]
         scale = best_scale(anchors[run] @ keys[run].T, start)
-        values = _among_candidates(left[run], right[run], candidates, beta)
-        values |= _among_pool(left[run], right[run], scale) | {"scale": scale}
+        x, y = (side[: groups * size].unflatten(0, (groups, size)) for side in (left, right))
+        scores = case.inverse_temperature * torch.bmm(x, y.mT)
+        batch = F.contrast_from_logits(scores.reshape(groups * size, size), own)
+        pairs = F.two_tower(left, right, directions="left", normalize=False)
+        # Chunked: the same numbers as dense without the pool's whole matrix in memory.
+        pool = F.contrast_of(pairs, temperature=1 / scale, kernel="chunked")
+        values: dict[str, Any] = {
+            "k_mi": F.mutual_information(batch),
+            "ess": F.effective_sample_size(batch),
+            "ess_with_positive": F.effective_sample_size(batch, with_positive=True),
+            "gain": F.gradient_gain(batch),
+            "pool_mi": F.mutual_information(pool),
+            "retrieval": F.retrieval_top1(pool),
+            "scale": scale,
+        }
         for name, value in values.items():
             measured[name].append(float(value))
     return measured
-
-
-def _among_candidates(
-    left: Float[Tensor, "n e"], right: Float[Tensor, "n e"], candidates: int, beta: float
-) -> dict[str, Tensor | float]:
-    groups = len(left) // candidates
-    width, used = left.shape[1], groups * candidates
-    scores = beta * torch.bmm(
-        left[:used].reshape(groups, candidates, width),
-        right[:used].reshape(groups, candidates, width).mT,
-    )
-    own = torch.arange(candidates).repeat(groups)
-    contrast = F.contrast_from_logits(scores.reshape(used, candidates), own)
-    return {
-        "k_mi": F.mutual_information(contrast),
-        "ess": F.effective_sample_size(contrast),
-        "ess_with_positive": F.effective_sample_size(contrast, with_positive=True),
-        "gain": F.gradient_gain(contrast),
-    }
-
-
-def _among_pool(
-    left: Float[Tensor, "n e"], right: Float[Tensor, "n e"], scale: float
-) -> dict[str, Tensor | float]:
-    pairs = F.two_tower(left, right, directions="left", normalize=False)
-    # Chunked: the same numbers as dense without the pool's whole matrix in memory.
-    contrast = F.contrast_of(pairs, temperature=1 / scale, kernel="chunked")
-    return {"pool_mi": F.mutual_information(contrast), "retrieval": F.retrieval_top1(contrast)}

@@ -322,17 +322,25 @@ STARTS = {"supervised": ("Supervised", 3), "infonce": ("InfoNCE", 0), "flatnce":
 
 def few_labels(runs: Runs) -> Findings:
     """Top-1 and top-5 by share of labels, beside the same architecture from random weights."""
-    fractions = (0.05, 0.2) if runs.setting.scale == "smoke" else (0.01, 0.1)
-    shares = [f"{fraction:.0%}" for fraction in fractions]
-    results = _semi_results(runs, fractions)
+    smoke = {"epochs": 1, "rates": (5e-4,), "batch_size": 64}
+    options = runs.setting.pick({"smoke": smoke, "small": {"epochs": 30}, "paper": {}})
+    options["fraction"] = (0.05, 0.2) if runs.setting.scale == "smoke" else (0.01, 0.1)
+    shares = [f"{fraction:.0%}" for fraction in options["fraction"]]
+    members = {group.objective: group.runs for group in runs.groups}
+    # From random weights the objective plays no part: any run of the seed that did not diverge.
+    members["supervised"] = tuple(
+        next((run for run in pair if not run.failure), pair[0])
+        for pair in zip(*members.values(), strict=True)
+    )
     rows, words = [], {}
     top1: dict[str, list[Values]] = {name: [] for name in STARTS}
-    for fraction, share in zip(fractions, shares, strict=True):
+    for fraction, share in zip(options["fraction"], shares, strict=True):
         for name, (label, _) in STARTS.items():
+            results = [_few_labels(run, name, fraction, options) for run in members[name]]
             cells = {}
             for entry in runs.experiment.printed:
                 printed = printed_share(runs, entry, name, share)
-                values = [one.get(entry["key"]) for one in results[name, fraction]]
+                values = [one.get(entry["key"]) for one in results]
                 cells[entry["column"]] = cell(values, "share", printed)
             top1[name].append(cells["top-1"]["values"])
             rows.append({"variables": {"start": label, "labels": share}, "measures": cells})
@@ -345,33 +353,17 @@ def few_labels(runs: Runs) -> Findings:
     return Findings(rows, chart("bars", heading, x, y, bars, categories=shares), words)
 
 
-def _semi_results(
-    runs: Runs, fractions: Sequence[float]
-) -> dict[tuple[str, float], list[dict[str, Any]]]:
-    """The result of each start and fraction, one per seed; empty where a run diverged."""
-    smoke = {"epochs": 1, "rates": (5e-4,), "batch_size": 64}
-    options = runs.setting.pick({"smoke": smoke, "small": {"epochs": 30}, "paper": {}})
-    members = {group.objective: group.runs for group in runs.groups}
-    # From random weights the objective plays no part: any run of the seed that did not diverge.
-    members["supervised"] = tuple(
-        next((run for run in pair if not run.failure), pair[0])
-        for pair in zip(*members.values(), strict=True)
-    )
-    results: dict[tuple[str, float], list[dict[str, Any]]] = {}
-    for name, of_start in members.items():
-        protocol = "supervised" if name == "supervised" else "semi"
-        for run in of_start:
-            asked = {"fraction": tuple(fractions), "seed": run.config.run.seed, **options}
-            done = [] if run.failure else evaluations(run, "semi", **asked)
-            for fraction in fractions:
-                kept = [
-                    one
-                    for one in done
-                    if one["protocol"]["labels"]["fraction"] == fraction
-                    and one["protocol"]["name"].startswith(protocol)
-                ]
-                results.setdefault((name, fraction), []).append(kept[0] if kept else {})
-    return results
+def _few_labels(
+    run: TrainingRun, start: str, fraction: float, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The result of a start with a share of the labels; empty where the run diverged."""
+    protocol = "supervised" if start == "supervised" else "semi"
+    done = [] if run.failure else evaluations(run, "semi", seed=run.config.run.seed, **options)
+    for one in done:
+        about = one["protocol"]
+        if about["labels"]["fraction"] == fraction and about["name"].startswith(protocol):
+            return one
+    return {}
 
 
 # Table S1: cost.

@@ -1,17 +1,15 @@
 """Train critics of Gaussian pairs whose information is known, for table-1 and primal-dual.
 
-A *run* is one (information, seed). All runs are trained together as one stack of critics. Each
-has its own random streams for training, for held-out batches and for pools.
-
-Axes: ``s`` runs, ``n`` pairs, ``m`` candidates, ``d`` coordinates.
+A *run* is one (information, seed). All runs are trained together as one stack of critics. Axes:
+``s`` runs, ``n`` pairs, ``m`` candidates, ``d`` coordinates.
 """
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,12 +24,15 @@ from flatnce.mi.critics import Critic, SeparableCritic, critic_for, perceptron
 from flatnce.mi.stacked import StackedCritics
 from flatnce.paper.aggregation import Values
 from flatnce.paper.gaussians import correlation_of, draw_pairs
+from flatnce.paper.reproduce.runs import cell
 
 COSINE_SCALE = 20.0
 LEARNED = 0.1
 """Nats below which a run has learned nothing that it could lose."""
 CHECKS, CHECK_PAIRS = 6, 500
 """How often the held-out value is checked in training, and on how many pairs."""
+
+CALIBRATED, UNSTABLE, SPREAD = "calibrated InfoNCE", "unstable", "gradient's spread"
 
 Loss = Callable[[int, Tensor, Tensor, bool], Tensor]
 """From run, scores, u, and whether the step is of u alone, to the run's loss."""
@@ -152,6 +153,14 @@ class TrainedCritics:
         runs = zip(self.size.runs, values, strict=True)
         return [value for (at, _), value in runs if at == nats]
 
+    def cells(self, nats: float) -> dict[str, Any]:
+        """The columns of a table that critics trained by any objective have."""
+        return {
+            CALIBRATED: cell(self.of(nats, self.held_out), "nats"),
+            UNSTABLE: cell(self.of(nats, self.unstable()), "share"),
+            SPREAD: cell(self.of(nats, self.spread), "rounded"),
+        }
+
     def scores(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of every x with every y, and u of partners (zeros where there is none)."""
         scores, dual = self.critics(x, y)
@@ -230,3 +239,13 @@ def _spreads(norms: list[Tensor], alive: Bool[Tensor, " s"]) -> Values:
     later = torch.stack(norms[len(norms) // 2 :])
     ratios = later.std(0) / later.mean(0)
     return [float(ratio) if lives else None for ratio, lives in zip(ratios, alive, strict=True)]
+
+
+def unstable_words(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Which rows of a table have unstable runs."""
+    named = [
+        ", ".join(map(str, row["variables"].values()))
+        for row in rows
+        if row["measures"].get(UNSTABLE, {}).get("mean")
+    ]
+    return {"Unstable": ("; ".join(named) or "none") + "."}

@@ -13,19 +13,11 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
-from flatnce.paper.reproduce.analyses import (
-    costs,
-    few_labels,
-    learning_rates,
-    linear_by_epoch,
-    mi_and_accuracy,
-    speed_up,
-    transfer,
-)
 from flatnce.paper.reproduce.experiment import (
     CONTENT,
     Experiment,
@@ -34,9 +26,7 @@ from flatnce.paper.reproduce.experiment import (
     TrainingRun,
     find_experiment,
 )
-from flatnce.paper.reproduce.primal_dual import compare_variants
-from flatnce.paper.reproduce.runs import Runs, describe
-from flatnce.paper.reproduce.table_1 import compare_bounds
+from flatnce.paper.reproduce.runs import Runs
 from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.data.catalog import is_path
 from flatnce.pretrain.evaluation import missing_sets
@@ -55,18 +45,7 @@ DIVERGED = "diverged"
 Report = Callable[[str, int, Mapping[str, Any]], None]
 """Called with a run's number and name, its epochs, and what it has logged; first with nothing."""
 
-ANALYSES: dict[str, Callable[[Runs], Findings]] = {
-    "runs": describe,
-    "speed-up": speed_up,
-    "mi-and-accuracy": mi_and_accuracy,
-    "learning-rates": learning_rates,
-    "linear-by-epoch": linear_by_epoch,
-    "transfer": transfer,
-    "few-labels": few_labels,
-    "costs": costs,
-    "compare-bounds": compare_bounds,
-    "compare-variants": compare_variants,
-}
+PAPER_NAMES = {"supervised": "Supervised", "infonce": "SimCLR", "flatnce": "FlatCLR"}
 
 
 def reproduce(
@@ -119,7 +98,9 @@ def reproduce(
 
 def analyse(experiment: Experiment, finished: Sequence[TrainingRun], setting: Setting) -> Findings:
     """The table, charts and sentences of an experiment, and the paper's tables."""
-    findings = ANALYSES[experiment.analyse](Runs(experiment, finished, setting))
+    module, _, function = experiment.analyse.partition(":")
+    analysis = getattr(import_module(f"flatnce.paper.reproduce.{module}"), function)
+    findings: Findings = analysis(Runs(experiment, finished, setting))
     printed = []
     for entry in experiment.printed:
         rows = [
@@ -131,9 +112,6 @@ def analyse(experiment: Experiment, finished: Sequence[TrainingRun], setting: Se
         caption = f"The paper's numbers: {entry['column']}"
         printed.append({"caption": caption, "header": header, "rows": rows})
     return replace(findings, printed=findings.printed + printed)
-
-
-PAPER_NAMES = {"supervised": "Supervised", "infonce": "SimCLR", "flatnce": "FlatCLR"}
 
 
 # The plan.

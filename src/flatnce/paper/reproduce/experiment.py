@@ -101,7 +101,8 @@ class Experiment:
         columns: The measures in its table.
         charts: Charts of its runs: ``kind`` and arguments of a function in ``runs``.
         words: Sentences about its runs, likewise.
-        analyse: The function that makes the findings, in place of columns, charts and words.
+        analyse: The function that makes the findings, as ``module:function``; by default from
+            columns, charts and words.
         headings: Name, title and caption of the charts that ``analyse`` draws.
         printed: Tables of the paper, in per cent.
         sizes: How much is done, by scale, in an experiment that trains while it is analysed.
@@ -125,7 +126,7 @@ class Experiment:
     columns: Sequence[str] = ()
     charts: Sequence[Mapping[str, Any]] = ()
     words: Sequence[Mapping[str, Any]] = ()
-    analyse: str = "runs"
+    analyse: str = "runs:describe"
     headings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     printed: Sequence[Mapping[str, Any]] = ()
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -62,17 +62,12 @@ def _printed(cell: Plain | None) -> str:
 def _page(results: Plain) -> Page:
     seeds = results["seeds"]
     trained = bool(results["runs"]) or bool(results.get("trains_itself"))
-    prose = []
-    if trained:
-        prose.append(
-            Paragraph(capitalised(f"{results['scale_shows']}."), f"Scale {results['scale']}")
-        )
-    prose += [
-        Paragraph(capitalised(text), capitalised(topic))
-        for topic, text in results["words"].items()
-    ]
-    failed = [run for run in results["runs"] if run["failure"]]
-    prose += [Paragraph(f"{run['name']}: {run['failure']}", "Diverged") for run in failed]
+    words = {f"Scale {results['scale']}": f"{results['scale_shows']}."} if trained else {}
+    words |= results["words"]
+    prose = [Paragraph(capitalised(text), capitalised(topic)) for topic, text in words.items()]
+    for run in results["runs"]:
+        if run["failure"]:
+            prose.append(Paragraph(f"{run['name']}: {run['failure']}", "Diverged"))
     caption = f"± is the standard deviation over {len(seeds)} seeds"
     if len(seeds) == 1 or not trained:
         caption = "One seed" if trained else "Nothing was trained for this"
@@ -80,12 +75,9 @@ def _page(results: Plain) -> Page:
     if results["pictures"]:
         figures = [draw(picture) for picture in results["pictures"]]
         sections.append(Section("Charts", figures=figures))
-    for table in results["printed"]:
-        sections.append(Section("In the paper", table=Table(**table)))
+    sections += [Section("In the paper", table=Table(**table)) for table in results["printed"]]
     if results["notes"]:
         sections.append(Section("Notes", [Paragraph(note) for note in results["notes"]]))
-    if results["runs"]:
-        sections.append(Section("Runs", table=_runs(results["runs"]), folded=True))
     facts = {
         **origin_of(results["environment"]),
         "Seeds": ", ".join(str(seed) for seed in seeds) if trained else "none",
@@ -94,11 +86,3 @@ def _page(results: Plain) -> Page:
     }
     lead = f"The paper says: {results['claim']}"
     return Page(f"{results['paper']}: {results['title']}", lead, sections, facts)
-
-
-def _runs(runs: Sequence[Plain]) -> Table:
-    rows = [
-        (run["name"], str(run["seed"]), "diverged" if run["failure"] else "finished")
-        for run in runs
-    ]
-    return Table("Every run of this experiment", ["Run", "Seed", "State"], rows)

@@ -6,7 +6,7 @@ features are classified.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,12 +19,15 @@ from flatnce.mi.critics import BoundedScale, SeparableCritic, perceptron
 from flatnce.paper.aggregation import Values
 from flatnce.paper.charts import Charts, accuracy_axis, axis, chart, line
 from flatnce.paper.reproduce.critics import (
+    CALIBRATED,
+    UNSTABLE,
     Size,
     Stream,
     TrainedCritics,
     one_negative,
     start_critics,
     train_critics,
+    unstable_words,
 )
 from flatnce.paper.reproduce.experiment import Findings
 from flatnce.paper.reproduce.runs import Runs, cell
@@ -47,7 +50,7 @@ TRAININGS = (
 )
 """Of each colour of the charts: whether alternating, and whether with one negative."""
 
-CALIBRATED, LINEAR, UNSTABLE = "calibrated InfoNCE", "linear top-1, 5 % of labels", "unstable"
+LINEAR = "linear top-1, 5 % of labels"
 
 # Of encoders trained on images: embedding width, scale (temperature 0.1), and Adam's rate.
 WIDTH, SCALE, RATE = 64, 10.0, 1e-3
@@ -84,14 +87,6 @@ class PrimalDualVariant:
             "training": "alternating" if self.alternating else "joint" if self.dual else "none",
             "negatives": "one" if self.single else "all",
         }
-
-    @property
-    def label(self) -> str:
-        """The same in a line."""
-        parts = [OBJECTIVES[self.objective], DUALS[self.dual] if self.dual else self.critic]
-        parts += ["alternating"] if self.alternating else []
-        parts += ["K = 1"] if self.single else []
-        return ", ".join(parts)
 
     def loss(
         self, scores: Float[Tensor, "n n"], dual: Float[Tensor, " n"], of_u: bool
@@ -137,61 +132,60 @@ def compare_variants(runs: Runs) -> Findings:
     if scale == "smoke":
         on_images = on_images[::3]
     trained = {variant: _train_on_gaussians(variant, size) for variant in variants}
-    rows, measured = [], Measured()
+    rows = []
+    shown: dict[tuple[str, PrimalDualVariant], Values] = {}
     for nats, variant in itertools.product(size.nats, variants):
-        cells = _gaussian_cells(variant, nats, trained[variant])
-        rows.append(measured.row(f"Gaussians, {nats:g} nats", variant, cells, CALIBRATED))
+        variables = {"data": _gaussians(nats), **variant.variables}
+        critics = trained[variant]
+        cells = critics.cells(nats)
+        if variant.dual:
+            cells["FLO as trained"] = cell(critics.of(nats, _flo_values(critics)), "nats")
+        rows.append({"variables": variables, "measures": cells})
+        shown[variables["data"], variant] = cells[CALIBRATED]["values"]
     data, configs = config.data.data, [config.override(seed=seed) for seed in seeds]
     start = [train_on_images(on_images[0], one, epochs=0) for one in configs]
-    cells = _image_cells(start)
-    rows.append({"variables": {"data": data, "objective": "untrained"}, "measures": cells})
+    variables = {"data": data, "objective": "untrained"}
+    rows.append({"variables": variables, "measures": _image_cells(start)})
     for variant in on_images:
+        variables = {"data": data, **variant.variables, "critic": "cosine"}
         cells = _image_cells([train_on_images(variant, one, one.run.epochs) for one in configs])
-        rows.append(measured.row(data, replace(variant, critic="cosine"), cells, LINEAR))
+        rows.append({"variables": variables, "measures": cells})
+        shown[data, variant] = cells[LINEAR]["values"]
     charts: Charts = []
     for nats in size.nats:
         heading = runs.experiment.heading("gaussians", **{**asdict(size), "nats": nats})
-        charts += measured.chart(heading, f"Gaussians, {nats:g} nats", axis("nats"))
+        charts += _chart(heading, shown, _gaussians(nats), "dot", axis("nats"))
     heading = runs.experiment.heading("images", data=data)
-    charts += measured.chart(heading, data, accuracy_axis("top-1"))
-    words = {"Unstable": (", ".join(measured.unstable) or "none") + "."}
-    return Findings(rows, charts, words)
+    charts += _chart(heading, shown, data, "cosine", accuracy_axis("top-1"))
+    return Findings(rows, charts, unstable_words(rows))
 
 
-class Measured:
-    """What the charts show of every variant, by data, and which were unstable."""
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[str, PrimalDualVariant], Values] = {}
-        self.unstable: list[str] = []
-
-    def row(
-        self, data: str, variant: PrimalDualVariant, cells: Mapping[str, Any], shown: str
-    ) -> dict[str, Any]:
-        """The row of a variant, whose measure ``shown`` the charts draw."""
-        self.values[data, variant] = cells[shown]["values"]
-        if cells[UNSTABLE]["mean"]:
-            self.unstable.append(f"{variant.label} on {data}")
-        return {"variables": {"data": data, **variant.variables}, "measures": dict(cells)}
-
-    def chart(self, heading: Mapping[str, str], data: str, y: Mapping[str, Any]) -> Charts:
-        """A bar for every objective or u and every training."""
-        critic = "dot" if data.startswith("Gaussians") else "cosine"
-        bars = []
-        for series, (words, alternating, single) in enumerate(TRAININGS):
-            variants = [
-                PrimalDualVariant("infonce", critic, single=single),
-                PrimalDualVariant("flatnce", "cosine", single=single),
-            ]
-            variants += [PrimalDualVariant("flo", critic, u, alternating, single) for u in DUALS]
-            values = [self.values.get((data, variant), [None]) for variant in variants]
-            bars.append(line(words, range(len(values)), values, series))
-        categories = ["InfoNCE", "FlatNCE", *DUALS.values()]
-        x = axis("objective, or u of FLO")
-        return chart("bars", heading, x, y, bars, categories=categories)
+def _chart(
+    heading: Mapping[str, str],
+    shown: Mapping[tuple[str, PrimalDualVariant], Values],
+    data: str,
+    critic: str,
+    y: Mapping[str, Any],
+) -> Charts:
+    """A bar for every objective or u and every training."""
+    bars = []
+    for series, (words, alternating, single) in enumerate(TRAININGS):
+        variants = [
+            PrimalDualVariant("infonce", critic, single=single),
+            PrimalDualVariant("flatnce", "cosine", single=single),
+        ]
+        variants += [PrimalDualVariant("flo", "dot", u, alternating, single) for u in DUALS]
+        values = [shown.get((data, variant), [None]) for variant in variants]
+        bars.append(line(words, range(len(values)), values, series))
+    x, categories = axis("objective, or u of FLO"), ["InfoNCE", "FlatNCE", *DUALS.values()]
+    return chart("bars", heading, x, y, bars, categories=categories)
 
 
 # Gaussians.
+
+
+def _gaussians(nats: float) -> str:
+    return f"Gaussians, {nats:g} nats"
 
 
 def _train_on_gaussians(variant: PrimalDualVariant, size: Size) -> TrainedCritics:
@@ -201,19 +195,6 @@ def _train_on_gaussians(variant: PrimalDualVariant, size: Size) -> TrainedCritic
         lambda run, scores, dual, of_u: variant.loss(scores, dual, of_u),
         alternating=variant.alternating,
     )
-
-
-def _gaussian_cells(
-    variant: PrimalDualVariant, nats: float, trained: TrainedCritics
-) -> dict[str, Any]:
-    cells = {
-        CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
-        UNSTABLE: cell(trained.of(nats, trained.unstable()), "share"),
-        "gradient's spread": cell(trained.of(nats, trained.spread), "rounded"),
-    }
-    if variant.dual:
-        cells["FLO as trained"] = cell(trained.of(nats, _flo_values(trained)), "nats")
-    return cells
 
 
 @torch.no_grad()

@@ -17,6 +17,9 @@ from flatnce.paper.aggregation import Values, spread
 from flatnce.paper.charts import Charts, axis, chart, line
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.paper.reproduce.critics import (
+    CALIBRATED,
+    SPREAD,
+    UNSTABLE,
     Size,
     Stream,
     TrainedCritics,
@@ -24,25 +27,13 @@ from flatnce.paper.reproduce.critics import (
     start_critics,
     train_critics,
     true_scores,
+    unstable_words,
 )
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Findings
 from flatnce.paper.reproduce.runs import Runs, cell
 
 LARGE_SAMPLE = 200_000
-DRAWN = ("DV", "NWJ", "InfoNCE", "FlatNCE", "SMILE", "FLO, cross-fitted")
-"""The bounds in the charts by batch size."""
-DRAWN_TRAINED = (
-    ("DV", "dot"),
-    ("NWJ", "dot"),
-    ("FLO", "dot"),
-    ("InfoNCE", "dot"),
-    ("FlatNCE", "dot"),
-    ("FlatNCE", "cosine"),
-)
-"""The rows of the paper's table, each once."""
-
 TRUE_BIAS, TRUE_SD = "bias, true critic", "sd, true critic"
-CALIBRATED, SPREAD = "calibrated InfoNCE", "gradient's spread"
 LOW = 0.1
 """The largest bias, as a share of the truth, that is called low."""
 STEADY, WILD = 0.2, 1.0
@@ -56,7 +47,7 @@ class BoundVariant:
     """One bound of the registry with one kind of critic and, for some, a learned u or baseline.
 
     ``single`` means one negative per row, that is one shuffled copy of y. ``in_paper`` is what
-    Table 1 says of its bias and its stability.
+    Table 1 says of its bias and its stability, ``charts`` the charts that show it.
     """
 
     label: str
@@ -66,16 +57,15 @@ class BoundVariant:
     options: Mapping[str, float] = field(default_factory=dict)
     single: bool = False
     in_paper: Sequence[str] = ()
+    charts: Sequence[str] = ()
 
     @property
     def is_bound(self) -> str:
         """Whether it is a lower bound on mutual information, in words."""
-        entry = BOUNDS[self.bound]
-        if entry.is_lower_bound:
+        if BOUNDS[self.bound].is_lower_bound:
             return "yes"
-        if entry.promise == "expected":
-            return "of another divergence"
-        return "in the limit" if entry.promise == "limit" else "no"
+        words = {"expected": "of another divergence", "limit": "in the limit"}
+        return words.get(BOUNDS[self.bound].promise, "no")
 
     @property
     def trains(self) -> bool:
@@ -115,6 +105,8 @@ class BoundVariant:
         return (one_negative(own) if self.single else own), arguments
 
 
+RowsOf = Mapping[BoundVariant, Sequence[Row]]
+
 VARIANTS = [BoundVariant(**entry) for entry in EXPERIMENTS["table-1"].variants]
 
 
@@ -127,9 +119,12 @@ def compare_bounds(runs: Runs) -> Findings:
         for variant in VARIANTS
         for batch in runs.setting.pick(batches)
     }
-    rows = [row for variant in VARIANTS for row in _rows(variant, size, true[variant, size.batch])]
-    charts = [*_by_batch(runs, true, size), *_after_training(runs, rows, size)]
-    return Findings(rows, charts, sentences(rows), [verdicts(rows)])
+    by_variant = {
+        variant: list(_rows(variant, size, true[variant, size.batch])) for variant in VARIANTS
+    }
+    rows = [row for of_variant in by_variant.values() for row in of_variant]
+    charts = [*_by_batch(runs, true, size), *_after_training(runs, by_variant, size)]
+    return Findings(rows, charts, unstable_words(rows), [verdicts(by_variant)])
 
 
 def _rows(
@@ -137,7 +132,13 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Train critics with a bound, and give its rows of the table, one per information."""
     if variant.trains:
-        trained = _train(variant, size)
+        memories: list[dict[str, Any]] = [{} for _ in size.runs]
+        trained = train_critics(
+            start_critics(size, variant.critic, variant.dual),
+            size,
+            lambda run, scores, dual, _: variant.loss(scores, dual, memories[run]),
+            extra=size.batch if variant.needs_pool else 0,
+        )
         with torch.no_grad():
             own = bias_and_deviation(variant, size, size.batch, trained)
     for nats in size.nats:
@@ -149,9 +150,7 @@ def _rows(
             measures |= {
                 "bias, trained": cell(own[nats][0], "rounded"),
                 "sd, trained": cell(own[nats][1], "rounded"),
-                CALIBRATED: cell(trained.of(nats, trained.held_out), "nats"),
-                "unstable": cell(trained.of(nats, trained.unstable()), "share"),
-                SPREAD: cell(trained.of(nats, trained.spread), "rounded"),
+                **trained.cells(nats),
                 "a step": cell([trained.milliseconds], "milliseconds"),
             }
         words = {"objective": variant.label, "critic": variant.critic, "bound?": variant.is_bound}
@@ -219,22 +218,12 @@ def jensen_shannon_truth(partners: Float[Tensor, " n"], others: Float[Tensor, " 
     return float(math.log(2) - (softplus(-partners).mean() + softplus(others).mean()) / 2)
 
 
-def _train(variant: BoundVariant, size: Size) -> TrainedCritics:
-    memories: list[dict[str, Any]] = [{} for _ in size.runs]
-    return train_critics(
-        start_critics(size, variant.critic, variant.dual),
-        size,
-        lambda run, scores, dual, _: variant.loss(scores, dual, memories[run]),
-        extra=size.batch if variant.needs_pool else 0,
-    )
-
-
 # Charts and words.
 
 
 def _by_batch(runs: Runs, true: Mapping[tuple[BoundVariant, int], Any], size: Size) -> Charts:
     nats, batches = size.nats[len(size.nats) // 2], sorted({batch for _, batch in true})
-    shown = [variant for variant in VARIANTS if variant.label in DRAWN and variant.critic == "dot"]
+    shown = [variant for variant in VARIANTS if "by-batch" in variant.charts]
     x = axis("batch", ticks=batches, logarithmic=True)
     charts = []
     for place, (name, label) in enumerate((("bias", "bias (nats)"), ("deviation", "sd (nats)"))):
@@ -247,49 +236,31 @@ def _by_batch(runs: Runs, true: Mapping[tuple[BoundVariant, int], Any], size: Si
     return charts
 
 
-def _after_training(runs: Runs, rows: Sequence[Row], size: Size) -> Charts:
+def _after_training(runs: Runs, rows: RowsOf, size: Size) -> Charts:
     categories = [f"{nats:g} nats" for nats in size.nats]
-    bars = []
-    for series, (label, critic) in enumerate(DRAWN_TRAINED):
-        values = [row["measures"][CALIBRATED]["values"] for row in _of(rows, label, critic)]
-        bars.append(line(f"{label}, {critic}", range(len(values)), values, series))
+    bars: Charts = []
+    for variant in VARIANTS:
+        if "trained" in variant.charts:
+            values = [row["measures"][CALIBRATED]["values"] for row in rows[variant]]
+            label = f"{variant.label}, {variant.critic}"
+            bars.append(line(label, range(len(values)), values, len(bars)))
     heading, x = runs.experiment.heading("trained", **asdict(size)), axis("true information")
     return chart("bars", heading, x, axis("nats"), bars, categories=categories)
 
 
-def verdicts(rows: Sequence[Row]) -> dict[str, Any]:
+def verdicts(rows: RowsOf) -> dict[str, Any]:
     """The paper's words beside those that one rule gives these numbers."""
     header = ["Objective", "Bias, the paper’s", "Bias, here"]
     header += ["Stability, the paper’s", "Stability, here"]
     lines = []
-    for variant in VARIANTS:
-        own = _of(rows, variant.label, variant.critic)
-        if variant.in_paper and own:
+    for variant, own in rows.items():
+        if variant.in_paper:
             bias, stability = variant.in_paper
             name = f"{variant.label}, {variant.critic} critic"
             lines.append([name, bias, _bias(own), stability, _stability(own)])
     limits = {"low": LOW, "steady": STEADY, "wild": WILD}
     caption = EXPERIMENTS["table-1"].heading("verdicts", **limits)["caption"]
     return {"caption": caption, "header": header, "rows": lines}
-
-
-def sentences(rows: Sequence[Row]) -> dict[str, str]:
-    """The best critics, and unstable runs."""
-    top = max(row["variables"]["nats"] for row in rows)
-    at_top = [row for row in rows if row["variables"]["nats"] == top]
-    known = {_name(row): _mean(row, CALIBRATED) for row in at_top}
-    values = {name: value for name, value in known.items() if value is not None}
-    order = sorted(values, key=lambda name: -values[name])
-    best = ", ".join(f"{name} {values[name]:.2f}" for name in order[:3]).replace(" -", " −")
-    unstable = [
-        f"{_name(row)} at {row['variables']['nats']:g} nats"
-        for row in rows
-        if _mean(row, "unstable")
-    ]
-    return {
-        f"Best critics at {top:g} nats, by calibrated InfoNCE": f"{best or 'none'}.",
-        "Unstable": (", ".join(unstable) or "none") + ".",
-    }
 
 
 def _mean(row: Row, measure: str) -> float | None:
@@ -306,18 +277,9 @@ def _bias(rows: Sequence[Row]) -> str:
 
 
 def _stability(rows: Sequence[Row]) -> str:
-    if any(_mean(row, "unstable") for row in rows):
+    if any(_mean(row, UNSTABLE) for row in rows):
         return "Poor (a run is lost)"
     means = [_mean(row, SPREAD) for row in rows]
     worst = max((mean for mean in means if mean is not None), default=math.inf)
     word = "Excellent" if worst <= STEADY else "Okay" if worst <= WILD else "Poor"
     return f"{word} ({worst:.0%})"
-
-
-def _of(rows: Sequence[Row], label: str, critic: str) -> list[Row]:
-    wanted = {"objective": label, "critic": critic}
-    return [row for row in rows if wanted.items() <= row["variables"].items()]
-
-
-def _name(row: Row) -> str:
-    return f"{row['variables']['objective']} ({row['variables']['critic']})"
