@@ -211,19 +211,6 @@ def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch,
     assert not (tmp_path / "run" / "results.json").exists()
 
 
-@pytest.mark.parametrize("kind", [OSError, MemoryError])
-def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkeypatch, kind):
-    def lost(*work):
-        raise kind("lost")
-
-    training = Training(SHORT, tmp_path / "run", torch.device("cpu"))
-    monkeypatch.setattr(checkpoint, "_write", lost)
-    with pytest.raises(KeyboardInterrupt) as found, training.all_saved():
-        training.save(wait=False)
-        raise KeyboardInterrupt
-    assert found.value.__notes__ == ["lost"]
-
-
 def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
     training = Training(SHORT, tmp_path, torch.device("cpu"))
     training.save(wait=False)

@@ -65,12 +65,6 @@ def test_an_empty_folder_is_taken(tmp_path):
     assert read_run(tmp_path).kind == "demo"
 
 
-def test_a_file_in_the_way_is_named(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match="is a file"):
-        RunLog(tmp_path / "run", kind="demo", config={})
-
-
 def test_numbers_that_json_lacks_become_null(tmp_path):
     log = RunLog(tmp_path / "run", kind="demo", config={})
     log.log({"loss": math.nan, "bound": -math.inf, "fine": 1.0})

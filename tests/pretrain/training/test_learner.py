@@ -32,7 +32,7 @@ def views(b=6):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_trains_every_weight(objective):
     learner = learner_of(objective=objective)
-    learner(*views()).backward()
+    backward(learner, *views())
     assert all(p.grad is not None and p.grad.any() for p in learner.encoder.head.parameters())
 
 
@@ -79,20 +79,20 @@ def test_both_views_pass_the_batch_norms_together():
 def test_keys_of_the_momentum_encoder_have_no_gradient_and_fill_the_queue():
     learner, (images, indices) = learner_of(queue=16, momentum_encoder=0.5), views()
     assert isinstance(learner.momentum_encoder, MomentumEncoder)
-    learner(images, indices).backward()
+    backward(learner, images, indices)
     assert int(learner.objective.queue.filled) == 6
     assert all(p.grad is None for p in learner.momentum_encoder.parameters())
     with torch.no_grad():
         learner.encoder.head[0].weight.add_(1.0)
     before = learner.momentum_encoder.encoder.head[0].weight.clone()
-    learner.after_step()
+    learner.momentum_encoder.update()
     torch.testing.assert_close(learner.momentum_encoder.encoder.head[0].weight, before + 0.5)
 
 
 def test_a_sample_met_again_is_not_its_own_negative():
     learner, (images, indices) = learner_of(queue=16, momentum_encoder=0.5), views()
-    learner(images, indices)
-    learner(images, indices)
+    backward(learner, images, indices)
+    backward(learner, images, indices)
     # Of the six queued keys each anchor leaves out its own; the batch has five others.
     assert float(learner.objective.last.contrast.count.mean()) == 5 + 5
 

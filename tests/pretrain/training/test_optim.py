@@ -23,8 +23,8 @@ from forked import run_forked
 SCHEDULES = {
     "plain": WarmupCosine(0.3, 40),
     "warm": WarmupCosine(0.3, 40, warmup=10),
-    "one step of warm-up": WarmupCosine(2.0, 7, warmup=1, end=0.5),
-    "almost all warm-up": WarmupCosine(1.0, 8, warmup=7, end=0.1),
+    "one step of warm-up": WarmupCosine(2.0, 7, warmup=1),
+    "almost all warm-up": WarmupCosine(1.0, 8, warmup=7),
     "one step": WarmupCosine(1.0, 1),
 }
 every_schedule = pytest.mark.parametrize("rate", SCHEDULES.values(), ids=SCHEDULES)
@@ -34,9 +34,9 @@ def definition(rate: WarmupCosine, step: int) -> float:
     if step < rate.warmup:
         return rate.peak * (step + 1) / rate.warmup
     if step >= rate.steps:
-        return rate.end
+        return 0.0
     angle = math.pi * (step - rate.warmup) / (rate.steps - rate.warmup)
-    return rate.end + (rate.peak - rate.end) * 0.5 * (1 + math.cos(angle))
+    return rate.peak * 0.5 * (1 + math.cos(angle))
 
 
 @every_schedule

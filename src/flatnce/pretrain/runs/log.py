@@ -188,8 +188,6 @@ def read_run(path: str | Path) -> Run:
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
     where = f"directory={str(directory)!r}"
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"{where} is a file; name a folder for the run")
     if directory.is_dir() and any(directory.iterdir()):
         try:
             same = _read_header(directory)["kind"] == kind

@@ -2,14 +2,7 @@
 
 Runs take turns of one step. On a GPU each run launches its work on its own stream, so that small
 batches together fill the device. Order, views, weights and random numbers belong to a run, so its
-results do not depend on the other runs: on the CPU bit for bit.
-
-``sweep.json`` names the runs of a sweep. It is written atomically before the first run starts and
-changes only when runs are added::
-
-    format_version, kind
-    base     the settings of the first run, by section
-    runs     each run's name, with the settings that are not the same in all runs
+results do not depend on the other runs: on the CPU bit for bit. ``sweep.json`` names the runs.
 """
 
 import ctypes
@@ -36,7 +29,7 @@ from flatnce.pretrain.sweeping.planning import plan_sweep
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
 from flatnce.pretrain.training.loop import Outcome, Steps, error_line, resume_steps, train_steps
-from flatnce.pretrain.training.processes import LOCK, Interrupts, is_launched, run_lock
+from flatnce.pretrain.training.processes import Interrupts, is_launched, run_lock
 from flatnce.pretrain.training.saved import (
     CHECKPOINTS,
     RUNS,
@@ -464,9 +457,7 @@ def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
 
 
 def _check_configs(configs: Mapping[str, TrainConfig]) -> None:
-    """Refuse an empty sweep, names that cannot be folders, and what is not a config."""
-    named = isinstance(configs, Mapping) and configs
-    if not named or not all(isinstance(config, TrainConfig) for config in configs.values()):
+    if not isinstance(configs, Mapping) or not configs:
         raise ValueError(
             f"configs={configs!r} must be TrainConfigs by name, at least one: "
             '{"first": preset("digits"), "second": preset("digits").override(seed=1)}'
@@ -482,15 +473,10 @@ def _check_configs(configs: Mapping[str, TrainConfig]) -> None:
 def _check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     """Refuse a directory that holds other files, or a sweep with other runs."""
     if not (directory / SWEEP).is_file():
-        if directory.exists() and not directory.is_dir():
-            raise ValueError(f"directory={str(directory)!r} is a file; name a folder")
-        there = sorted(directory.iterdir()) if directory.is_dir() else []
-        others = [path.name for path in there if path.name not in (LOCK, PARTIAL)]
+        others = sorted(path.name for path in directory.glob("[!.]*"))
         if others:
-            raise ValueError(
-                f"directory={str(directory)!r} is not a sweep and holds {others[0]}; name a new "
-                "folder"
-            )
+            where = f"directory={str(directory)!r}"
+            raise ValueError(f"{where} is not a sweep and holds {others[0]}; name a new folder")
         return
     remedy = "name another directory, or continue that sweep: runs may be added, none changed"
     for name, config in read_sweep(directory).items():

@@ -28,6 +28,8 @@ class Learner(nn.Module):
     in ``dtype``, by autocast; the objective computes in float32.
     """
 
+    called: nn.Module
+
     def __init__(
         self,
         encoder: Encoder,
@@ -39,24 +41,12 @@ class Learner(nn.Module):
         self.encoder, self.objective = encoder, objective
         self.momentum_encoder = momentum_encoder
         self.dtype = dtype
-        # The encoder or its DistributedDataParallel. In a tuple, because a module attribute would
-        # be registered and saved a second time.
-        self._called: tuple[nn.Module] = (encoder,)
+        self.call_through(encoder)
 
     def call_through(self, wrapper: nn.Module) -> None:
         """Call the encoder through a wrapper."""
-        self._called = (wrapper,)
-
-    @property
-    def called(self) -> nn.Module:
-        """The module that :meth:`embed` calls."""
-        return self._called[0]
-
-    def forward(
-        self, views: Float[Tensor, "2 b c h w"], indices: Int[Tensor, " b"]
-    ) -> Float[Tensor, ""]:
-        """The loss of a batch of two views."""
-        return self.loss(self.embed(views), indices)
+        # Not by assignment, which would register it, so that it would be saved a second time.
+        self.__dict__["called"] = wrapper
 
     def embed(self, views: Float[Tensor, "2 b c h w"]) -> Float[Tensor, "2 b d"]:
         """Embeddings of both views, the second without a gradient under a momentum encoder."""
@@ -71,11 +61,6 @@ class Learner(nn.Module):
         ids = indices if self.objective.queue is not None else None
         found: Tensor = self.objective(z[0], z[1], ids=ids)
         return found
-
-    def after_step(self) -> None:
-        """Update the momentum encoder after the optimizer's step."""
-        if self.momentum_encoder is not None:
-            self.momentum_encoder.update()
 
     def _encode(self, encoder: nn.Module, images: Tensor) -> Float[Tensor, "n d"]:
         lower = self.dtype != torch.float32
@@ -171,7 +156,7 @@ def backward(
     ``between`` is called after the forward pass.
     """
     if micro_batch is None or micro_batch >= len(indices):
-        loss = learner(views, indices)
+        loss = learner.loss(learner.embed(views), indices)
         between()
         loss.backward()
         return loss.detach()

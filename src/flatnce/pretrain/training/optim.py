@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
@@ -23,11 +23,11 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 @dataclass(frozen=True)
 class WarmupCosine:
-    r"""Linear warm-up to the peak, then half a cosine down to the end.
+    r"""Linear warm-up to the peak, then half a cosine down to 0.
 
     .. math::
         \eta_t = \eta \frac{t + 1}{w} \;\; (t < w), \qquad
-        \eta_t = \eta_T + (\eta - \eta_T)\,\frac{1 + \cos\left(\pi \frac{t - w}{T - w}\right)}{2}
+        \eta_t = \eta\,\frac{1 + \cos\left(\pi \frac{t - w}{T - w}\right)}{2}
 
     It is a pure function of the step, counted from 0, so it has no state.
 
@@ -39,7 +39,6 @@ class WarmupCosine:
         peak: The highest rate.
         steps: T, all steps of the run.
         warmup: w, steps of the warm-up.
-        end: The rate at the end.
 
     Examples:
         >>> rate = WarmupCosine(peak=0.4, steps=100, warmup=10)
@@ -50,7 +49,6 @@ class WarmupCosine:
     peak: float
     steps: int
     warmup: int = 0
-    end: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive("peak", self.peak)
@@ -61,23 +59,18 @@ class WarmupCosine:
                 "or train for longer"
             )
 
-    @overload
-    def at(self, step: int) -> float: ...
-    @overload
-    def at(self, step: Tensor) -> Float[Tensor, ""]: ...
-
-    def at(self, step: int | Shaped[Tensor, ""]) -> float | Float[Tensor, ""]:
+    def at(self, step: int | Shaped[Tensor, ""]) -> Any:
         """The rate at a step: a number, or for a tensor a float32 tensor on its device."""
         if not isinstance(step, Tensor):
             if step < self.warmup:
                 return self.peak * (step + 1) / self.warmup
             done = min((step - self.warmup) / (self.steps - self.warmup), 1.0)
-            return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * done)) / 2
+            return self.peak * (1 + math.cos(math.pi * done)) / 2
         # Subtract in whole numbers first: float32 is exact only up to 2**24.
         rising = self.peak * (step + 1).to(torch.float32) / max(self.warmup, 1)
         passed = (step - self.warmup).to(torch.float32)
         done_tensor = (passed / (self.steps - self.warmup)).clamp(0, 1)
-        falling = self.end + (self.peak - self.end) * (1 + torch.cos(math.pi * done_tensor)) / 2
+        falling = self.peak * (1 + torch.cos(math.pi * done_tensor)) / 2
         return torch.where(step < self.warmup, rising, falling)
 
 
@@ -177,19 +170,16 @@ class LARS(Optimizer):
             gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
         rates: Any = group["lr"]  # one for all parameters, or one per parameter
         if group["adapt"]:
-            rates = list((_factors(weights, gradients, group["trust"]) * group["lr"]).unbind())
+            # κ‖w‖/‖g‖ per layer, and 1 where a norm is zero; float32 for half precision.
+            dtype = torch.promote_types(weights[0].dtype, torch.float32)
+            weight_norms = torch.stack(torch._foreach_norm(weights, 2, dtype=dtype))
+            norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
+            usable = (weight_norms > 0) & (norms > 0)
+            factors = torch.where(usable, group["trust"] * weight_norms / norms, 1.0)
+            rates = list((factors * group["lr"]).unbind())
         torch._foreach_mul_(velocities, group["momentum"])
         torch._foreach_add_(velocities, torch._foreach_mul(gradients, rates))
         torch._foreach_sub_(weights, velocities)
-
-
-def _factors(weights: list[Tensor], gradients: list[Tensor], trust: float) -> Tensor:
-    """κ‖w‖/‖g‖ per layer, and 1 where a norm is zero; float32 for half precision."""
-    dtype = torch.promote_types(weights[0].dtype, torch.float32)
-    weight_norms = torch.stack(torch._foreach_norm(weights, 2, dtype=dtype))
-    gradient_norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=dtype))
-    usable = (weight_norms > 0) & (gradient_norms > 0)
-    return torch.where(usable, trust * weight_norms / gradient_norms, 1.0)
 
 
 def build_optimizer(

@@ -1,9 +1,7 @@
 """A run in memory: its step, which a GPU replays as a CUDA graph, and its state.
 
-A step of a ResNet-18 launches about eight hundred kernels, and launching them takes the host far
-longer than running them takes the GPU. Captured once as a CUDA graph they are launched together.
-The step reads nothing from the device, so it can be captured as it is: views, forward and backward
-pass, diagnostics, optimizer.
+A step launches hundreds of kernels, and launching them takes the host far longer than running them
+takes the GPU. It reads nothing from the device, so it can be captured and launched as a whole.
 """
 
 import gc
@@ -79,32 +77,6 @@ class NonFiniteGuard:
         return dict(zip(weights, torch._foreach_norm(list(weights.values())), strict=True))
 
 
-class SideStream:
-    """Work that the step does not wait for: on a GPU, on a separate stream.
-
-    Its inputs must stay alive until :meth:`join`, because the allocator does not know about the
-    stream. The last batch's diagnostics and the gradients do.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    @contextmanager
-    def work(self) -> Iterator[None]:
-        """Run the block once everything launched so far is done."""
-        if self.stream is None:
-            yield
-            return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            yield
-
-    def join(self) -> None:
-        """Let the current stream wait for this work."""
-        if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
-
-
 class Step:
     """One step of training; reads nothing from the device. The guard counts the steps."""
 
@@ -113,28 +85,45 @@ class Step:
         self.views, self.rate = training.images.views, training.rate
         self.monitor, self.guard = training.monitor, training.guard
         self.micro_batch, self.dtype = training.config.run.micro_batch, training.learner.dtype
-        self.side = SideStream(training.device)
+        on_cuda = training.device.type == "cuda"
+        self.side = torch.cuda.Stream(training.device) if on_cuda else None
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
-        """Take the step."""
         on_cuda = images.is_cuda
         taken = self.guard.taken
-        with self.side.work():
+        with self._aside():
             set_rate(self.optimizer, self.rate.at(taken if on_cuda else int(taken)))
         views = self.views(images, indices, epoch, dtype=self.dtype, channels_last=on_cuda)
         self.optimizer.zero_grad()
         loss = backward(self.learner, views, indices, self.micro_batch, self._update_monitor)
-        self.side.join()
-        with self.side.work():
+        self._join()
+        with self._aside():
             self.guard.look(loss)
         self.optimizer.step()
-        self.learner.after_step()
-        self.side.join()
+        if self.learner.momentum_encoder is not None:
+            self.learner.momentum_encoder.update()
+        self._join()
 
     def _update_monitor(self) -> None:
         """Update the monitor while the gradients are computed."""
-        with self.side.work():
+        with self._aside():
             self.monitor.update(self.learner.objective.last)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Run the block on another stream, once everything launched so far is done.
+
+        Its inputs must stay alive until :meth:`_join`, because the allocator does not know about
+        the stream. The last batch's diagnostics and the gradients do.
+        """
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            yield
+
+    def _join(self) -> None:
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
 
 
 class CudaGraphStep:
@@ -155,7 +144,6 @@ class CudaGraphStep:
         self.stream = torch.cuda.Stream(priority=-1) if alone else current
 
     def __call__(self, images: Tensor, indices: Tensor, epoch: Tensor) -> None:
-        """Take the step."""
         self.calls += 1
         if self.inputs is None:
             self.inputs = (images.clone(), indices.clone(), epoch.clone())
@@ -178,8 +166,9 @@ class CudaGraphStep:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads, such as a loader's, may use the device meanwhile.
-            options: dict[str, Any] = {"capture_error_mode": "thread_local"}
-            with torch.cuda.graph(graph, stream=self.stream, **options), _deterministic_cudnn():
+            mode = "thread_local"
+            capture = torch.cuda.graph(graph, stream=self.stream, capture_error_mode=mode)
+            with capture, _deterministic_cudnn():
                 self.step(*inputs)
         except RuntimeError as error:
             torch.cuda.synchronize()
@@ -238,8 +227,7 @@ class Training:
             weight_decay=config.optimizer.weight_decay,
             momentum=config.optimizer.momentum,
         )
-        self.monitor = Monitor()
-        self.writer = checkpoint.Writer()
+        self.monitor, self.writer = Monitor(), checkpoint.Writer()
         self.guard = NonFiniteGuard(self.learner, device)
         self.notes: list[str] = []  # messages that are logged once
         self._epoch = (torch.zeros((), dtype=torch.long, device=device), 0)
@@ -374,52 +362,39 @@ class Training:
         """Wait for a checkpoint being written when the block ends, however it ends."""
         try:
             yield
-        except BaseException as error:
-            try:
-                self.writer.wait()
-            except Exception as failure:  # the first error is the one to raise
-                error.add_note(str(failure))
-            raise
-        self.writer.wait()
+        finally:
+            self.writer.wait()
 
     def unwrap(self) -> None:
-        """Release the encoder's DistributedDataParallel before the process group ends.
-
-        It refers to itself and would live until the interpreter ends, with threads that then abort
-        the process.
-        """
+        """Release the encoder's DistributedDataParallel before the process group ends."""
         if self.learner.called is not self.learner.encoder:
             self.learner.call_through(self.learner.encoder)
-            gc.collect()
+            gc.collect()  # it refers to itself; at exit its threads would abort the process
 
 
 def check_ess(config: TrainConfig) -> None:
     """Refuse a target that no temperature reaches: the ESS of m negatives is at least 1/m."""
-    targets = [target for target in (config.loss.ess, config.loss.ess_end) if target is not None]
+    target = min(config.loss.ess or 1, config.loss.ess_end or 1)
     batch = config.run.batch_size
     own = OBJECTIVES[config.loss.objective].negatives(batch)
     negatives = batch - 1 if config.model.queue else own  # a queue starts empty
-    if targets and min(targets) * negatives <= 1:
+    if config.loss.ess is not None and target * negatives <= 1:
         raise ValueError(
-            f"ess={min(targets):g} is out of reach: of {negatives} negatives the effective sample "
+            f"ess={target:g} is out of reach: of {negatives} negatives the effective sample "
             f"size is more than 1/{negatives} = {1 / negatives:.3g}; raise ess or batch_size"
         )
 
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
     """The dtype in which the encoder computes."""
-    if run.precision == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    found: torch.dtype = getattr(torch, run.precision)
-    return found
+    lower = run.precision == "auto" and device.type == "cuda"
+    return torch.bfloat16 if lower or run.precision == "bfloat16" else torch.float32
 
 
 def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
     """The learning rate by step."""
-    asked = config.optimizer
-    peak = scaled_rate(
-        asked.rate, config.run.batch_size, base_batch=asked.base_batch, rule=asked.scaling
-    )
+    asked, batch = config.optimizer, config.run.batch_size
+    peak = scaled_rate(asked.rate, batch, base_batch=asked.base_batch, rule=asked.scaling)
     steps = config.run.epochs * steps_per_epoch
     warmup = min(round(asked.warmup_epochs * steps_per_epoch), steps // 2)
     return WarmupCosine(peak, steps, warmup)
