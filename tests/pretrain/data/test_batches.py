@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flatnce.pretrain.data import ImageSet, Resident, Streaming, UnreadableImage, load, permutation
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.readers import image_folder
 from tiny_sets import write_folder
 
 # Python 3.12 and later warn of forking beside torch's threads, which the workers never use.

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 from flatnce.pretrain.data import FolderSet, ImageSet, UnreadableImage, load
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.readers import image_folder
 from tiny_sets import write_folder, write_image
 
 CLASSES = ("cat", "dog", "owl")

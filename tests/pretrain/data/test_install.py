@@ -278,12 +278,6 @@ def test_digits_need_no_fetching(root):
     assert not root.exists()
 
 
-@pytest.mark.parametrize("name", ["folder", "./photos"])
-def test_a_folder_is_not_fetched(name, root):
-    with pytest.raises(ValueError, match="used where it is"):
-        fetch(name, root)
-
-
 @pytest.mark.parametrize("given", ["made", "made/cifar-10-batches-bin"])
 def test_an_unpacked_folder_is_adopted(cifar10, root, tmp_path, given):
     found = adopt("cifar10", tmp_path / given, root)

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import nn
 
 from flatnce.pretrain.data import ImageSet, load
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.readers import image_folder
 from flatnce.pretrain.evaluation import Features, extract, frozen
 from flatnce.pretrain.evaluation.features import conversion, to_channels
 from flatnce.pretrain.models import Encoder, backbone, head

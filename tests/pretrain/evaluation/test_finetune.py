@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flatnce.pretrain.data import ImageSet, load
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.readers import image_folder
 from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
 from flatnce.pretrain.models import backbone
 from tiny_sets import write_folder

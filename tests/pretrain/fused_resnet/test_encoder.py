@@ -346,7 +346,7 @@ def test_what_is_kept_for_the_backward_pass_goes_with_the_outputs():
 
 
 def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
-    from flatnce.pretrain.fused_resnet import passes, streams
+    from flatnce.pretrain.fused_resnet import passes
 
     inside, seen = [], []
 
@@ -356,7 +356,7 @@ def test_both_passes_make_the_device_of_the_images_the_current_one(monkeypatch):
         yield
         inside.pop()
 
-    monkeypatch.setattr(streams.SideTrack, "on_device", on_device)
+    monkeypatch.setattr(passes.SideTrack, "on_device", on_device)
     for name in ("measured", "differentiated"):
         real = getattr(passes, name)
 

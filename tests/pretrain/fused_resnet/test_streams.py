@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from flatnce.pretrain.fused_resnet.streams import SideTrack
+from flatnce.pretrain.fused_resnet.passes import SideTrack
 
 
 class Stream:

@@ -18,7 +18,7 @@ from flatnce.pretrain.data import (
     find,
 )
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.data.folders import image_folder
+from flatnce.pretrain.data.readers import image_folder
 
 
 @dataclass(frozen=True)

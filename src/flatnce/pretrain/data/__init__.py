@@ -5,7 +5,16 @@ files. :class:`Resident` and :class:`Streaming` turn them into batches, and :cla
 these on the device. The command ``flatnce data NAME`` calls :func:`fetch` and :func:`adopt`.
 """
 
-from flatnce.pretrain.data.batches import Batch, Batching, Resident, Streaming, permutation
+from flatnce.pretrain.data.batches import (
+    Batch,
+    Batching,
+    Resident,
+    Streaming,
+    holdout,
+    label_fraction,
+    label_list,
+    permutation,
+)
 from flatnce.pretrain.data.catalog import (
     CATALOG,
     DamagedData,
@@ -15,7 +24,6 @@ from flatnce.pretrain.data.catalog import (
     data_root,
     find,
 )
-from flatnce.pretrain.data.fractions import holdout, label_fraction, label_list
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 from flatnce.pretrain.data.install import FetchProgress, Installed, adopt, fetch
 from flatnce.pretrain.data.readers import load

@@ -1,13 +1,14 @@
-"""Batches of images: from memory (:class:`Resident`) or decoded by workers (:class:`Streaming`).
+"""Which samples: parts of a set, and batches of it from memory or decoded by workers.
 
-Both have ``epoch(number, start)``, which yields :class:`Batch` after batch, and ``len()``, the
-number of batches per epoch. :class:`Batching` decides which samples are in which batch: the same
-for both, for any number of processes, and after a resumption within an epoch.
+All draws are pure functions of a seed. :class:`Batching` decides which samples are in which batch:
+the same for both loaders, any number of processes, and after a resumption within an epoch.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from flatnce.messages import check_at_least
-from flatnce.pretrain.data.catalog import UnreadableImage
-from flatnce.pretrain.data.image_set import FolderSet, available_cores, read_image
+from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
+from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -27,14 +28,8 @@ GOLDEN = 0x9E3779B97F4A7C15
 def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
     """The numbers 0 to n - 1 in an order that is a pure function of the key.
 
-    Samples are sorted by a 64-bit hash (SplitMix64) of key and sample. So there is no generator
-    state to save, and no release of torch or numpy can change the order.
-
-    Limits: 64 bits per sample, so up to some 10^8 samples two of them almost never tie (and a tie
-    is broken by the sample's number).
-
-    References:
-        Steele, Lea, Flood 2014, Fast splittable pseudorandom number generators.
+    Samples are sorted by a 64-bit hash of key and sample (SplitMix64: Steele, Lea, Flood 2014). So
+    there is no generator state to save, and no release of torch or numpy can change the order.
 
     Arguments:
         n: The number of samples.
@@ -43,8 +38,6 @@ def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
     Examples:
         >>> permutation(6, 0, 0).tolist()
         [0, 2, 5, 4, 3, 1]
-        >>> permutation(6, 0, 1).tolist()
-        [4, 1, 5, 0, 3, 2]
     """
     state = np.zeros(1, dtype=np.uint64)
     for part in key:
@@ -59,6 +52,108 @@ def _mix(words: np.ndarray) -> np.ndarray:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
+
+
+def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, " m"]:
+    """The same fraction of every class, drawn without replacement, as sorted indices.
+
+    A class of m images keeps fraction * m of them, rounded to the nearest (halves up). A class
+    that would keep none is an error. With one seed, a smaller fraction is a subset of a larger
+    one.
+
+    Arguments:
+        labels: One class number per image, int64.
+        fraction: More than 0, at most 1.
+        seed: Seed of the draw.
+
+    Examples:
+        >>> labels = torch.tensor([0, 1] * 10)
+        >>> labels[label_fraction(labels, 0.1, seed=0)].tolist()
+        [0, 1]
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction={fraction} must be more than 0 and at most 1, such as 0.01")
+    whole = labels.ndim == 1 and not labels.is_floating_point() and len(labels)
+    if not whole or int(labels.min()) < 0:
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; a stratified draw "
+            "needs one class number per image, and none of -1"
+        )
+    classes = labels.cpu()
+    order = permutation(len(classes), seed)
+    sizes = torch.bincount(classes).tolist()
+    # The random order, grouped by class.
+    by_class = order[classes[order].argsort(stable=True)].split(sizes)
+    drawn = []
+    for number, (size, members) in enumerate(zip(sizes, by_class, strict=True)):
+        keep = math.floor(fraction * size + 0.5)
+        if size and not keep:
+            raise ValueError(
+                f"fraction={fraction} leaves class {number}, which has {size} images, without "
+                f"any; use at least {math.ceil(500 / size) / 1000:g}, or give a list of files"
+            )
+        drawn.append(members[:keep])
+    return torch.cat(drawn).sort().values
+
+
+def holdout(
+    labels: Tensor, fraction: float, seed: int
+) -> tuple[Int64[Tensor, " rest"], Int64[Tensor, " held"]]:
+    """The images that stay and those held out, stratified by class, as sorted indices.
+
+    Use the part held out for choices (a learning rate, a stopping point) instead of the test set.
+    Arguments are those of :func:`label_fraction`, with a fraction of less than 1.
+
+    Examples:
+        >>> rest, held = holdout(torch.tensor([0, 1] * 10), 0.2, seed=0)
+        >>> len(rest), len(held)
+        (16, 4)
+    """
+    held = label_fraction(labels, fraction, seed)
+    stays = torch.ones(len(labels), dtype=torch.bool)
+    stays[held] = False
+    if not stays.any():
+        raise ValueError(f"fraction={fraction} holds every image out; use less than 1")
+    return stays.nonzero().squeeze(1), held
+
+
+def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tensor, " m"]:
+    """The images that a published list names, as indices in the order of the list.
+
+    One image per line; empty lines and lines that begin with # are ignored. For a set of files, a
+    line is a file name, with or without its folder (``n01440764_10026.JPEG``, as in SimCLR's
+    lists for ImageNet); for a set in memory, the number of an image.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise MissingData(f"path={str(path)!r}: there is no such list of images")
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    named = [line for line in lines if line and not line.startswith("#")]
+    places = _places(image_set)
+    unknown = [line for line in named if len(places.get(line, ())) != 1]
+    if unknown or not named:
+        raise ValueError(
+            f"path={str(path)!r}: {len(unknown)} of {len(named)} images are not in "
+            f"{image_set.name}, {image_set.split}, or more than once, so that they need their "
+            f"folder: {', '.join(unknown[:3])}"
+        )
+    indices = [places[line][0] for line in named]
+    if len(set(indices)) < len(indices):
+        twice = next(line for line, i in zip(named, indices, strict=True) if indices.count(i) > 1)
+        raise ValueError(f"path={str(path)!r} names one image twice: {twice}")
+    return torch.tensor(indices)
+
+
+def _places(image_set: ImageSet | FolderSet) -> dict[str, list[int]]:
+    """The numbers of the images by the names that a list may use."""
+    if isinstance(image_set, ImageSet):
+        return {str(number): [number] for number in range(len(image_set))}
+    places: dict[str, list[int]] = {}
+    for number, path in enumerate(image_set.paths):
+        folder, name = os.path.split(path)
+        for key in (name, f"{os.path.basename(folder)}/{name}"):
+            places.setdefault(key, []).append(number)
+    return places
 
 
 @dataclass(frozen=True)
@@ -80,9 +175,6 @@ class Batching:
         world_size: The number of processes.
 
     Examples:
-        >>> alone = Batching(6, 4, seed=0)
-        >>> [batch.tolist() for batch in alone.epoch(0)]
-        [[0, 2, 5, 4]]
         >>> second = Batching(6, 4, seed=0, rank=1, world_size=2)
         >>> [batch.tolist() for batch in second.epoch(0)]
         [[5, 4]]
@@ -124,11 +216,7 @@ class Batching:
         return permutation(self.samples, self.seed, epoch)
 
     def bounds(self, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Where this rank's slice of each batch begins and ends in the order of an epoch.
-
-        Arguments:
-            start: The number of batches of the epoch that are already done.
-        """
+        """Where this rank's slice of each batch begins and ends, from batch ``start`` on."""
         if not 0 <= start <= len(self):
             raise ValueError(f"start={start} must be from 0 to the epoch's {len(self)} batches")
         for number in range(start, len(self)):
@@ -138,24 +226,13 @@ class Batching:
             yield first + low, first + high
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " b"]]:
-        """This rank's slice of each batch of an epoch, as sample numbers.
-
-        Arguments:
-            epoch: The epoch, from 0.
-            start: The number of its batches that are already done.
-        """
+        """This rank's slice of each batch of an epoch, from batch ``start`` on."""
         order = self.order(epoch)
         return (order[low:high] for low, high in self.bounds(start))
 
 
 class Batch(NamedTuple):
-    """A process's share of one global batch, on the device.
-
-    Arguments:
-        indices: The numbers of the samples, int64 (b,).
-        images: uint8 (b, c, h, w).
-        labels: As in the set.
-    """
+    """A process's share of a global batch: sample numbers, uint8 images (b, c, h, w), labels."""
 
     indices: Tensor
     images: Tensor
@@ -183,8 +260,6 @@ class Resident(_Loader):
         **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
 
     Examples:
-        >>> import torch
-        >>> from flatnce.pretrain.data import ImageSet
         >>> images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
         >>> loader = Resident(ImageSet(images, torch.zeros(6).long(), ("one",)), 2, seed=0)
         >>> for indices, images, labels in loader.epoch(0, start=1):
@@ -194,12 +269,7 @@ class Resident(_Loader):
     """
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch.
-
-        Arguments:
-            number: The epoch, from 0.
-            start: The number of its batches that are already done.
-        """
+        """The batches of an epoch, from batch ``start`` on."""
         images, labels = self.image_set.images, self.image_set.labels
         # One copy per epoch, from pinned memory: the host never waits for it, nor for the slices.
         order = self.batching.order(number)
@@ -239,12 +309,7 @@ class Streaming(_Loader):
         self.device = torch.device(device)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch; a file that cannot be decoded raises an error that names it.
-
-        Arguments:
-            number: The epoch, from 0.
-            start: The number of its batches that are already done.
-        """
+        """The batches of an epoch, from batch ``start`` on."""
         ours = list(self.batching.epoch(number, start))
         source: DataLoader[Any] = DataLoader(
             _Decoder(self.image_set),

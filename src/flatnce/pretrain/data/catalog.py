@@ -6,7 +6,7 @@ size is a ValueError, for which it exits with 2.
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class UnreadableImage(OSError):
 class Download:
     """A file to download and put, or unpack, into a folder; ``inner`` is an archive inside."""
 
-    urls: tuple[str, ...]
+    urls: Sequence[str]
     bytes: int
     checksum: str
     into: str = "."
@@ -66,22 +66,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set.
+    """One data set; ``catalog.toml`` explains the fields.
 
-    Arguments:
-        name: The name that users type.
-        title: A line about it.
-        classes: The number of classes.
-        splits: The number of images per split.
-        mean: Per channel, of values from 0 to 1. For sets of photographs of many sizes it is
-            ImageNet's.
-        std: Per channel, like ``mean``.
-        layouts: The official layouts; empty where no file is needed.
-        channels: 3 for colour, 1 for grey.
-        size: Side of an image in pixels. Photographs are decoded to this size.
-        resident: Whether it is small enough to be held in memory.
-        notes: Explanations of splits, by split.
-        preset: What the training preset of this name changes, and a sentence ``about`` it.
+    ``splits`` has the number of images per split. Sets that are ``resident`` are held in memory.
     """
 
     name: str
@@ -125,11 +112,7 @@ class Entry:
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of the data sets: as given, or ``$FLATNCE_DATA``, or ``~/.cache/flatnce``.
-
-    Arguments:
-        root: A folder, or None for the default.
-    """
+    """The folder of the data sets: as given, or ``$FLATNCE_DATA``, or ``~/.cache/flatnce``."""
     chosen = root or os.environ.get(ROOT_VARIABLE) or Path.home() / ".cache" / "flatnce"
     return Path(chosen).expanduser()
 
@@ -141,9 +124,6 @@ def is_path(name: str) -> bool:
 
 def find(name: str) -> Entry:
     """The entry of a data set; a ValueError with similar names if there is none.
-
-    Arguments:
-        name: A name of the catalogue.
 
     Examples:
         >>> find("cifar10").splits["test"]
@@ -159,9 +139,7 @@ def find(name: str) -> Entry:
 
 
 def _layout(table: dict[str, Any]) -> Layout:
-    downloads = tuple(
-        Download(**{**item, "urls": tuple(item["urls"])}) for item in table.get("downloads", ())
-    )
+    downloads = tuple(Download(**item) for item in table.get("downloads", ()))
     required = dict.fromkeys(table.get("required", ()), "")
     return Layout(table["folder"], {**required, **table.get("files", {})}, downloads)
 

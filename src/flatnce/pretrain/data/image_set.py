@@ -1,11 +1,9 @@
 """Sets of images: in memory as uint8 (:class:`ImageSet`) or as files (:class:`FolderSet`).
 
 Labels are one class number per image, int64 (n,), with -1 where an image has none; or several
-classes per image, float (n, k): 1 present, 0 absent, -1 ignored.
-
-A decoded file becomes RGB. Its shorter side is resized (bicubic, antialiased) and the centre
-square is kept: the test transform of the transfer protocols. Training crops are drawn from this
-square. EXIF orientation is not applied, as in the usual readers of ImageNet.
+classes per image, float (n, k): 1 present, 0 absent, -1 ignored. A decoded file becomes RGB; its
+shorter side is resized (bicubic, antialiased) and the centre square is kept. EXIF orientation is
+not applied, as in the usual readers of ImageNet.
 """
 
 import os
@@ -82,7 +80,6 @@ class ImageSet(_Labelled):
         split: The split.
 
     Examples:
-        >>> import torch
         >>> images = torch.zeros((4, 1, 8, 8), dtype=torch.uint8)
         >>> few = ImageSet(images, torch.tensor([0, 1, 1, 0]), ("cat", "dog")).subset([1, 2])
         >>> len(few), few.labels.tolist(), few.shape
@@ -125,11 +122,7 @@ class ImageSet(_Labelled):
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
-        """Some of the images, in the order given.
-
-        Arguments:
-            indices: Their numbers, each from 0 to n - 1.
-        """
+        """Some of the images, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
@@ -149,14 +142,8 @@ class ImageSet(_Labelled):
 class FolderSet(_Labelled):
     """Images as files, decoded on demand: for sets that do not fit in memory.
 
-    Arguments:
-        paths: The files.
-        labels: int64 (n,) or float (n, k), on the CPU.
-        classes: The names of the classes, in the order of their numbers.
-        name: The name of the data set.
-        split: The split.
-        size: Side of the decoded images, in pixels.
-        skipped: Files left out because they cannot be decoded.
+    Like :class:`ImageSet`, with ``paths`` of files, the ``size`` in pixels to which they are
+    decoded, and the files that were ``skipped`` because they cannot be decoded.
     """
 
     paths: tuple[str, ...] = field(repr=False)
@@ -179,15 +166,11 @@ class FolderSet(_Labelled):
         return 3, self.size, self.size
 
     def decode(self, index: int) -> UInt8[Tensor, "3 size size"]:
-        """One image; raises an UnreadableImage that names the file if it cannot be decoded."""
+        """One image, or an UnreadableImage that names the file."""
         return read_image(self.paths[index], self.size)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "FolderSet":
-        """Some of the images, in the order given.
-
-        Arguments:
-            indices: Their numbers, each from 0 to n - 1.
-        """
+        """Some of the images, by their numbers from 0 to n - 1, in the order given."""
         chosen = self._chosen(indices)
         paths = tuple(self.paths[number] for number in chosen.tolist())
         return replace(self, paths=paths, labels=self.labels[chosen])

@@ -28,15 +28,11 @@ from flatnce.pretrain.data.catalog import (
     MissingData,
     data_root,
     find,
-    is_path,
 )
 from flatnce.pretrain.data.readers import read_split
 
-ATTEMPTS = 5
-"""Failed attempts in a row, each without a new byte, after which a download is given up."""
+ATTEMPTS = 5  # in a row, each without a new byte
 PAUSE_SECONDS = 1.0
-TIMEOUT_SECONDS = 60.0
-BLOCK = 1 << 20
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
@@ -51,13 +47,9 @@ class FetchProgress:
 
 @dataclass(frozen=True)
 class Installed:
-    """A set that is ready to be loaded.
+    """A set that is ready to be loaded: its folder, if it needs one, and what was checked.
 
-    Arguments:
-        name: The data set.
-        folder: Its folder; None where it needs no files.
-        how: ``there`` already, ``fetched``, ``adopted`` or ``embedded`` in a package.
-        checked: What was checked.
+    ``how`` is ``there`` already, ``fetched``, ``adopted`` or ``embedded`` in a package.
     """
 
     name: str
@@ -73,11 +65,11 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
     """Download a set, or the rest of it; a set that is already there is checked instead.
 
     Arguments:
-        name: A name of :data:`flatnce.pretrain.data.CATALOG`.
-        root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
+        name: A name of :data:`CATALOG`.
+        root: The folder of the data sets; see :func:`data_root`.
         report: Called as bytes arrive.
     """
-    entry, where = _entry(name), data_root(root)
+    entry, where = find(name), data_root(root)
     there = _already(entry, where)
     if there is not None:
         return there
@@ -106,7 +98,7 @@ def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Instal
         path: An archive, a folder that holds the archives, the unpacked folder, or its parent.
         root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
     """
-    entry, where, given = _entry(name), data_root(root), Path(path).expanduser()
+    entry, where, given = find(name), data_root(root), Path(path).expanduser()
     there = _already(entry, where)
     if there is not None:
         return there
@@ -132,10 +124,7 @@ def check(path: Path, checksum: str) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, algorithm).hexdigest()
     if found != expected:
-        raise DamagedData(
-            f"{path} has {algorithm} {found}, {expected} is expected: it is damaged or another "
-            "file; get it again"
-        )
+        raise DamagedData(f"{path} has {algorithm} {found}, {expected} is expected; get it again")
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -155,20 +144,19 @@ def unpack(archive: Path, folder: Path) -> None:
 def download(item: Download, folder: Path, report: Report | None = None) -> Path:
     """Download one file, or the rest of it, check it and return its path."""
     target, partial = folder / item.file, folder / f"{item.file}.partial"
-    if not target.is_file():
-        free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
-        if free < need:
-            raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room")
-        _transfer_all(item, partial, report)
-        try:
-            check(partial, item.checksum)
-        except DamagedData:
-            partial.unlink()  # the next attempt starts again
-            raise
-        os.replace(partial, target)
-    else:
+    if target.is_file():
         check(target, item.checksum)
-    return target
+        return target
+    free, need = shutil.disk_usage(folder).free, item.bytes - _size(partial)
+    if free < need:
+        raise OSError(f"{folder} has {free:,} bytes free, {need:,} are needed; make room")
+    _transfer_all(item, partial, report)
+    try:
+        check(partial, item.checksum)
+    except DamagedData:
+        partial.unlink()  # the next attempt starts again
+        raise
+    return partial.rename(target)
 
 
 def _transfer_all(item: Download, partial: Path, report: Report | None) -> None:
@@ -208,11 +196,11 @@ def _transfer(url: str, item: Download, partial: Path, report: Report | None) ->
     if 0 < have < item.bytes:
         headers["Range"] = f"bytes={have}-"
     request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+    with urllib.request.urlopen(request, timeout=60.0) as answer:
         if not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
         with partial.open("ab" if have else "wb") as file:
-            while have <= item.bytes and (block := answer.read(BLOCK)):
+            while have <= item.bytes and (block := answer.read(2**20)):
                 have += len(block)
                 file.write(block)
                 if report is not None:
@@ -224,15 +212,6 @@ def _transfer(url: str, item: Download, partial: Path, report: Report | None) ->
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _entry(name: str) -> Entry:
-    if name == "folder" or is_path(name):
-        raise ValueError(
-            f"name={name!r}: a folder of images is used where it is; give its path to train or "
-            "to flatnce.pretrain.data.load"
-        )
-    return find(name)
 
 
 def _already(entry: Entry, root: Path) -> Installed | None:

@@ -6,9 +6,10 @@ split, and returns an :class:`ImageSet` or, where the images are files, a :class
 """
 
 import gzip
+import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.pretrain.data.batches import permutation
+from flatnce.pretrain.data.batches import holdout, permutation
 from flatnce.pretrain.data.catalog import (
     DamagedData,
     Entry,
@@ -29,10 +30,12 @@ from flatnce.pretrain.data.catalog import (
     find,
     is_path,
 )
-from flatnce.pretrain.data.folders import files_by_class, image_folder
-from flatnce.pretrain.data.fractions import holdout
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 
+__all__ = ["has_part", "image_folder"]
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor".split()
@@ -137,6 +140,91 @@ def _prepared(files: FolderSet, size: int | None, skip_unreadable: bool) -> Fold
             stacklevel=3,
         )
     return readable
+
+
+def image_folder(path: str | Path, split: str) -> FolderSet:
+    """A folder in ImageNet's layout: ``photos/train/cat/1.jpg``.
+
+    Classes are numbered by the sorted names of their folders, and files are sorted. ``val`` (or
+    ``valid``, ``validation``) is the test split if there is no ``test`` with class folders, as
+    with ImageNet, whose test images have no labels; otherwise it is the validation split. A
+    folder without these is all ``train``. Images outside a class folder have no label (-1).
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise MissingData(f"{folder} is not a folder; name one that holds a folder per class")
+    parts = _parts(folder)
+    if split not in parts:
+        raise ValueError(
+            f"split={split!r}: {folder} has {', '.join(parts)}; hold a part of train out with "
+            "flatnce.pretrain.data.holdout"
+        )
+    name, classes = folder.resolve().name, _subfolders(parts[split])
+    if not classes:
+        paths = tuple(image_files(parts[split]))
+        if not paths:
+            raise MissingData(f"{parts[split]} holds neither images nor folders of them")
+        return FolderSet(paths, torch.full((len(paths),), -1), ("unlabelled",), name, split)
+    differing = sorted(set(classes) ^ set(_subfolders(parts["train"])))
+    if differing and parts["train"] != folder:
+        raise DamagedData(
+            f"{parts[split]} and {parts['train']} have different class folders, so their labels "
+            f"would not agree: {', '.join(differing[:3])}"
+        )
+    paths, labels = files_by_class(parts[split] / name for name in classes)
+    return FolderSet(paths, labels, tuple(classes), name, split)
+
+
+def has_part(path: str | Path, split: str) -> bool:
+    """Whether a folder in ImageNet's layout has this split."""
+    return split in _parts(Path(path).expanduser())
+
+
+def files_by_class(folders: Iterable[Path]) -> tuple[tuple[str, ...], Tensor]:
+    """The image files of each class, and the number of the class of each."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, folder in enumerate(folders):
+        files = image_files(folder)
+        if not files:
+            raise DamagedData(
+                f"class folder {folder} holds no image ({', '.join(IMAGE_ENDINGS[:4])}, ...); "
+                "remove it, or put images into it"
+            )
+        paths += files
+        labels += [number] * len(files)
+    return tuple(paths), torch.tensor(labels)
+
+
+def image_files(folder: Path) -> list[str]:
+    """The image files below a folder, sorted."""
+    found = []
+    for place, _, files in os.walk(folder):
+        found += [
+            os.path.join(place, file)
+            for file in files
+            if file.lower().endswith(IMAGE_ENDINGS) and not file.startswith(".")
+        ]
+    return sorted(found)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """The folder of each split."""
+    found = {"train": folder}
+    for split, names in PARTS.items():
+        for name in reversed(names):
+            if _subfolders(folder / name):
+                found[split] = folder / name
+    if "validation" in found and "test" not in found:
+        found["test"] = found.pop("validation")
+    return found
+
+
+def _subfolders(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as found:
+        return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))
 
 
 def reader(function: Reader) -> Reader:

@@ -16,8 +16,7 @@ __all__ = ["CentreCrop"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CACHED_VALUES = 2**19
-"""Values of a chunk on the CPU: two megabytes per tensor, so that the tensors of a chunk stay in
-the cache during some hundred operations. Elsewhere the whole batch is one chunk."""
+"""Values of a chunk on the CPU: the tensors of a chunk stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,7 @@ class CentreCrop:
     """Resize the shorter side (bicubic, antialiased), take the centre square, normalise.
 
     Like torchvision's ``Resize(resize, BICUBIC)`` and ``CenterCrop(size)``, in float: values are
-    clamped to [0, 1] and not rounded to whole levels.
-
-    Arguments:
-        size: Side of the result.
-        resize: Size of the shorter side before the crop; ``size`` by default.
-        mean: Subtracted from values in [0, 1]; one number, or one per channel.
-        std: Divisor after that; one number, or one per channel.
-
-    Examples:
-        >>> import torch
-        >>> images = torch.zeros(4, 3, 40, 50, dtype=torch.uint8)
-        >>> CentreCrop(32, resize=36, mean=0.5, std=0.5)(images).shape
-        torch.Size([4, 3, 32, 32])
+    clamped to [0, 1] and not rounded to whole levels. ``resize`` is ``size`` by default.
     """
 
     size: int
@@ -105,16 +92,14 @@ class Views:
     operation): the views of a sample do not depend on its batch, its place in the batch, the
     number of processes, or torch's generator.
 
-    Distributions are torchvision's; pixels stay in float from the crop to the end, where Pillow
-    rounds to whole levels after every operation. There is no host read and shapes are static: a
-    call can be compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a
-    tensor). Compiled, or on another device, the draws have the same bits and pixels agree to
-    rounding. On a GPU, views up to 64 pixels are rendered by one Triton kernel.
+    Distributions are torchvision's; pixels stay in float from the crop to the end. A call can be
+    compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a tensor).
+    Compiled, or on another device, the draws have the same bits and pixels agree to rounding. On a
+    GPU, views up to 64 pixels are rendered by one Triton kernel.
 
     References:
-        Chen et al., 2020, "A simple framework for contrastive learning of visual representations",
-        Appendix A, https://arxiv.org/abs/2002.05709 (crop, jitter, grayscale, blur);
-        Grill et al., 2020, "Bootstrap your own latent", Appendix B (solarize).
+        Chen et al., 2020, SimCLR, Appendix A, arXiv:2002.05709 (crop, jitter, grayscale, blur);
+        Grill et al., 2020, BYOL, Appendix B (solarize).
 
     Arguments:
         size: Side of the views in pixels.
@@ -133,7 +118,6 @@ class Views:
         std: Divisor after that; one number, or one per channel.
 
     Examples:
-        >>> import torch
         >>> images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
         >>> draw = Views(32, seed=0)
         >>> views = draw(images, torch.arange(4), epoch=0)
@@ -193,10 +177,7 @@ class Views:
     def finetune(cls, size: int, *, seed: int, **options: Any) -> "Views":
         """Random resized crops and flips only; call it with ``views=1``.
 
-        Arguments:
-            size: Side of the result.
-            seed: Seed of every draw.
-            **options: crop, flip, mean and std, as for the views.
+        ``options`` are crop, flip, mean and std, as for the views.
         """
         return cls(size, seed=seed, jitter=0.0, grayscale=0.0, blur=0.0, **options)
 

@@ -23,7 +23,7 @@ from flatnce.pretrain.data import (
     load,
 )
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.data.folders import has_part, image_folder
+from flatnce.pretrain.data.readers import has_part, image_folder
 from flatnce.pretrain.evaluation.features import Features, conversion, extract
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS
 from flatnce.pretrain.evaluation.probe import VALIDATION, drawn

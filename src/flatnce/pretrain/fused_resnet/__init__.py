@@ -57,8 +57,7 @@ class FusedResNet(nn.Module):
             found: tuple[Tensor, Tensor] = self.encoder(images)
             return found
         # Imports Triton, only where it is used.
-        from flatnce.pretrain.fused_resnet.passes import Pass, Tape
-        from flatnce.pretrain.fused_resnet.streams import SideTrack
+        from flatnce.pretrain.fused_resnet.passes import Pass, SideTrack, Tape
 
         device = images.device
         if device not in self._sides:

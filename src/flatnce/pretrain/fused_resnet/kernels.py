@@ -5,15 +5,13 @@ program owns a block of channels and a range of rows. Statistics are taken in tw
 stages: every range reduces itself, and each program of the next kernel merges all ranges of its
 channels in the same order. Matrices with few rows are held in registers and need one kernel.
 
-``other`` is what is added before the ReLU: None, a tensor, or another matrix with a norm of its
-own (the shortcut of a block that changes its shape). A norm is the tuple (partial, saved, weight,
-bias, running mean, running variance, tracked), a branch of the backward pass the tuple (x, saved,
-weight, bias, gradient of x, gradient of weight and bias).
-
-In the backward pass ``arriving`` is the tuple (gradient, second, y). The gradient is one tensor,
-the sum of two (a block's input is used twice), or one number per image and channel (POOL: the mean
-over the image follows). Whether the ReLU was open is read from the output y if there is one (if
-something was added), else computed from x.
+``other`` is added before the ReLU: None, a tensor, or another matrix with its own norm (the
+shortcut of a block). Tuples: a norm is (partial, saved, weight, bias, running mean, running
+variance, tracked); a branch is (x, saved, weight, bias, gradient of x, gradients of weight and
+bias); SHAPE is channels, rows and channels of a tile and the number of ranges as a power of two;
+``arriving`` is (gradient, second, y): the gradient is one tensor, the sum of two, or one number
+per image and channel (POOL: the mean over the image follows), and the ReLU was open where the
+output y is positive, which is computed from x if nothing was added.
 """
 
 import triton.language as tl
@@ -98,34 +96,22 @@ def _settle(moments, sizes, norm, channel, inside, writes, C: tl.constexpr, UPDA
 
 
 @kernel
-def normalise(
-    x,
-    other,
-    y,
-    norm,
-    other_norm,
-    rows,
-    part_rows,
-    parts,
-    chunk,
-    eps,
-    momentum,
-    C: tl.constexpr,
-    PARTS: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UPDATE: tl.constexpr,
-):
+def normalise(x, other, y, norm, other_norm, sizes, SHAPE: tl.constexpr, UPDATE: tl.constexpr):
     """Output y = relu(norm(x) + other), from the measurements of :func:`measure`."""
+    C: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
+    PARTS: tl.constexpr = SHAPE[3]
+    rows, part_rows, parts, chunk, eps, momentum = sizes
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
-    writes, sizes = tl.program_id(1) == 0, (rows, eps, momentum)
+    writes, settings = tl.program_id(1) == 0, (rows, eps, momentum)
     moments = _merged(norm[0], rows, part_rows, parts, channel, inside, C, PARTS)
-    scale, offset = _settle(moments, sizes, norm, channel, inside, writes, C, UPDATE)
+    scale, offset = _settle(moments, settings, norm, channel, inside, writes, C, UPDATE)
     if other_norm is not None:
         others = _merged(other_norm[0], rows, part_rows, parts, channel, inside, C, PARTS)
         other_scale, other_offset = _settle(
-            others, sizes, other_norm, channel, inside, writes, C, UPDATE
+            others, settings, other_norm, channel, inside, writes, C, UPDATE
         )
     start = tl.program_id(1) * chunk
     count = tl.minimum(chunk, rows - start)
@@ -157,20 +143,13 @@ def _moments(value, here, rows):
 
 @kernel
 def normalise_whole(
-    x,
-    other,
-    y,
-    norm,
-    other_norm,
-    rows,
-    eps,
-    momentum,
-    C: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UPDATE: tl.constexpr,
+    x, other, y, norm, other_norm, sizes, SHAPE: tl.constexpr, UPDATE: tl.constexpr
 ):
-    """As :func:`normalise`, where TILE is at least all rows: no measurements are needed."""
+    """As :func:`normalise`, where TILE is at least all rows; sizes are rows, eps, momentum."""
+    C: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
+    rows = sizes[0]
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
     row = tl.arange(0, TILE)
@@ -179,7 +158,7 @@ def normalise_whole(
     value = load(x, at, here)
     if other is not None:
         added = load(other, at, here)
-    sizes, moments = (rows, eps, momentum), _moments(value, here, rows)
+    moments = _moments(value, here, rows)
     scale, offset = _settle(moments, sizes, norm, channel, inside, True, C, UPDATE)
     value = (value - moments[0][None, :]) * scale[None, :] + offset[None, :]
     if other_norm is not None:
@@ -226,24 +205,16 @@ def _behind(
 
 @kernel
 def reduce(
-    arriving,
-    behind,
-    branch,
-    other,
-    partial,
-    rows,
-    chunk,
-    parts,
-    area,
-    C: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    POOL: tl.constexpr,
+    arriving, behind, branch, other, partial, sizes, SHAPE: tl.constexpr, POOL: tl.constexpr
 ):
     """Sums of the gradient, and of it times x - mean (and other - mean), per range of rows.
 
     The gradient behind the ReLU is kept in ``behind`` if there is one.
     """
+    C: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
+    rows, chunk, parts, area = sizes
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
     part = tl.program_id(1)
@@ -307,20 +278,14 @@ def _keep(total, product, inverse, to_norm, channel, inside, C: tl.constexpr):
 
 @kernel
 def differentiate(
-    gradient,
-    branch,
-    other,
-    partial,
-    rows,
-    parts,
-    chunk,
-    C: tl.constexpr,
-    PARTS: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    MASK: tl.constexpr,
+    gradient, branch, other, partial, sizes, SHAPE: tl.constexpr, MASK: tl.constexpr
 ):
     """Gradients of x (and other), gamma and beta from the sums; MASK: the ReLU is yet to pass."""
+    C: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
+    PARTS: tl.constexpr = SHAPE[3]
+    rows, parts, chunk = sizes
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
     mean, inverse, scale, offset = _loaded(branch, channel, inside, C)
@@ -362,18 +327,13 @@ def differentiate(
 
 @kernel
 def differentiate_whole(
-    arriving,
-    behind,
-    branch,
-    other,
-    rows,
-    area,
-    C: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    POOL: tl.constexpr,
+    arriving, behind, branch, other, sizes, SHAPE: tl.constexpr, POOL: tl.constexpr
 ):
     """As :func:`reduce` and :func:`differentiate`, where TILE is at least all rows."""
+    C: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
+    rows, area = sizes
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < C
     row = tl.arange(0, TILE)
@@ -427,18 +387,12 @@ def _windows(images, row, rows, sizes, WINDOW: tl.constexpr):
 
 @kernel
 def convolve(
-    images,
-    weight,
-    found,
-    rows,
-    sizes,
-    strides,
-    OUT: tl.constexpr,
-    WINDOW: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    images, weight, found, rows, sizes, strides, SHAPE: tl.constexpr, WINDOW: tl.constexpr
 ):
     """The convolution of a tile of output pixels: found (rows, OUT)."""
+    OUT: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
     C: tl.constexpr = WINDOW[0]
     KERNEL_X: tl.constexpr = WINDOW[2]
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -457,18 +411,12 @@ def convolve(
 
 @kernel
 def convolve_gradient(
-    images,
-    gradient,
-    partial,
-    rows,
-    chunk,
-    sizes,
-    OUT: tl.constexpr,
-    WINDOW: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    images, gradient, partial, rows, chunk, sizes, SHAPE: tl.constexpr, WINDOW: tl.constexpr
 ):
     """The weight's gradient from a range of rows: partial (ranges, OUT, window)."""
+    OUT: tl.constexpr = SHAPE[0]
+    TILE: tl.constexpr = SHAPE[1]
+    BLOCK: tl.constexpr = SHAPE[2]
     part = tl.program_id(0)
     start = part * chunk
     end = tl.minimum(start + chunk, rows)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from flatnce.pretrain.fused_resnet import kernels
 from flatnce.pretrain.fused_resnet.plan import Plan
-from flatnce.pretrain.fused_resnet.streams import SideTrack
 
 AT_ONCE = 2**19
 """Elements of the first weights, which are cast at once; the others on the second stream."""
@@ -38,7 +37,7 @@ class Casts:
     The later weights are cast on the second stream while the first layers compute.
     """
 
-    def __init__(self, plan: Plan, dtype: torch.dtype, side: SideTrack) -> None:
+    def __init__(self, plan: Plan, dtype: torch.dtype, side: Any) -> None:
         self._side = side
         self._late: set[Tensor] = set()
         self._copies: dict[Tensor, Tensor] = {}
@@ -224,7 +223,7 @@ def _constants(module: Any) -> dict[str, Any]:
     seen = _power(height * width * module.in_channels)
     window = (module.in_channels, height, width, *module.stride, *module.padding, seen)
     block = _power(module.out_channels)
-    return {"OUT": module.out_channels, "WINDOW": window, "TILE": TILE, "BLOCK": block}
+    return {"SHAPE": (module.out_channels, TILE, block), "WINDOW": window}
 
 
 def _power(value: int) -> int:

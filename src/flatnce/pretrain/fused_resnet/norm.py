@@ -94,17 +94,18 @@ def normalised(
         assert whole is not None
         tile, block = whole
         kernels.normalise_whole[(_blocks(c, block),)](
-            *given, rows, norm.eps, norm.momentum, C=c, TILE=tile, BLOCK=block, UPDATE=update,
+            *given, (rows, norm.eps, norm.momentum), SHAPE=(c, tile, block), UPDATE=update,
             num_warps=_warps(tile * block),
         )  # fmt: skip
         return y
     parts = branch.partial.shape[1]
     block, tile, warps = _tile(rows, c, few=other_norm is None)
     chunk, programs = _ranges(rows, tile, _blocks(c, block), _programs(rows, c)[1])
+    sizes = (rows, branch.part_rows, parts, chunk, norm.eps, norm.momentum)
+    shape = (c, tile, block, _power(parts))
     kernels.normalise[(_blocks(c, block), programs)](
-        *given, rows, branch.part_rows, parts, chunk, norm.eps, norm.momentum, C=c,
-        PARTS=_power(parts), TILE=tile, BLOCK=block, UPDATE=update, num_warps=warps,
-    )  # fmt: skip
+        *given, sizes, SHAPE=shape, UPDATE=update, num_warps=warps
+    )
     return y
 
 
@@ -135,7 +136,7 @@ def differentiated(
         tile, block = whole
         kept = torch.empty_like(x) if behind else None
         kernels.differentiate_whole[(_blocks(c, block),)](
-            (gradient, second, y), kept, one, two, rows, area, C=c, TILE=tile, BLOCK=block,
+            (gradient, second, y), kept, one, two, (rows, area), SHAPE=(c, tile, block),
             POOL=pooled, num_warps=_warps(tile * block),
         )  # fmt: skip
         return Gradients(to_x, to_norm, kept)
@@ -147,13 +148,13 @@ def differentiated(
     chunk, parts = _ranges(rows, tile, blocks, measurers, PARTS)
     partial = torch.empty(1 + len(branches), parts, c, device=x.device)
     kernels.reduce[(blocks, parts)](
-        (gradient, second, y), kept, one, two, partial, rows, chunk, parts, area, C=c, TILE=tile,
-        BLOCK=block, POOL=pooled, num_warps=warps,
+        (gradient, second, y), kept, one, two, partial, (rows, chunk, parts, area),
+        SHAPE=(c, tile, block), POOL=pooled, num_warps=warps,
     )  # fmt: skip
     chunk, programs = _ranges(rows, tile, blocks, writers)
     kernels.differentiate[(blocks, programs)](
-        gradient if kept is None else kept, one, two, partial, rows, parts, chunk, C=c,
-        PARTS=_power(parts), TILE=tile, BLOCK=block, MASK=kept is None, num_warps=warps,
+        gradient if kept is None else kept, one, two, partial, (rows, parts, chunk),
+        SHAPE=(c, tile, block, _power(parts)), MASK=kept is None, num_warps=warps,
     )  # fmt: skip
     return Gradients(to_x, to_norm, kept)
 

@@ -5,6 +5,9 @@ they are first read, the gradient of the mean over the image is never expanded, 
 shortcut is computed with the norm it is added to, and weight gradients run on a second stream.
 """
 
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +18,65 @@ from torch.autograd.function import once_differentiable
 from flatnce.pretrain.fused_resnet.maps import Casts, Collected, mapped, to_input, to_weight
 from flatnce.pretrain.fused_resnet.norm import Branch, differentiated, measured, normalised
 from flatnce.pretrain.fused_resnet.plan import Block, Plan, Unit
-from flatnce.pretrain.fused_resnet.streams import SideTrack
 
 Gradient = tuple[Tensor, ...]
 """The sum of one or two tensors."""
+
+MOST = 16
+"""Pieces of work on the second stream before the main stream waits for half of them."""
+
+
+class SideTrack:
+    """A second CUDA stream that forks from the main (current) stream and joins it again.
+
+    Only events order the two, so both can be captured in a CUDA graph. The allocator reuses memory
+    of the main stream without regard to the second one, so tensors that the second stream reads
+    are kept here until the main stream has waited. On a CPU there is one stream.
+    """
+
+    def __init__(self, device: torch.device, enabled: bool = True) -> None:
+        self.device = device
+        self.stream: Any = None
+        if enabled and device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)
+        self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Make the device the current one, on which Triton launches."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def start(self) -> None:
+        """Begin a pass: wait for work that a failed pass left, and release its tensors."""
+        # A graph capture cannot wait for earlier work, and has its own memory.
+        if self._under_way and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        self._under_way.clear()
+
+    @contextmanager
+    def beside(self, *read: Any) -> Iterator[None]:
+        """Run the body on the second stream; it reads the tensors ``read``."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            yield
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        self._under_way.append((done, read))
+        if len(self._under_way) > MOST:
+            self._wait_for(MOST // 2)
+
+    def join(self) -> None:
+        """Let the main stream wait for everything on the second one."""
+        if self._under_way:
+            self._wait_for(len(self._under_way))
+
+    def _wait_for(self, count: int) -> None:
+        done, _ = self._under_way[count - 1]
+        torch.cuda.current_stream(self.device).wait_event(done)
+        for _ in range(count):
+            self._under_way.popleft()
 
 
 @dataclass(eq=False)

@@ -4,17 +4,11 @@ The function is SplitMix64. Its stream with state k has as its j-th word
 
     word(k, j) = mix(k + (j + 1)·γ),    γ = 0x9E3779B97F4A7C15,    all modulo 2⁶⁴,
 
-so any word can be computed alone, and streams can be nested: word number ``epoch`` of the seed's
-stream is the key of the epoch, word number ``256·sample + view`` of the epoch's stream is the key
-of the view, and the words of the view's stream are its draws. Each operation owns fixed places of
-that stream (the constants below), so switching one on changes no other.
-
-Integer arithmetic of torch wraps modulo 2⁶⁴, so CPU and GPU agree in every bit, nothing is read
-back to the host, and the global generator is not used.
-
-References:
-    Steele, Lea, Flood, 2014, "Fast splittable pseudorandom number generators", Fig. 15, with the
-    finaliser's constants of Stafford's variant 13, as in java.util.SplittableRandom.
+so any word can be computed alone: word number ``epoch`` of the seed's stream is the key of the
+epoch, word number ``256·sample + view`` of the epoch's stream is the key of the view, and the
+words of the view's stream are its draws. Each operation owns fixed places of that stream, so
+switching one on changes no other. CPU and GPU agree in every bit (Steele, Lea, Flood, 2014, "Fast
+splittable pseudorandom number generators", with the constants of java.util.SplittableRandom).
 """
 
 from typing import TypeAlias

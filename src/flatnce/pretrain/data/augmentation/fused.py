@@ -65,18 +65,13 @@ def setting_numbers(settings: Any, channels: int) -> list[float]:
     return [float(number) for number in numbers]
 
 
-@torch.library.custom_op("flatnce::render_views", mutates_args=())
-def _render(
-    images: Tensor,
-    indices: Tensor,
-    epoch: Tensor,
-    seed: int,
-    numbers: Sequence[float],
-    size: int,
-    views: int,
-    dtype: torch.dtype,
-    channels_last: bool,
-) -> Tensor:
+@torch.library.custom_op(
+    "flatnce::render_views",
+    mutates_args=(),
+    schema="(Tensor images, Tensor indices, Tensor epoch, int seed, float[] numbers, int size, "
+    "int views, ScalarType dtype, bool channels_last) -> Tensor",
+)
+def _render(images, indices, epoch, seed, numbers, size, views, dtype, channels_last):
     from flatnce.pretrain.data.augmentation.kernels import views_kernel
 
     out = _empty(images, indices, epoch, seed, numbers, size, views, dtype, channels_last)
@@ -98,17 +93,7 @@ def _render(
 
 
 @_render.register_fake
-def _empty(
-    images: Tensor,
-    indices: Tensor,
-    epoch: Tensor,
-    seed: int,
-    numbers: Sequence[float],
-    size: int,
-    views: int,
-    dtype: torch.dtype,
-    channels_last: bool,
-) -> Tensor:
+def _empty(images, indices, epoch, seed, numbers, size, views, dtype, channels_last):
     b, c = images.shape[:2]
     if channels_last:
         return images.new_empty((views, b, size, size, c), dtype=dtype).permute(0, 1, 4, 2, 3)

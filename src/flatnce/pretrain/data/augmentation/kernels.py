@@ -6,13 +6,9 @@ constants of an operation begin with its probability; zero is not compiled.
 
 Draws have the bits of the plain path. Integers are int64 and wrap, uniforms are float64, and every
 constant is computed on the host as there. Multiplications and additions are kept apart
-(``enable_fp_fusion=False``). Sums over pixels are sums of whole numbers, as in the plain path. A
-resized pixel has two taps per side where the view is not smaller than the box, so it is gathered
-from the image's bytes, which stay in the first cache. Luminance, blends and hue round a product
-and its sum once; draws and weights, where that could change a decision, never do.
-
-Each channel is one row of registers with the pixels of a square tile, line after line, so that
-neighbouring threads read and write neighbouring pixels.
+(``enable_fp_fusion=False``). Sums over pixels are sums of whole numbers, as in the plain path.
+Luminance, blends and hue round a product and its sum once; draws and weights, where that could
+change a decision, never do. Each channel is one row of registers with the pixels of a square tile.
 """
 
 import math
@@ -84,10 +80,8 @@ def drawn(key, PLACE: tl.constexpr, PROBABILITY: tl.constexpr):
 def draw_box(key, SHAPE: tl.constexpr, CROP: tl.constexpr, MANY: tl.constexpr):
     """Top, left, height, width of a crop in whole pixels (int32), and whether it is mirrored.
 
-    Of one key, or of a column of many.
-
-    Constants: least share of the area, width of its range, height and width of the box that is
-    taken where none fits, probability of mirroring.
+    CROP: least share of the area, width of its range, height and width of the box that is taken
+    where none fits, probability of mirroring. MANY: the key is a column of keys.
     """
     HEIGHT: tl.constexpr = SHAPE[1]
     WIDTH: tl.constexpr = SHAPE[2]
@@ -116,9 +110,7 @@ def draw_box(key, SHAPE: tl.constexpr, CROP: tl.constexpr, MANY: tl.constexpr):
 def draw_jitter(key, JITTER: tl.constexpr):
     """Whether a view is jittered, slots and changes of its blends, and the shift of its hue.
 
-    Constants: the probability; least change and width of its range, of brightness, contrast and
-    saturation; the amount of hue. A change is the factor less one, float64. Slots 0 to 2 come
-    before the hue, 3 to 5 after it.
+    A change is the factor less one, float64. Slots 0 to 2 come before the hue, 3 to 5 after it.
     """
     applied = drawn(key, JITTER_PLACE, JITTER[0])
     brightness = JITTER[1] + JITTER[2] * uniform(key, FACTORS)
@@ -388,43 +380,6 @@ GRAYSCALE_PLACE = tl.constexpr(draws.GRAYSCALE)
 SOLARIZE_PLACE = tl.constexpr(draws.SOLARIZE)
 
 
-@kernel
-def coloured(
-    red,
-    green,
-    blue,
-    key,
-    inside,
-    SHAPE: tl.constexpr,
-    JITTER: tl.constexpr,
-    GRAYSCALE: tl.constexpr,
-    BLUR: tl.constexpr,
-    SOLARIZE: tl.constexpr,
-):
-    """Colour jitter, grayscale, blur and solarize, each where it was drawn."""
-    COLOUR: tl.constexpr = SHAPE[0] == 3
-    if JITTER[0] > 0.0:
-        applied, slots, changes, hue = draw_jitter(key, JITTER)
-        if applied:
-            turn = hue.to(tl.float32)
-            red, green, blue = jitter(red, green, blue, inside, slots, changes, turn, SHAPE)
-    if (GRAYSCALE > 0.0) and COLOUR:
-        if drawn(key, GRAYSCALE_PLACE, GRAYSCALE):
-            red = luminance(red, green, blue, 3)
-            green, blue = red, red
-    if BLUR[0] > 0.0:
-        applied, sigma = draw_blur(key, BLUR)
-        if applied:
-            weights = blur_weights(sigma, SHAPE, BLUR[3])
-            red = blur(red, inside, weights)
-            if COLOUR:
-                green, blue = blur(green, inside, weights), blur(blue, inside, weights)
-    if SOLARIZE > 0.0:
-        if drawn(key, SOLARIZE_PLACE, SOLARIZE):
-            red, green, blue = solarize(red), solarize(green), solarize(blue)
-    return red, green, blue
-
-
 # Bytes and single numbers are read one by one: where they begin makes no other program.
 @kernel(do_not_specialize=["seed"], do_not_specialize_on_alignment=["images", "indices", "epoch"])
 def views_kernel(
@@ -454,9 +409,25 @@ def views_kernel(
     y, x = pixel // SHAPE[4], pixel % SHAPE[4]
     red, green, blue = crop_and_resize(image, draw_box(key, SHAPE, CROP, False), y, x, SHAPE)
     inside, place = (y < SIZE) & (x < SIZE), y * SIZE + x
-    red, green, blue = coloured(
-        red, green, blue, key, inside, SHAPE, JITTER, GRAYSCALE, BLUR, SOLARIZE
-    )
+    if JITTER[0] > 0.0:
+        applied, slots, changes, hue = draw_jitter(key, JITTER)
+        if applied:
+            turn = hue.to(tl.float32)
+            red, green, blue = jitter(red, green, blue, inside, slots, changes, turn, SHAPE)
+    if (GRAYSCALE > 0.0) and (CHANNELS == 3):
+        if drawn(key, GRAYSCALE_PLACE, GRAYSCALE):
+            red = luminance(red, green, blue, 3)
+            green, blue = red, red
+    if BLUR[0] > 0.0:
+        applied, sigma = draw_blur(key, BLUR)
+        if applied:
+            weights = blur_weights(sigma, SHAPE, BLUR[3])
+            red = blur(red, inside, weights)
+            if CHANNELS == 3:
+                green, blue = blur(green, inside, weights), blur(blue, inside, weights)
+    if SOLARIZE > 0.0:
+        if drawn(key, SOLARIZE_PLACE, SOLARIZE):
+            red, green, blue = solarize(red), solarize(green), solarize(blue)
     if NOISE > 0.0:
         red = add_noise(red, key, place, NOISE)
         if CHANNELS == 3:

@@ -1,19 +1,12 @@
 """The operations of the views on a batch of images: crop, colour, blur, noise, cutout.
 
-Pixels are held as *planes*, float32 of shape (c, n, y, x) with values in [0, 1]: the channel comes
-first, so that a channel of the whole batch is one contiguous block. ``n`` counts views, image
-after image; a number per view has shape (n, 1, 1) and meets planes by broadcasting.
-
-The pixels of a view have the same bits whatever else is in the batch: random numbers are a
-function of a key, and every sum over pixels is exact, so that its order does not matter. Resizing
-and blurring are R·X·Cᵀ with a small matrix R of row weights and C of column weights per view.
-Weights are whole multiples of 2⁻¹¹ and values whole numbers up to 2¹¹. A product then has at most
-22 bits, and so has any sum of products whose weights add up to one: float32 holds it exactly, in
-any order of summation, with or without TF32 (its 11 bits are enough). After the rows, values are
-rounded to whole numbers again, finer than the eighth bit that Pillow rounds to at the same place.
-
-Limit: ``torch.set_float32_matmul_precision("medium")`` may multiply in bfloat16, whose 8 bits
-round the weights.
+Pixels are held as *planes*, float32 of shape (c, n, y, x) with values in [0, 1]; ``n`` counts
+views, image after image. The pixels of a view have the same bits whatever else is in the batch:
+every sum over pixels is exact, so that its order does not matter. Resizing and blurring are R·X·Cᵀ
+with a small matrix R of row weights and C of column weights per view. Weights are whole multiples
+of 2⁻¹¹ and values whole numbers up to 2¹¹, so that any sum of products whose weights add up to one
+has at most 22 bits: float32 holds it exactly, with or without TF32. (Not with bfloat16, which
+``torch.set_float32_matmul_precision("medium")`` may use.)
 """
 
 import math
@@ -92,11 +85,7 @@ def draw_boxes(
     """Boxes distributed as torchvision's RandomResizedCrop, mirrored with probability ``flip``.
 
     The area is uniform in ``scale`` times the image's, the logarithm of the ratio uniform between
-    3/4 and 4/3; sides are rounded to pixels. The first of ten attempts that fits is taken, at a
-    uniform place; if none fits, the largest central box of allowed ratio.
-
-    References:
-        Szegedy et al., 2015, "Going deeper with convolutions", Sec. 6.
+    3/4 and 4/3. The first of ten attempts that fits is taken, else the largest central box.
     """
     area = height * width * (scale[0] + (scale[1] - scale[0]) * uniforms[draws.CROP_AREA])
     ratio = torch.exp(math.log(RATIO) * (2 * uniforms[draws.CROP_RATIO] - 1))
@@ -118,9 +107,8 @@ def draw_boxes(
 def crop_and_resize(pixels: Float[Tensor, "b h c w"], boxes: Boxes, size: int) -> Planes:
     """Every box of every image resized to a square, as planes in [0, 1].
 
-    Bilinear with antialiasing, as torchvision's ``resized_crop(..., antialias=True)``: weights
-    fall off linearly over one pixel of the box or of the result, whichever is larger, and pixels
-    outside the box have none. Within 0.4 of a level of 255 of the same in float.
+    Bilinear with antialiasing, as torchvision's ``resized_crop(..., antialias=True)``, within 0.4
+    of a level of 255 of the same in float.
     """
     h, w = pixels.shape[1], pixels.shape[3]
     rows = _window(boxes.top, boxes.height, None, size, h)
@@ -130,11 +118,7 @@ def crop_and_resize(pixels: Float[Tensor, "b h c w"], boxes: Boxes, size: int) -
 
 
 def _window(
-    start: PerImage,
-    length: PerImage,
-    mirrored: PerImage | None,
-    size: int,
-    extent: int,
+    start: PerImage, length: PerImage, mirrored: PerImage | None, size: int, extent: int
 ) -> Float[Tensor, "b v s e"]:
     """Weights of ``extent`` source pixels in each of ``size`` results along one axis."""
     device = start.device
@@ -208,10 +192,7 @@ def draw_jitter(uniforms: Uniforms, strength: float) -> Jitter:
 
 
 def jitter(planes: Planes, drawn: Jitter) -> Planes:
-    """Colour jitter, every view with its own factors in its own order.
-
-    Saturation and hue do not change a picture of one channel.
-    """
+    """Colour jitter, every view with its own factors in its own order."""
     coefficients = [field.flatten(0, 1).T[..., None, None] for field in drawn[:BLENDS]]
     for slot, (scale, of_luminance, of_mean) in enumerate(zip(*coefficients, strict=True)):
         if slot == BLENDS and planes.shape[0] == len(LUMINANCE):
@@ -230,12 +211,7 @@ def luminance(planes: Planes) -> Float[Tensor, "n y x"]:
     return total.add_(blue, alpha=LUMINANCE[2])
 
 
-def blend(
-    planes: Planes,
-    scale: PerView,
-    of_luminance: PerView,
-    of_mean: PerView,
-) -> Planes:
+def blend(planes: Planes, scale: PerView, of_luminance: PerView, of_mean: PerView) -> Planes:
     """The picture, its luminance and its mean luminance, added with these weights and clamped."""
     grey = luminance(planes)
     counted = (grey * MEAN_GRID).round_().sum(dim=-1).sum(dim=-1, dtype=torch.float64)
@@ -245,17 +221,11 @@ def blend(
 
 
 def shift_hue(planes: Float[Tensor, "3 n y x"], shift: PerView) -> Float[Tensor, "3 n y x"]:
-    """The hue shifted by a share of the circle; the largest and smallest channel values stay.
+    """The hue shifted by a share of the circle (Smith, 1978, "Color gamut transform pairs").
 
     With V the largest channel, C the chroma (largest − smallest) and h in [0, 6) the hue in
-    sixths of the circle, the channels are
-
-        red V − 2C + C·[|h − 3|],   green V + C − C·[|h − 2|],   blue V + C − C·[|h − 4|],
-
-    where [t] is t clamped to [1, 2].
-
-    References:
-        Smith, 1978, "Color gamut transform pairs", SIGGRAPH (the hexcone).
+    sixths of the circle, the channels are V − 2C + C·[|h − 3|], V + C − C·[|h − 2|] and
+    V + C − C·[|h − 4|], where [t] is t clamped to [1, 2].
     """
     red, green, blue = planes.unbind()
     largest = torch.maximum(torch.maximum(red, green), blue)
@@ -298,8 +268,8 @@ def blur_weights(
 ) -> Float[Tensor, "n size size"]:
     """The blur along one axis as a matrix, borders reflected, on the grid.
 
-    Row i gives each source pixel j the weight of its distance from i, and of the distances of
-    its mirror images in the borders, −j and 2·(size − 1) − j, where those are not j itself.
+    Row i gives each source pixel j the weight of its distance from i, and of the distances of its
+    mirror images in the borders.
     """
     offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float32)
     kernel = to_grid(torch.exp(-0.5 * (offsets / sigma[:, None]) ** 2))
@@ -317,10 +287,7 @@ def blur_weights(
 
 
 def blur(planes: Planes, sigma: Float[Tensor, " n"], applied: PerView) -> Planes:
-    """Gaussian blur where ``applied`` is one, as torchvision's ``gaussian_blur``.
-
-    Within 0.4 of a level of 255 of the same in float: pixels and weights are rounded to 2⁻¹¹.
-    """
+    """Gaussian blur where ``applied`` is one, as torchvision's, within 0.4 of a level of 255."""
     size = planes.shape[-1]
     weights = blur_weights(sigma, blur_radius(size), size)[:, None]
     pixels = (planes.permute(1, 2, 0, 3) * GRID).round_()
@@ -337,14 +304,7 @@ class Squares(NamedTuple):
 
 
 def draw_squares(uniforms: Uniforms, size: int, probability: float) -> Squares:
-    """Squares of half the picture's side whose middle is uniform over the pixels.
-
-    They may hang over the border.
-
-    References:
-        DeVries and Taylor, 2017, "Improved regularization of convolutional neural networks with
-        Cutout", https://arxiv.org/abs/1708.04552.
-    """
+    """Squares of half the picture's side whose middle is uniform over the pixels (Cutout)."""
     top, left = (
         torch.floor(uniforms[place] * size) - _side(size) // 2
         for place in (draws.CUTOUT_ROW, draws.CUTOUT_COLUMN)
