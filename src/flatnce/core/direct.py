@@ -61,10 +61,10 @@ def may_be_direct(left: Tensor, right: Tensor, layout: str) -> int:
     scores = 4 * b * b if layout == "views" else b * b
     if not left.is_cuda:
         return b if scores <= DIRECT_LIMIT else 0
-    half = left.dtype in (torch.float16, torch.bfloat16)
-    if torch.cuda.is_current_stream_capturing() and (half or scores > DENSE_LIMIT):
-        return 0
-    return b if scores <= (DENSE_LIMIT if half else 4 * DIRECT_LIMIT) else 0
+    if torch.cuda.is_current_stream_capturing():
+        half = left.dtype in (torch.float16, torch.bfloat16)
+        return b if scores <= DENSE_LIMIT and not half else 0
+    return b if scores <= 4 * DIRECT_LIMIT else 0
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:

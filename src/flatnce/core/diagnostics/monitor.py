@@ -484,8 +484,10 @@ class Monitor(nn.Module):
         betas = [step.beta for step in steps]
         if isinstance(betas[0], Tensor):
             beta = together(betas)
+        elif len(set(betas)) == 1:  # filled on the device, without a copy from the host
+            beta = columns[0].new_full((len(steps),) if len(steps) > 1 else (), betas[0])
         else:
-            beta = columns[0].new_tensor(betas if len(steps) > 1 else betas[0])
+            beta = columns[0].new_tensor(betas)
         losses = [step.loss for step in steps if step.loss is not None]
         if first.plain is not None:
             plain = first.plain.with_fields(beta, **statistics)

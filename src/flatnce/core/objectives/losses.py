@@ -264,7 +264,8 @@ def _by_closed_form(
         except IndexError:  # a target out of range, which the definition names
             return None
     # A row without a negative holds NaN.
-    return found if math.isfinite(seen[0].amax().item() + seen[1].sum().item()) else None
+    shown = found.item() if found.ndim == 0 else found.detach().sum().item()
+    return found if math.isfinite(seen[0].amax().item() + shown) else None
 
 
 _nll = torch.ops.aten.nll_loss_forward.default
@@ -291,7 +292,7 @@ class _FlatCrossEntropy(torch.autograd.Function):
         found, total = _nll(log_softmax(wide, 1), target, None, how, ignored)
         ctx.save_for_backward(logits, target, negatives, total)
         ctx.options = how, ignored
-        seen += (negatives, found)
+        seen.append(negatives)
         return found
 
     @staticmethod
