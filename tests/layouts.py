@@ -2,10 +2,10 @@
 
 A :class:`Case` holds small inputs, the call that makes the package's pairs of them, and, written
 out by plain loops, who is whose positive and who is whose negative. From that list come the rows
-of ``reference.py`` and, by the chain rule through explicit scores, gradients of all inputs.
+of ``reference.py``, which can be differentiated by all inputs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,6 @@ from flatnce.functional import labelled, multi_view, two_tower, two_view, with_q
 
 Place = tuple[str, int] | tuple[str, int, int]
 Inputs = dict[str, Tensor]
-Derivatives = tuple[Sequence[float], Sequence[float]]
 
 IMAGES, WIDTH, HARD = 5, 3, 2
 IDS = [7, 3, 7, 4, 5]
@@ -250,7 +249,9 @@ def case_of(name: str) -> Case:
 # --- The slow side -------------------------------------------------------------------------------
 
 
-def scores_of(case: Case, inputs: Inputs, temperature: Tensor) -> list[tuple[Tensor, Tensor]]:
+def scores_of(
+    case: Case, inputs: Inputs, temperature: float | Tensor
+) -> list[tuple[Tensor, Tensor]]:
     """Scores of each member's positives and negatives, differentiable, members in order."""
     starts, tables, start = {}, [], 0
     for name, value in inputs.items():
@@ -271,31 +272,20 @@ def scores_of(case: Case, inputs: Inputs, temperature: Tensor) -> list[tuple[Ten
     return [(of(m.anchor, m.positives), of(m.anchor, m.negatives)) for m in case.members]
 
 
-def rows_of(case: Case, temperature: float) -> list[reference.Row]:
-    """The rows of ``reference.py``; a member without a positive has none."""
+def rows_of(
+    case: Case, temperature: float | Tensor, inputs: Inputs | None = None
+) -> list[reference.Row]:
+    """The rows of ``reference.py``, differentiable; a member without a positive has none."""
     rows = []
-    found = scores_of(case, case.inputs, torch.tensor(temperature, dtype=torch.float64))
-    for place, (positives, negatives) in enumerate(found):
+    given = case.inputs if inputs is None else inputs
+    for place, (positives, negatives) in enumerate(scores_of(case, given, temperature)):
         if len(positives):
-            rows += reference.rows_of_form(
-                place, positives.tolist(), negatives.tolist(), case.form
-            )
+            rows += reference.rows_of_form(place, positives, negatives, case.form)
     return rows
 
 
-def pull_back(
-    case: Case, temperature: float, derivatives: Sequence[Derivatives]
-) -> dict[str, Tensor]:
-    """Gradients of the inputs and of the temperature, from derivatives by each row's scores."""
+def learned(case: Case, temperature: float) -> tuple[Inputs, Tensor, list[Tensor]]:
+    """Fresh leaves, a temperature, and all that a loss may be differentiated by."""
     leaves = case.leaves()
     tau = torch.tensor(temperature, dtype=torch.float64, requires_grad=True)
-    scores = [pair for pair in scores_of(case, leaves, tau) if len(pair[0])]
-    total = torch.zeros((), dtype=torch.float64)
-    for (positives, negatives), (by_positives, by_negatives) in zip(
-        scores, derivatives, strict=True
-    ):
-        total = total + positives @ torch.tensor(by_positives, dtype=torch.float64)
-        total = total + negatives @ torch.tensor(by_negatives, dtype=torch.float64)
-    wanted = [name for name in leaves if name not in case.constants]
-    found = torch.autograd.grad(total, [*(leaves[name] for name in wanted), tau])
-    return dict(zip([*wanted, "temperature"], found, strict=True))
+    return leaves, tau, [*(leaf for leaf in leaves.values() if leaf.requires_grad), tau]
