@@ -26,7 +26,7 @@ import torch
 import trainings
 
 from flatnce.environment import environment
-from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE
+from flatnce.pretrain.sweeping.sweep import MOST_AT_ONCE
 
 BATCHES = (32, 256, 16, 64, 128, 512)
 PEERS = (("resnet18", 256), ("resnet18", 32), ("resnet18", 16), ("resnet50", 256))

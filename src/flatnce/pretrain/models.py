@@ -21,12 +21,9 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 
 __all__ = [
-    "BACKBONES",
-    "RESNETS",
-    "Backbone",
     "Encoder",
-    "GatheredBatchNorm",
     "MomentumEncoder",
+    "RESNETS",
     "SmallNet",
     "backbone",
     "head",

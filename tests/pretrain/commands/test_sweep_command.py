@@ -124,7 +124,7 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     shown = capsys.readouterr().out
     assert "trained 2 of 4 runs" in shown and "mean over seeds" in shown
     assert list(json.loads(Path("runs/s/sweep.json").read_text())["runs"]) == [
-        f"flatnce-b{batch}-s{seed}" for batch in (300, 700) for seed in (0, 1)
+        f"flatnce-b{batch}-s{seed}" for seed in (0, 1) for batch in (300, 700)
     ]
     assert main(more) == 0
     assert "trained 0 of 4 runs" in capsys.readouterr().out
@@ -398,8 +398,8 @@ def test_an_extended_grid_keeps_what_is_there_under_its_name():
     found = extended(there, {"seed": ["1", "0"], "rate": ["0.5"]}, parse)
     assert {name: found[name] for name in there} == there
     assert list(found) == [
-        *("mine", "flatnce-b256-rate0.5-s1", "flatnce-b256-rate0.5-s0"),
-        *("b", "flatnce-b32-rate0.5-s1", "flatnce-b32-rate0.5-s0"),
+        *("mine", "b", "flatnce-b256-rate0.5-s1", "flatnce-b256-rate0.5-s0"),
+        *("flatnce-b32-rate0.5-s1", "flatnce-b32-rate0.5-s0"),
     ]
     assert extended(found, {"seed": ["1"]}, parse).keys() >= found.keys()
     with pytest.raises(ValueError, match="two runs would be called flatnce-b256-s1"):

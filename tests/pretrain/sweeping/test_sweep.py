@@ -17,15 +17,18 @@ from flatnce.core.diagnostics import Interval
 from flatnce.pretrain import preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
-from flatnce.pretrain.sweeping.planning import MOST_AT_ONCE, SweepPlan, _fitting, plan_sweep
 from flatnce.pretrain.sweeping.sweep import (
     AHEAD,
     AHEAD_SECONDS,
     ENOUGH,
+    MOST_AT_ONCE,
     QUEUES,
     InFlightSteps,
     RunSlot,
+    SweepPlan,
+    _fitting,
     find_sweep,
+    plan_sweep,
     read_sweep,
     request_cuda_queues,
     sweep,

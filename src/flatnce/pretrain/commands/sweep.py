@@ -23,13 +23,15 @@ from flatnce.pretrain.commands.train import (
 from flatnce.pretrain.data import CATALOG
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
-from flatnce.pretrain.sweeping.planning import SLACK, plan_sweep, workspace
 from flatnce.pretrain.sweeping.sweep import (
+    SLACK,
     find_sweep,
+    plan_sweep,
     read_sweep,
     sweep,
     sweep_states,
     varied,
+    workspace,
 )
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images

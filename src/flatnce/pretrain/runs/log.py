@@ -44,16 +44,7 @@ METRICS, RESULTS = "metrics.jsonl", "results.json"
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run directory.
-
-    Arguments:
-        directory: Its path.
-        kind: The command that wrote it, for example ``demo``.
-        config: The settings.
-        environment: Versions, machine, device, commit.
-        metrics: The measurements, in order.
-        results: The final numbers; None while the run is unfinished.
-    """
+    """The contents of a run directory; ``results`` is None while the run is unfinished."""
 
     directory: Path
     kind: str
@@ -98,11 +89,6 @@ class RunLog:
 
         Lines, results and evaluations of later steps are removed, and the failure line. The
         present environment is added to ``resumed`` in ``environment.json``.
-
-        Arguments:
-            directory: The run's folder.
-            kind: The expected kind of run.
-            step: The step to continue from.
         """
         place = Path(directory)
         found = read_run(place)
@@ -145,10 +131,6 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
 
     An evaluation of the same step, data and protocol is replaced. The results of an unfinished run
     have only evaluations.
-
-    Arguments:
-        directory: The run's folder.
-        evaluation: The result and its protocol.
     """
     place = Path(directory)
     results = read_run(place).results or {"format_version": FORMAT_VERSION}
@@ -169,21 +151,14 @@ def read_run(path: str | Path) -> Run:
     """Read a run directory, finished or not.
 
     A last line cut short by a crash is ignored; other damage is an error.
-
-    Arguments:
-        path: The run's folder.
     """
     directory = Path(path)
     header = _read_header(directory)
-    results, where = directory / RESULTS, directory / ENVIRONMENT
-    return Run(
-        directory,
-        header["kind"],
-        header["config"],
-        _read_json(where) if where.is_file() else {},
-        _read_lines(directory / METRICS),
-        _read_json(results) if results.is_file() else None,
-    )
+    path, where = directory / RESULTS, directory / ENVIRONMENT
+    machine = _read_json(where) if where.is_file() else {}
+    results = _read_json(path) if path.is_file() else None
+    metrics = _read_lines(directory / METRICS)
+    return Run(directory, header["kind"], header["config"], machine, metrics, results)
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:

@@ -98,23 +98,19 @@ def extended(
         leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
         for leaf, values in spans.items()
     }
-    names = {config: name for name, config in configs.items()}
     axes = list(dict.fromkeys([*varied(configs), *typed]))
-    # Runs that differ only in the settings given stay together.
-    families: dict[TrainConfig, list[TrainConfig]] = {}
-    firsts = {leaf: values[:1] for leaf, values in typed.items()}
-    for config in configs.values():
-        families.setdefault(next(_combined(config, firsts)), []).append(config)
-    found: dict[str, TrainConfig] = {}
-    for family in families.values():
-        for config in dict.fromkeys([*family, *_combined(family[0], typed)]):
-            name = names.get(config) or name_of(config, axes)
-            if name in found or (name in configs and config not in names):
+    found = dict(configs)
+    for old in configs.values():
+        for config in _combined(old, typed):
+            name = name_of(config, axes)
+            if config in found.values():
+                continue
+            if name in found:
                 raise ValueError(f"two runs would be called {name}; start another sweep")
             found[name] = config
     if len(found) > MOST_RUNS:
         raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
-    _refuse_unused(found, [leaf for leaf, values in typed.items() if leaf not in varied(configs)])
+    _refuse_unused(found, typed.keys() - set(varied(configs)))
     return found
 
 

@@ -18,18 +18,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from flatnce.environment import available_memory
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.sweeping.planning import plan_sweep
-from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.images import shared_images
+from flatnce.pretrain.training.config import LossConfig, TrainConfig
+from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.images import load_images, shared_images
 from flatnce.pretrain.training.loop import Outcome, Steps, error_line, resume_steps, train_steps
-from flatnce.pretrain.training.processes import Interrupts, is_launched, run_lock
+from flatnce.pretrain.training.processes import Interrupts, choose_device, is_launched, run_lock
 from flatnce.pretrain.training.saved import (
     CHECKPOINTS,
     RUNS,
@@ -39,9 +41,19 @@ from flatnce.pretrain.training.saved import (
     run_status,
     with_absolute_paths,
 )
-from flatnce.pretrain.training.state import TrainingFailed
+from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
-__all__ = ["SweptRun", "find_sweep", "read_sweep", "sweep", "sweep_states", "varied"]
+__all__ = [
+    "SLACK",
+    "SweptRun",
+    "find_sweep",
+    "plan_sweep",
+    "read_sweep",
+    "sweep",
+    "sweep_states",
+    "varied",
+    "workspace",
+]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
@@ -54,6 +66,10 @@ PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 TRACE = "failure.txt"
 
+MOST_AT_ONCE = 16
+"""A GPU is full long before, and each run has its own files and streams."""
+SLACK = 1.5
+"""Bytes that a run takes per byte of its estimate: temporaries and fragmentation."""
 AHEAD, AHEAD_SECONDS = 16, 0.5
 """Most steps of a run that are launched and not done, so that the GPU has work while the host is
 busy; and the most time that they may take, so that a run stops when asked."""
@@ -404,6 +420,67 @@ def request_cuda_queues() -> bool:
     if started:
         del os.environ[QUEUES]
     return not started
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The device of a sweep, the runs side by side, the bytes of the largest, and all steps."""
+
+    device: torch.device
+    at_once: int
+    bytes: int
+    steps: int
+
+
+def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
+    """Check every run, load its images, and count how many runs fit side by side."""
+    if at_once is not None and not 1 <= at_once <= MOST_AT_ONCE:
+        raise ValueError(
+            f"at_once={at_once} must be a whole number between 1 and {MOST_AT_ONCE}; further "
+            "runs wait"
+        )
+    device = _one_device(configs)
+    # Tracing a network is slow: do it once for runs that need the same memory.
+    estimates = {}
+    needs, steps = [], 0
+    for name, config in configs.items():
+        kind = replace(config, loss=LossConfig(), run=replace(config.run, epochs=1, seed=0))
+        try:
+            load_images(config.data, device)
+            check_ess(config)
+            if kind not in estimates:
+                estimates[kind] = estimate_run(kind, device)
+        except ValueError as error:
+            raise ValueError(f"run {name}: {error}") from error
+        found = estimates[kind]
+        needs.append(round(SLACK * (found.bytes - found.data_bytes)) + workspace(device))
+        steps += config.run.epochs * found.steps_per_epoch
+    on_cuda = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_cuda else available_memory() or 2**32
+    fitting = at_once or _fitting(needs, free)
+    return SweepPlan(device, min(fitting, len(configs)), max(needs), steps)
+
+
+def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
+    devices = {choose_device(config.run.device): name for name, config in configs.items()}
+    if len(devices) > 1:
+        (one, first), (two, second) = list(devices.items())[:2]
+        raise ValueError(
+            f"device: run {first} asks for {one} and run {second} for {two}; a sweep shares one "
+            "device: give all runs the same, or make a sweep for each"
+        )
+    return next(iter(devices))
+
+
+def workspace(device: torch.device) -> int:
+    """Bytes per run for libraries, kNN and the pool."""
+    return 2**29 if device.type == "cuda" else 2**26
+
+
+def _fitting(needs: list[int], free: int) -> int:
+    """How many runs fit into four fifths of the memory, the largest first; at least one."""
+    largest = sorted(needs, reverse=True)[:MOST_AT_ONCE]
+    return max(sum(total <= 0.8 * free for total in accumulate(largest)), 1)
 
 
 def varied(configs: Mapping[str, TrainConfig]) -> list[str]:

@@ -41,7 +41,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """The augmentations; see :class:`flatnce.pretrain.data.Views`.
+    """The augmentations.
 
     Arguments:
         view_size: Side of a view in pixels; by default that of the images.
@@ -262,23 +262,12 @@ class WatchConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The config of a run.
-
-    Arguments:
-        data: The images.
-        views: The augmentations.
-        model: The encoder.
-        loss: The objective and its temperature.
-        optimizer: The optimizer.
-        run: Length, batch size, seed and device.
-        watch: Logging, measurements during training, checkpoints.
+    """The config of a run; its sections have the settings.
 
     Examples:
         >>> config = TrainConfig().override(objective="infonce", batch_size=32)
         >>> config.loss.objective, config.run.batch_size
         ('infonce', 32)
-        >>> TrainConfig.from_plain(config.plain()) == config
-        True
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -314,11 +303,7 @@ class TrainConfig:
 
     @classmethod
     def from_plain(cls, sections: Mapping[str, Mapping[str, Any]]) -> "TrainConfig":
-        """The config of a ``config.json``; missing settings have their defaults.
-
-        Arguments:
-            sections: As :meth:`plain` gives them.
-        """
+        """The config of what :meth:`plain` gives; missing settings have their defaults."""
         return cls().override(**{k: v for part in sections.values() for k, v in part.items()})
 
 
@@ -330,8 +315,7 @@ _SECTION_OF: dict[str, str] = {
 
 
 def _read_presets() -> dict[str, tuple[str, TrainConfig]]:
-    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
     small = {"small-images": tables.pop("small-images")}
     of_sets = {
         name: {"base": "small-images", "data": name, **entry.preset}
@@ -355,10 +339,6 @@ def preset(name: str) -> TrainConfig:
     Arguments:
         name: A name of :data:`PRESETS`; or another data set or the path of a folder, which get
             the preset ``folder`` with that data.
-
-    Examples:
-        >>> preset("digits").model.backbone, preset("./photos").model.backbone
-        ('small', 'resnet18')
     """
     if name not in PRESETS and (is_path(name) or name in CATALOG):
         return PRESETS["folder"][1].override(data=name)

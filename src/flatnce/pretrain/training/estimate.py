@@ -43,11 +43,7 @@ class RunEstimate:
 
 
 def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1) -> RunEstimate:
-    """Estimate a run, and refuse what training would refuse.
-
-    Memory is what autograd would save, traced on fake tensors; workspaces of libraries are not
-    included.
-    """
+    """Estimate a run, and refuse what training would refuse; without workspaces of libraries."""
     here, images, channels, side = _images(config)
     size = config.views.view_size or side
     batch = config.run.batch_size
@@ -93,10 +89,7 @@ def _images(config: TrainConfig) -> tuple[bool, int, int, int]:
         return True, len(found), found.shape[0], view_size(config, found)
     entry = find(data.data)
     entry.check_split(data.split)
-    try:
-        here = not entry.layouts or bool(entry.present_layout(data_root(data.root)))
-    except OSError:
-        here = False
+    here = not entry.layouts or entry.installed_layout(data_root(data.root)) is not None
     return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size
 
 

@@ -16,7 +16,7 @@ from flatnce.core import distributed
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 
-__all__ = ["Interrupts", "LOCK", "choose_device", "is_launched", "run_lock"]
+__all__ = ["Interrupts", "choose_device", "is_launched", "run_lock"]
 
 LOCK = ".training"
 

@@ -51,21 +51,13 @@ PATHS = ("data", "root")
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run has come.
-
-    Arguments:
-        finished: Whether it is complete.
-        step: The step of its newest checkpoint; 0 without one.
-        steps: All steps of the run; None where its folder does not say.
-        failure: Why it failed; empty where it did not.
-        diverged: Whether a number was not finite: the same steps would diverge again.
-    """
+    """How far a run has come."""
 
     finished: bool
-    step: int
-    steps: int | None
+    step: int  # of its newest checkpoint; 0 without one
+    steps: int | None  # of the whole run; None where its folder does not say
     failure: str = ""
-    diverged: bool = False
+    diverged: bool = False  # whether a number was not finite: it would diverge again
 
 
 def run_status(directory: str | Path) -> RunStatus:
@@ -110,11 +102,7 @@ def in_brief(failure: str) -> str:
 
 
 def read_config(directory: str | Path) -> TrainConfig:
-    """The config of a run, with shortened paths.
-
-    Arguments:
-        directory: The run's directory.
-    """
+    """The config of a run directory, with shortened paths."""
     return TrainConfig.from_plain(_written(Path(directory)))
 
 
@@ -197,8 +185,7 @@ def load_encoder(
     place = Path(directory)
     config, found = read_saved(place, step)
     channels, size = found.state["channels"], found.state["size"]
-    # The weights come from the checkpoint: do not download published ones.
-    model = config.override(pretrained=False).model
+    model = config.override(pretrained=False).model  # do not download published weights
     encoder = build_encoder(model, channels=channels, size=size)
     found.restore(encoder, prefix="encoder.")
     encoder.to(device).eval()
@@ -207,11 +194,7 @@ def load_encoder(
 
 
 def find_run(name: str | Path) -> Path:
-    """The directory of a run, given as a path or as a name in ``runs/``.
-
-    Arguments:
-        name: As typed.
-    """
+    """The directory of a run, given as a path or as a name in ``runs/``."""
     given = Path(name)
     for place in (given, Path(RUNS) / given):
         if (place / "config.json").is_file():

@@ -1,9 +1,7 @@
 """Measurements during training that need more than a batch: kNN and large-pool information.
 
 Neither uses the test set. The kNN classifies a held-out tenth of the labelled training images by
-the others; the encoder has seen them without their labels. The pool is fresh views of training
-images. Both are fixed for the whole run, so that their curves change only with the encoder.
-``flatnce evaluate`` measures on the test set.
+the others. The images are fixed, so that the curves change only with the encoder.
 """
 
 from dataclasses import replace
@@ -23,7 +21,6 @@ from flatnce.pretrain.training.learner import Learner
 # Enough to resolve a point of accuracy, few enough not to delay training.
 MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
 HELD_OUT = 0.1
-BATCH = 512
 UNSEEN_VIEWS = 2**33
 # An eighth as many other pairs choose the scale at which the pool is read. The bound holds at any
 # scale; at this one it is at most a few hundredths of a nat low.
@@ -54,22 +51,17 @@ class Watcher:
         """Measure the learner."""
         found: dict[str, float | int] = {}
         if self.memory is not None and self.queries is not None:
-            found["knn"] = self._knn(learner, self.memory, self.queries)
+            views, workers = self.images.views, self.config.data.workers
+            options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
+            options["batch_size"] = 512
+            known, asked = (
+                extract(learner.encoder.backbone, part, workers=workers, **options)
+                for part in (self.memory, self.queries)
+            )
+            k = min(self.config.watch.knn_neighbours, len(known))
+            right = knn_predict(known, asked.features, k) == asked.labels
+            found["knn"] = float(right.float().mean())
         return found | self._pool(learner)
-
-    def _knn(
-        self, learner: Learner, memory: ImageSet | FolderSet, queries: ImageSet | FolderSet
-    ) -> float:
-        views = self.images.views
-        options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
-        options["workers"] = self.config.data.workers
-        known, asked = (
-            extract(learner.encoder.backbone, part, batch_size=BATCH, **options)
-            for part in (memory, queries)
-        )
-        k = min(self.config.watch.knn_neighbours, len(known))
-        said = knn_predict(known, asked.features, k)
-        return float((said == asked.labels).float().mean())
 
     def _pool(self, learner: Learner) -> dict[str, float | int]:
         # A separate seed: views that no epoch has drawn, and always the same.
