@@ -7,7 +7,6 @@ The monitor accumulates on the device and returns one flat dictionary, whose key
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from flatnce.core.diagnostics.saturation import (
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
-__all__ = ["Interval", "PlainSnapshot"]
+__all__ = ["Interval"]
 
 OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not None)
 """Diagnostics that are the mean over rows of a function of the row statistics."""
@@ -78,9 +77,31 @@ class Snapshot:
 
     contrast: Contrast
     loss: Float[Tensor, ""]
-    embeddings: Float[Tensor, "b d"] | None = field(default=None, repr=False)
+    embeddings: Float[Tensor, "b d"] | None = field(default_factory=lambda: None, repr=False)
     objective: str = ""
     unit_rows: bool = True
+    rows: PlainRows | None = field(default=None, init=False, repr=False)
+
+    @staticmethod
+    def of_rows(rows: PlainRows, objective: str, unit_rows: bool) -> "Snapshot":
+        """The batch of a loss in closed form; contrast and loss are computed when read."""
+        found = object.__new__(Snapshot)
+        found.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """What is computed from ``rows`` when it is first read."""
+        if name not in ("contrast", "loss", "embeddings"):
+            raise AttributeError(name)
+        assert self.rows is not None
+        if name == "contrast":
+            value: Any = contrast_of_rows(self.rows)
+        elif name == "loss":
+            value = self.rows.loss()
+        else:
+            value = self.rows.unit[: self.rows.positive.shape[-1]]
+        self.__dict__[name] = value
+        return value
 
     @property
     def ess(self) -> Float[Tensor, ""]:
@@ -148,30 +169,6 @@ class Snapshot:
         if not faults.must_not_read(self.contrast.beta):
             faults.raise_flagged(flags)
         return self.contrast
-
-
-class PlainSnapshot(Snapshot):
-    """The last batch of a loss in closed form; everything is computed when it is read."""
-
-    def __init__(self, rows: PlainRows, objective: str, unit_rows: bool) -> None:
-        self.__dict__.update(rows=rows, objective=objective, unit_rows=unit_rows)
-
-    rows: PlainRows
-
-    @cached_property
-    def contrast(self) -> Contrast:  # type: ignore[override]
-        """Row statistics."""
-        return contrast_of_rows(self.rows)
-
-    @cached_property
-    def loss(self) -> Float[Tensor, ""]:  # type: ignore[override]
-        """The value the loss returned."""
-        return self.rows.loss()
-
-    @property
-    def embeddings(self) -> Float[Tensor, "b d"]:  # type: ignore[override]
-        """One row per sample."""
-        return self.rows.unit[: self.rows.positive.shape[-1]]
 
 
 class GradientMeter:
@@ -575,8 +572,8 @@ def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:
     samples = None
     if limit and isinstance(last, Snapshot) and last.embeddings is not None:
         samples = last.embeddings[:limit] if len(last.embeddings) > 1 else None
-    if isinstance(last, PlainSnapshot):
-        rows = last.rows
+    rows = last.rows if isinstance(last, Snapshot) else None
+    if rows is not None:
         fields = rows.fields()
         return _Step(
             tuple(fields), unit_rows, tuple(fields.values()), rows.beta, None, samples, rows

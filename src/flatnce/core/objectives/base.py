@@ -19,7 +19,6 @@ from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.control import EssController
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.diagnostics.monitor import PlainSnapshot
 from flatnce.core.direct import (
     ClosedForm,
     PlainRows,
@@ -488,7 +487,7 @@ class Objective(nn.Module, ABC):
                 batch.queue.write(rows.unit[b:])
         name = type(self).__name__
         # Not by setattr, in which a module looks for parameters and submodules.
-        self.__dict__["_last"] = PlainSnapshot(rows, name, self.normalize)
+        self.__dict__["_last"] = Snapshot.of_rows(rows, name, self.normalize)
         return loss
 
     def _plain_or_queue(self, batch: Batch) -> str | None:
