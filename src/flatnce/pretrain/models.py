@@ -21,9 +21,12 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 
 __all__ = [
-    "Encoder",
-    "MomentumEncoder",
+    "BACKBONES",
     "RESNETS",
+    "Backbone",
+    "Encoder",
+    "GatheredBatchNorm",
+    "MomentumEncoder",
     "SmallNet",
     "backbone",
     "head",

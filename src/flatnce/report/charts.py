@@ -18,11 +18,13 @@ from flatnce.extras import require_extra
 __all__ = [
     "Axis",
     "Chart",
+    "Dot",
     "FORMATS",
     "Fit",
     "Line",
     "Reference",
     "bar_chart",
+    "dot_chart",
     "line_chart",
     "scatter_chart",
     "write_figures",
