@@ -20,7 +20,7 @@ from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.paper.reproduce.runs import evaluations
 from flatnce.pretrain.data import CATALOG, MissingData
-from flatnce.pretrain.evaluation import bench
+from flatnce.pretrain.evaluation import protocols as bench
 from flatnce.pretrain.evaluation import run_evaluation as evaluation
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig

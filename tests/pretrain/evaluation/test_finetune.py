@@ -130,8 +130,8 @@ def test_where_nothing_can_be_held_out_the_first_rate_is_taken_and_that_is_said(
 
 
 def test_a_loss_that_is_not_a_number_stops_it(network, digits):
-    config = dataclasses.replace(CONFIG, rates=(1e30,), optimizer="sgd")
-    with pytest.raises(ValueError, match=r"rate=1e\+30: the loss is nan"):
+    config = dataclasses.replace(CONFIG, rates=(1e30,))
+    with pytest.raises(ValueError, match=r"rate=1e\+30: the loss is (nan|inf)"):
         finetune(network, *digits, config)
 
 
@@ -183,10 +183,8 @@ def test_progress_is_told_after_every_epoch(network, digits):
     [
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"optimizer": "lars"}, "optimizer='lars'"),
         ({"rates": ()}, r"rates=\(\)"),
         ({"rates": (0.0,)}, "positive"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
     ],
 )
 def test_bad_settings_are_named(change, words):

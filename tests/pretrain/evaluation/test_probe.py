@@ -7,13 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from flatnce.pretrain.data import load
-from flatnce.pretrain.evaluation import (
-    Features,
-    extract,
-    linear_probe,
-    measure,
-    probe_by_descent,
-)
+from flatnce.pretrain.evaluation import Features, extract, linear_probe, measure, probe_by_descent
 from flatnce.pretrain.evaluation import logistic as logistic_module
 from flatnce.pretrain.evaluation import probe as descent_module
 from flatnce.pretrain.evaluation.logistic import Regression
@@ -157,14 +151,17 @@ def test_constant_and_repeated_features_do_no_harm():
 
 
 def test_of_equal_accuracy_the_lower_loss_decides():
-    held = torch.tensor([1, 2])
-    scores = {3.0: (0.9, -0.5), 2.0: (0.9, -0.2), 1.0: (float("nan"), float("nan"))}
-    best, protocol = choose("rate", (3.0, 2.0, 1.0), scores.__getitem__, held, seed=7)
+    sharpness = {3.0: 1.0, 2.0: 9.0, 1.0: torch.nan}  # diverged
+
+    def score(value, part, aside):
+        assert len(part) == 108 and len(aside) == 12
+        return sharpness[value] * torch.nn.functional.one_hot(aside.labels, 3).double()
+
+    best, protocol = choose("rate", (3.0, 2.0, 1.0), blobs(), 0.1, 7, score)
     assert best == 2.0
-    assert protocol["chosen_on"]["held_out"]["indices"] == [1, 2]
-    assert protocol["chosen_on"]["seed"] == 7
+    assert protocol["chosen_on"]["held_out"]["count"] == 12 and protocol["chosen_on"]["seed"] == 7
     with pytest.raises(ValueError, match="diverged with each"):
-        choose("rate", (1.0,), scores.__getitem__, held, 0)
+        choose("rate", (1.0,), blobs(), 0.1, 7, score)
 
 
 @pytest.mark.parametrize("several", [False, True])

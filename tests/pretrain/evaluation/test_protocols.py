@@ -8,10 +8,9 @@ import torch
 
 from flatnce.pretrain.data import ImageSet, MissingData, Views, label_fraction, load
 from flatnce.pretrain.evaluation import PROTOCOLS, TRANSFER_SETS, Options
-from flatnce.pretrain.evaluation import bench as bench_module
-from flatnce.pretrain.evaluation.bench import Bench, Subject
+from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
-from flatnce.pretrain.evaluation.protocols import evaluate, expand, plan
+from flatnce.pretrain.evaluation.protocols import Bench, Subject, evaluate, expand, plan
 from flatnce.pretrain.models import Encoder, backbone, head
 from tiny_sets import shrink, write_cifar10, write_folder
 
@@ -122,14 +121,10 @@ def test_a_grey_encoder_is_carried_over_to_colour(cifar10):
     assert found[1]["protocol"]["flip"] == 0.5 and found[1]["protocol"]["crop_least"] == 0.08
 
 
-def test_sizes_are_options_and_photographs_are_resized_before_they_are_cut():
-    bench = Bench(subject(3, 224))
-    assert (bench.size, bench.test_resize()) == (224, 256)
-    assert Bench(subject(3, 32)).test_resize() == 32
+def test_sizes_are_options():
     bench = Bench(subject(), Options(size=12, resize=16))
-    assert (bench.size, bench.test_resize()) == (12, 16)
     assert bench.features("digits", "test").features.shape == (359, 128)
-    assert bench.images("digits")["resize"] == 16
+    assert (bench.images("digits")["size"], bench.images("digits")["resize"]) == (12, 16)
 
 
 def test_features_are_made_once(monkeypatch):
@@ -161,7 +156,7 @@ def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
     assert found[0]["protocol"]["name"] == "semi, 10 labels listed"
 
 
-def voc(name, split, root=None):
+def voc(name, split, root=None, **options):
     """Stands for VOC2007 in either reading: 40 images of what is left and what is bright."""
     generator = torch.Generator().manual_seed(len(split))
     images = torch.randint(256, (40, 3, 12, 12), generator=generator, dtype=torch.uint8)
@@ -257,7 +252,6 @@ def test_one_class_is_needed_by_some(protocol, monkeypatch):
         ({"size": 0}, "size=0"),
         ({"rates": (-1.0,)}, "rates="),
         ({"pool": 1}, "pool=1"),
-        ({"validation": 0.0}, "validation=0.0"),
     ],
 )
 def test_bad_options_are_named(change, words):

@@ -9,13 +9,7 @@ import torch
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain import load_encoder
 from flatnce.pretrain.data import Views
-from flatnce.pretrain.exporting import (
-    FORMS,
-    ExportError,
-    export,
-    load_exported,
-    preprocessing,
-)
+from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
 
 BACKBONES = {
     "small": {"name": "small", "size": 8, "channels": 1},

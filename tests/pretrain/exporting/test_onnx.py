@@ -114,7 +114,7 @@ def test_without_onnxruntime_it_is_written_unchecked(known_graph, tmp_path, monk
     monkeypatch.setattr("flatnce.pretrain.exporting.forms.find_spec", lambda name: None)
     out = export(make_trained(), "onnx", tmp_path / "out")
     assert read_config(out)["flatnce"]["check"] is None
-    assert "onnxruntime was not installed" in (out / "README.md").read_text()
+    assert "onnxruntime is not installed" in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize("wrong", [1e-3, float("nan")])

@@ -8,12 +8,15 @@ import pytest
 from scipy import stats
 
 from flatnce.pretrain.page.compare import (
+    Paired,
     charts_of_runs,
     compare_page,
     differences_of,
+    group_runs,
     page_of_runs,
+    paired,
+    seeds_needed,
 )
-from flatnce.pretrain.page.groups import Paired, group_runs, paired, seeds_needed
 from flatnce.pretrain.runs.log import RunLog, read_run
 from made_runs import config_of, html_without_charts, write_pairs, write_run
 
@@ -195,7 +198,7 @@ def test_an_unfinished_run_is_drawn_but_not_counted(tmp_path):
     runs.append(write_run(tmp_path / "going", "flatnce", 2, finished=False))
     assert difference(runs)["pairs"] == 2
     html = page(runs)
-    assert "unfinished, not in the tables" in html and "FlatNCE (3 seeds)" in html
+    assert "going: drawn, but not in the tables" in html and "FlatNCE (3 seeds)" in html
 
 
 def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.folder import MARK, Check, read_config
+from flatnce.pretrain.exporting.folder import MARK, describe_check, read_config
 from flatnce.pretrain.training.saved import describe_status, find_run
 
 
@@ -69,12 +69,9 @@ def run(arguments: list[str]) -> int:
         return 0
     if said:
         print(said)
-    checked = "not checked, as onnxruntime is not installed (pip install 'flatnce[onnx]')"
-    if ours["check"] is not None:
-        checked = str(Check(**ours["check"]))
     print(
         f"{config['architecture']} of step {ours['step']:,}, features of width "
         f"{ours['features']:,}: {folder} ({', '.join(files)})\n"
-        f"Loaded back: {checked}. README.md shows how to use it."
+        f"Loaded back: {describe_check(ours['check'])}. README.md shows how to use it."
     )
     return 0

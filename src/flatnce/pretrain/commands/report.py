@@ -1,6 +1,5 @@
 """``flatnce report``: one offline page about a run; of several runs, the page that compares."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -91,12 +90,8 @@ def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
     if is_current(directory, options.inspection, options.step):
         return ""
-    quiet = options.page.json or not sys.stderr.isatty()
-    tell = None if quiet else lambda line: print(line, file=sys.stderr)
     try:
-        inspect_encoder(
-            directory, options.inspection, step=options.step, device=options.device, report=tell
-        )
+        inspect_encoder(directory, options.inspection, step=options.step, device=options.device)
     except OSError as error:
         if options.step is not None:
             raise

@@ -1,7 +1,6 @@
 """``flatnce resume``: continue a run exactly where it stopped."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -10,10 +9,9 @@ from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
 from flatnce.pretrain.commands.evaluate import check_protocols
 from flatnce.pretrain.commands.train import evaluate_and_report
-from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.loop import resume
 from flatnce.pretrain.training.processes import is_launched
-from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, read_config
+from flatnce.pretrain.training.saved import find_run, read_config
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,11 @@ class ResumeOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
-    if any((place / SWEEP).is_file() for place in (Path(options.run), Path(RUNS) / options.run)):
-        raise ValueError(
-            f"RUN={options.run!r} is a sweep; continue it: `flatnce sweep --resume {options.run}`"
-        )
     directory = find_run(options.run)
     config = read_config(directory)
     check_protocols(options.evaluate)
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
-    before = read_run(directory).environment.get("processes", 1)
-    if options.devices == 1 and before > 1 and not is_launched() and not options.json:
-        print(f"trained in {before} processes so far; --devices {before} continues with as many")
     with show_progress(config.run.epochs, quiet=options.json) as report:
         outcome = resume(directory, step=options.step, report=report)
     return evaluate_and_report(outcome, options.evaluate, options.json)

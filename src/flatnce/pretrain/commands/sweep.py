@@ -13,14 +13,12 @@ import tyro
 from flatnce.cli.aliases import with_own_names
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands.train import (
-    data_and_preset,
     option_value,
     parse_options,
     print_help,
     split_data,
     starting_config,
 )
-from flatnce.pretrain.data import CATALOG
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
 from flatnce.pretrain.sweeping.sweep import (
@@ -45,13 +43,6 @@ USAGE = "flatnce sweep DATA [OPTIONS]      for example: flatnce sweep digits --s
 MORE_HELP = """
 flatnce sweep --resume NAME                 continue one that was stopped or killed
 flatnce sweep --resume NAME --seed 0 1 2    and add new runs"""
-# Options of `flatnce train` that a sweep does not have.
-ELSEWHERE = {
-    "--devices": "a sweep is one process on one device; `flatnce train` shares a batch",
-    "--evaluate": "evaluate its runs afterwards: `flatnce evaluate NAME/RUN`",
-    "--tune": "give several rates instead: --rate 0.1 0.3",
-    "--replace": "give another --name, or delete the folder of the earlier sweep yourself",
-}
 
 
 @dataclass(frozen=True)
@@ -77,32 +68,11 @@ class SweepOptions:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 
-@dataclass(frozen=True)
-class ResumeOptions:
-    """Continue a sweep: finished runs stay, started runs continue exactly, the others start.
-
-    Any training option with values (--seed 0 1 2) adds runs: each existing run with each value.
-
-    Arguments:
-        resume: The sweep's name in runs/, or its path.
-        at_once: Runs side by side, up to 16; by default as many as fit in memory.
-        dry_run: Print the state of its runs, and do nothing.
-        json: Print the results as JSON and nothing else.
-    """
-
-    resume: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-
-
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     arguments = with_own_names(arguments)
     if not arguments or {"-h", "--help"} & set(arguments):
-        config = starting_config(*data_and_preset(arguments))
-        shown = SweepOptions(config=config)
-        return print_help(arguments, USAGE, shown, MAIN_OPTIONS, MORE_HELP)
+        return print_help(arguments, USAGE, SweepOptions, MAIN_OPTIONS, MORE_HELP)
     if arguments[0].partition("=")[0] == "--resume":
         return _resume(arguments)
     options, configs = _parse(arguments)
@@ -128,8 +98,9 @@ def _resume(arguments: list[str]) -> int:
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
-    rest, values = split_options(arguments, first.flat())
-    options = tyro.cli(ResumeOptions, prog="flatnce sweep", args=rest)
+    typed = arguments[1:] if "=" in arguments[0] else arguments[2:]
+    rest, values = split_options(typed, first.flat())
+    options = _options(rest, first)
     if values:
         configs = extended(configs, values, lambda line: _options(line, first).config)
     if options.dry_run:
@@ -139,21 +110,6 @@ def _resume(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
     data, typed = split_data(arguments, "sweep")
-    places = (Path(data) / SWEEP, Path(RUNS) / data / SWEEP)
-    if data not in CATALOG and any(place.is_file() for place in places):
-        raise ValueError(
-            f"{data!r} is a sweep, not a data set; say `flatnce sweep --resume {data}`"
-        )
-    for argument in typed:
-        flag = argument.partition("=")[0]
-        if flag in ELSEWHERE:
-            raise ValueError(f"{flag} is not an option of a sweep: {ELSEWHERE[flag]}")
-    named = option_value("--resume", typed)
-    if named is not None and not named.startswith("-"):
-        raise ValueError(
-            f"--resume {named}: beside a data set --resume takes no name; say `flatnce sweep "
-            f"--resume {named}`, or here `--resume --name {named}`"
-        )
     start = starting_config(data, option_value("--preset", typed))
     rest, values = split_options(typed, start.flat())
     configs = grid_configs(rest, values, lambda line: _options(line, start).config)
@@ -167,7 +123,7 @@ def _options(line: list[str], start: TrainConfig) -> SweepOptions:
 def _show_plan(
     configs: Mapping[str, TrainConfig],
     directory: Path | None,
-    options: SweepOptions | ResumeOptions,
+    options: SweepOptions,
 ) -> int:
     """Print the runs of a sweep, with their states if it has started; return the exit code."""
     with shared_images():
@@ -199,9 +155,7 @@ def _show_plan(
     return 0
 
 
-def _sweep(
-    configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions | ResumeOptions
-) -> int:
+def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions) -> int:
     start = time.perf_counter()
     try:
         with sweep_progress(configs, quiet=options.json) as report:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -71,8 +71,7 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     arguments = with_own_names(arguments)
     if not arguments or {"-h", "--help"} & set(arguments):
-        config = starting_config(*data_and_preset(arguments))
-        return print_help(arguments, USAGE, TrainOptions(config=config), MAIN_OPTIONS)
+        return print_help(arguments, USAGE, TrainOptions, MAIN_OPTIONS)
     data, rest = split_data(arguments, "train")
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions(config=start), rest, "train")
@@ -157,12 +156,6 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
     return data, ["--help" if argument == "--help-all" else argument for argument in rest]
 
 
-def data_and_preset(arguments: list[str]) -> tuple[str, str | None]:
-    """The data set and the preset of a request for help."""
-    given = bool(arguments) and not arguments[0].startswith("-")
-    return arguments[0] if given else "digits", option_value("--preset", arguments)
-
-
 def parse_options(default: Options, arguments: list[str], command: str) -> Options:
     """Parse options over the defaults of a data set."""
     return tyro.cli(
@@ -175,11 +168,17 @@ def parse_options(default: Options, arguments: list[str], command: str) -> Optio
 
 
 def print_help(
-    arguments: list[str], usage: str, options: object, names: tuple[str, ...], more: str = ""
+    arguments: list[str],
+    usage: str,
+    kind: Callable[..., object],
+    names: tuple[str, ...],
+    more: str = "",
 ) -> int:
     """Print the main options, and return the exit code."""
+    data = arguments[0] if arguments and not arguments[0].startswith("-") else "digits"
+    config = starting_config(data, option_value("--preset", arguments))
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
-    text = short_help(usage, options, names, presets) + more
+    text = short_help(usage, kind(config=config), names, presets) + more
     print(text, file=sys.stdout if arguments else sys.stderr)
     return 0 if arguments else 2
 

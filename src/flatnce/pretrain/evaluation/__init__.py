@@ -6,7 +6,6 @@
 never on the test set, and every result says how it came about.
 """
 
-from flatnce.pretrain.evaluation.bench import Bench, Options, missing_sets
 from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
@@ -18,7 +17,14 @@ from flatnce.pretrain.evaluation.probe import (
     linear_probe,
     probe_by_descent,
 )
-from flatnce.pretrain.evaluation.protocols import PROTOCOLS, TRANSFER_SETS, expand
+from flatnce.pretrain.evaluation.protocols import (
+    PROTOCOLS,
+    TRANSFER_SETS,
+    Bench,
+    Options,
+    expand,
+    missing_sets,
+)
 
 __all__ = [
     "Bench",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
 from flatnce.pretrain.models import Encoder
+
+Images = ImageSet | FolderSet
 
 
 def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor, "b k h w"]:
@@ -114,19 +117,10 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
     Arguments:
         module: The module that must not change; a second copy of it is held meanwhile.
-
-    Examples:
-        >>> import torch
-        >>> network = torch.nn.BatchNorm1d(2)
-        >>> with frozen(network):
-        ...     _ = network.train()(torch.randn(8, 2))  # as a careless probe does
-        Traceback (most recent call last):
-            ...
-        RuntimeError: the frozen BatchNorm1d was changed: running_mean, running_var, ...
     """
     modes = [(part, part.training) for part in module.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
-    before = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module.eval().requires_grad_(False)
     try:
         yield module
@@ -140,7 +134,7 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
 
 def extract(
     backbone: nn.Module,
-    image_set: ImageSet | FolderSet,
+    image_set: Images,
     *,
     size: int,
     resize: int | None = None,
@@ -165,13 +159,6 @@ def extract(
         batch_size: Images per batch.
         device: Where to compute; by default where the backbone is.
         workers: Processes that decode files; by default one per core.
-
-    Examples:
-        >>> from flatnce.pretrain.data import load
-        >>> from flatnce.pretrain.models import backbone
-        >>> digits = load("digits", "test")
-        >>> extract(backbone("small", channels=1), digits, size=8).features.shape
-        torch.Size([359, 128])
     """
     where = device_of(backbone) if device is None else torch.device(device)
     prepare = Views.evaluation(size, resize, mean=mean, std=std)
@@ -191,7 +178,7 @@ def extract(
 
 def embed_views(
     encoder: Encoder,
-    image_set: ImageSet | FolderSet,
+    image_set: Images,
     views: Views,
     channels: int,
     workers: int | None = None,
@@ -217,7 +204,7 @@ def embed_views(
 
 
 def loader_of(
-    image_set: ImageSet | FolderSet,
+    image_set: Images,
     batch_size: int,
     device: torch.device,
     workers: int | None = None,
@@ -243,7 +230,7 @@ def loader_of(
 
 
 def image_batches(
-    image_set: ImageSet | FolderSet,
+    image_set: Images,
     batch_size: int,
     device: torch.device,
     side: int,
@@ -260,33 +247,25 @@ def image_batches(
 
 def device_of(module: nn.Module) -> torch.device:
     """The device of a module's first parameter or buffer; the CPU if it has none."""
-    return next((tensor.device for _, tensor in _tensors(module)), torch.device("cpu"))
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
+    tensors = chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def _check_unmoved(module: nn.Module, before: dict[str, Tensor]) -> None:
-    now = dict(_tensors(module))
+    now = module.state_dict()
     changed = sorted(set(before) ^ set(now))
-    changed += [name for name in before if name in now and _differ(now[name], before[name])]
+    for name in set(before) & set(now):
+        one, other = before[name], now[name]
+        # A NaN is equal to itself here.
+        if one.shape != other.shape or not torch.allclose(one, other, 0, 0, equal_nan=True):
+            changed.append(name)
     training = [name or "itself" for name, part in module.named_modules() if part.training]
-    if not changed and not training:
-        return
-    what = []
-    if changed:
-        what.append(f"was changed: {', '.join(changed[:4])}")
+    what = [f"was changed: {', '.join(sorted(changed)[:4])}"] if changed else []
     if training:
         what.append(f"was put into training mode: {', '.join(training[:4])}")
-    raise RuntimeError(
-        f"the frozen {type(module).__name__} {'; it '.join(what)}. Keep it in evaluation mode and "
-        "out of the optimizer: batch norm moves its statistics at every pass in training mode"
-    )
-
-
-def _differ(now: Tensor, before: Tensor) -> bool:
-    same = now.shape == before.shape and now.dtype == before.dtype
-    # A NaN is equal to itself here.
-    return not (same and torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
+    if what:
+        raise RuntimeError(
+            f"the frozen {type(module).__name__} {'; it '.join(what)}. Keep it in evaluation mode "
+            "and out of the optimizer: batch norm moves its statistics at every pass in training "
+            "mode"
+        )

@@ -1,11 +1,7 @@
 """Fine-tuning: the whole network and a new classifier, from pretrained or from random weights.
 
-The supervised baseline is the same function with ``start="scratch"``: the same architecture,
-images, crops, flips, optimizer and epochs; only the initial weights differ.
-
-References:
-    The paper, "Transfer Learning via Fine-Tuning" (its "Adam with Nesterov momentum" is NAdam,
-    its rate 5e-5) and "Semi-supervised Learning Supervised Baselines".
+After the paper, "Transfer Learning via Fine-Tuning" (its "Adam with Nesterov momentum" is NAdam)
+and "Semi-supervised Learning Supervised Baselines".
 """
 
 import copy
@@ -19,10 +15,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from flatnce.messages import check_at_least, check_choice
-from flatnce.pretrain.data import FolderSet, ImageSet, Views
+from flatnce.messages import check_choice
+from flatnce.pretrain.data import FolderSet, Views
 from flatnce.pretrain.evaluation.features import (
-    Features,
+    Images,
     conversion,
     device_of,
     frozen,
@@ -36,9 +32,7 @@ from flatnce.pretrain.evaluation.probe import (
     check_training,
     choose,
     classification_loss,
-    goodness,
     has_pairs,
-    validation_split,
 )
 
 # Up to so many bytes, images of files are decoded once and kept on the device.
@@ -58,10 +52,8 @@ class FinetuneConfig:
         channels: Channels that the network takes; by default those of the images.
         epochs: Passes over the training images.
         batch_size: Images per step; all of them if there are fewer.
-        optimizer: ``nadam``, ``adam`` or ``sgd`` (Nesterov); momentum 0.9.
         rates: Learning rates; of several, one is chosen on held-out training images. If no class
             has two images, the first is used.
-        weight_decay: Weight decay of all parameters.
         crop_least: Least share of the area that a random crop takes.
         flip: Probability of mirroring.
         validation: Share of the training images held out to choose a rate on.
@@ -75,25 +67,20 @@ class FinetuneConfig:
     channels: int | None = None
     epochs: int = 100
     batch_size: int = 512
-    optimizer: str = "nadam"
     rates: tuple[float, ...] = (5e-5,)
-    weight_decay: float = 0.0
     crop_least: float = 0.08
     flip: float = 0.5
     validation: float = VALIDATION
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings; the views check sizes and crops."""
         check_training(self.epochs, self.batch_size, self.rates)
-        check_choice("optimizer", self.optimizer, ("nadam", "adam", "sgd"))
-        check_at_least("weight_decay", self.weight_decay, 0)
 
 
 def finetune(
     backbone: nn.Module,
-    train_set: ImageSet | FolderSet,
-    test_set: ImageSet | FolderSet,
+    train_set: Images,
+    test_set: Images,
     config: FinetuneConfig,
     *,
     seed: int = 0,
@@ -142,7 +129,7 @@ class _Job:
     report: Callable[[str], None] | None
     device: torch.device
 
-    def choose_rate(self, train_set: ImageSet | FolderSet) -> tuple[float, dict[str, Any]]:
+    def choose_rate(self, train_set: Images) -> tuple[float, dict[str, Any]]:
         """The learning rate, and how it was chosen if there are several."""
         rates, seed = self.config.rates, self.seed
         if len(rates) == 1:
@@ -150,18 +137,13 @@ class _Job:
         if not has_pairs(train_set.labels):
             why = f"nothing: none could be held out, and the first of the rates {rates} was taken"
             return rates[0], {"chosen_on": why}
-        rest, held = validation_split(train_set.labels, self.config.validation, seed)
-        part, aside = train_set.subset(rest), train_set.subset(held)
 
-        def score(rate: float) -> tuple[float, float]:
-            scores = self.classify(self.train(part, rate, choosing=True), aside)
-            return goodness(scores, Features(scores, aside.labels.to(self.device), aside.classes))
+        def score(rate: float, part: Images, aside: Images) -> Tensor:
+            return self.classify(self.train(part, rate, choosing=True), aside)
 
-        return choose("rate", rates, score, held, seed)
+        return choose("rate", rates, train_set, self.config.validation, seed, score)
 
-    def train(
-        self, train_set: ImageSet | FolderSet, rate: float, *, choosing: bool = False
-    ) -> nn.Module:
+    def train(self, train_set: Images, rate: float, *, choosing: bool = False) -> nn.Module:
         """A trained network with a classifier. One number per epoch is read from the device."""
         config, device = self.config, self.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -187,7 +169,7 @@ class _Job:
                 mean=config.mean,
                 std=config.std,
             )
-            optimizer = _optimizer(model, config, rate)
+            optimizer = torch.optim.NAdam(model.parameters(), lr=rate)
             channels = config.channels or train_set.shape[0]
             began = time.perf_counter()
             model.train()
@@ -216,9 +198,7 @@ class _Job:
                     )
         return model
 
-    def classify(
-        self, model: nn.Module, image_set: ImageSet | FolderSet
-    ) -> Float64[Tensor, "n k"]:
+    def classify(self, model: nn.Module, image_set: Images) -> Float64[Tensor, "n k"]:
         """Scores of every image's centre, in evaluation mode."""
         config = self.config
         prepare = Views.evaluation(config.size, config.resize, mean=config.mean, std=config.std)
@@ -269,17 +249,7 @@ class _Job:
         return network
 
 
-def _optimizer(model: nn.Module, config: FinetuneConfig, rate: float) -> torch.optim.Optimizer:
-    options: dict[str, Any] = {"lr": rate, "weight_decay": config.weight_decay}
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **options)
-    kind = torch.optim.NAdam if config.optimizer == "nadam" else torch.optim.Adam
-    return kind(model.parameters(), betas=(0.9, 0.999), **options)
-
-
-def _prepared(
-    image_set: ImageSet | FolderSet, config: FinetuneConfig, device: torch.device
-) -> ImageSet | FolderSet:
+def _prepared(image_set: Images, config: FinetuneConfig, device: torch.device) -> Images:
     """Decode files once if they are few enough: every epoch needs them."""
     if isinstance(image_set, FolderSet):
         side = config.resize or config.size
@@ -289,15 +259,16 @@ def _prepared(
     return image_set.to(device)
 
 
-def _described(
-    config: FinetuneConfig, train_set: ImageSet | FolderSet, seed: int, start: str
-) -> dict[str, Any]:
-    trained_by = ("epochs", "optimizer", "weight_decay", "crop_least", "flip")
+def _described(config: FinetuneConfig, train_set: Images, seed: int, start: str) -> dict[str, Any]:
     channels = train_set.shape[0]
     return {
         "classifier": "linear, and the whole network under it",
         "start": start,
-        **{name: getattr(config, name) for name in trained_by},
+        "epochs": config.epochs,
+        "optimizer": "nadam",
+        "weight_decay": 0.0,
+        "crop_least": config.crop_least,
+        "flip": config.flip,
         "batch_size": min(config.batch_size, len(train_set)),
         "augmentation": "random resized crops and flips",
         "seed": seed,

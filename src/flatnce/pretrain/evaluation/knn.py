@@ -43,12 +43,6 @@ def knn_scores(
         queries: Features to classify, (n, width).
         neighbours: Values of k, each at most the number of training images.
         temperature: The τ of the weights.
-
-    Examples:
-        >>> import torch
-        >>> train = Features(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), torch.arange(3))
-        >>> knn_scores(train, torch.tensor([[0.0, 2.0]]), [1, 2])[2].argmax(1)
-        tensor([2])
     """
     if train.several:
         raise ValueError(

@@ -51,22 +51,14 @@ class Classifier:
 class LogisticFit:
     """A fitted regression.
 
-    Arguments:
-        classifier: Takes raw features: the standardisation is part of its weights.
-        weight: Weights of standardised features, to start the next fit from.
-        bias: Its bias.
-        regularisation: λ.
-        converged: Whether no entry of the gradient, in units of the root of the expected
-            curvature, is larger than the tolerance.
-        gradient: The largest entry of the gradient.
-        iterations: Number of iterations.
-        loss: The minimum.
+    The classifier takes raw features; weight and bias are of standardised ones. It has converged
+    if no entry of the gradient, in units of the root of the expected curvature, is larger than
+    the tolerance.
     """
 
     classifier: Classifier
     weight: Float64[Tensor, "d k"]
     bias: Float64[Tensor, " k"]
-    regularisation: float
     converged: bool
     gradient: float
     iterations: int
@@ -74,18 +66,7 @@ class LogisticFit:
 
 
 class Regression:
-    """Logistic regression on training images, to be fitted at one λ or several.
-
-    Arguments:
-        train: Features and labels.
-
-    Examples:
-        >>> import torch
-        >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-        >>> fit = Regression(Features(x, torch.tensor([0, 0, 1, 1]))).fit(0.01)
-        >>> fit.converged, fit.classifier.scores(x).argmax(1).tolist()
-        (True, [0, 0, 1, 1])
-    """
+    """Logistic regression on training images, to be fitted at one λ or several."""
 
     def __init__(self, train: Features) -> None:
         features = train.check().features
@@ -110,13 +91,7 @@ class Regression:
         start: LogisticFit | None = None,
         tolerance: float = TOLERANCE,
     ) -> LogisticFit:
-        """The minimum of the module's formula.
-
-        Arguments:
-            regularisation: λ; 0 for none.
-            start: A fit at another λ, which saves iterations.
-            tolerance: When it counts as converged; see :class:`LogisticFit`.
-        """
+        """The minimum of the module's formula; a fit at another λ to start from saves time."""
         check_at_least("regularisation", regularisation, 0)
         if start is None:
             weight = self._mean.new_zeros(len(self._mean), len(self._share))
@@ -139,7 +114,6 @@ class Regression:
             Classifier(raw, bias - self._mean @ raw),
             weight,
             bias,
-            regularisation,
             left <= tolerance,
             max(float(slope.abs().amax()), float(total.abs().amax())),
             iterations,

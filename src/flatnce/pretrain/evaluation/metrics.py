@@ -32,13 +32,6 @@ def measure(
         classes: Their names, for the result per class.
         per_class: Add the accuracy of every class, None where a class has no image.
         name: Name of the measure.
-
-    Examples:
-        >>> import torch
-        >>> scores = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
-        >>> found = measure(scores, torch.tensor([0, 1]))
-        >>> found["top1"], found["top5"], found["top5_of"], found["test_images"]
-        (0.5, 1.0, 3, 2)
     """
     n, count = scores.shape
     top = min(5, count)
@@ -73,15 +66,10 @@ def hits(
     return (before < k) & (own.squeeze(1) > -torch.inf)
 
 
-def wilson_interval(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share; it stays in [0, 1] and holds for small samples.
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of the share of correct ones; it holds for small samples.
 
     It covers the draw of the test images; not that of the training set or the seed.
-
-    Arguments:
-        right: Number of correct ones.
-        total: Number of all.
-        confidence: Confidence of the interval.
 
     Examples:
         >>> tuple(round(end, 4) for end in wilson_interval(81, 263))
@@ -89,7 +77,7 @@ def wilson_interval(right: int, total: int, confidence: float = 0.95) -> tuple[f
     """
     from scipy.stats import binomtest
 
-    low, high = binomtest(right, total).proportion_ci(confidence, method="wilson")
+    low, high = binomtest(right, total).proportion_ci(0.95, method="wilson")
     return float(low), float(high)
 
 
@@ -145,21 +133,9 @@ def average_precision(
     .. math:: \frac{1}{11} \sum_{r \in \{0, 0.1, \ldots, 1\}} \; \max_{\tilde r \ge r} p(\tilde r)
 
     with p the precision at a recall, images in the order of their scores (equal ones in the order
-    of the set). NaN where no image shows the class.
-
-    References:
-        Everingham et al., 2010, "The PASCAL visual object classes (VOC) challenge", Sec. 4.2.
-
-    Arguments:
-        scores: One per image; higher is likelier.
-        labels: 1 present, 0 absent, -1 left out.
-        weights: How many times each image counts, for several samples of the images at once;
-            by default once, which is one sample.
-
-    Examples:
-        >>> import torch
-        >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 1.0])).item()
-        0.8484848484848484
+    of the set). NaN where no image shows the class. ``weights`` say how many times each image
+    counts, for several samples of the images at once. See Everingham et al., 2010, "The PASCAL
+    visual object classes (VOC) challenge", Sec. 4.2.
     """
     if weights is None:
         weights = scores.new_ones(1, len(scores), dtype=torch.float64)

@@ -1,23 +1,17 @@
 """Linear probes on frozen features: logistic regression, and gradient descent.
 
-Regularisation and learning rates are chosen on held-out training images, never on the test set.
-
-The paper's Tables 2 and S3 differ only in how long a linear classifier was trained, by more than
-its objectives do. The forms ``short`` and ``long`` are these two; the probe to convergence leaves
-no such choice.
-
 References:
     Kornblith, Shlens, Le, 2019, "Do better ImageNet models transfer better?", Appendix A
-    (L-BFGS, λ from a grid, refitted on all), https://arxiv.org/abs/1805.08974; the paper, Tables 2
-    and S3, and "Transfer Learning via a Linear Classifier"; the long form is Chen et al., 2020,
-    SimCLR, Appendix B.6, https://arxiv.org/abs/2002.05709
+    (L-BFGS, λ from a grid, refitted on all); the paper, Tables 2 and S3, which differ in how long
+    a linear classifier is trained (the forms ``short`` and ``long``; the long one is that of
+    SimCLR, Appendix B.6), and "Transfer Learning via a Linear Classifier".
 """
 
 import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float64, Int64
@@ -26,13 +20,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching, permutation
-from flatnce.pretrain.evaluation.features import Features
+from flatnce.pretrain.evaluation.features import Features, Images
 from flatnce.pretrain.evaluation.logistic import TOLERANCE, Classifier, LogisticFit, Regression
 from flatnce.pretrain.evaluation.metrics import average_precision, hits
 
 # Strongest first: of two with equal accuracy and loss, the stronger is taken.
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
 VALIDATION = 0.1
+
+Set = TypeVar("Set", Features, Images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +51,6 @@ def linear_probe(
     regularisations: Sequence[float] = REGULARISATIONS,
     validation: float = VALIDATION,
     seed: int = 0,
-    tolerance: float = TOLERANCE,
 ) -> Probe:
     """Logistic regression to convergence; one-vs-rest if images show several classes.
 
@@ -69,15 +64,6 @@ def linear_probe(
         regularisations: Values of λ to choose from; a single one is used as it is.
         validation: Share of the training images held out to choose on.
         seed: Seed of that draw.
-        tolerance: When a fit counts as converged.
-
-    Examples:
-        >>> import torch
-        >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
-        >>> x[:, 0] += 3.0 * y
-        >>> found = linear_probe(Features(x[:45], y[:45]), x[45:])
-        >>> found.scores.shape, found.protocol["converged"]
-        (torch.Size([15, 3]), True)
     """
     asked = test.features if isinstance(test, Features) else test
     train.check_queries(asked, "test")
@@ -86,9 +72,24 @@ def linear_probe(
     start, chosen = None, regularisations[0]
     how: dict[str, Any] = {}
     if len(regularisations) > 1:
-        start, how = _chosen_fit(train, regularisations, validation, seed)
-        chosen = start.regularisation
-    fit = Regression(train).fit(chosen, start=start, tolerance=tolerance)
+        fits: dict[float, LogisticFit] = {}
+
+        def score(regularisation: float, part: Features, aside: Features) -> Tensor:
+            if not fits:
+                regression, last = Regression(part), None
+                # From the strongest λ on, each fit starts from the last one. The best λ is known
+                # before the last digits of the weights are.
+                for value in sorted(regularisations, reverse=True):
+                    fits[value] = last = regression.fit(
+                        value, start=last, tolerance=10 * TOLERANCE
+                    )
+            return fits[regularisation].classifier.scores(aside.features)
+
+        chosen, how = choose("regularisation", regularisations, train, validation, seed, score)
+        # If the best λ is at the edge, widen the grid.
+        how["regularisation_at_end"] = chosen in (min(regularisations), max(regularisations))
+        start = fits[chosen]
+    fit = Regression(train).fit(chosen, start=start)
     kind = "logistic regression, one against the rest"
     protocol: dict[str, Any] = {
         "classifier": kind if train.several else "multinomial logistic regression",
@@ -101,33 +102,10 @@ def linear_probe(
         "converged": fit.converged,
         "iterations": fit.iterations,
         "gradient": fit.gradient,
-        "tolerance": tolerance,
+        "tolerance": TOLERANCE,
         "training_loss": fit.loss,
     }
     return Probe(fit.classifier.scores(asked), protocol)
-
-
-def _chosen_fit(
-    train: Features, regularisations: Sequence[float], validation: float, seed: int
-) -> tuple[LogisticFit, dict[str, Any]]:
-    """The fit of the best λ on the rest of the images, and how it was chosen."""
-    rest, held = validation_split(train.labels, validation, seed)
-    aside, regression = train.subset(held), Regression(train.subset(rest))
-    fits: dict[float, LogisticFit] = {}
-    last = None
-    # From the strongest λ on, each fit starts from the last one.
-    for regularisation in sorted(regularisations, reverse=True):
-        # The best λ is known before the last digits of the weights are.
-        last = regression.fit(regularisation, start=last, tolerance=10 * TOLERANCE)
-        fits[regularisation] = last
-
-    def score(regularisation: float) -> tuple[float, float]:
-        return goodness(fits[regularisation].classifier.scores(aside.features), aside)
-
-    best, protocol = choose("regularisation", regularisations, score, held, seed)
-    # If the best λ is at the edge, widen the grid.
-    at_end = best in (min(regularisations), max(regularisations))
-    return fits[best], {**protocol, "regularisation_at_end": at_end}
 
 
 @dataclass(frozen=True)
@@ -212,13 +190,11 @@ def probe_by_descent(
     del protocol["rates"]
     rate = config.rates[0]
     if len(config.rates) > 1:
-        rest, held = validation_split(train.labels, validation, seed)
-        part, aside = train.subset(rest), train.subset(held)
 
-        def score(rate: float) -> tuple[float, float]:
-            return goodness(_descend(part, config, rate, seed).scores(aside.features), aside)
+        def score(rate: float, part: Features, aside: Features) -> Tensor:
+            return _descend(part, config, rate, seed).scores(aside.features)
 
-        rate, how = choose("rate", config.rates, score, held, seed)
+        rate, how = choose("rate", config.rates, train, validation, seed, score)
         protocol |= how
     protocol["rate"] = rate
     if config.optimizer == "sgd":
@@ -269,38 +245,40 @@ def _binary(scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
     return binary_cross_entropy_with_logits(scores, present, counted, reduction=reduction)
 
 
-def goodness(scores: Tensor, held: Features) -> tuple[float, float]:
-    """Accuracy (or mAP) on held-out images, and minus the loss."""
+def _goodness(scores: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Accuracy (or mAP) on held-out images, and minus the loss; minus infinity for NaN."""
     if not bool(scores.isfinite().all()):
-        return float("nan"), float("nan")
-    labels = held.labels
-    if not held.several:
+        return -math.inf, -math.inf
+    if labels.ndim == 1:
         right = hits(scores, labels, 1).to(torch.float64).mean()
         return float(right), -float(cross_entropy(scores, labels))
     each = [average_precision(scores[:, c], labels[:, c]) for c in range(scores.shape[1])]
-    mean = torch.cat(each).nanmean()  # NaN for a class that no held-out image shows
+    mean = torch.cat(each).nanmean().nan_to_num()  # NaN for a class that no image shows
     return float(mean), -float(_binary(scores, labels, "mean"))
 
 
 def choose(
     what: str,
     values: Sequence[float],
-    score: Callable[[float], tuple[float, float]],
-    held: Int64[Tensor, " m"],
+    train: Set,
+    validation: float,
     seed: int,
+    score: Callable[[float, Set, Set], Tensor],
 ) -> tuple[float, dict[str, Any]]:
-    """The first of the values that score best on the held-out part, and the protocol."""
-    scores = {value: score(value) for value in values}
-    finite = [value for value in values if not math.isnan(scores[value][1])]
-    if not finite:
+    """The first of the values that score best on held-out training images, and the protocol.
+
+    ``score`` is called with a value, the images that stay and those held out, and scores these.
+    """
+    rest, held = validation_split(train.labels, validation, seed)
+    part, aside = train.subset(rest), train.subset(held)
+    found = {}
+    for value in values:
+        scores = score(value, part, aside)
+        found[value] = _goodness(scores, aside.labels.to(scores.device))
+    best = max(values, key=found.__getitem__)
+    if found[best][1] == -math.inf:
         raise ValueError(f"{what}={list(values)}: training diverged with each; try lower ones")
-
-    def ordered(value: float) -> tuple[float, float]:
-        right, loss = scores[value]
-        return (0.0 if math.isnan(right) else right), loss
-
-    best = max(finite, key=ordered)
-    tried = [{what: value, "validation": found[0]} for value, found in scores.items()]
+    tried = [{what: value, "validation": good[0]} for value, good in found.items()]
     # Image numbers are within the images fitted on in the end.
     chosen_on = {"held_out": drawn(held), "of": "the images fitted on", "seed": seed}
     return best, {what: best, f"{what}_tried": tried, "chosen_on": chosen_on}

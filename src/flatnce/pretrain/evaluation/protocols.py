@@ -1,28 +1,258 @@
-"""Protocols: each takes a bench and a data set and yields results.
+"""What is evaluated, on which images, and by which protocols.
 
-A result is a dictionary of plain data: ``name`` (the protocol), ``data``, the measures
-(:mod:`flatnce.pretrain.evaluation.metrics`), ``seconds``, and ``protocol``, which has everything
-needed to repeat it. ``protocol["name"]`` distinguishes the rows of one protocol, for example
-``knn, k = 20``. Accuracies are between 0 and 1.
+A protocol takes a bench and a data set and yields results, as dictionaries. ``protocol`` of a
+result has everything needed to repeat it; its ``name`` distinguishes the rows of one protocol,
+for example ``knn, k = 20``. Accuracies are between 0 and 1.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.messages import check_choice
-from flatnce.pretrain.data import MissingData, label_fraction, label_list, permutation
-from flatnce.pretrain.evaluation.bench import Bench, missing_sets
-from flatnce.pretrain.evaluation.features import conversion, embed_views
+from flatnce.messages import check_at_least, check_choice, check_positive
+from flatnce.pretrain.data import (
+    MissingData,
+    Views,
+    data_root,
+    find,
+    holdout,
+    label_fraction,
+    label_list,
+    load,
+    permutation,
+)
+from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.data.readers import has_part, image_folder
+from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
-from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
+from flatnce.pretrain.evaluation.knn import NEIGHBOURS, TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
-from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
+from flatnce.pretrain.evaluation.probe import (
+    FORMS,
+    VALIDATION,
+    drawn,
+    linear_probe,
+    probe_by_descent,
+)
+from flatnce.pretrain.models import Encoder
+
+# The test part held out of a folder without one, which is always the same images: its share, the
+# seed, and the smallest class it works for.
+SHARE, SEED, FEWEST = 0.2, 0, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An encoder, its input, and how it was trained; ``fresh`` builds its backbone anew."""
+
+    encoder: Encoder
+    size: int
+    channels: int = 3
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.25,)
+    fresh: Callable[[], nn.Module] | None = None
+    views: Views | None = None
+    temperature: float = 0.1
+    data: str = ""
+    crop_least: float = 0.08
+    flip: float = 0.5
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the protocols; None stands for what each protocol says.
+
+    Arguments:
+        root: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+        seed: Of every draw.
+        size: Side of the images the encoder sees; what it was trained on by default.
+        resize: What the shorter side of a test image is resized to first.
+        epochs: Of gradient descent and fine-tuning.
+        batch_size: Of gradient descent and fine-tuning.
+        rates: Learning rates to choose from.
+        neighbours: The k's of the kNN; all training images where there are fewer.
+        fraction: Shares of the labels, of semi-supervised learning.
+        label_list: A file that names the labelled images instead.
+        validation: Share of the training images on which choices are made.
+        pool: Candidates of the mutual information.
+        per_class: Add the accuracy of every class.
+        workers: Processes that decode files.
+        skip_unreadable: Leave out files that cannot be decoded, with a warning; a run trained
+            so is evaluated so.
+    """
+
+    root: str | None = None
+    seed: int = 0
+    size: int | None = None
+    resize: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    rates: tuple[float, ...] | None = None
+    neighbours: tuple[int, ...] = NEIGHBOURS
+    fraction: tuple[float, ...] = (0.01, 0.1)
+    label_list: str | None = None
+    validation: float = VALIDATION
+    pool: int = 10_000
+    per_class: bool = False
+    workers: int | None = None
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("size", "resize", "epochs", "batch_size"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 1)
+        for name in ("fraction", "neighbours", "rates"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty; give at least one")
+            for value in getattr(self, name) or ():
+                check_positive(name, value)
+        if max(self.fraction) > 1:
+            raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
+        check_at_least("pool", self.pool, 2)
+        if self.label_list is not None and not Path(self.label_list).is_file():
+            raise MissingData(f"label_list={self.label_list!r}: there is no such list of images")
+
+
+class Bench:
+    """Loads data sets and extracts the features of a subject once for all protocols."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.subject, self.options, self.report = subject, options or Options(), report
+        self.size = self.options.size or subject.size
+        self._sets: dict[tuple[str, str], Images] = {}
+        self._features: dict[tuple[str, str], Features] = {}
+        self._held: dict[str, Tensor] = {}
+
+    def load(self, data: str, part: str) -> Images:
+        """The images of a set, or of a folder's path.
+
+        The part is ``train``, all labelled images that are not test images, or ``test``.
+        """
+        if (data, part) not in self._sets:
+            if _has_no_test(data):
+                whole = self._read(data, "train")
+                rest, self._held[data] = _split_labels(whole, data)
+                self._sets[data, "train"] = whole.subset(rest)
+                self._sets[data, "test"] = whole.subset(self._held[data])
+            else:
+                self._sets[data, part] = self._read(data, _split_of(data, part))
+        return self._sets[data, part]
+
+    def part(self, data: str, part: str) -> dict[str, Any]:
+        """Which part of a set was used, for a result."""
+        images = {"images": len(self.load(data, part))}
+        if data not in self._held:
+            return {"split": _split_of(data, part), **images}
+        if part == "train":
+            return {"split": "train, without the images held out as a test part", **images}
+        found = {
+            "split": "held out of train",
+            "fraction": SHARE,
+            "draw": "stratified",
+            "seed": SEED,
+            "drawn": drawn(self._held[data]),
+        }
+        if Path(data).resolve() == Path(self.subject.data).resolve():
+            found["note"] = "the encoder was pretrained on these images too, without their labels"
+        return {**found, **images}
+
+    def _read(self, data: str, split: str) -> Images:
+        options = self.options
+        found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
+        if found.labels.ndim != 2 and int(found.labels.min()) < 0:
+            raise ValueError(f"{data}: some {found.split} images have no label")
+        return found
+
+    def features(self, data: str, part: str) -> Features:
+        """Features of the training or test images of a set, on the device."""
+        if (data, part) not in self._features:
+            subject = self.subject
+            self._features[data, part] = extract(
+                subject.encoder.backbone,
+                self.load(data, part),
+                size=self.size,
+                resize=self.options.resize,
+                mean=subject.mean,
+                std=subject.std,
+                channels=subject.channels,
+                workers=self.options.workers,
+            )
+        return self._features[data, part]
+
+    def forget(self, data: str) -> None:
+        """Release the images and features of a set."""
+        for part in ("train", "test"):
+            self._sets.pop((data, part), None)
+            self._features.pop((data, part), None)
+
+    def images(self, data: str) -> dict[str, Any]:
+        """How the images of a set are prepared, for a result."""
+        found = self.load(data, "train").shape[0]
+        return {
+            "size": self.size,
+            "resize": self.options.resize or self.size,
+            "mean": self.subject.mean,
+            "std": self.subject.std,
+            "channels": conversion(found, self.subject.channels),
+        }
+
+
+def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
+    """The sets that are not on disk, each with the reason; nothing is read."""
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            if is_path(name):
+                whole = image_folder(name, "train")
+                if _has_no_test(name):
+                    _split_labels(whole, name)
+                else:
+                    image_folder(name, "test")
+            elif (entry := find(name)).layouts:
+                entry.present_layout(data_root(root))
+        except MissingData as error:
+            missing[name] = str(error)
+    return missing
+
+
+def _split_of(data: str, part: str) -> str:
+    """The official part of a set; to train on, ``trainval`` if there is one."""
+    combined = part == "train" and not is_path(data) and "trainval" in find(data).splits
+    return "trainval" if combined else part
+
+
+def _has_no_test(data: str) -> bool:
+    return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
+
+
+def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
+    """Training and test images of a folder, by class."""
+    labels, classes = image_set.labels.cpu(), image_set.classes
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    few = [f"{name} has {n}" for name, n in zip(classes, counts, strict=True) if n < FEWEST]
+    if len(classes) < 2:
+        few = [f"it has one class, {classes[0]}"]
+    if few:
+        raise ValueError(
+            f"{data} has no test part (val or test), and a fifth of every class cannot be held "
+            f"out instead ({', '.join(few[:3])}). Put labelled images into "
+            f"{data.rstrip('/')}/train/CLASS and /val/CLASS, or evaluate on another set: `flatnce "
+            "evaluate RUN --data NAME`"
+        )
+    return holdout(labels, SHARE, SEED)
+
 
 Result = dict[str, Any]
 Protocol = Callable[[Bench, str], Iterator[Result]]
@@ -30,51 +260,40 @@ Protocol = Callable[[Bench, str], Iterator[Result]]
 
 def knn(bench: Bench, data: str) -> Iterator[Result]:
     """Weighted nearest neighbours, for each k."""
-    began = time.perf_counter()
     train, test = bench.features(data, "train"), bench.features(data, "test")
     wanted = {min(k, len(train)): k for k in bench.options.neighbours}
     votes = knn_scores(train, test.features, tuple(wanted))
     for k, asked in wanted.items():
         protocol = {
+            "name": f"knn, k = {k}" + ("" if k == asked else " (all training images)"),
             "neighbours": k,
             "neighbours_asked": asked,
             "temperature": TEMPERATURE,
             "similarity": "cosine",
             "images": bench.images(data),
         }
-        label = f"knn, k = {k}" + ("" if k == asked else " (all training images)")
-        yield result(bench, "knn", data, votes[k], {"name": label, **protocol}, began)
+        yield result(bench, "knn", data, votes[k], protocol)
 
 
-def linear(bench: Bench, data: str) -> Iterator[Result]:
-    """The linear probe, to convergence."""
-    began = time.perf_counter()
+def linear(
+    bench: Bench, data: str, *, name: str = "linear", form: str | None = None
+) -> Iterator[Result]:
+    """The linear probe to convergence, or by gradient descent in one of its forms."""
     train, test = bench.features(data, "train"), bench.features(data, "test")
     options = bench.options
-    found = linear_probe(train, test, validation=options.validation, seed=options.seed)
-    protocol = {"name": "linear", **found.protocol, "images": bench.images(data)}
-    yield result(bench, "linear", data, found.scores, protocol, began)
-
-
-def by_descent(bench: Bench, data: str, *, name: str, form: str) -> Iterator[Result]:
-    """The linear probe by gradient descent."""
-    began = time.perf_counter()
-    options, config = bench.options, FORMS[form]
-    config = replace(
-        config,
-        epochs=options.epochs or config.epochs,
-        batch_size=options.batch_size or config.batch_size,
-        rates=options.rates or config.rates,
-    )
-    found = probe_by_descent(
-        bench.features(data, "train"),
-        bench.features(data, "test"),
-        config,
-        validation=options.validation,
-        seed=options.seed,
-    )
+    how: dict[str, Any] = {"validation": options.validation, "seed": options.seed}
+    if form is None:
+        found = linear_probe(train, test, **how)
+    else:
+        config = replace(
+            FORMS[form],
+            epochs=options.epochs or FORMS[form].epochs,
+            batch_size=options.batch_size or FORMS[form].batch_size,
+            rates=options.rates or FORMS[form].rates,
+        )
+        found = probe_by_descent(train, test, config, **how)
     protocol = {"name": name, **found.protocol, "images": bench.images(data)}
-    yield result(bench, name, data, found.scores, protocol, began)
+    yield result(bench, name, data, found.scores, protocol)
 
 
 def finetuned(bench: Bench, data: str, *, name: str) -> Iterator[Result]:
@@ -102,12 +321,7 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
 
 
 def mi(bench: Bench, data: str) -> Iterator[Result]:
-    """Mutual information of two views of a test image, in nats, over a large pool.
-
-    The pool is test images; its scale is chosen on training images. See
-    :func:`flatnce.core.diagnostics.pool_information`.
-    """
-    began = time.perf_counter()
+    """Mutual information of two views in a pool of test images, calibrated on training images."""
     subject, seed = bench.subject, bench.options.seed
     if subject.views is None:
         raise ValueError("protocol='mi' needs the views that the encoder was trained with")
@@ -146,7 +360,6 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
         "measure": "mutual information, nats",
         **found,
         "test_images": len(pool),
-        "seconds": time.perf_counter() - began,
         "protocol": protocol,
     }
 
@@ -154,11 +367,11 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
 PROTOCOLS: dict[str, Protocol] = {
     "knn": knn,
     "linear": linear,
-    "linear-short": partial(by_descent, name="linear-short", form="short"),
-    "linear-long": partial(by_descent, name="linear-long", form="long"),
+    "linear-short": partial(linear, name="linear-short", form="short"),
+    "linear-long": partial(linear, name="linear-long", form="long"),
     "semi": semi,
     "finetune": partial(finetuned, name="finetune"),
-    "transfer-linear": partial(by_descent, name="transfer-linear", form="transfer"),
+    "transfer-linear": partial(linear, name="transfer-linear", form="transfer"),
     "transfer-finetune": partial(finetuned, name="transfer-finetune"),
     "mi": mi,
 }
@@ -174,23 +387,25 @@ def _finetune(
     start: str = "pretrained",
 ) -> Result:
     """Fine-tune on the training images, or on the chosen ones."""
-    began = time.perf_counter()
     options, subject = bench.options, bench.subject
     train = bench.load(data, "train")
+    mine = data == subject.data
+    # Photographs are resized before their centre is cut.
+    usual = bench.size if bench.size < 65 else round(bench.size * 8 / 7)
     config = FinetuneConfig(
         bench.size,
-        bench.test_resize(),
+        options.resize or usual,
         mean=subject.mean,
         std=subject.std,
         channels=subject.channels,
         epochs=options.epochs or 100,
         batch_size=options.batch_size or 512,
         rates=options.rates or ((5e-5,) if chosen is None else (5e-4, 5e-5, 5e-3)),
-        **bench.augmentation(data),
+        crop_least=subject.crop_least if mine else 0.08,
+        flip=subject.flip if mine else 0.5,
         validation=options.validation,
         workers=options.workers,
     )
-
     found = finetune(
         subject.encoder.backbone,
         train if chosen is None else train.subset(chosen),
@@ -201,12 +416,10 @@ def _finetune(
         fresh=subject.fresh,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
-    return result(bench, name, data, found.scores, {"name": title, **found.protocol}, began)
+    return result(bench, name, data, found.scores, {"name": title, **found.protocol})
 
 
-def result(
-    bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[str, Any], began: float
-) -> Result:
+def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[str, Any]) -> Result:
     """The measures of scores on the test images, with their protocol."""
     test, each = bench.load(data, "test"), bench.options.per_class
     labels = test.labels.to(scores.device)
@@ -223,19 +436,12 @@ def result(
         "name": name,
         "data": data,
         **measures,
-        "seconds": time.perf_counter() - began,
         "protocol": {**protocol, "data": data, **parts},
     }
 
 
 TRANSFER_SETS = (
-    "cifar10",
-    "cifar100",
-    "voc2007",
-    "voc2007-top1",
-    "flowers102",
-    "caltech101",
-    "sun397",
+    *("cifar10", "cifar100", "voc2007", "voc2007-top1", "flowers102", "caltech101", "sun397"),
 )
 """The sets of the paper's Tables 3 and S2, with both readings of VOC2007."""
 
@@ -255,17 +461,6 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def wanted(names: Sequence[str], own: str, data: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Which protocol on which set, whether or not the set is there; see :func:`plan`."""
-    pairs: list[tuple[str, str]] = []
-    for name in expand(names):
-        if "all" in names and name == "transfer-finetune" and name not in names:
-            continue  # on the same set it equals finetune
-        elsewhere = name.startswith("transfer-") and "all" not in names
-        pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
-    return pairs
-
-
 def plan(
     names: Sequence[str],
     own: str,
@@ -273,22 +468,28 @@ def plan(
     *,
     root: str | None = None,
     skip_missing: bool = False,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[tuple[str, str]]:
     """Which protocol on which set, checked before any work starts.
 
     Without ``data`` each protocol runs on the encoder's own set; those of transfer, if they are
     named, on the paper's list. One error names all sets that are missing on disk.
     """
-    pairs = wanted(names, own, data)
+    pairs: list[tuple[str, str]] = []
+    for name in expand(names):
+        if "all" in names and name == "transfer-finetune" and name not in names:
+            continue  # on the same set it equals finetune
+        elsewhere = name.startswith("transfer-") and "all" not in names
+        pairs += [(name, one) for one in data or (TRANSFER_SETS if elsewhere else (own,))]
     sets = list(dict.fromkeys(one for _, one in pairs))
     missing = missing_sets(sets, root)
     if missing and not (skip_missing and len(missing) < len(sets)):
-        named = ", ".join(missing)
         raise MissingData(
-            f"{len(missing)} of {len(sets)} data sets are missing: {named}. "
-            f"{next(iter(missing.values()))}"
-            + ("" if skip_missing else "; or leave the missing out (--skip-missing)")
+            f"{len(missing)} of {len(sets)} data sets are missing: {', '.join(missing)}. "
+            f"{next(iter(missing.values()))}; or leave the missing out (--skip-missing)"
         )
+    if missing:
+        report(f"left out, as not on disk: {', '.join(missing)}")
     pairs = [(name, one) for name, one in pairs if one not in missing]
     for name, one in pairs:
         if name in ("knn", "semi") and one == "voc2007":
@@ -304,5 +505,8 @@ def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]
     for data in dict.fromkeys(one for _, one in pairs):
         for name in (name for name, one in pairs if one == data):
             bench.report(f"{name} on {data}")
-            yield from PROTOCOLS[name](bench, data)
+            began = time.perf_counter()
+            for found in PROTOCOLS[name](bench, data):
+                yield {**found, "seconds": time.perf_counter() - began}
+                began = time.perf_counter()
         bench.forget(data)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.evaluation.bench import Bench, Options, Subject
-from flatnce.pretrain.evaluation.protocols import evaluate, plan, wanted
+from flatnce.pretrain.evaluation.protocols import Bench, Options, Subject, evaluate, plan
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import views_of
@@ -54,11 +53,8 @@ def evaluate_run(
         chosen = replace(chosen, skip_unreadable=True)
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     own = own_data(run.config)
-    pairs = plan(names, own, data, root=chosen.root, skip_missing=skip_missing)
     tell = report or (lambda line: None)
-    left_out = {one for _, one in wanted(names, own, data)} - {one for _, one in pairs}
-    if left_out:
-        tell(f"left out, as not on disk: {', '.join(sorted(left_out))}")
+    pairs = plan(names, own, data, root=chosen.root, skip_missing=skip_missing, report=tell)
     logged = [
         line["temperature"]
         for line in read_run(place).metrics

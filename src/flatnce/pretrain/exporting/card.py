@@ -16,15 +16,11 @@ from jinja2 import Environment, StrictUndefined
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.exporting.folder import Check
-from flatnce.pretrain.exporting.forms import FORMS
-from flatnce.pretrain.exporting.source import Source
+from flatnce.pretrain.exporting.forms import FORMS, Source
 from flatnce.pretrain.runs.log import score_cells
 
 
-def card(
-    source: Source, form: str, folder: str, *, normalised_inside: bool, check: Check | None
-) -> str:
+def card(source: Source, form: str, folder: str, *, normalised_inside: bool, check: str) -> str:
     """The text of the card."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": _plain, "quoted": _quoted}

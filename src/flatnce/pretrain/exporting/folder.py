@@ -5,13 +5,12 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Check", "MARK", "read_config"]
+__all__ = ["MARK", "describe_check", "read_config"]
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the layout
 CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
@@ -22,27 +21,14 @@ class ExportError(OSError):
     """An export could not be written or read; the message says what to do."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """Features of an export, loaded back, compared with those of the network.
-
-    Arguments:
-        largest_difference: Largest difference of a feature of a few images.
-        largest_feature: Largest feature of the network, by magnitude: the scale of rounding.
-    """
-
-    largest_difference: float
-    largest_feature: float
-
-    @property
-    def relative(self) -> float:
-        """The difference relative to the largest feature (to one, if that is less)."""
-        return self.largest_difference / max(1.0, self.largest_feature)
-
-    def __str__(self) -> str:
-        if self.largest_difference == 0:
-            return "the same features to the bit"
-        return f"features differ by at most {self.relative:.2g} of the largest"
+def describe_check(check: Mapping[str, float] | None) -> str:
+    """How the features of an export, loaded back, compare with those of the network."""
+    if check is None:
+        return "not checked, as onnxruntime is not installed (pip install 'flatnce[onnx]')"
+    if check["largest_difference"] == 0:
+        return "the same features to the bit"
+    relative = check["largest_difference"] / max(1.0, check["largest_feature"])
+    return f"features differ by at most {relative:.2g} of the largest"
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
-"""The forms of an export: torch (safetensors), timm and ONNX, and how to load them back."""
+"""What is exported, in which forms (torch, timm, ONNX), and how to load it back."""
 
+import copy
 import hashlib
-import re
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce.extras import require_extra
+from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.exporting.folder import (
     MARK,
@@ -22,8 +25,80 @@ from flatnce.pretrain.exporting.folder import (
     file_record,
     read_config,
 )
-from flatnce.pretrain.exporting.source import Source
-from flatnce.pretrain.models import backbone
+from flatnce.pretrain.models import RESNETS, backbone
+from flatnce.pretrain.runs.log import Run, read_run
+from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder
+
+
+@dataclass(frozen=True)
+class Source:
+    """A backbone (on the CPU, in evaluation mode and float32) and everything its card says."""
+
+    name: str
+    backbone: nn.Module
+    architecture: str
+    stem: str
+    channels: int
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    step: int
+    settings: Mapping[str, Any]
+    run: Run | None
+
+    @property
+    def width(self) -> int:
+        """Width of the features."""
+        return int(self.backbone.width)  # type: ignore[arg-type]  # torch types attributes so
+
+    @property
+    def from_torchvision(self) -> bool:
+        """Whether it is a ResNet with torchvision's parameter names."""
+        return self.architecture in RESNETS
+
+    def sample(self, count: int = 3) -> Float[Tensor, "b c h w"]:
+        """A few images of noise to compare features on, the same every time."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(count, self.channels, self.size, self.size, generator=generator)
+
+
+def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | None) -> Source:
+    """Read a run, or take a loaded encoder, and move its backbone to the CPU."""
+    run: Run | None = None
+    if isinstance(given, LoadedEncoder):
+        if step is not None:
+            raise ValueError(
+                f"step={step} chooses a checkpoint of a run, but a network was given, of step "
+                f"{given.step}; pass the run's name or folder instead"
+            )
+        loaded = given
+    else:
+        directory = find_run(str(given))
+        loaded = load_encoder(directory, step=step)
+        run = read_run(directory)
+        name = directory.resolve().name
+    backbone = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
+    backbone = backbone.to(memory_format=torch.contiguous_format)
+    settings = loaded.config.flat()
+    architecture = str(settings["backbone"])
+    # The stem of the network itself; the rule of ``auto`` may change later.
+    stem = "auto"
+    if architecture in RESNETS:
+        stem = "small" if isinstance(backbone.maxpool, nn.Identity) else "standard"
+    numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
+    return Source(
+        name or architecture,
+        backbone,
+        architecture,
+        stem,
+        loaded.channels,
+        loaded.size,
+        tuple(mean for mean, _ in numbers),
+        tuple(std for _, std in numbers),
+        loaded.step,
+        settings,
+        run,
+    )
 
 
 class TorchForm:
@@ -118,7 +193,7 @@ class TimmForm(TorchForm):
             name = read_config(folder)["architecture"]
             raise ExportError(
                 f"timm {timm.__version__} cannot read {name} back without its classifier "
-                f"({_reason(error)}); export it with to='torch' or to='onnx'"
+                f"({type(error).__name__}); export it with to='torch' or to='onnx'"
             ) from error
         return network(images)
 
@@ -268,13 +343,5 @@ def _exported(network: nn.Module, source: Source) -> Any:
     except Exception as error:  # the exporter has many kinds, which change between versions
         raise ExportError(
             f"torch {torch.__version__} cannot write {source.architecture} as ONNX "
-            f"({_reason(error)}); export it with to='torch' or to='timm'"
+            f"({type(error).__name__}); export it with to='torch' or to='timm'"
         ) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Kind and first line of the first error of a chain."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

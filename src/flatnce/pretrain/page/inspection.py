@@ -9,7 +9,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,9 +49,9 @@ class InspectionOptions:
     """How much of the encoder is inspected.
 
     Arguments:
-        images: Images drawn from the test set.
+        images: ImageSet | FolderSet drawn from the test set.
         projection: Of the 2-D picture: pca, umap, or auto for UMAP where it is installed.
-        queries: Images whose nearest neighbours are shown.
+        queries: ImageSet | FolderSet whose nearest neighbours are shown.
         neighbours: How many of each.
         pictures: Keep small pictures of them; --no-pictures keeps only their labels.
         seed: Of every draw.
@@ -77,7 +77,6 @@ def inspect_encoder(
     *,
     step: int | None = None,
     device: str = "auto",
-    report: Callable[[str], None] | None = None,
 ) -> Path:
     """Inspect a run's encoder, write ``portrait.json`` into its directory, return its path.
 
@@ -86,13 +85,10 @@ def inspect_encoder(
         options: How much is inspected.
         step: Which checkpoint; the newest by default.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        report: Called with a line about what is being done.
     """
-    asked, tell = options or InspectionOptions(), report or (lambda line: None)
+    asked = options or InspectionOptions()
     run = load_encoder(directory, step, choose_device(device))
-    tell("loading images")
     images, part = _images(run, asked)
-    tell(f"looking at {len(images)} images")
     # One class number per image; None without labels, or with several per image.
     has_labels = images.labels.ndim == 1 and int(images.labels.min()) >= 0
     labels = images.labels.tolist() if has_labels else None

@@ -10,7 +10,6 @@ import numpy as np
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.messages import format_bytes
-from flatnce.pretrain.page.groups import finished, flat
 from flatnce.pretrain.page.inspection import (
     inspection_figures,
     inspection_sections,
@@ -142,6 +141,19 @@ def charts_of_run(directory: str | Path) -> list[Chart]:
     inspection = read_inspection(run.directory)
     figures = [*_curves(run), *(inspection_figures(inspection) if inspection else [])]
     return [figure.chart for figure in figures]
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a ``config.json`` by its own name; names are unique over the sections."""
+    settings: dict[str, Any] = {}
+    for name, value in config.items():
+        settings |= flat(value) if isinstance(value, Mapping) else {name: value}
+    return settings
+
+
+def finished(run: Run) -> bool:
+    """Whether a run is finished; the results of an unfinished run may hold evaluations only."""
+    return run.results is not None and "step" in run.results
 
 
 def evaluation_row(result: Mapping[str, Any]) -> tuple[str, ...]:
