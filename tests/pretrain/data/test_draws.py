@@ -60,15 +60,9 @@ def distance(ours, theirs):
 
 
 def test_words_are_the_published_ones():
-    # The first five outputs for seed 1234567, as printed with the reference implementation.
-    published = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-    found = draws.word(torch.tensor(1234567), torch.arange(5)).tolist()
+    # The first outputs for seed 1234567, as printed with the reference implementation.
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    found = draws.word(torch.tensor(1234567), torch.arange(3)).tolist()
     assert [word % 2**64 for word in found] == published
 
 
@@ -82,12 +76,6 @@ def test_a_draw_is_a_function_of_seed_epoch_index_and_view(seed, epoch, index, v
     found = draws.draw_uniforms(keys)[:, 1, view]
     # The test keeps all 64 bits, the draw the upper 53.
     assert found.tolist() == pytest.approx(expected, rel=0, abs=2.0**-53)
-
-
-def test_epoch_may_be_a_tensor():
-    indices = torch.arange(4)
-    of_tensor = draws.view_keys(3, torch.tensor(2), indices, 2)
-    assert torch.equal(of_tensor, draws.view_keys(3, 2, indices, 2))
 
 
 def test_uniforms_are_uniform_at_every_place(uniforms):
@@ -107,18 +95,14 @@ def test_normals_are_normal():
 
 def across(axis):
     """Two equally shaped sets of draws that differ in one part of the key only."""
-    if axis == "operations":
-        found = uniforms_of(4000)
-        return found[:-1], found[1:]
-    if axis == "images":
-        found = uniforms_of(4000)
-        return found[:, :-1], found[:, 1:]
-    if axis == "views":
-        found = uniforms_of(4000, views=2)
-        return found[..., 0], found[..., 1]
-    if axis == "epochs":
-        return uniforms_of(4000, epoch=0), uniforms_of(4000, epoch=1)
-    return uniforms_of(4000, seed=0), uniforms_of(4000, seed=1)
+    found = uniforms_of(4000, views=2)
+    return {
+        "operations": (found[:-1], found[1:]),
+        "images": (found[:, :-1], found[:, 1:]),
+        "views": (found[..., 0], found[..., 1]),
+        "epochs": (found, uniforms_of(4000, views=2, epoch=1)),
+        "seeds": (found, uniforms_of(4000, views=2, seed=1)),
+    }[axis]
 
 
 def correlated(first, second):
@@ -139,13 +123,6 @@ def test_one_draw_for_the_batch_would_be_found_out():
     assert correlated(shared[:, :-1], shared[:, 1:])
 
 
-def test_no_two_keys_are_equal():
-    keys = torch.cat(
-        [draws.view_keys(seed, epoch, torch.arange(500), 4) for seed in (0, 1) for epoch in (0, 1)]
-    )
-    assert len(keys.unique()) == keys.numel()
-
-
 # ---- distributions, beside torchvision's
 
 
@@ -162,8 +139,6 @@ CROPS = {
 READINGS = {
     "top": lambda top, left, h, w: top,
     "left": lambda top, left, h, w: left,
-    "height": lambda top, left, h, w: h,
-    "width": lambda top, left, h, w: w,
     "area": lambda top, left, h, w: h * w,
     "ratio": lambda top, left, h, w: w / h,
     "middle": lambda top, left, h, w: (top + h / 2) * (left + w / 2),
@@ -199,17 +174,6 @@ def test_boxes_lie_inside_the_image(crop, boxes):
     top, left, h, w = boxes[crop][0]
     assert (top >= 0).all() and (left >= 0).all() and (h >= 1).all() and (w >= 1).all()
     assert (top + h <= height).all() and (left + w <= width).all()
-
-
-def test_a_ratio_uniform_in_itself_would_be_found_out(uniforms, boxes):
-    other = uniforms.clone()
-    wide = 3 / 4 + (4 / 3 - 3 / 4) * uniforms[draws.CROP_RATIO]
-    other[draws.CROP_RATIO] = (torch.log(wide) / math.log(4 / 3) + 1) / 2
-    height, width, scale = CROPS["square"]
-    ours = draw_boxes(other, height, width, scale, 0.5)
-    theirs = boxes["square"][1]
-    found, limit = distance(ours.width / ours.height, theirs[3] / theirs[2])
-    assert found > limit
 
 
 AMOUNT = (0.4, 0.4, 0.4, 0.1)  # at strength 0.5
@@ -278,14 +242,10 @@ def applied():
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_rate_is_the_probability(name, applied):
+def test_rate_is_the_probability_and_says_nothing_about_other_operations(name, applied):
     rate = RATES[name]
     error = math.sqrt(rate * (1 - rate) / OURS)
     assert abs(applied[name].mean().item() - rate) < ERRORS * error
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_one_operation_says_nothing_about_another(name, applied):
     others = torch.stack([field.flatten() for other, field in applied.items() if other != name])
     here = applied[name].flatten().expand_as(others)
     pairs = [torch.stack(pair) for pair in zip(here, others, strict=True)]

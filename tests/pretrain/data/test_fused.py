@@ -27,16 +27,13 @@ SETTINGS = {
     "default": (Views(12, seed=1), (2, 3, 12, 12), 2),
     "one channel, odd size": (Views(7, seed=2), (3, 1, 7, 7), 1),
     "smaller than the image": (Views(9, seed=3), (2, 3, 16, 16), 1),
-    "much smaller": (Views(5, seed=4), (1, 3, 15, 14), 1),
     "larger than the image": (Views(17, seed=5), (2, 3, 6, 9), 1),
     "wide image": (Views(8, seed=6), (2, 3, 4, 11), 1),
-    "tall image": (Views(8, seed=6), (2, 1, 11, 4), 1),
     "one pixel": (Views(1, seed=7), (2, 3, 2, 2), 1),
     "strong jitter": (Views(6, seed=8, jitter=2.5, **JITTER_ONLY), (5, 3, 6, 6), 1),
     "always grey": (Views(6, seed=9, jitter=0.0, grayscale=1.0), (2, 3, 6, 6), 1),
     "finetune": (Views.finetune(6, seed=10, crop=(0.5, 0.6), flip=1.0), (2, 3, 6, 6), 1),
     "noise": (Views(6, seed=11, noise=0.2, mean=(0.1, 0.5, 0.7), std=0.3), (2, 3, 6, 6), 1),
-    "noise on one channel": (Views(5, seed=12, noise=0.1), (2, 1, 5, 5), 1),
     "cutout": (Views(7, seed=13, cutout=1.0, std=(0.2, 0.3, 0.25)), (2, 3, 7, 7), 1),
 }
 # A pixel on solarize's threshold, or on the half of the blur's grid, may fall to the other side.
@@ -207,34 +204,16 @@ def test_views_are_the_plain_paths_but_for_values_on_a_step(name, monkeypatch):
     assert difference.max() < 0.05
 
 
-def test_pictures_without_colour_stay_grey(monkeypatch):
-    # Hue divides by the chroma, which is zero; contrast of one level has nothing to stretch.
-    images = torch.tensor([0, 255, 7], dtype=torch.uint8).reshape(3, 1, 1, 1)
-    images, indices = images.expand(3, 3, 6, 6).contiguous().to(DEVICE), batch((3,))[1]
-    draw = Views(6, seed=3, jitter=1.0, grayscale=0.0)
-    found = by_kernel(draw, images, indices, 0, 1)
-    torch.testing.assert_close(found, found[:, :, :1].expand_as(found), rtol=0, atol=1e-6)
-    expected = plain(draw, monkeypatch, images, indices, 0, 1)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_view_does_not_depend_on_the_batch_the_count_or_how_the_epoch_is_given(count):
     draw, shape, _ = SETTINGS["default"]
     images, indices = batch(shape)
     epoch = torch.tensor(2, device=DEVICE)
     whole = by_kernel(draw, images, indices, 2)
-    some = by_kernel(draw, images[1:], indices[1:].to(torch.int32), epoch, count)
+    other = images[1:].contiguous(memory_format=torch.channels_last)
+    some = by_kernel(draw, other, indices[1:].to(torch.int32), epoch, count)
     both = min(count, 2)
     assert torch.equal(some[:both, 0], whole[:both, 1])
-
-
-def test_images_in_another_memory_order_are_read_rightly():
-    draw, shape, _ = SETTINGS["default"]
-    images, indices = batch(shape)
-    other = images[:1].contiguous(memory_format=torch.channels_last)
-    found = by_kernel(draw, other, indices[:1], 0, 1)
-    assert torch.equal(found, by_kernel(draw, images[:1], indices[:1], 0, 1))
 
 
 # ---- types and memory orders, on both paths
@@ -260,14 +239,6 @@ def test_type_and_memory_order_change_nothing_else(channels, dtype, monkeypatch)
         torch.testing.assert_close(views.float(), expected, rtol=0, atol=tolerance)
 
 
-def test_the_plain_path_rounds_to_the_nearest(monkeypatch):
-    draw, shape, _ = SETTINGS["default"]
-    images, indices = batch(shape)
-    expected = plain(draw, monkeypatch, images, indices, 0).to(torch.bfloat16)
-    found = plain(draw, monkeypatch, images, indices, 0, dtype=torch.bfloat16)
-    assert torch.equal(found, expected)
-
-
 def test_a_type_that_views_do_not_have_is_refused():
     images, indices = batch((1, 3, 8, 8))
     with pytest.raises(ValueError, match=r"dtype=torch.float64 .* torch.bfloat16"):
@@ -281,25 +252,18 @@ def test_a_type_that_views_do_not_have_is_refused():
     ("device", "size", "extent", "expected"),
     [
         ("cuda", 32, (32, 32), True),
-        ("cuda", 64, (96, 96), True),
-        ("cuda", 28, (28, 28), True),
         ("cuda", 65, (65, 65), False),
         ("cuda", 16, (64, 64), True),
         ("cuda", 16, (65, 64), False),
         ("cpu", 32, (32, 32), False),
     ],
 )
-def test_the_kernel_takes_small_views_on_a_gpu(device, size, extent, expected):
+def test_the_kernel_takes_small_views_on_a_gpu(device, size, extent, expected, monkeypatch):
     with FakeTensorMode():
         images = torch.empty(2, 3, *extent, dtype=torch.uint8, device=device)
     assert fused.takes(images, size) is expected
-
-
-def test_views_on_a_gpu_without_triton_take_the_plain_path(monkeypatch):
-    monkeypatch.setattr(fused, "FOUND", False)
-    with FakeTensorMode():
-        images = torch.empty(2, 3, 32, 32, dtype=torch.uint8, device="cuda")
-    assert not fused.takes(images, 32)
+    monkeypatch.setattr(fused, "FOUND", False)  # without Triton
+    assert not fused.takes(images, size)
 
 
 # ---- the operator

@@ -34,12 +34,7 @@ CLASSES = {
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Installs the tiny files of a set and returns the root."""
-
-    def install(name):
-        install_tiny(monkeypatch, name, tmp_path)
-        return tmp_path
-
-    return install
+    return lambda name: (install_tiny(monkeypatch, name, tmp_path), tmp_path)[1]
 
 
 # ---- sets in memory
@@ -98,13 +93,8 @@ def test_a_missing_file_is_named(installed):
     (root / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
     for python in (root / "cifar-10-batches-py").iterdir():
         python.unlink()
-    with pytest.raises(MissingData, match=r"flatnce data cifar10.*-bin is not complete"):
+    with pytest.raises(MissingData, match=r"cifar10.*--adopt.*FLATNCE_DATA.*-bin is not complete"):
         load("cifar10", root=root)
-
-
-def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
-    with pytest.raises(MissingData, match=r"flatnce data stl10.*--adopt.*FLATNCE_DATA"):
-        load("stl10", root=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +121,6 @@ def test_a_damaged_file_is_named(installed, name, file, damage):
         DamagedData, match=rf"({path.name}|{path.parent.name}) cannot be read .*fetch"
     ):
         load(name, "test", path.parents[len(Path(file).parts) - 1])
-
-
-def test_fewer_images_than_official_are_refused(installed):
-    root = installed("cifar10")
-    file = root / "cifar-10-batches-bin" / "data_batch_5.bin"
-    os.truncate(file, file.stat().st_size - 3073)
-    with pytest.raises(DamagedData, match="has 14 train images where cifar10 has 15: it is cut"):
-        load("cifar10", root=root)
 
 
 # ---- pickles

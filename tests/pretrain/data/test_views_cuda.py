@@ -27,18 +27,11 @@ def setting(request):
     return SETTINGS[request.param]
 
 
-def test_draws_have_the_cpus_bits():
-    indices = torch.arange(1000)
-    here = draws.draw_uniforms(draws.view_keys(5, 3, indices, 2))
-    there = draws.draw_uniforms(draws.view_keys(5, 3, indices.cuda(), 2))
-    assert torch.equal(there.cpu(), here)
-
-
-def test_boxes_and_orders_are_the_cpus():
-    indices = torch.arange(5000)
-    settings = Views(32, seed=0)
-    here = settings.plan(draws.view_keys(0, 0, indices, 2), 32, 32)
-    there = settings.plan(draws.view_keys(0, 0, indices.cuda(), 2), 32, 32)
+def test_draws_are_the_cpus():
+    indices, settings = torch.arange(5000), Views(32, seed=0)
+    here, there = (draws.view_keys(0, 3, each, 2) for each in (indices, indices.cuda()))
+    assert torch.equal(draws.draw_uniforms(there).cpu(), draws.draw_uniforms(here))
+    here, there = settings.plan(here, 32, 32), settings.plan(there, 32, 32)
     assert all(torch.equal(b.cpu(), a) for a, b in zip(here.boxes, there.boxes, strict=True))
     for a, b in zip(here.jitter, there.jitter, strict=True):
         torch.testing.assert_close(b.cpu(), a, rtol=0, atol=1e-7)

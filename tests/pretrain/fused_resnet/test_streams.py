@@ -72,15 +72,6 @@ def test_a_recording_does_not_wait_for_what_began_before_it(chain, monkeypatch):
     assert not chain.asked
 
 
-def test_a_pass_that_ended_leaves_nothing_to_wait_for(chain):
-    side = SideTrack(torch.device("cuda", 0))
-    failed_pass(side, object())
-    side.join()
-    assert len(chain.asked) == 1
-    side.start()
-    assert len(chain.asked) == 1
-
-
 def test_the_device_is_made_the_current_one(monkeypatch):
     entered = []
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.models import BACKBONES, Encoder, backbone, head
+from flatnce.pretrain.models import BACKBONES, backbone
 
 pytest.importorskip("torchvision", reason="the train extra is not installed")
 timm = pytest.importorskip("timm", reason="the train extra is not installed")
@@ -76,49 +76,12 @@ def test_a_resnet_keeps_the_names_that_other_libraries_load():
     torch.testing.assert_close(theirs.eval()(x), mine(x))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "small"])
-def test_channels_last_gives_the_same_features_and_stays(name):
-    network = backbone(name, stem="small").eval()
-    x = torch.randn(2, 3, 16, 16)
-    expected = network(x)
-    network.to(memory_format=torch.channels_last)
-    layouts = []
-    for part in network.modules():
-        if isinstance(part, nn.Conv2d):
-            part.register_forward_hook(
-                lambda _, __, out: layouts.append(
-                    out.is_contiguous(memory_format=torch.channels_last)
-                )
-            )
-    found = network(x.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert layouts and all(layouts)
-
-
-def test_the_small_net_learns_digits_in_seconds():
-    datasets = pytest.importorskip("sklearn.datasets", reason="the train extra is not installed")
-    images, labels = datasets.load_digits(return_X_y=True)
-    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1
-    y = torch.tensor(labels)
-    network = Encoder(backbone("small", channels=1), head(128, layers=1, out=10))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    for rows in torch.randperm(1500).repeat(2).split(100):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x[rows])[1], y[rows]).backward()
-        optimizer.step()
-    network.eval()
-    assert (network(x[1500:])[1].argmax(1) == y[1500:]).double().mean() > 0.85
-
-
-@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "convnext_atto"])
+@pytest.mark.parametrize(
+    "name", ["mobilenetv3_small_050", "vit_tiny_patch16_224"]
+)
 def test_a_timm_backbone_is_as_wide_as_it_says(name):
     network = backbone(name, size=32, channels=1).eval()
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, network.width)
-
-
-def test_a_vision_transformer_is_built_for_the_image_size():
-    network = backbone("vit_tiny_patch16_224", size=32)
-    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, network.width)
 
 
 # --- Published weights ---------------------------------------------------------------------------
