@@ -1,10 +1,7 @@
 """The doctor: what is wrong with embeddings, a run, a folder of curves or an installation.
 
-:func:`doctor` examines embeddings; :func:`examine` whatever a path names. Both return a
-:class:`Diagnosis`: a verdict, findings with evidence and remedies in order, the numbers, and what
-could not be known. The package is not called ``doctor``, so that importing a part of it never
-replaces the function ``flatnce.doctor``. Names are imported when first used:
-:func:`examine_installation` must also run with a torch that cannot be imported.
+Not called ``doctor``, so that importing a part never replaces the function ``flatnce.doctor``.
+Names are imported when first used: the installation is examined with a broken torch, too.
 """
 
 from typing import TYPE_CHECKING

@@ -19,7 +19,7 @@ from flatnce.core.diagnostics.ess import least_effective_sample_size
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
 from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
-from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order
+from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import findings_on
 from flatnce.messages import check_choice
 
@@ -28,28 +28,20 @@ PRECISIONS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "fl
 DEFAULT_TEMPERATURE = 0.1  # of the losses of this package
 LOSS_SCALE = 2.0**16  # what torch.amp.GradScaler starts with, which float16 is not used without
 
-# Copies per row and batch that are reported: one row in fifty is pushed from itself. In a batch
-# of 256, one sample that occurs twice stays below.
+# One row in fifty is pushed from itself; one sample twice in a batch of 256 stays below.
 TWINS_A_ROW = 0.02
 # Share of positives that are copies of their anchor: pairs of short texts may have a few.
 COPIED_VIEWS = 0.1
-# Unit rows nearer than this are copies: well above what float32 leaves of one input embedded
-# twice, a tenth of float16's step. Two random points of a circle, the worst case, are that near
-# with a chance of 3e-5.
+# Unit rows nearer than this are copies: above what float32 leaves of one input embedded twice.
 SAME = 1e-4
-# Expected false negatives of a row that are reported. One such negative holds half of its row's
-# probability, so a tenth of a row's worth already reaches one anchor in ten.
+# One false negative holds half of its row's probability: this reaches one anchor in ten.
 FALSE_NEGATIVES_A_ROW = 0.1
-# With labels: same-label negatives carry more than this share of the weight. Their number alone
-# says little: ten even classes have a tenth of them in every healthy run.
+# Share of the weight of same-label negatives; ten even classes have a tenth in healthy runs.
 FALSE_WEIGHT = 0.5
-# Positives must lie this many spreads above the negatives' median before a negative that is as
-# near as they are means anything. Real negatives have a heavier tail than the normal distribution:
-# encoders trained on digits had 3.0 to 3.2, and the rate measured there was the same (4 to 6 %)
-# with and without repeated images.
+# Spreads between positives and the negatives' median. Real negatives have a heavier tail than the
+# normal distribution: at 3.0 to 3.2 repeated images made no difference to the rate.
 SEPARATION = 4.0
-# Cosine of the gradient with the exact one, below which it is dead: there the error is as long as
-# what remains of the signal (the cosine of 45 degrees).
+# Cosine of a gradient with the exact one: below it the error is as long as the signal.
 ALIVE = 0.7
 # In the middle of the range of ESS that the paper found good, 0.15 to 0.4.
 GOOD_ESS = 0.3
@@ -268,11 +260,10 @@ def _usable_rows(z1: Tensor, z2: Tensor) -> Tensor:
 
 
 def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
-    count = int((~usable).sum())
-    if not count:
+    if usable.all():
         return []
-    finite = z1.isfinite().all(dim=1) & z2.isfinite().all(dim=1)
-    counts = {"not_finite": int((~finite).sum()), "zero": int((finite & ~usable).sum())}
+    count, lost = int((~usable).sum()), (~(z1.isfinite() & z2.isfinite()).all(dim=1)).sum()
+    counts = {"not_finite": int(lost), "zero": count - int(lost)}
     return [finding("broken rows", count=count, samples=len(usable), **counts)]
 
 
@@ -349,18 +340,16 @@ def _better_temperature(case: Case) -> float | None:
 
 
 def _geometry(case: Case) -> dict[str, float]:
-    uniformity, rank = _shape(case, case.z1)
-    if case.layout != "two_tower":
-        return {"uniformity": uniformity, "effective_rank": rank}
-    other_uniformity, other_rank = _shape(case, case.z2)
-    return {
-        "uniformity": max(uniformity, other_uniformity),
-        "effective_rank": min(rank, other_rank),
-        "uniformity_z1": uniformity,
-        "uniformity_z2": other_uniformity,
-        "effective_rank_z1": rank,
-        "effective_rank_z2": other_rank,
+    sides = {"z1": _shape(case, case.z1)}
+    if case.layout == "two_tower":
+        sides["z2"] = _shape(case, case.z2)
+    found = {
+        "uniformity": max(uniformity for uniformity, _ in sides.values()),
+        "effective_rank": min(rank for _, rank in sides.values()),
     }
+    for name, (uniformity, rank) in sides.items() if len(sides) > 1 else ():
+        found |= {f"uniformity_{name}": uniformity, f"effective_rank_{name}": rank}
+    return found
 
 
 def _shape(case: Case, z: Float[Tensor, "n d"]) -> tuple[float, float]:
@@ -387,9 +376,13 @@ def _on_neighbours(case: Case, numbers: dict[str, Any], kinds: set[str]) -> list
         found.append(finding("identical views", **numbers))
     if numbers["twins_a_row"] > TWINS_A_ROW:
         found.append(finding("duplicates", **numbers))
-    # In few dimensions neighbours are necessarily near.
-    if "dimensional collapse" not in kinds and (words := _false_negatives(numbers)):
-        found.append(finding("false negatives", words=words))
+    if "dimensional collapse" in kinds:  # in few dimensions neighbours are necessarily near
+        return found
+    rate = numbers["false_negative_rate"] or 0.0
+    if (expected := rate * numbers["negatives"]) > FALSE_NEGATIVES_A_ROW:
+        found.append(finding("false negatives", rate=rate, expected=expected))
+    if numbers.get("false_negative_weight_by_label", 0.0) > FALSE_WEIGHT:
+        found.append(finding("false negatives", within="by label", **numbers))
     return found
 
 
@@ -457,24 +450,6 @@ def _by_label(
     }
 
 
-def _false_negatives(numbers: dict[str, Any]) -> str:
-    rate, by_weight = (numbers["false_negative_rate"] or 0.0), 0.0
-    expected, said = rate * numbers["negatives"], []
-    if rate:  # a rate of 0 says nothing
-        said.append(
-            f"about {rate:.1%} of the negatives, {expected:.2g} per anchor, are as near as "
-            "positives are (an estimate)"
-        )
-    if "false_negative_weight_by_label" in numbers:
-        by_weight = numbers["false_negative_weight_by_label"]
-        said.append(
-            f"{numbers['false_negative_rate_by_label']:.1%} of the negatives have their anchor's "
-            f"label and carry {by_weight:.0%} of the gradient's weight"
-        )
-    reported = expected > FALSE_NEGATIVES_A_ROW or by_weight > FALSE_WEIGHT
-    return "; ".join(said) if reported else ""
-
-
 # --- Precision: how much of the gradient it preserves --------------------------------------------
 
 
@@ -534,22 +509,12 @@ def _unknown(
     said, n = [], numbers["samples"]
     if no_batch_size:
         which = f"all {n:,} samples" if judged == n else f"{judged:,} drawn with a fixed seed"
-        said.append(
-            f"the batch size was not given: {which} were judged as one batch, with "
-            f"{numbers['negatives']:,.0f} negatives per row, more than in training if its batches "
-            "are smaller; pass batch_size= (typed: --batch-size)"
-        )
+        said.append(not_known("batch_size", which=which, negatives=numbers["negatives"]))
     if no_temperature:
-        said.append(
-            f"the temperature was not given: gain and ESS are those at {DEFAULT_TEMPERATURE}, and "
-            "no temperature is called too high or too low; pass temperature= (typed: "
-            "--temperature)"
-        )
+        said.append(not_known("temperature", temperature=DEFAULT_TEMPERATURE))
     if numbers["false_negative_rate"] is None:
-        said.append(
-            "the rate of false negatives: positives lie only "
-            f"{numbers['separation']:.2f} spreads above the negatives, {SEPARATION:g} are needed"
-        )
+        separation = numbers["separation"]
+        said.append(not_known("false_negatives", separation=separation, needed=SEPARATION))
     if n > MOST_ROWS:
-        said.append(f"pairs of all {n:,} samples: {MOST_ROWS:,} of them were examined")
+        said.append(not_known("pairs", samples=n, most=MOST_ROWS))
     return tuple(said)

@@ -111,8 +111,14 @@ def finding(
 ) -> Finding:
     """The finding of that kind, in the words of ``findings.toml``."""
     words = _CATALOGUE[within][kind]
-    remedies = tuple(remedy.format(**values) for remedy in words["remedies"])
+    remedies = tuple(remedy.format(**values) for remedy in words.get("remedies", ()))
     return Finding(kind.format(**values), words["evidence"].format(**values), remedies, since)
+
+
+def not_known(kind: str, **values: Any) -> str:
+    """What could not be known, in the words of ``findings.toml``."""
+    words: str = _CATALOGUE["unknown"][kind].format(**values)
+    return words
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -7,12 +7,11 @@ defects steals credentials when it is imported.
 import os
 import re
 import shutil
-from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from flatnce.diagnose.findings import Diagnosis, Finding, finding
+from flatnce.diagnose.findings import Diagnosis, Finding, finding, not_known
 from flatnce.environment import environment
 
 LEAST_TORCH = "2.11"
@@ -22,8 +21,19 @@ DEVICES, PCI = Path("/dev"), Path("/sys/bus/pci/devices")
 
 def examine_installation() -> Diagnosis:
     """Check the installation, gravest first; a finding says what it keeps from working."""
-    findings = [finding for check in _CHECKS for finding in check()]
-    return Diagnosis("installation", tuple(findings), environment(), _without_a_card())
+    torch, broken = _torch()
+    lost = torch is not None and torch.version.cuda and not torch.cuda.is_available()
+    unknown: tuple[str, ...] = ()
+    found = [*_lightning(), *broken, *_companions()]
+    if lost and _has_card():
+        found.append(_finding("no GPU for this torch", cuda=torch.version.cuda))
+    elif lost:  # a note, not a finding
+        unknown = (not_known("card", cuda=torch.version.cuda),)
+    elif torch is not None and torch.cuda.is_available():
+        found += [*_architecture(torch), *_triton()]
+    dcl = "lightly's DCLLoss is another loss"
+    found += [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl), *_compiler()]
+    return Diagnosis("installation", tuple(found), environment(), unknown)
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -50,21 +60,22 @@ def _lightning() -> list[Finding]:
     return [_finding("lightning {installed} is malicious", installed=installed)]
 
 
-def _torch() -> list[Finding]:
+def _torch() -> tuple[Any, list[Finding]]:
+    """Torch, or None where it cannot be imported, and what is wrong with it."""
     installed = _version("torch")
     if installed is None:
-        return [_finding("torch is missing", least=LEAST_TORCH)]
-    if found := _too_old("torch", LEAST_TORCH):
-        return found
+        return None, [_finding("torch is missing", least=LEAST_TORCH)]
     try:
         torch = import_module("torch")
     except Exception as error:  # a library that cannot be loaded raises any exception
-        return [_finding("torch is broken", installed=installed, error=error)]
+        return None, [_finding("torch is broken", installed=installed, error=error)]
+    found = _too_old("torch", LEAST_TORCH)
     try:
         torch.zeros(1).numpy()
     except RuntimeError as error:
-        return [_finding("numpy does not fit torch", installed=_version("numpy"), error=error)]
-    return []
+        numpy = _version("numpy")
+        found.append(_finding("numpy does not fit torch", installed=numpy, error=error))
+    return torch, found
 
 
 def _too_old(package: str, least: str, kind: str = "{package} is too old") -> list[Finding]:
@@ -92,44 +103,11 @@ def _companions() -> list[Finding]:
     return found
 
 
-def _imported_torch() -> Any:
-    """Torch, or None where it cannot be imported, which another check reports."""
-    if _version("torch") is None:
-        return None
-    try:
-        return import_module("torch")
-    except Exception:
-        return None
-
-
-def _gpu() -> list[Finding]:
-    torch = _imported_torch()
-    if torch is None:
-        return []
-    if torch.cuda.is_available():
-        return [*_architecture(torch), *_triton()]
-    if torch.version.cuda is None or not _has_card():
-        return []
-    return [_finding("no GPU for this torch", cuda=torch.version.cuda)]
-
-
 def _has_card() -> bool:
     """Whether there is a sign of an NVIDIA card, whether or not its driver works."""
     if shutil.which("nvidia-smi") or any(DEVICES.glob("nvidia[0-9]*")):
         return True
     return any(path.read_text().strip() == "0x10de" for path in PCI.glob("*/vendor"))
-
-
-def _without_a_card() -> tuple[str, ...]:
-    """A note, not a finding, that a CUDA build runs on a machine without a card."""
-    torch = _imported_torch()
-    if torch is None or torch.version.cuda is None or torch.cuda.is_available() or _has_card():
-        return ()
-    return (
-        f"anything on a GPU: torch is built for CUDA {torch.version.cuda} and there is no sign of "
-        "an NVIDIA card, so everything runs on the CPU; in a container that should have one, "
-        "start it with --gpus all",
-    )
 
 
 def _architecture(torch: Any) -> list[Finding]:
@@ -159,18 +137,3 @@ def _compiler() -> list[Finding]:
         return []
     tried = f"CXX={named}" if named else ", ".join(COMPILERS)
     return [_finding("no C++ compiler", tried=tried)]
-
-
-def _others() -> list[Finding]:
-    dcl = "lightly's DCLLoss is another loss"
-    return [*_too_old("tensorboard", "2.21"), *_too_old("lightly", "1.5.21", dcl)]
-
-
-_CHECKS: tuple[Callable[[], list[Finding]], ...] = (
-    _lightning,
-    _torch,
-    _companions,
-    _gpu,
-    _others,
-    _compiler,
-)

@@ -14,17 +14,13 @@ from typing import Any
 
 from flatnce.core.diagnostics.verdict import IDLE_SHARE, NEEDED, SATURATED_GAIN, remedies_of
 from flatnce.diagnose.embeddings import LAYOUTS, doctor, read_embeddings
-from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order
+from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
 from flatnce.diagnose.rules import Numbers, findings_on, judgeable
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice
 
 EVENTS = "events.out.tfevents*"
 KEYS = (*NEEDED, "negatives", "uniformity", "effective_rank", "temperature", "saturated")
-EMBEDDINGS_NEEDED = (
-    "collapse, ESS, false negatives, duplicates, temperature: a loss curve does not show them; "
-    "save embeddings and run `flatnce doctor EMBEDDINGS.npz`, or log a flatnce.Monitor"
-)
 # Points that a curve needs: two in each of the quarters that are compared.
 FEWEST_POINTS = 8
 # A curve is flat if its first and last quarter differ by less than this share of the first.
@@ -149,18 +145,18 @@ def examine_run(
         available = min(config.model.head_out, seen)
         findings += findings_on(history, objective, available=available)
     else:
-        unknown.append("the log has no line of training yet: wait for the first interval")
+        unknown.append(not_known("begin"))
     if embeddings:
         try:
             shown = _embedded(place, device, images, numbers, objective)
         except (OSError, ValueError) as error:  # a run without its data, or without a checkpoint
-            unknown.append(f"what only embeddings show, as there are none: {error}")
+            unknown.append(not_known("no_embeddings", error=error))
         else:
             findings += [one for one in shown.findings if one.kind in EMBEDDINGS_ONLY]
             numbers["embeddings"] = dict(shown.numbers)
             unknown += shown.unknown
     else:
-        unknown.append("what only embeddings show: they were not asked for")
+        unknown.append(not_known("not_asked"))
     found = in_order(findings)
     return Diagnosis(f"run {place}", found, numbers, tuple(unknown), judged=bool(history))
 
@@ -246,7 +242,6 @@ def examine_board(
 
 def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: str) -> Diagnosis:
     """Judge every Monitor; of several, each finding and number says whose it is."""
-    unknown = ("what only embeddings show: duplicates, identical views, false negatives",)
     several = len(histories) > 1
     findings: list[Finding] = []
     numbers: dict[str, Any] = {}
@@ -259,7 +254,7 @@ def _of_monitors(subject: str, histories: dict[str, list[Numbers]], objective: s
         start = prefix if several else ""
         numbers |= {start + key: value for key, value in _finite(history[-1]).items()}
     subject += f" ({'; '.join(states)})" if several else ""
-    return Diagnosis(subject, in_order(findings), numbers, unknown)
+    return Diagnosis(subject, in_order(findings), numbers, (not_known("scalars"),))
 
 
 def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None) -> Diagnosis:
@@ -271,8 +266,8 @@ def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None)
     }
     if not losses:
         tags = ", ".join(sorted(scalars)[:8]) or "none"
-        reason = f"there is no scalar of flatnce and none with loss in its name (tags: {tags})"
-        return Diagnosis(subject, (), {}, (reason, EMBEDDINGS_NEEDED), judged=False)
+        reasons = (not_known("no_loss", tags=tags), not_known("curve"))
+        return Diagnosis(subject, (), {}, reasons, judged=False)
     findings: list[Finding] = []
     unknown: list[str] = []
     for tag, points in losses.items():
@@ -281,7 +276,7 @@ def _of_losses(subject: str, scalars: dict[str, Points], candidates: int | None)
         unknown += unclear
     last = {tag: points[-1][1] for tag, points in losses.items()}
     numbers = {tag: value if math.isfinite(value) else None for tag, value in last.items()}
-    unknown.append(EMBEDDINGS_NEEDED)
+    unknown.append(not_known("curve"))
     return Diagnosis(subject, in_order(findings), numbers, tuple(unknown), judged=False)
 
 
@@ -294,54 +289,37 @@ def curve_findings(
     """
     bad = next((step for step, value in points if not math.isfinite(value)), None)
     if bad is not None:
-        evidence = f"{name} is not finite at step {bad:,}"
-        return [Finding("failed", evidence, remedies_of("failed"), bad)], []
-    if len(points) < FEWEST_POINTS:
-        return [], [f"{name} has {len(points)} points; a curve needs {FEWEST_POINTS} to be judged"]
+        return [_of_curve("failed", bad, name=name, step=bad)], []
     values = [value for _, value in points]
+    if len(points) < FEWEST_POINTS:
+        return [], [not_known("points", name=name, count=len(points), least=FEWEST_POINTS)]
     if all(value == 1.0 for value in values):
-        return [], [
-            f"{name} is exactly 1 throughout: the raw FlatNCE does that while it learns, so this "
-            "curve says nothing; log InfoNCE's value (flatnce.FlatNCE returns it)"
-        ]
+        return [], [not_known("one", name=name)]
     if min(values) < 0:
-        return [], [
-            f"{name} falls below 0, so it is not InfoNCE (DCL and sums with other terms do that): "
-            "neither saturation nor chance can be read from it"
-        ]
+        return [], [not_known("below_zero", name=name)]
     quarter = len(values) // 4
     first, last = sum(values[:quarter]) / quarter, sum(values[-quarter:]) / quarter
     since = points[-quarter][0]
     # A row's gain 1 - exp(-loss) is never above its loss: a small mean loss bounds the mean gain.
     if last < SATURATED_GAIN:
-        evidence = f"{name} ends at {last:.3g}; if it is InfoNCE, it scales gradients by at most "
-        return [Finding("saturated", f"{evidence}that", remedies_of("saturated"), since)], []
+        return [_of_curve("saturated", since, name=name, last=last)], []
     found: list[Finding] = []
     unknown: list[str] = []
     if candidates is None:
-        unknown.append(
-            f"whether {name}, {last:.3g} at its end, is at chance: log K is not known; pass "
-            "--batch-size (and --layout)"
-        )
+        unknown.append(not_known("chance", name=name, last=last))
     # MI is log K - loss: the same rule as on a Monitor's numbers.
     elif (chance := math.log(candidates)) - last < IDLE_SHARE * chance:
-        evidence = (
-            f"{name} ends at {last:.3g} and chance, log K, is {chance:.3g}; if it is InfoNCE, "
-            "embeddings of a pair share almost nothing"
-        )
-        found.append(Finding("not learning", evidence, _AT_CHANCE, since))
+        found.append(_of_curve("not learning", since, name=name, last=last, chance=chance))
     if abs(last - first) < FLAT_CHANGE * abs(first):
         start = points[0][0]
         found.append(finding("flat loss", since=start, name=name, first=first, last=last))
     return found, unknown
 
 
-_AT_CHANCE = (
-    "examine embeddings: `flatnce doctor EMBEDDINGS.npz` tells collapse from a temperature too "
-    "high, which a loss curve cannot",
-    "raise the learning rate",
-    "check that row i of both inputs is the same sample",
-)
+def _of_curve(kind: str, since: int, **values: Any) -> Finding:
+    """A finding on a curve; its remedies are the verdict's if it has none of its own."""
+    found = finding(kind, since=since, within="curve", **values)
+    return found if found.remedies else replace(found, remedies=remedies_of(kind))
 
 
 def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:
@@ -355,20 +333,12 @@ def _history(scalars: dict[str, Points], prefix: str) -> list[Numbers]:
 
 
 def _scalars(folder: Path) -> dict[str, Points]:
-    """All scalars of a folder; TensorFlow 2 and Keras write them as tensors of no dimension."""
     module = "tensorboard.backend.event_processing.event_accumulator"
     reader = require_extra(module, "reading a TensorBoard folder")
-    from tensorboard.util.tensor_util import make_ndarray
-
     # It reports every file it opens, through loggers that the user did not ask for.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
-    scalars: dict[str, Points] = {}
-    for tag in events.Tags()["tensors"]:
-        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
-            values = ((one.step, make_ndarray(one.tensor_proto)) for one in events.Tensors(tag))
-            scalars[tag] = [(step, float(value)) for step, value in values if value.size == 1]
-    for tag in events.Tags()["scalars"]:
-        scalars[tag] = [(event.step, float(event.value)) for event in events.Scalars(tag)]
-    return scalars
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return {
+        tag: [(event.step, float(event.value)) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }

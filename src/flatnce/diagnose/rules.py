@@ -10,22 +10,19 @@ from collections.abc import Mapping, Sequence
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
 from flatnce.diagnose.findings import Finding, finding, in_order
 
-# Fewer negatives per row are too few: their ceiling, log 17, is 2.8 nats, as much as telling 17
-# things apart. Runs with 30 and 62 negatives per row are known to train well, so it is below.
+# Their ceiling, log 17, is 2.8 nats. Runs with 30 and 62 negatives per row train well.
 FEW_NEGATIVES = 16
 # The lower end of the ESS that the paper found good (0.15 to 0.4). Above it, a row with fewer
 # than two effective negatives has too few negatives, not too low a temperature.
 LOW_ESS = 0.15
-# Embeddings use too few directions below this share of those available: the committed small-batch
-# runs on CIFAR-10, which learn, end at 30 to 38 of 128, a share of 0.23 to 0.30.
+# Share of the available directions: small-batch runs on CIFAR-10, which learn, use 0.23 to 0.30.
 DIMENSIONAL_SHARE = 0.15
 # More directions than this are never called too few: a head of 2048 need not fill a seventh.
 MOST_DIRECTIONS = 16
 # The range found useful: CLIP clamps at 0.01, SimCLR's table ends at 1. Outside it embeddings
-# adapt to the temperature (they crowd, or cannot spread enough), and the ESS may look right.
+# adapt to the temperature, and the ESS may look right.
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 1.0
-# Above it samples lie so close that all negatives weigh alike at any usual temperature. A high
-# ESS is then caused by the embeddings; trained ones lie below -2.
+# Above it all negatives weigh alike at any usual temperature: the embeddings cause a high ESS.
 CROWDED_UNIFORMITY = -1.0
 
 _NAMES = {"peaked": "temperature too low", "uniform": "temperature too high"}

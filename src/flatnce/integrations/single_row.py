@@ -17,12 +17,11 @@ from flatnce.core.objectives.temperature import TemperatureSource
 
 def is_single_row(*columns: Tensor, gather: bool = False) -> bool:
     """Whether all columns of embeddings have one row, and no other process adds any."""
-    several = gather and distributed.world_size() > 1
-    if several or not all(isinstance(column, Tensor) for column in columns):
+    if gather and distributed.world_size() > 1:
         return False
-    shape = columns[0].shape
-    same = all(column.shape == shape and column.is_floating_point() for column in columns)
-    return same and len(shape) == 2 and shape[0] == 1
+    shapes = {column.shape if isinstance(column, Tensor) else None for column in columns}
+    shape = shapes.pop()
+    return not shapes and shape is not None and len(shape) == 2 and shape[0] == 1
 
 
 def zero_of(*tensors: Tensor) -> Float[Tensor, ""]:

@@ -1,7 +1,6 @@
 """The diagnostics as a ``torchmetrics.Metric`` whose states are sums over rows."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +9,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from flatnce.core import faults
-from flatnce.core.contrast import Contrast, contrast_of
+from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
-from flatnce.core.pairs import two_tower, two_view
+from flatnce.core.objectives.losses import FlatNCE
 from flatnce.extras import require_extra
-from flatnce.messages import check_at_least, check_choice, check_positive
+from flatnce.messages import check_at_least
 
 require_extra("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
 
-_LAYOUTS: dict[str, Callable[..., Any]] = {"two_view": two_view, "two_tower": two_tower}
 _READ = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1")
 _MEANS = (*_READ, "negatives")
 
@@ -51,11 +49,9 @@ class ContrastiveDiagnostics(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        check_positive("temperature", temperature)
-        check_choice("layout", layout, _LAYOUTS)
         if width is not None:
             check_at_least("width", width, 1, ", or None for no geometry")
-        self.temperature, self.layout, self.width = temperature, layout, width
+        self.width, self.loss_fn = width, FlatNCE(temperature, layout=layout)
         self.totals = self._sum("totals", len(_MEANS))
         self.rows = self._sum("rows")
         self.flags = self._sum("flags", len(faults.FAULTS))
@@ -73,14 +69,31 @@ class ContrastiveDiagnostics(Metric):
         """
         if isinstance(z1, Tensor) is (z2 is None):
             raise ValueError("z2 goes with z1; pass both views, or loss_fn.last alone")
-        if isinstance(z1, Contrast):
-            self._add(z1, None)
-        elif isinstance(z1, Snapshot):
-            self._add(z1.contrast, z1.embeddings)
-        else:
-            found = _LAYOUTS[self.layout](z1, z2)
-            first = found[0] if isinstance(found, tuple) else found
-            self._add(contrast_of(found, self.temperature), first.anchors[: len(z1)])
+        if isinstance(z1, Tensor):
+            self.loss_fn(z1, z2)
+            z1 = self.loss_fn.last
+        contrast, samples = (
+            (z1, None) if isinstance(z1, Contrast) else (z1.contrast, z1.embeddings)
+        )
+        # Without its faults: reading a snapshot checks them, which waits for an accelerator.
+        read = Snapshot(replace(contrast, faults=None), contrast.positive[0])
+        readings = [*(getattr(read, name) for name in _READ), contrast.count.mean()]
+        n = contrast.positive.shape[0]
+        self.totals += n * torch.stack([value.detach().double() for value in readings])
+        self.rows += n
+        if contrast.faults is not None:
+            self.flags += contrast.faults.to(self.flags)
+        if self.width is None or samples is None or len(samples) < 2:
+            return
+        if samples.shape[1] != self.width:
+            raise ValueError(
+                f"width={self.width}, but the embeddings have {samples.shape[1]} columns; build "
+                "the metric with that width"
+            )
+        unit = normalize(samples.double(), dim=1)
+        self.potential += mean_potential(unit)
+        self.batches += 1
+        self.gram += unit.T @ unit
 
     def compute(self) -> dict[str, Tensor]:
         """The means so far, as scalars; raises if a batch had bad values."""
@@ -112,24 +125,3 @@ class ContrastiveDiagnostics(Metric):
         self.add_state(name, default=zeros, dist_reduce_fx="sum")
         state: Tensor = getattr(self, name)
         return state
-
-    def _add(self, contrast: Contrast, samples: Tensor | None) -> None:
-        # Without its faults: reading a snapshot checks them, which waits for an accelerator.
-        read = Snapshot(replace(contrast, faults=None), contrast.positive[0])
-        readings = [*(getattr(read, name) for name in _READ), contrast.count.mean()]
-        n = contrast.positive.shape[0]
-        self.totals += n * torch.stack([value.detach().double() for value in readings])
-        self.rows += n
-        if contrast.faults is not None:
-            self.flags += contrast.faults.to(self.flags)
-        if self.width is None or samples is None or len(samples) < 2:
-            return
-        if samples.shape[1] != self.width:
-            raise ValueError(
-                f"width={self.width}, but the embeddings have {samples.shape[1]} columns; build "
-                "the metric with that width"
-            )
-        unit = normalize(samples.double(), dim=1)
-        self.potential += mean_potential(unit)
-        self.batches += 1
-        self.gram += unit.T @ unit
