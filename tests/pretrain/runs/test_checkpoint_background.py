@@ -85,17 +85,6 @@ def test_what_could_not_be_written_is_raised_once_by_the_next_call(tmp_path, mon
     assert checkpoint.steps(tmp_path) == [1]
 
 
-def test_without_a_thread_it_is_written_all_the_same(tmp_path, monkeypatch):
-    def none_left(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", none_left)
-    writer = checkpoint.Writer()
-    writer.save(tmp_path, 1, {}, {}, keep=3)
-    assert checkpoint.steps(tmp_path) == [1]
-    writer.wait()
-
-
 @pytest.fixture
 def interruptible():
     """Also where the shell that began the tests has them ignore Ctrl-C."""

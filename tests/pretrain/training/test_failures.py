@@ -12,7 +12,7 @@ from flatnce.pretrain import TrainingFailed, load_encoder, preset, resume, train
 from flatnce.pretrain.data import MissingData
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.checkpoint import CheckpointError, DamagedCheckpoint, NewerCheckpoint
+from flatnce.pretrain.runs.checkpoint import CheckpointError, DamagedCheckpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.saved import RunStatus, run_status
 from flatnce.pretrain.training.state import Training
@@ -250,7 +250,7 @@ def tampered(folder):
 @pytest.mark.parametrize(
     "damage, error, words",
     [
-        (newer_format, NewerCheckpoint, "upgrade flatnce"),
+        (newer_format, CheckpointError, "upgrade flatnce"),
         (cut_short, DamagedCheckpoint, "cut short"),
         (tampered, DamagedCheckpoint, "cut short or changed"),
     ],

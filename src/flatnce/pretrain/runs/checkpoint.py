@@ -19,8 +19,8 @@ import os
 import re
 import secrets
 import shutil
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,6 @@ class NoCheckpoint(CheckpointError):
 
 class DamagedCheckpoint(CheckpointError):
     """A checkpoint was cut short or changed after it was written."""
-
-
-class NewerCheckpoint(CheckpointError):
-    """A checkpoint was written in a format that this version does not know."""
 
 
 def steps(directory: str | Path) -> list[int]:
@@ -113,7 +109,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
         manifest = json.loads(path.read_bytes())
         version = manifest["format_version"]
         if version > FORMAT_VERSION:
-            raise NewerCheckpoint(
+            raise CheckpointError(
                 f"{folder} has format_version {version}, this flatnce reads up to "
                 f"{FORMAT_VERSION}; upgrade flatnce (it was written by {manifest['flatnce']})"
             )
@@ -168,13 +164,12 @@ class Writer:
     """Writes one checkpoint at a time in a background thread, while training continues.
 
     A failed write is raised by the next call of :meth:`save`, :meth:`check` or :meth:`wait`, so
-    call :meth:`wait` last.
+    call :meth:`wait` last. The interpreter does not end before the files are complete.
     """
 
     def __init__(self) -> None:
-        self._done = threading.Event()
-        self._done.set()
-        self._failure: BaseException | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._writing: Future[Path] | None = None
 
     def save(
         self,
@@ -187,38 +182,25 @@ class Writer:
     ) -> None:
         """Like :func:`save`, but returns once everything is copied; waits for the one before."""
         self.wait()
-        work = (directory, step, *_copied(weights, state), keep)
-        # Not a daemon thread: the interpreter waits until the files are complete.
-        thread = threading.Thread(target=self._write, args=work, name=f"checkpoint of {step}")
-        self._done.clear()
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads
-            self._write(*work)
+        contents = _copied(weights, state)
+        self._writing = self._thread.submit(_write, directory, step, *contents, keep)
 
     def check(self) -> None:
         """Raise the failure of an earlier write; does not wait."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        if self._writing is not None and self._writing.done():
+            self.wait()
 
     def settle(self) -> None:
         """Wait until no write is in progress; a failure is left to the next call."""
-        # Not `join`: an interrupted join marks the thread as ended (until Python 3.13).
-        self._done.wait()
+        if self._writing is not None:
+            self._writing.exception()
 
     def wait(self) -> None:
         """Wait until no write is in progress, and raise its failure."""
         self.settle()
-        self.check()
-
-    def _write(self, *work: Any) -> None:
-        try:
-            _write(*work)
-        except BaseException as error:  # raised by the next call
-            self._failure = error
-        finally:
-            self._done.set()
+        written, self._writing = self._writing, None
+        if written is not None:
+            written.result()
 
 
 def _copied(

@@ -1,19 +1,16 @@
 """The training loop: from a config to a run directory, and on from any checkpoint.
 
-A run is a pure function of its config: order, views and weights follow from its seed, and a
-checkpoint holds the rest. A run that was stopped, killed or moved therefore continues as if it had
-not been; on the CPU bit for bit.
-
-A run is a generator that yields after each step. :func:`train` and :func:`resume` take all its
-steps in a row; :func:`flatnce.pretrain.sweep` takes the steps of several runs in turn.
+A run is a pure function of its config, so one that was stopped or killed continues as if it had
+not been; on the CPU bit for bit. It is a generator that yields after each step: :func:`train` and
+:func:`resume` take all steps in a row, a sweep those of several runs in turn.
 """
 
-import dataclasses
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,15 +40,9 @@ Report = Callable[[Mapping[str, Any]], None]
 """Called with each line that is logged."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
-
-    Arguments:
-        directory: The run's directory.
-        finished: Whether the run is complete; otherwise it was asked to stop and can be resumed.
-        step: Steps done.
-    """
+    """How a run ended: ``finished``, or asked to stop after ``step`` steps."""
 
     directory: Path
     finished: bool
@@ -363,23 +354,21 @@ class Recorder:
         """Write the final numbers of a run."""
         if self.log is None:
             return
-        training = self.training
+        training, run = self.training, self.training.config.run
         images, history = training.images.image_set, training.monitor.history
-        run = training.config.run
-        self.log.finish(
-            {
-                "step": training.step,
-                "epochs": run.epochs,
-                "images": len(images),
-                "labelled": bool((images.labels >= 0).any()),
-                "seconds": training.seconds,
-                "images_per_second": training.step * run.batch_size / training.seconds,
-                "last": history[-1] if history else {},
-                "watch": training.watched,
-                "verdict": training.monitor.verdict().message if history else "",
-                "evaluations": [],
-            }
-        )
+        results = {
+            "step": training.step,
+            "epochs": run.epochs,
+            "images": len(images),
+            "labelled": bool((images.labels >= 0).any()),
+            "seconds": training.seconds,
+            "images_per_second": training.step * run.batch_size / training.seconds,
+            "last": history[-1] if history else {},
+            "watch": training.watched,
+            "verdict": training.monitor.verdict().message if history else "",
+            "evaluations": [],
+        }
+        self.log.finish(results)
 
 
 def error_line(error: Exception) -> str:

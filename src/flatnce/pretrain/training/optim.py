@@ -104,14 +104,10 @@ class LARS(Optimizer):
         v \leftarrow \mu v + \eta\,\kappa \frac{\lVert w\rVert}{\lVert g\rVert}\,g, \quad
         w \leftarrow w - v
 
-    κ is the trust coefficient. Where a norm is zero the factor κ‖w‖/‖g‖ is 1. In a group with
-    ``adapt=False`` (biases and norm layers, see :func:`build_optimizer`) it is always 1: plain
-    momentum.
-
-    The paper's denominator is ‖∇L‖ + λ‖w‖; SimCLR's, used here, is ‖∇L + λw‖, never larger. As in
-    both, the rate is inside the velocity: unlike in torch's SGD, a change of rate does not rescale
-    past steps. The step reads nothing from the device, so it can be compiled or captured in a CUDA
-    graph; the rate may then be a tensor on the device.
+    κ is the trust coefficient. Where a norm is zero, and in a group with ``adapt=False``, the
+    factor κ‖w‖/‖g‖ is 1. The rate is inside the velocity: unlike in torch's SGD, a change of rate
+    does not rescale past steps. The step reads nothing from the device, so it can be compiled or
+    captured in a CUDA graph; the rate may then be a tensor on the device.
 
     References:
         You et al., 2017, "Large Batch Training of Convolutional Networks", Eq. 6 and Alg. 1,
