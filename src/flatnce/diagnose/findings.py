@@ -19,18 +19,6 @@ KINDS = tuple(_CATALOGUE["found"])
 A cause comes before its consequences; what invalidates every other number comes first.
 """
 
-_KEY_NUMBERS = (
-    ("gain", "gain", ".3f"),
-    ("ess", "ESS", ".3f"),
-    ("negatives", "negatives", ",.0f"),
-    ("temperature", "temperature", ".3g"),
-    ("uniformity", "uniformity", ".2f"),
-    ("effective_rank", "effective rank", ".1f"),
-    ("false_negative_rate", "false negatives", ".2%"),
-    ("knn", "kNN", ".1%"),
-    ("pool_mi", "large-pool MI", ".2f"),
-)
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -138,9 +126,9 @@ def _shown(numbers: Mapping[str, Any]) -> str:
     said = []
     if all(math.isfinite(numbers.get(key, math.nan)) for key in ("mi", "mi_ceiling")):
         said.append(f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats")
-    for key, name, form in _KEY_NUMBERS:
+    for key, words in _CATALOGUE["shown"].items():
         if isinstance(value := numbers.get(key), int | float) and math.isfinite(value):
-            said.append(f"{name} {value:{form}}")
+            said.append(words.format(value))
     return ", ".join(said)
 
 

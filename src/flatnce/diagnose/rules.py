@@ -50,13 +50,10 @@ def findings_on(
     available: int | None = None,
     idle: bool | None = None,
 ) -> list[Finding]:
-    """Findings on the last record of a history.
+    """Findings on the last record of a history, as ``verdict_on`` takes it.
 
-    Arguments:
-        history: As :func:`flatnce.core.diagnostics.verdict_on` takes it.
-        objective: The objective's name.
-        available: Directions that the embeddings could use; None if unknown.
-        idle: Whether nothing is learned at a better temperature; None if that was not tried.
+    ``available`` directions could be used by the embeddings. ``idle`` says whether nothing is
+    learned at a better temperature. None is unknown.
     """
     last = history[-1]
     verdicts = verdicts_on(history, objective)

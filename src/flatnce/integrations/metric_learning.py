@@ -72,7 +72,14 @@ class FlatNCELoss(losses.GenericPairLoss):
         similarity = mat if self.distance.is_inverted else -mat
         precise = torch.float64 if mat.dtype == torch.float64 else torch.float32
         scores = similarity.to(precise) / self.temperature
-        contrast = self._contrast(scores, ~counted, anchor, positive)
+        score = scores[anchor, positive]
+        negatives: RowStatistics = statistics_of_scores(scores, ~counted).map(lambda v: v[anchor])
+        found = raise_or_flag(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
+        present = (negatives.count > 0).to(score.dtype)
+        weight = present / present.mean().clamp_min(torch.finfo(score.dtype).tiny)
+        beta = torch.full_like(score[0], 1 / self.temperature)
+        pool = (negatives.lse, negatives.lse2, negatives.count, negatives.top)
+        contrast = Contrast(score, *pool, beta, weight=weight, faults=found)
         values = flatnce(contrast, reduction="none")
         # Far below any rounding, but above 0: a loss of exactly 0 is dropped by some reducers.
         shown = values.detach().clamp_min(torch.finfo(precise).tiny)
@@ -98,22 +105,6 @@ class FlatNCELoss(losses.GenericPairLoss):
                 "with labels of which some occur twice and not all are the same"
             )
         return self._last
-
-    def _contrast(
-        self,
-        scores: Float[Tensor, "n m"],
-        out: Shaped[Tensor, "n m"],
-        anchor: Shaped[Tensor, " r"],
-        positive: Shaped[Tensor, " r"],
-    ) -> Contrast:
-        score = scores[anchor, positive]
-        negatives: RowStatistics = statistics_of_scores(scores, out).map(lambda v: v[anchor])
-        found = raise_or_flag(nonfinite=~torch.isfinite(score) | ~torch.isfinite(negatives.lse))
-        present = (negatives.count > 0).to(score.dtype)
-        weight = present / present.mean().clamp_min(torch.finfo(score.dtype).tiny)
-        beta = torch.full_like(score[0], 1 / self.temperature)
-        pool = (negatives.lse, negatives.lse2, negatives.count, negatives.top)
-        return Contrast(score, *pool, beta, weight=weight, faults=found)
 
 
 class SelfSupervisedLoss(losses.SelfSupervisedLoss):

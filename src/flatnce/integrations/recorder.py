@@ -125,9 +125,8 @@ class Recorder:
             self.monitors.setdefault(name, Monitor(self.rows)).load_state_dict(saved)
 
 
-def _control(losses: Sequence[nn.Module], ess: Ess) -> None:
+def _control(losses: Sequence[Any], ess: Ess) -> None:
     """Control the temperatures of all losses, or of none."""
-    objectives: list[Objective] = []
     for loss in losses:
         name = type(loss).__name__
         if not isinstance(loss, Objective) or isinstance(loss, FlatClipLoss):
@@ -139,13 +138,9 @@ def _control(losses: Sequence[nn.Module], ess: Ess) -> None:
         if isinstance(source, LearnedTemperature) or getattr(source, "requires_grad", False):
             raise ValueError(
                 f"ess={ess!r} and the temperature={type(source).__name__} of {name} both set the "
-                "temperature; leave ess out to learn it, or give the loss a number "
-                "(temperature=0.1) to hold the ESS"
+                "temperature; leave ess out to learn it, or give the loss a number"
             )
-        objectives.append(loss)
-    for objective in objectives:
-        if isinstance(ess, EssController):
-            objective.temperature = replace(ess)
-        else:
-            start = float(objective.temperature)
-            objective.temperature = EssController(ess, temperature_at_start=start)
+    for loss in losses:
+        start = float(loss.temperature)
+        own = isinstance(ess, EssController)
+        loss.temperature = replace(ess) if own else EssController(ess, temperature_at_start=start)

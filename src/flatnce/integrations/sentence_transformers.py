@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,11 +51,11 @@ class Ranking(Objective, ABC):
         super().__init__(temperature, **options)
         self.directions, self.joint = tuple(directions), joint
 
-    def forward(self, *columns: Tensor, ids: Tensor | None = None) -> Float[Tensor, ""]:  # type: ignore[override]
+    def forward(self, *columns: Tensor) -> Float[Tensor, ""]:  # type: ignore[override]
         """The scalar loss of a batch; a row without negatives counts as 0, as in the library."""
         if len(columns) == 2 and is_single_row(*columns, gather=self.gather):
             return zero_loss(self, *columns)
-        loss: Tensor = super().forward(*columns, ids=ids)
+        loss: Tensor = super().forward(*columns)
         return loss
 
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
@@ -69,7 +70,7 @@ class Ranking(Objective, ABC):
     def _contrast(
         self, batch: Batch, temperature: float | Tensor, slope: bool
     ) -> tuple[Contrast, Tensor]:
-        from_queries, from_documents = self._both_sides(batch.views, batch.ids)
+        from_queries, from_documents = self._both_sides(batch.views)
         if is_single_row(*batch.views, gather=self.gather):
             from_documents = None  # only the query has negatives, which are hard ones
         if from_documents is None:
@@ -88,16 +89,14 @@ class Ranking(Objective, ABC):
             found = replace(found, slope=self._share(found) * found.slope)
         return found, from_queries.anchors
 
-    def _both_sides(
-        self, views: tuple[Tensor, ...], ids: Tensor | None
-    ) -> tuple[Pairs, Pairs | None]:
+    def _both_sides(self, views: tuple[Tensor, ...]) -> tuple[Pairs, Pairs | None]:
         given = Arguments(self.normalize, self.gather)
         names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
         columns = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
         for name, column in zip(names, columns, strict=True):
             given.same_batch(name, column, names[0], columns[0])
         queries, documents, *hard = columns
-        local, total = given.groups(ids, len(queries), queries.device)
+        local, total = given.groups(None, len(queries), queries.device)
         given.enough(names[0], total, hard[0] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
         # Hard negatives are negatives of every query, including the one they came with.
@@ -145,16 +144,7 @@ def _pooled(one: Contrast, other: Contrast) -> Contrast:
     )
 
 
-CITATION = """
-@misc{chen2021simplerfasterstronger,
-    title={Simpler, Faster, Stronger: Breaking The log-K Curse On Contrastive Learners With FlatNCE},
-    author={Junya Chen and Zhe Gan and Xuan Li and Qing Guo and Liqun Chen and Shuyang Gao and Wenlian Lu and Tagyoung Chung and Yi Xu and Belinda Zeng and Fan Li and Lawrence Carin and Chenyang Tao},
-    year={2021},
-    eprint={2107.01152},
-    archivePrefix={arXiv},
-    primaryClass={cs.LG}
-}
-"""  # noqa: E501
+CITATION = "\n" + Path(__file__).with_name("flatnce.bib").read_text(encoding="utf-8")
 
 
 class Ranked(nn.Module):
@@ -189,19 +179,16 @@ class Ranked(nn.Module):
         if isinstance(temperature, int | float) and temperature > 0:
             self.scale, temperature = 1 / temperature, None  # so that the model card shows it
         self._scale, self._reader = self.scale, objective
-        self.objective = self._build(1 / self.scale if temperature is None else temperature)
-
-    def _build(self, temperature: Temperature) -> Ranking:
         readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
-        check_choice("objective", self._reader, readers)
+        check_choice("objective", objective, readers)
         similarity = self.similarity_fct
         if similarity not in (cos_sim, dot_score):
             raise ValueError(
                 f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
                 "here; pass sentence_transformers.util.cos_sim or dot_score"
             )
-        return readers[self._reader](
-            temperature,
+        self.objective: Ranking = readers[objective](
+            1 / self.scale if temperature is None else temperature,
             directions=self.directions,
             joint=self.partition_mode == "joint",
             gather=self.gather_across_devices,

@@ -76,9 +76,7 @@ def test_a_resnet_keeps_the_names_that_other_libraries_load():
     torch.testing.assert_close(theirs.eval()(x), mine(x))
 
 
-@pytest.mark.parametrize(
-    "name", ["mobilenetv3_small_050", "vit_tiny_patch16_224"]
-)
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "vit_tiny_patch16_224"])
 def test_a_timm_backbone_is_as_wide_as_it_says(name):
     network = backbone(name, size=32, channels=1).eval()
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, network.width)
