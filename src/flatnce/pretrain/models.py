@@ -44,12 +44,10 @@ def backbone(
 ) -> nn.Module:
     """A network from images (b, c, h, w) to features (b, width), without a classifier.
 
-    The standard stem of a ResNet (7x7, stride 2, then a max-pool) shrinks an image four times
-    before the first block and leaves 8x8 of a 32x32 image. The small-image stem is a 3x3
-    convolution of stride 1 without the pool. ``auto`` takes the small one for images of at most
-    64 pixels per side, and needs ``size``. Backbones of timm keep their stem: at 32 pixels prefer
-    one of ``RESNETS``. Those of timm whose input size is fixed (vision transformers) are built
-    for ``size``.
+    The standard stem of a ResNet (7x7, stride 2, then a max-pool) leaves 8x8 of a 32x32 image. The
+    small-image stem is a 3x3 convolution of stride 1 without the pool. ``auto`` takes the small
+    one for images of at most 64 pixels per side, and needs ``size``. Backbones of timm keep their
+    stem; those whose input size is fixed (vision transformers) are built for ``size``.
 
     References:
         He et al., 2016, "Deep Residual Learning for Image Recognition", arXiv:1512.03385; the
@@ -138,25 +136,19 @@ def _timm_backbone(
 ) -> nn.Module:
     timm = require_extra("timm", f"the backbone {name!r}")
     if not timm.is_model(name):
-        hint = did_you_mean(
-            name, (*BACKBONES, *timm.list_models()), "timm.list_models() lists timm's"
-        )
+        known = (*BACKBONES, *timm.list_models())
+        hint = did_you_mean(name, known, "timm.list_models() lists timm's")
         raise ValueError(
             f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {hint}"
         )
     if stem == "small":
-        raise ValueError(
-            f"stem='small' exists for {', '.join(RESNETS)}; {name} of timm keeps its own stem: "
-            "pass stem='auto', or take one of those"
-        )
-    options: dict[str, int] = {}
+        raise ValueError(f"stem='small' exists for {', '.join(RESNETS)}; leave it out for {name}")
+    options = {"pretrained": pretrained, "num_classes": 0, "in_chans": channels}
     try:
         configuration = timm.models.get_pretrained_cfg(name)
         if size is not None and configuration is not None and configuration.fixed_input_size:
             options["img_size"] = size
-        network = timm.create_model(
-            name, pretrained=pretrained, num_classes=0, in_chans=channels, **options
-        )
+        network = timm.create_model(name, **options)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         asked = f"size={size}, channels={channels}, pretrained={pretrained}"
         raise ValueError(f"timm cannot build {name} with {asked}: {error}") from error
@@ -238,11 +230,7 @@ def head(
 
     ``layers`` linear maps with a ReLU between them. Batch norm, if ``norm``, comes before each
     ReLU and replaces the bias of that layer. The last map has a bias and no norm. Zero layers are
-    the identity: embeddings are the features, and ``hidden`` and ``out`` are not used.
-
-    References:
-        Chen et al., 2020, SimCLR, Sec. 4.2 (two layers, 128 out), arXiv:2002.05709; three layers
-        as in SimCLRv2, arXiv:2006.10029.
+    the identity. Two layers and 128 out are SimCLR's (Chen et al., 2020, arXiv:2002.05709).
 
     Arguments:
         width: Width of the features.

@@ -161,8 +161,7 @@ class Batching:
     """The batches of an epoch, and this process's slice of each.
 
     The order of an epoch is a pure function of (seed, epoch). It is cut into global batches; of
-    each, rank r takes the r-th of ``world_size`` consecutive slices. So the global batches do not
-    depend on the number of processes.
+    each, rank r takes the r-th of ``world_size`` consecutive slices.
 
     Arguments:
         samples: The number of samples.

@@ -94,28 +94,28 @@ def adopt(name: str, path: str | Path, root: str | Path | None = None) -> Instal
     Files are linked where the file system allows it and copied otherwise; the originals stay.
 
     Arguments:
-        name: A name of :data:`flatnce.pretrain.data.CATALOG`.
+        name: A name of :data:`CATALOG`.
         path: An archive, a folder that holds the archives, the unpacked folder, or its parent.
-        root: The folder of the data sets; see :func:`flatnce.pretrain.data.data_root`.
+        root: The folder of the data sets; see :func:`data_root`.
     """
     entry, where, given = find(name), data_root(root), Path(path).expanduser()
     there = _already(entry, where)
     if there is not None:
         return there
+    beside = given if given.is_dir() else given.parent
     for layout in entry.layouts:
-        found = _unpacked(given, layout)
-        if found is not None:
-            return _adopt_folder(entry, layout, found, where)
-    for layout in entry.layouts:
-        archives = _archives(given, layout)
-        if archives:
+        for place in (given, given / layout.folder, given / Path(layout.folder).name):
+            if not layout.missing(place):
+                return _adopt_folder(entry, layout, place, where)
+        archives = [beside / item.file for item in layout.downloads]
+        if archives and all(archive.is_file() for archive in archives):
             for item, archive in zip(layout.downloads, archives, strict=True):
                 check(archive, item.checksum)
             folder = _install_archives(layout, archives, where)
             return Installed(name, folder, "adopted", f"the checksum of {len(archives)} archives")
     layout = entry.layouts[0]
     wanted = [layout.folder, *(item.file for item in layout.downloads)]
-    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {' or '.join(wanted)}")
+    raise MissingData(f"path={str(path)!r} does not hold {name}: looked for {', '.join(wanted)}")
 
 
 def check(path: Path, checksum: str) -> None:
@@ -236,24 +236,6 @@ def _verify(entry: Entry, layout: Layout, folder: Path) -> str:
     for split in entry.splits:
         read_split(entry, folder, split)
     return "the number of images"
-
-
-def _unpacked(given: Path, layout: Layout) -> Path | None:
-    """The folder at or below a path that holds a layout."""
-    places = (given, given / layout.folder, given / Path(layout.folder).name)
-    return next((place for place in places if not layout.missing(place)), None)
-
-
-def _archives(given: Path, layout: Layout) -> list[Path]:
-    """The archives of a layout in a folder, or beside a file that is one of them."""
-    folder = given if given.is_dir() else given.parent
-    found = [folder / item.file for item in layout.downloads]
-    absent = [file.name for file in found if not file.is_file()]
-    if len(absent) == len(found) or (given.is_file() and given not in found):
-        return []
-    if absent:
-        raise MissingData(f"{folder} has only some of the archives: {', '.join(absent)} missing")
-    return found
 
 
 def _adopt_folder(entry: Entry, layout: Layout, found: Path, root: Path) -> Installed:

@@ -1,8 +1,6 @@
 """Convolutions and matrices of the fused pass, with weights and gradients cast in groups.
 
-The first convolution has kernels of its own. Convolution libraries want eight channels or more,
-and copy images and output to other layouts for fewer. Every output pixel sees few numbers (27 of a
-3x3 window of three channels), so they are gathered as one row of a matrix product.
+The first convolution has kernels of its own: convolution libraries want eight channels or more.
 """
 
 from typing import Any
@@ -10,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatnce.pretrain.fused_resnet import kernels
-from flatnce.pretrain.fused_resnet.plan import Plan
+from flatnce.pretrain.fused_resnet import Plan, kernels
 
 AT_ONCE = 2**19
 """Elements of the first weights, which are cast at once; the others on the second stream."""
@@ -32,10 +29,7 @@ Map = nn.Conv2d | nn.Linear
 
 
 class Casts:
-    """The weights of a plan's maps in the dtype of the pass; float32 needs no copies.
-
-    The later weights are cast on the second stream while the first layers compute.
-    """
+    """The weights of a plan's maps in the dtype of the pass, the later ones cast beside it."""
 
     def __init__(self, plan: Plan, dtype: torch.dtype, side: Any) -> None:
         self._side = side

@@ -1,10 +1,7 @@
-"""Launch the kernels of batch norm with addition and ReLU: one or two per pass.
-
-A :class:`Branch` is a matrix with its norm. :func:`measured` prepares one, :func:`normalised`
-computes the output of one or two branches, :func:`differentiated` is the backward pass.
-"""
+"""Launch the kernels of batch norm with addition and ReLU: one or two per pass."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,8 +50,7 @@ class Branch:
         return (self.partial, self.saved, norm.weight, norm.bias, *kept)
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients:
+class Gradients(NamedTuple):
     """Gradients per branch: of its matrix, and of weight and bias of its norm (2, c).
 
     ``behind`` is the gradient behind the ReLU, which is that of what was added.

@@ -8,16 +8,15 @@ shortcut is computed with the norm it is added to, and weight gradients run on a
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from flatnce.pretrain.fused_resnet import Block, Plan, Unit
 from flatnce.pretrain.fused_resnet.maps import Casts, Collected, mapped, to_input, to_weight
 from flatnce.pretrain.fused_resnet.norm import Branch, differentiated, measured, normalised
-from flatnce.pretrain.fused_resnet.plan import Block, Plan, Unit
 
 Gradient = tuple[Tensor, ...]
 """The sum of one or two tensors."""
@@ -79,8 +78,7 @@ class SideTrack:
             self._under_way.popleft()
 
 
-@dataclass(eq=False)
-class UnitRecord:
+class UnitRecord(NamedTuple):
     """What the backward pass of a unit needs: its input, and its branch or its output."""
 
     unit: Any
@@ -89,16 +87,14 @@ class UnitRecord:
     y: Tensor
 
 
-@dataclass(eq=False)
-class BlockRecord:
+class BlockRecord(NamedTuple):
     """What the backward pass of a block needs."""
 
     units: list[UnitRecord]
     shortcut: UnitRecord | None
 
 
-@dataclass(eq=False)
-class PoolRecord:
+class PoolRecord(NamedTuple):
     """What the backward pass of a pool needs."""
 
     pool: nn.MaxPool2d
@@ -137,11 +133,7 @@ class Pass(torch.autograd.Function):
 class Tape:
     """Both passes, and the records of the forward pass, in its order.
 
-    Arguments:
-        plan: The plan of the encoder.
-        dtype: The dtype of the activations.
-        side: The second stream.
-        update: Whether to update the running statistics.
+    ``update`` says whether to update the running statistics.
     """
 
     def __init__(self, plan: Plan, dtype: torch.dtype, side: SideTrack, update: bool) -> None:
