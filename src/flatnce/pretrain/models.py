@@ -407,43 +407,26 @@ class GatheredBatchNorm(_BatchNorm):
         """Any number of axes after the channels."""
 
 
-class GatheredBatchNormAct(GatheredBatchNorm):
-    """A gathered batch norm with the dropout and activation that timm keeps in its norms."""
-
-    drop: nn.Module
-    act: nn.Module
-
-    def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
-        """Normalise, drop, activate."""
-        activated: Tensor = self.act(self.drop(super().forward(input)))
-        return activated
-
-
 def sync_batch_norm(module: nn.Module, device: torch.device | str) -> nn.Module:
     """Make every batch norm of a module use the batch of all processes, in place.
 
-    Norms of timm keep their activations. torch's SyncBatchNorm is used on all devices but the CPU.
+    torch's SyncBatchNorm is used on all devices but the CPU, and timm's for its norms.
     """
-    for part in module.modules():
-        plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-        if isinstance(part, _BatchNorm) and not (type(part) in plain or _has_activation(part)):
+    on_cpu = torch.device(device).type == "cpu"
+    plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    # timm keeps activations in its norms, which torch's conversion would drop.
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    active = [norm for norm in norms if hasattr(norm, "act") and hasattr(norm, "drop")]
+    for norm in norms:
+        if type(norm) not in plain and (on_cpu or norm not in active):
             raise ValueError(
-                f"{type(part).__name__} is a batch norm that cannot be synchronised over "
+                f"{type(norm).__name__} is a batch norm that cannot be synchronised over "
                 "processes; use one process, or a backbone with plain batch norms"
             )
-    if torch.device(device).type == "cpu":
-        for part in module.modules():
-            if isinstance(part, _BatchNorm):  # parameters and buffers stay what they are
-                kind = GatheredBatchNormAct if _has_activation(part) else GatheredBatchNorm
-                part.__class__ = kind
+        if on_cpu:  # parameters and buffers stay what they are
+            norm.__class__ = GatheredBatchNorm
+    if on_cpu:
         return module
-    convert = nn.SyncBatchNorm.convert_sync_batchnorm
-    if any(_has_activation(part) for part in module.modules()):
-        # torch's would drop the activations.
-        convert = import_module("timm.layers").convert_sync_batchnorm
-    converted: nn.Module = convert(module)
+    layers = import_module("timm.layers") if active else nn.SyncBatchNorm
+    converted: nn.Module = layers.convert_sync_batchnorm(module)
     return converted
-
-
-def _has_activation(norm: nn.Module) -> bool:
-    return isinstance(norm, _BatchNorm) and hasattr(norm, "act") and hasattr(norm, "drop")

@@ -1,14 +1,11 @@
 """Batch norm over two gloo processes equals batch norm over the whole batch."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from flatnce.pretrain.models import (
     GatheredBatchNorm,
-    GatheredBatchNormAct,
     backbone,
     sync_batch_norm,
 )
@@ -80,20 +77,10 @@ def test_every_norm_of_a_resnet_is_found_and_keeps_its_weights():
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
-def test_norms_of_timm_keep_their_activations():
-    torch.manual_seed(0)
-    net, x = backbone("mobilenetv3_small_050"), torch.randn(4, 3, 32, 32)
-    plain = copy.deepcopy(net)
-    sync_batch_norm(net, "cpu")
-    kept = [part for part in net.modules() if isinstance(part, GatheredBatchNormAct)]
-    assert len(kept) == 34
-    torch.testing.assert_close(net(x), plain(x))
-    assert net.state_dict().keys() == plain.state_dict().keys()
-
-
 def test_a_norm_that_is_not_known_is_refused():
     class Strange(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ValueError, match="Strange is a batch norm that cannot be synchronised"):
-        sync_batch_norm(nn.Sequential(Strange(3)), "cpu")
+    for net in (nn.Sequential(Strange(3)), backbone("mobilenetv3_small_050")):
+        with pytest.raises(ValueError, match="is a batch norm that cannot be synchronised"):
+            sync_batch_norm(net, "cpu")

@@ -7,9 +7,8 @@ split, and returns an :class:`ImageSet` or, where the images are files, a :class
 
 import gzip
 import os
-import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -252,20 +251,16 @@ def cifar10(folder: Path, split: str) -> ImageSet:
     """CIFAR-10 as binary records or as pickled dictionaries."""
     files = ["test_batch"] if split == "test" else [f"data_batch_{i}" for i in range(1, 6)]
     if folder.name == "cifar-10-batches-py":
-        classes = read_pickle(folder / "batches.meta")["label_names"]
-        return _cifar([_pickled(folder / file, "labels") for file in files], classes)
-    classes = _lines(folder / "batches.meta.txt")
-    return _cifar([_records(folder / f"{file}.bin", 1) for file in files], classes)
+        return _pickled("CIFAR10", folder, split)
+    return _records([folder / f"{file}.bin" for file in files], 1, folder / "batches.meta.txt")
 
 
 @reader
 def cifar100(folder: Path, split: str) -> ImageSet:
     """CIFAR-100, with its fine labels, as binary records or as pickled dictionaries."""
     if folder.name == "cifar-100-python":
-        classes = read_pickle(folder / "meta")["fine_label_names"]
-        return _cifar([_pickled(folder / split, "fine_labels")], classes)
-    classes = _lines(folder / "fine_label_names.txt")
-    return _cifar([_records(folder / f"{split}.bin", 2)], classes)
+        return _pickled("CIFAR100", folder, split)
+    return _records([folder / f"{split}.bin"], 2, folder / "fine_label_names.txt")
 
 
 @reader
@@ -366,47 +361,19 @@ def voc2007_top1(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, torch.tensor([listed[0][0] for listed in objects]), VOC_CLASSES)
 
 
-# A pickle is a program: loaded plainly, a file can run any code. CIFAR's files need these names to
-# rebuild a dictionary of lists and numpy arrays. A file that asks for any other name is refused.
-RECONSTRUCT = np.zeros(0).__reduce__()[0]  # numpy's function, whose module differs by version
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): str.encode,
-}
+def _pickled(name: str, folder: Path, split: str) -> ImageSet:
+    # A pickle can run any code: torchvision opens only files with the official checksums.
+    cifar = getattr(require_extra("torchvision.datasets", name), name)
+    found = cifar(folder.parent, train=split == "train")
+    images = torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous()
+    return ImageSet(images, torch.tensor(found.targets), tuple(found.classes))
 
 
-class _Restricted(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}; nothing in it was run")
-        return ALLOWED[module, name]
-
-
-def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a file of CIFAR's python layout, with its bytes as text."""
-    with _reading(path), path.open("rb") as file:
-        # Python 2 wrote them. Its strings of ASCII become text, and arrays keep their bytes.
-        return dict(_Restricted(file, encoding="latin1").load())
-
-
-def _pickled(file: Path, key: str) -> tuple[np.ndarray, np.ndarray]:
-    batch = read_pickle(file)
-    with _reading(file):
-        return batch["data"].reshape(-1, 3072), np.array(batch[key], dtype=np.int64)
-
-
-def _records(file: Path, label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = _rows(file, label_bytes + 3072)
-    return rows[:, label_bytes:], rows[:, label_bytes - 1].astype(np.int64)
-
-
-def _cifar(parts: list[tuple[np.ndarray, np.ndarray]], classes: Sequence[str]) -> ImageSet:
-    pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    images = torch.from_numpy(pixels.reshape(-1, 3, 32, 32))
-    return ImageSet(images, torch.from_numpy(labels), tuple(classes))
+def _records(files: list[Path], label_bytes: int, names: Path) -> ImageSet:
+    rows = np.concatenate([_rows(file, label_bytes + 3072) for file in files])
+    images = torch.from_numpy(rows[:, label_bytes:].reshape(-1, 3, 32, 32))
+    labels = torch.from_numpy(rows[:, label_bytes - 1].astype(np.int64))
+    return ImageSet(images, labels, _lines(names))
 
 
 def _idx(folder: Path, stem: str, axes: int) -> np.ndarray:
