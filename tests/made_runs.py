@@ -1,9 +1,13 @@
-"""Training runs written by hand, for what reads run directories."""
+"""Training runs written by hand, for what reads run directories; and quick real ones."""
 
 import math
 from dataclasses import replace
 
-from flatnce.pretrain.runs.log import RunLog, add_evaluation
+import torch
+
+from flatnce.pretrain import preset
+from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import RunLog, add_evaluation, read_run
 from flatnce.report.page import Page, render_page
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
@@ -73,3 +77,27 @@ def html_without_charts(page: Page) -> str:
     """The page as HTML, without the charts, which take most of the time."""
     sections = [replace(section, figures=()) for section in page.sections]
     return render_page(replace(page, sections=sections))
+
+
+def quick_config(**settings):
+    """A run of 14 steps on the CPU."""
+    quick = {"epochs": 1, "batch_size": 96, "log_every": 2, "checkpoint_every": 0.25, "pool": 64}
+    quick |= {"watch_every": 0.0, "tensorboard": False, "device": "cpu"}
+    return preset("digits").override(**{**quick, **settings})
+
+
+def lasting_lines(directory):
+    """The lines of a run without what differs from run to run: times."""
+    times = ("seconds", "images_per_second")
+    lines = read_run(directory).metrics
+    return [{k: v for k, v in line.items() if k not in times} for line in lines]
+
+
+def assert_same_run(one, two):
+    """The newest checkpoints and the lines of two runs are equal, bit for bit."""
+    first, second = (checkpoint.load(place / "checkpoints") for place in (one, two))
+    assert first.step == second.step and first.weights.keys() == second.weights.keys()
+    for name, tensor in first.weights.items():
+        assert torch.equal(tensor, second.weights[name]), name
+    assert torch.equal(first.state["random"], second.state["random"])
+    assert lasting_lines(one) == lasting_lines(two)

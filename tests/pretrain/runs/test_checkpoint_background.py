@@ -15,6 +15,7 @@ from flatnce.pretrain.data import load
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
+from made_runs import quick_config
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
 
@@ -129,17 +130,7 @@ def test_who_inherits_the_file_of_the_lock_does_not_hold_the_lock(tmp_path, monk
 # --- In a run
 
 
-SHORT = preset("digits").override(
-    epochs=1,
-    batch_size=96,
-    log_every=2,
-    checkpoint_every=0.5,
-    watch_every=0.0,
-    tensorboard=False,
-    device="cpu",
-)
-
-
+SHORT = quick_config(checkpoint_every=0.5)
 HALF = 7
 
 
@@ -163,13 +154,12 @@ def test_a_run_goes_on_while_its_checkpoint_is_written(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Writer, "save", _at_once)
         train(SHORT, tmp_path / "other")
-    for step in (HALF, 2 * HALF):
-        one, two = (
-            checkpoint.load(tmp_path / name / "checkpoints", step) for name in ("run", "other")
-        )
-        assert all(torch.equal(one.weights[name], two.weights[name]) for name in two.weights)
-        optimizers = [found.state["optimizer"]["state"] for found in (one, two)]
-        torch.testing.assert_close(*optimizers, rtol=0, atol=0)
+    one, two = (
+        checkpoint.load(tmp_path / name / "checkpoints", HALF) for name in ("run", "other")
+    )
+    assert all(torch.equal(one.weights[name], two.weights[name]) for name in two.weights)
+    optimizers = [found.state["optimizer"]["state"] for found in (one, two)]
+    torch.testing.assert_close(*optimizers, rtol=0, atol=0)
 
 
 def _at_once(self, *arguments, **options):

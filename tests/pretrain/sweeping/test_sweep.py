@@ -7,14 +7,13 @@ import shutil
 import signal
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from flatnce.core.diagnostics import Interval
-from flatnce.pretrain import preset, resume, train
+from flatnce.pretrain import resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.sweep import (
@@ -24,7 +23,6 @@ from flatnce.pretrain.sweeping.sweep import (
     MOST_AT_ONCE,
     QUEUES,
     InFlightSteps,
-    RunSlot,
     SweepPlan,
     _fitting,
     find_sweep,
@@ -36,22 +34,13 @@ from flatnce.pretrain.sweeping.sweep import (
 )
 from flatnce.pretrain.training import learner
 from flatnce.pretrain.training.images import load_images, open_images, shared_images
-from flatnce.pretrain.training.loop import Outcome, train_steps
+from flatnce.pretrain.training.loop import train_steps
 from flatnce.pretrain.training.processes import Interrupts
 from flatnce.pretrain.training.state import Training
 from forked import Forked
+from made_runs import assert_same_run, lasting_lines, quick_config
 
-BASE = preset("digits").override(
-    epochs=1,
-    batch_size=192,
-    log_every=2,
-    checkpoint_every=0.4,
-    watch_every=1.0,
-    pool=64,
-    tensorboard=False,
-    device="cpu",
-    view_size=4,  # quick
-)
+BASE = quick_config(batch_size=192, checkpoint_every=0.4, watch_every=1.0, view_size=4)
 QUIET = BASE.override(watch_every=0.0)
 FOUR = QUIET.override(batch_size=300, checkpoint_every=0.5)  # four steps, saved every second
 TINY = QUIET.override(batch_size=700)  # two steps
@@ -62,24 +51,6 @@ VARIED = {
     "info-b160-s0": BASE.override(objective="infonce", batch_size=160),
     "queue": BASE.override(queue=256, momentum_encoder=0.9, ess=0.4),
 }
-
-
-def lasting(line):
-    """A line without what differs from run to run: times."""
-    return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
-
-
-def lines(directory):
-    return [lasting(line) for line in read_run(directory).metrics]
-
-
-def assert_same_run(one, two):
-    first, second = (checkpoint.load(place / "checkpoints") for place in (one, two))
-    assert first.step == second.step and first.weights.keys() == second.weights.keys()
-    for name, tensor in first.weights.items():
-        assert torch.equal(tensor, second.weights[name]), name
-    assert torch.equal(first.state["random"], second.state["random"])
-    assert lines(one) == lines(two)
 
 
 def states(runs):
@@ -201,15 +172,6 @@ def test_a_run_that_fails_leaves_the_others_alone(
     assert states(again) == dict.fromkeys(configs, "done")
     assert [run.taken for run in again] == [0, 2, 0]
     assert not (tmp_path / "sweep" / "s1" / "failure.txt").exists()
-
-
-def test_a_run_that_fails_before_its_first_step_leaves_no_directory(monkeypatch, tmp_path):
-    configs = {f"s{seed}": TINY.override(seed=seed) for seed in range(2)}
-    with monkeypatch.context() as patched:
-        poison(patched, 0, ValueError("no"), at=0)
-        assert states(sweep(configs, tmp_path / "sweep")) == {"s0": "failed", "s1": "done"}
-    assert not (tmp_path / "sweep" / "s0").exists()
-    assert states(sweep(configs, tmp_path / "sweep")) == {"s0": "done", "s1": "done"}
 
 
 def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp_path):
@@ -376,25 +338,8 @@ def test_a_sweep_asks_cuda_for_more_queues_unless_told(
 def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
     assert not request_cuda_queues() and QUEUES not in os.environ
-    monkeypatch.setattr(ctypes, "CDLL", Driver(started=False))
-    assert request_cuda_queues()
-    del os.environ[QUEUES]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not request_cuda_queues() and QUEUES not in os.environ
-
-
-def test_queues_are_no_matter_of_amd_cards(without_queues, monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", "7.0")  # no matter of AMD's cards
     assert request_cuda_queues() and QUEUES not in os.environ
-
-
-def test_a_machine_without_a_driver_has_nothing_to_ask_too_late(without_queues, monkeypatch):
-    def missing(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert request_cuda_queues()
 
 
 @pytest.mark.parametrize(
@@ -475,7 +420,7 @@ def test_lines_that_arrive_late_are_the_same_lines(shared, monkeypatch, tmp_path
     # Alone, one is under way at most: the host does not run ahead without bound.
     assert seen == [[]] * 4 + [[] if shared else [1]] * 3
     assert told == [("train", 1), ("train", 4), ("verdict", 4), ("train", 7)]
-    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+    assert lasting_lines(tmp_path / "late") == lasting_lines(tmp_path / "run")
     speeds = [
         line["images_per_second"]
         for line in read_run(tmp_path / "late").metrics
@@ -499,21 +444,10 @@ def test_a_run_that_stops_with_a_line_under_way_tells_it_and_goes_on_exactly(
         interrupts.signalled = True
         assert list(steps) == []
     assert checkpoint.steps(tmp_path / "late" / "checkpoints")[-1] == at
-    assert lines(tmp_path / "late")[-1]["step"] == (1 if at < 4 else 4)
+    assert lasting_lines(tmp_path / "late")[-1]["step"] == (1 if at < 4 else 4)
     assert resume(tmp_path / "late").finished
-    assert lines(tmp_path / "late") == lines(tmp_path / "run")
+    assert lasting_lines(tmp_path / "late") == lasting_lines(tmp_path / "run")
     assert_same_run(tmp_path / "late", tmp_path / "run")
-
-
-def test_a_run_left_half_way_goes_on_as_any_other(tmp_path):
-    with Interrupts() as interrupts:
-        steps = train_steps(QUIET, tmp_path / "run", interrupts=interrupts)
-        for _ in range(5):
-            next(steps)
-        steps.close()
-    train(QUIET, tmp_path / "whole")
-    assert resume(tmp_path / "run").finished
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_memory_decides_how_many_runs_there_are_at_once():
@@ -566,31 +500,4 @@ def test_what_is_launched_ahead_is_bounded_in_steps_and_in_time(seconds):
     assert ahead <= max(AHEAD_SECONDS, 2 * seconds) * (1 + 1e-6)
     # What is long enough is used.
     assert ahead > 0.9 * min(AHEAD_SECONDS, AHEAD * seconds)
-
-
-def test_a_run_that_reads_waits_for_its_own_steps():
-    card = Card(0.01)
-    in_flight = InFlightSteps(lambda: card.now)
-    assert in_flight.has_room(reads=True)
-    in_flight.add(card.launched())
-    assert in_flight.has_room(reads=False) and not in_flight.has_room(reads=True)
-    in_flight.wait()
-    assert in_flight.has_room(reads=True)
-
-
-def test_a_lane_is_free_once_its_run_has_ended_or_raised():
-    def steps(error):
-        yield False
-        if error:
-            raise error
-        return Outcome(Path("run"), True, 1)
-
-    slot = RunSlot(torch.device("cpu"))
-    assert slot.steps is None
-    slot.start("a", steps(None))
-    assert slot.turn() is None and slot.steps is not None and slot.taken == 1
-    assert slot.turn() == Outcome(Path("run"), True, 1) and slot.steps is None
-    slot.start("b", steps(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        slot.first_turns()
-    assert slot.steps is None and slot.taken == 1
+    assert not in_flight.has_room(reads=True)  # a run that reads waits for its own steps

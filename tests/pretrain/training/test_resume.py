@@ -16,19 +16,10 @@ from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import Training
 from forked import Forked
+from made_runs import assert_same_run, quick_config
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
-SHORT = {
-    "epochs": 2,
-    "batch_size": 96,
-    "log_every": 1,
-    "checkpoint_every": 0.3,
-    "watch_every": 1.0,
-    "pool": 64,
-    "tensorboard": False,
-    "device": "cpu",
-    "view_size": 4,  # quick
-}
+SHORT = {"epochs": 2, "log_every": 1, "checkpoint_every": 0.3, "watch_every": 1.0, "view_size": 4}
 CASES = {
     "simclr": {},
     "moco with ess control": {
@@ -62,23 +53,14 @@ else:
 
 
 def config_of(case: str) -> TrainConfig:
-    return preset("digits").override(**{**SHORT, **CASES[case]})
-
-
-def last_weights(directory):
-    return checkpoint.load(directory / "checkpoints")
-
-
-def lasting(line: dict) -> dict:
-    """A line without what differs from run to run: times."""
-    return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
+    return quick_config(**{**SHORT, **CASES[case]})
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_path):
     config = config_of(case)
     train(config, tmp_path / "whole")
-    steps = last_weights(tmp_path / "whole").step
+    steps = checkpoint.steps(tmp_path / "whole" / "checkpoints")[-1]
     chooser = random.Random(case)
     victims = sorted(chooser.sample(range(2, steps), 3))
     for victim in victims:
@@ -87,13 +69,7 @@ def test_a_run_killed_three_times_ends_bit_equal_to_one_that_was_not(case, tmp_p
         assert done.returncode == -signal.SIGKILL, done.stderr
     outcome = resume(tmp_path / "killed")
     assert outcome.finished and outcome.step == steps
-
-    whole, killed = last_weights(tmp_path / "whole"), last_weights(tmp_path / "killed")
-    assert whole.weights.keys() == killed.weights.keys()
-    for name, tensor in whole.weights.items():
-        assert torch.equal(tensor, killed.weights[name]), name
-    lines = [[lasting(x) for x in read_run(tmp_path / n).metrics] for n in ("whole", "killed")]
-    assert lines[0] == lines[1]
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_a_finished_run_stays_as_it_is_evaluations_and_all(tmp_path):
@@ -104,14 +80,16 @@ def test_a_finished_run_stays_as_it_is_evaluations_and_all(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == files
 
 
-def stopped(tmp_path, at=5, **settings):
+def stopped(tmp_path, at=5, number=signal.SIGINT, **settings):
     """A run that was asked to stop at a step."""
 
     def interrupt(line):
         if line["kind"] == "train" and line["step"] == at:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
-    train(config_of("simclr").override(**settings), tmp_path / "run", report=interrupt)
+    config = config_of("simclr").override(**settings)
+    outcome = train(config, tmp_path / "run", report=interrupt)
+    assert not outcome.finished and outcome.step == at
     return tmp_path / "run"
 
 
@@ -119,9 +97,11 @@ def test_evaluations_of_earlier_steps_survive_a_resumption(tmp_path):
     run = stopped(tmp_path)
     add_evaluation(run, {"name": "knn", "step": 5})
     resume(run)
-    results = read_run(run).results
-    assert [found["step"] for found in results["evaluations"]] == [5]
-    assert results["step"] == 28
+    found = read_run(run)
+    assert [one["step"] for one in found.results["evaluations"]] == [5]
+    assert found.results["step"] == 28
+    (resumed,) = found.environment["resumed"]
+    assert resumed["step"] == 5 and resumed["torch"] == torch.__version__
 
 
 def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
@@ -134,13 +114,6 @@ def test_a_run_can_go_on_from_an_earlier_checkpoint(tmp_path):
     assert lines == list(range(1, 29))
     with pytest.raises(checkpoint.NoCheckpoint, match="no checkpoint of step 9; it has"):
         resume(run, step=9)
-
-
-def test_a_resumption_is_added_to_the_environment(tmp_path):
-    run = stopped(tmp_path)
-    resume(run)
-    found = read_run(run).environment["resumed"]
-    assert [one["step"] for one in found] == [5] and found[0]["torch"] == torch.__version__
 
 
 def test_hoelders_limit_can_be_resumed(tmp_path):
@@ -177,27 +150,16 @@ def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatc
     torch.manual_seed(99)  # whatever the process has drawn since
     resume(run)
     train(config_of("simclr"), tmp_path / "whole")
-    whole = last_weights(tmp_path / "whole").weights
-    for name, tensor in last_weights(run).weights.items():
-        assert torch.equal(tensor, whole[name]), name
+    assert_same_run(run, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interrupt_saves_and_stops_and_the_run_goes_on(number, tmp_path):
-    config = config_of("simclr")
-
-    def interrupt(line):
-        if line["kind"] == "train" and line["step"] == 5:
-            os.kill(os.getpid(), number)
-
-    outcome = train(config, tmp_path / "run", report=interrupt)
-    assert not outcome.finished and outcome.step == 5
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints")[-1] == 5
-    train(config, tmp_path / "whole")
-    resume(tmp_path / "run")
-    whole = last_weights(tmp_path / "whole").weights
-    for name, tensor in last_weights(tmp_path / "run").weights.items():
-        assert torch.equal(tensor, whole[name])
+    run = stopped(tmp_path, number=number)
+    assert checkpoint.steps(run / "checkpoints")[-1] == 5
+    train(config_of("simclr"), tmp_path / "whole")
+    resume(run)
+    assert_same_run(run, tmp_path / "whole")
 
 
 def test_the_second_interrupt_quits_at_once(tmp_path):
@@ -209,18 +171,6 @@ def test_the_second_interrupt_quits_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(config_of("simclr"), tmp_path / "run", report=interrupt)
     assert checkpoint.steps(tmp_path / "run" / "checkpoints")
-
-
-def test_a_checkpoint_exists_from_step_zero(tmp_path):
-    class Enough(Exception):
-        pass
-
-    def stop(line):
-        raise Enough
-
-    with pytest.raises(Enough):
-        train(config_of("simclr"), tmp_path / "run", report=stop)
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
 
 
 def test_a_run_that_is_being_trained_is_not_touched_by_another(tmp_path):

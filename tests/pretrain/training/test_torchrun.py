@@ -8,10 +8,11 @@ import sys
 import pytest
 import torch
 
-from flatnce.pretrain import preset, train
+from flatnce.pretrain import train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked
+from made_runs import quick_config
 
 WORKER = """
 import json, os, signal, sys
@@ -43,16 +44,7 @@ else:  # what torchrun calls once it has read its command line
     launch = LaunchConfig(1, 1, 2, max_restarts=int(sys.argv[5]), run_id=sys.argv[1], **meeting)
     elastic_launch(launch, work)(*given)
 """
-SHORT = {
-    "epochs": 1,
-    "batch_size": 96,
-    "log_every": 1,
-    "checkpoint_every": 0.25,
-    "watch_every": 1.0,
-    "pool": 64,
-    "tensorboard": False,
-    "device": "cpu",
-}
+SHORT = {"log_every": 1, "watch_every": 1.0}
 
 
 def elastic(config, directory, restarts=0, victim=0, more=0):
@@ -109,7 +101,7 @@ def weights(directory):
 def test_two_processes_train_as_one_does(settings, tmp_path):
     # Sums are in another order in two processes, and rounding grows as training goes on: over
     # these 14 steps the losses stay within 1e-4 and the weights within 1e-3, relatively.
-    config = preset("digits").override(**SHORT, **settings)
+    config = quick_config(**SHORT, **settings)
     alone = config.override(micro_batch=None)
     train(alone, tmp_path / "one")
     if settings == {"objective": "flatnce"}:
@@ -129,7 +121,7 @@ def test_two_processes_train_as_one_does(settings, tmp_path):
 
 
 def test_a_process_that_dies_is_replaced_and_the_run_goes_on(tmp_path):
-    config = preset("digits").override(**SHORT)
+    config = quick_config(**SHORT)
     elastic(config, tmp_path / "killed", restarts=1, victim=9)
     elastic(config, tmp_path / "whole", more=1)
     assert read_run(tmp_path / "whole-0").results is not None
