@@ -1,4 +1,4 @@
-"""The chunked kernel equals the dense one: kept weights, symmetric scores, excluded pairs."""
+"""The chunked kernel equals the dense one: symmetric scores, excluded pairs."""
 
 import pytest
 import torch
@@ -12,12 +12,11 @@ from layouts import random
 INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
 
 
-@pytest.fixture(params=["kept", "recomputed"])
-def _weights(request, monkeypatch):
-    """Blocks of 4 rows and 3 columns; weights that are kept, and that are not."""
+@pytest.fixture
+def _small_blocks(monkeypatch):
+    """Blocks of 4 rows and 3 columns."""
     monkeypatch.setattr(chunked, "ROWS", 4)
     monkeypatch.setattr(chunked, "COLUMNS", 3)
-    monkeypatch.setattr(chunked, "KEPT_BLOCKS", 100 if request.param == "kept" else 0)
 
 
 def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], constant=False):
@@ -33,7 +32,7 @@ def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], co
     torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.usefixtures("_weights")
+@pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize("apart", [0.0, 60.0], ids=["rows alike", "rows far apart"])
 @pytest.mark.parametrize(
     "wanted", [("lse",), ("lse2",), ("mean",), ("lse", "lse2"), ("lse", "lse2", "mean")]
@@ -46,7 +45,7 @@ def test_rows_that_are_anchors_and_keys_have_the_dense_gradients(wanted, apart, 
     assert_as_dense(z, Selection(groups, groups.clone()), wanted)
 
 
-@pytest.mark.usefixtures("_weights")
+@pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize("constant", [False, True], ids=["other groups", "constant keys"])
 def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant) -> None:
     groups = torch.arange(8)
@@ -56,7 +55,7 @@ def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant)
     assert_as_dense(random(8, 3), selection, ("lse",), constant)
 
 
-@pytest.mark.usefixtures("_weights")
+@pytest.mark.usefixtures("_small_blocks")
 def test_a_gradient_may_be_asked_for_twice() -> None:
     anchors, keys = random(6, 3).requires_grad_(), random(9, 3, seed=1).requires_grad_()
     selection = Selection(torch.arange(6), torch.arange(9))
@@ -64,23 +63,6 @@ def test_a_gradient_may_be_asked_for_twice() -> None:
     total = found.lse.sum() + found.lse2.sum()
     once = torch.autograd.grad(total, (anchors, keys), retain_graph=True)
     assert all(map(torch.equal, once, torch.autograd.grad(total, (anchors, keys))))
-
-
-@pytest.mark.parametrize("asked", [True, False], ids=["differentiated", "only read"])
-@pytest.mark.parametrize("size", [12, 60])
-def test_weights_are_kept_for_a_backward_pass_up_to_the_limit(asked, size, monkeypatch) -> None:
-    monkeypatch.setattr(chunked, "ROWS", 4)
-    monkeypatch.setattr(chunked, "COLUMNS", 10)
-    monkeypatch.setattr(chunked, "KEPT_BLOCKS", 4)
-    held = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.numel()) or t, id):
-        z = random(12, 3).requires_grad_(asked)
-        keys = random(size, 3, seed=1)
-        selection = Selection(torch.arange(12), torch.arange(size))
-        chunked.row_statistics(z, keys, torch.tensor(2.0).double(), selection)
-    assert (12 * size in held) == (asked and size == 12)
-    # Beyond the limit nothing is larger than the inputs.
-    assert asked == bool(held) and (size == 12 or max(held, default=0) <= 3 * size)
 
 
 # --- What does not count -------------------------------------------------------------------------

@@ -9,67 +9,67 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flatnce
-from flatnce import FlatNCE, InfoNCE
-from flatnce import functional as F
-from flatnce.core.contrast import contrast_of_batches
+from flatnce import DCL, FlatNCE, FlatNCEPlus, InfoNCE, KeyQueue, LearnedTemperature
 from layouts import random
 
-LAYOUTS = {"views": F.two_view, "both": F.two_tower}
-READINGS = {
-    "positive": lambda contrast: contrast.positive,
-    "negative": lambda contrast: contrast.negative,
-    "negative2": lambda contrast: contrast.negative2,
-    "all": lambda contrast: contrast.gap * contrast.negative2,
-}
+every_layout = pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+every_form = pytest.mark.parametrize("objective", [FlatNCE, InfoNCE, DCL, FlatNCEPlus])
 
 
-def both_ways(layout, normalize, temperature, slope=False):
-    """The contrast from raw rows and by the definition, with their inputs."""
-    found = []
-    for direct in (True, False):
+def both_ways(objective, layout, normalize, temperature):
+    """The loss in closed form and by the definition, with its inputs and last batch."""
+    for kernel in ("auto", "dense"):
         rows = [random(7, 4, seed=seed).requires_grad_() for seed in (1, 2)]
-        tau = torch.tensor(temperature, dtype=torch.float64, requires_grad=not slope)
-        options = {"normalize": normalize}
-        if direct:
-            one, _ = contrast_of_batches(*rows, tau, layout=layout, slope=slope, **options)
-        else:
-            pairs = LAYOUTS[layout](*rows, **options)
-            one = F.contrast_of(pairs, tau, kernel="dense", slope=slope)
-        found.append((one, [*rows, tau]))
-    return found
+        options = {"layout": layout, "normalize": normalize, "kernel": kernel}
+        loss_fn = objective(temperature, **options)
+        yield loss_fn(*rows), rows, loss_fn.last
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@every_form
+@every_layout
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("temperature", [0.01, 0.5])
+@pytest.mark.parametrize("temperature", [0.01, 0.5, torch.tensor(0.2, dtype=torch.float64)])
 def test_values_and_derivatives_are_those_of_the_definition(
-    layout, normalize, reading, temperature
+    objective, layout, normalize, temperature
 ):
     outcomes = []
-    for contrast, inputs in both_ways(layout, normalize, temperature):
-        weights = random(len(contrast.positive), seed=3)
-        value = (weights * READINGS[reading](contrast)).sum()
-        first = torch.autograd.grad(value, inputs, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
-        outcomes.append([value, *first, *second, contrast.count, contrast.hardest])
+    for loss, rows, last in both_ways(objective, layout, normalize, temperature):
+        assert (last.rows is None) == bool(outcomes)
+        closed = torch.autograd.grad(loss, rows, retain_graph=True)
+        first = torch.autograd.grad(loss, rows, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), rows)
+        fields = {name: getattr(last.contrast, name) for name in ("negative2", "count", "hardest")}
+        values = [loss, last.loss, last.embeddings, last.ess, last.gain, *fields.values()]
+        outcomes.append([*values, *closed, *first, *second])
     torch.testing.assert_close(*outcomes, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("reading", READINGS)
-def test_the_closed_form_is_the_gradient_of_the_definition(layout, reading):
+@pytest.mark.parametrize("in_batch", [True, False])
+@pytest.mark.parametrize("filled", [5, 9])
+@every_form
+def test_a_queue_has_the_numbers_of_the_definition(objective, in_batch, filled):
     outcomes = []
-    for contrast, inputs in both_ways(layout, True, 0.2):
-        READINGS[reading](contrast).square().sum().backward()
-        outcomes.append([x.grad for x in inputs])
+    for kernel in ("auto", "dense"):
+        queue = KeyQueue(9, 4).double()
+        queue.enqueue(random(filled, 4, seed=3))
+        rows = [random(7, 4, seed=seed).requires_grad_() for seed in (1, 2)]
+        loss_fn = objective(0.2, queue=queue, in_batch=in_batch, kernel=kernel)
+        loss = loss_fn(*rows)
+        assert (loss_fn.last.rows is None) == bool(outcomes)
+        values = [loss, loss_fn.last.ess, loss_fn.last.contrast.count, queue.keys, queue.position]
+        outcomes.append([*values, *torch.autograd.grad(loss, rows)])
     torch.testing.assert_close(*outcomes, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@every_layout
 def test_the_slope_of_a_learned_temperature_is_that_of_the_definition(layout):
-    (one, _), (two, _) = both_ways(layout, True, 0.2, slope=True)
-    torch.testing.assert_close(one.slope, two.slope, rtol=1e-12, atol=1e-12)
+    slopes = []
+    for kernel in ("auto", "dense"):
+        temperature = LearnedTemperature(0.2).double()
+        loss_fn = FlatNCE(temperature, layout=layout, kernel=kernel)
+        loss_fn(*(random(7, 4, seed=seed) for seed in (1, 2))).backward()
+        slopes.append(temperature.log_beta.grad)
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["two_view", "two_tower"])

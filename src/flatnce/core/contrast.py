@@ -16,15 +16,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.core import distributed, faults
-from flatnce.core.direct import (
-    DIRECT_LIMIT,
-    DIRECT_TYPES,
-    PlainRows,
-    check_batches,
-    plain_statistics,
-    without_autocast,
-)
-from flatnce.core.faults import is_transformed, raise_or_flag
+from flatnce.core.direct import PlainRows, check_batches
+from flatnce.core.faults import raise_or_flag
 from flatnce.core.kernels import (
     DENSE_LIMIT,
     RowStatistics,
@@ -536,30 +529,17 @@ def contrast_of_batches(
     normalize: bool = True,
     kernel: str = "auto",
     slope: bool = False,
-    bounded: bool = False,
 ) -> tuple[Contrast, Float[Tensor, "b d"]] | None:
-    """The contrast of a plain layout from raw rows, and the left rows; None for other kernels.
+    """The contrast of a plain layout by the fused kernel, and the left rows; None for other ones.
 
     The layout is two ``views``, or the ``left`` or ``both`` directions of two towers. The left
-    rows may share the memory of ``left``. A ``bounded`` temperature is positive and finite.
+    rows may share the memory of ``left``.
     """
     check_batches(left, right, layout)
-    b = len(left)
-    n = 2 * b if layout == "views" else b
-    if b < 2:
+    n = 2 * len(left) if layout == "views" else len(left)
+    operands = operands_for(left.dtype, normalize)
+    if len(left) < 2 or not fused_is_better(kernel, n, n, left, operands):
         return None
-    operands = (
-        torch.float32 if left.dtype == torch.float32 else operands_for(left.dtype, normalize)
-    )
-    may_be_fused = kernel == "fused" or left.is_cuda
-    if not (may_be_fused and fused_is_better(kernel, n, n, left, operands)):
-        if kernel != "auto" or layout == "left" or ids is not None or n * n > DIRECT_LIMIT:
-            return None
-        if any(type(z) not in DIRECT_TYPES or is_transformed(z) for z in (left, right)):
-            return None
-        with without_autocast(left):
-            two_towers = layout == "both"
-            return _direct(left, right, temperature, two_towers, normalize, slope, bounded)
     options = {"layout": layout, "normalize": normalize, "operands": operands}
     return _fused(left, right, temperature, ids, slope, **options)
 
@@ -590,56 +570,6 @@ def _fused(
         contrast = Contrast(*rows, beta, slope=derivative, faults=flags)
     seen = found.operand[:b, : left.shape[1]] if len(found.operand) else left.detach()
     return contrast, seen
-
-
-def _direct(
-    left: Tensor,
-    right: Tensor,
-    temperature: float | Tensor,
-    two_towers: bool,
-    normalize: bool,
-    slope: bool,
-    bounded: bool,
-) -> tuple[Contrast, Float[Tensor, "b d"]]:
-    """The contrast of a plain layout by :mod:`flatnce.core.direct`."""
-    dtype = torch.float64 if left.dtype == torch.float64 else torch.float32
-    n = len(left) - 1 if two_towers else 2 * len(left) - 2
-    here = faults.can_raise_now(left)
-    if isinstance(temperature, Tensor) and here and not temperature.requires_grad:
-        # Reading it is free, and a number saves the operations that a tensor takes.
-        value = float(temperature) if temperature.numel() == 1 else 0.0
-        temperature = value if faults.LEAST_TEMPERATURE < value < math.inf else temperature
-    if bounded and isinstance(temperature, Tensor):
-        beta, flags = temperature.to(left.device, dtype).reciprocal(), None
-    else:
-        beta, flags = inverse_temperature(temperature, left.device, dtype)
-    factor = beta if isinstance(temperature, Tensor) else 1.0 / float(temperature)
-    fixed = factor.detach() if isinstance(factor, Tensor) else factor
-    rows = PlainRows("dcl", fixed, n, checked=here)
-    options = {"two_towers": two_towers, "normalize": normalize, "expected": slope}
-    positive, lse, lse2, expected = plain_statistics(left, right, factor, rows, **options)
-    if here and not math.isfinite(float((lse2.sum() + 2 * positive.sum()).detach())):
-        _explain(left, right, lse2, positive, two_towers, normalize)
-    flags = faults.combine(flags, rows.faults())
-    derivative = _plain_slope(positive, lse, expected, beta)
-    contrast = Contrast(positive, lse, lse2, rows.count(), rows.top, beta, slope=derivative)
-    return replace(contrast, faults=flags), left.detach()
-
-
-def _explain(
-    left: Tensor,
-    right: Tensor,
-    lse2: Tensor,
-    positive: Tensor,
-    two_towers: bool,
-    normalize: bool,
-) -> None:
-    """Raise an error that names the bad row, if there is one."""
-    given = Arguments(normalize, gather=False)
-    names = ("left", "right") if two_towers else ("z1", "z2")
-    for name, rows in zip(names, (left, right), strict=True):
-        given.embeddings(name, rows.detach())
-    raise_or_flag(nonfinite=~(torch.isfinite(lse2) & torch.isfinite(2 * positive)))
 
 
 def _plain_slope(

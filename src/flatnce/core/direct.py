@@ -2,9 +2,7 @@
 
 Plain batches are two views, two towers, and queries with a queue of keys, normalised or not.
 :func:`plain_loss` computes the mean loss and its gradient together: one product of the rows, one
-softmax per direction. :func:`plain_statistics` returns the row statistics, differentiable once in
-closed form, for objectives without a closed form of their own. Second derivatives are those of
-the dense definition.
+softmax per direction. Second derivatives are those of the dense definition.
 """
 
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from torch.nn.functional import softplus
 
 from flatnce.core import faults
 from flatnce.core.faults import is_transformed
-from flatnce.core.kernels import DENSE_LIMIT, RowStatistics, statistics_of_scores
+from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
 __all__ = ["ClosedForm", "EXACT", "PlainRows", "may_be_direct", "plain_loss", "without_autocast"]
@@ -78,12 +76,6 @@ class PlainRows:
     """Row statistics of one plain batch, or of several stacked along a first axis.
 
     Nothing here has a history, and nothing is computed before it is read.
-
-    Arguments:
-        closed_form: The loss.
-        beta: Inverse temperature.
-        others: Negatives of each row that are in the batch.
-        checked: Whether bad values are raised at once; else :meth:`faults` tells them.
     """
 
     __slots__ = (
@@ -93,11 +85,13 @@ class PlainRows:
         "closed_form",
         "found",
         "gain",
+        "learned",
         "negative",
         "norms",
         "others",
         "positive",
         "root",
+        "slope",
         "top",
         "unit",
     )
@@ -118,6 +112,10 @@ class PlainRows:
     """0 for each key of a queue, -inf for an empty slot; None without a queue."""
     gain: Tensor | None
     """What InfoNCE multiplies the gradient of each row by, until the gradient is computed."""
+    learned: bool
+    """Whether :attr:`slope` is wanted."""
+    slope: Tensor | None
+    """Mean derivative of InfoNCE by beta."""
     found: Tensor | None
     """Fault flags that a controller found."""
 
@@ -126,7 +124,8 @@ class PlainRows:
     ) -> None:
         self.closed_form, self.beta = closed_form, beta
         self.others, self.checked = others, checked
-        self.norms = self.bias = self.gain = self.found = None
+        self.norms = self.bias = self.gain = self.slope = self.found = None
+        self.learned = False
 
     def fields(self) -> dict[str, Tensor]:
         """The tensors that the statistics are computed from, by name; without the rows."""
@@ -204,17 +203,7 @@ def plain_loss(
     keys: Tensor | None,
     definition: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """The mean loss of a batch, whose statistics are left in ``rows``.
-
-    Arguments:
-        left: (b, d) raw rows.
-        right: (b, d) raw rows, the positives.
-        rows: Gives the loss and the inverse temperature.
-        layout: ``views``, ``both`` (two towers), ``queue`` or ``in_batch`` (and queue).
-        normalize: Divide rows by their norm.
-        keys: Keys of a queue, which may be overwritten before the backward pass.
-        definition: The same loss, for second derivatives.
-    """
+    """The mean loss of a batch, whose statistics are left in ``rows``."""
     found: Tensor = _Loss.apply(left, right, rows, layout, normalize, keys, definition)
     return found
 
@@ -257,22 +246,17 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, ...]:
         left, right, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = _differentiable(ctx, ctx.definition(left, right), incoming)
-            return (*found, None, None, None, None)
+            asked = ctx.needs_input_grad[:2]
+            needed = [z for z, one in zip((left, right), asked, strict=True) if one]
+            loss = ctx.definition(left, right)
+            found = iter(torch.autograd.grad(loss, needed, incoming, create_graph=True))
+            changes = [next(found) if one else None for one in asked]
+            return (*changes, None, None, None, None, None)
         to_rows = gradient * incoming
         if to_rows.dtype is not left.dtype:
             to_rows = to_rows.to(left.dtype)
         to_left, to_right = to_rows.split(left.shape[0])
         return to_left, to_right, None, None, None, None, None
-
-
-def _differentiable(ctx: Any, outputs: Any, incoming: Any) -> list[Tensor | None]:
-    """The gradients of the saved inputs, as functions that can be differentiated again."""
-    asked = ctx.needs_input_grad[:3]
-    needed = [z for z, one in zip(ctx.saved_tensors[:3], asked, strict=True) if one]
-    options = {"create_graph": True, "allow_unused": True}
-    found = iter(torch.autograd.grad(outputs, needed, incoming, **options))
-    return [next(found) if one else None for one in asked]
 
 
 def _set_unit_rows(
@@ -311,9 +295,12 @@ def _pool(scores: Tensor, dim: int) -> tuple[Tensor, ...]:
     return weights, lse, torch.linalg.vector_norm(weights, dim=dim), top
 
 
-def _mean_loss(rows: PlainRows) -> tuple[Tensor, Tensor | None]:
+def _mean_loss(rows: PlainRows, *weights: Tensor) -> tuple[Tensor, Tensor | None]:
     """The mean over rows, and what the gradient of each is multiplied by; None is 1."""
     gap = rows.negative.view(-1, rows.positive.shape[0]) - rows.positive
+    if rows.learned:
+        further = _expected(rows, weights).view_as(gap) - rows.positive
+        rows.slope = (gap.sigmoid() * further).mean() / rows.beta
     if rows.closed_form == "dcl":
         return gap.mean(), None
     loss = softplus(gap, threshold=EXACT).mean()
@@ -327,6 +314,16 @@ def _scaled(rows: PlainRows, by: Tensor) -> tuple[Tensor, float]:
     """Rows and a number whose product is beta times the rows, over the number of anchors."""
     n, beta = rows.negative.shape[0], rows.beta
     return (by * beta, 1.0 / n) if isinstance(beta, Tensor) else (by, beta / n)
+
+
+def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
+    """Mean of the negatives' scores under their own softmax."""
+    if len(weights) == 1:
+        pulled = weights[0] @ rows.unit
+    else:
+        left, right = rows.unit.chunk(2)
+        pulled = torch.cat([weights[0] @ right, weights[1] @ left])
+    return torch.linalg.vecdot(pulled, rows.unit) * rows.beta
 
 
 def _pool_views(rows: PlainRows) -> Tensor:
@@ -353,10 +350,7 @@ def _pool_towers(rows: PlainRows) -> tuple[Tensor, Tensor]:
 
 
 def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times: float) -> None:
-    """Add the rows' positives to their gradient, times a number for all or for each pair.
-
-    Not as one more weight of the products: adding them last loses fewer digits.
-    """
+    """Add the rows' positives to their gradient, times a number for all or for each pair."""
     partner = rows.unit.roll(rows.positive.shape[0], 0)
     if each is not None:
         partner.view(2, -1, partner.shape[1]).mul_(each.unsqueeze(1))
@@ -369,7 +363,7 @@ def _add_positives(rows: PlainRows, gradient: Tensor, each: Tensor | None, times
 
 def _views_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
     weights = _pool_views(rows)
-    loss, gain = _mean_loss(rows)
+    loss, gain = _mean_loss(rows, weights)
     if not gradient:
         return loss, None
     if gain is not None:
@@ -386,7 +380,7 @@ def _pull_views(rows: PlainRows, weights: Tensor) -> Tensor:
 
 def _towers_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]:
     forth, back = _pool_towers(rows)
-    loss, gain = _mean_loss(rows)
+    loss, gain = _mean_loss(rows, forth, back)
     if not gradient:
         return loss, None
     if gain is not None:
@@ -435,121 +429,3 @@ def _queue_loss(
         by, scale = _scaled(rows, left)
         to_right.addmm_(weights[:, :b].T, by, alpha=scale)
     return loss, found
-
-
-def plain_statistics(
-    left: Tensor,
-    right: Tensor,
-    beta: float | Tensor,
-    rows: PlainRows,
-    *,
-    two_towers: bool,
-    normalize: bool,
-    expected: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Positive score, lse and lse2 of each row, differentiable; the rest is left in ``rows``.
-
-    The last is the mean of the negatives' scores under their softmax, where it is asked for.
-    """
-    found: tuple[Tensor, Tensor, Tensor, Tensor | None]
-    found = _Plain.apply(left, right, beta, rows, two_towers, normalize, expected)
-    return found
-
-
-class _Plain(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor,
-        beta: float | Tensor,
-        rows: PlainRows,
-        two_towers: bool,
-        normalize: bool,
-        expected: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        _, length = _set_unit_rows(rows, left, right, normalize)
-        weights = _pool_towers(rows) if two_towers else (_pool_views(rows),)
-        mean = _expected(rows, weights) if expected else None
-        beta_tensor = beta if isinstance(beta, Tensor) else None
-        ctx.save_for_backward(left, right, beta_tensor, length, *weights)
-        ctx.rows, ctx.beta, ctx.normalize = rows, beta, normalize
-        ctx.set_materialize_grads(False)
-        if mean is not None:
-            ctx.mark_non_differentiable(mean)
-        return rows.positives(), rows.negative.clone(), rows.negative2(), mean
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        left, right, _, length, *weights = ctx.saved_tensors
-        rows, beta, (to_positive, to_lse, to_lse2, _) = ctx.rows, ctx.beta, gradients
-        unit, asked = rows.unit, [g for g in gradients[:3] if g is not None]
-        if not asked:
-            return (None,) * 7
-        if torch.is_grad_enabled():
-            options = {"two_towers": len(weights) == 2, "normalize": ctx.normalize}
-            outputs = define_plain(left, right, beta, **options)
-            given = [out for out, g in zip(outputs, gradients, strict=False) if g is not None]
-            found = _differentiable(ctx, given, asked)
-            return (*found, None, None, None, None)
-        with without_autocast(unit):
-            parts = [
-                (None,) * len(weights) if g is None else g.chunk(len(weights))
-                for g in (rows.root, to_lse, to_lse2)
-            ]
-            pulls = [_derivatives(*one) for one in zip(weights, *parts, strict=True)]
-            pull = pulls[0] if len(pulls) == 1 else pulls[1].T.contiguous().add_(pulls[0])
-            to_unit = (_pull_views if len(pulls) == 1 else _pull_towers)(rows, pull)
-            if to_positive is not None:
-                _add_positives(rows, to_unit, to_positive.view(2, -1).sum(dim=0), 1.0)
-            to_unit.mul_(rows.negative.shape[0])
-        to_beta = None
-        along = torch.linalg.vecdot(to_unit, unit).unsqueeze_(1)
-        if ctx.needs_input_grad[2]:
-            to_beta = along.sum() / (2 * beta)
-        if length is not None:
-            to_unit.addcmul_(unit, along, value=-1).div_(length)
-        to_left, to_right = to_unit.to(left.dtype).split(left.shape[0])
-        return to_left, to_right, to_beta, None, None, None, None
-
-
-def _derivatives(
-    weights: Tensor, root: Tensor, to_lse: Tensor | None, to_lse2: Tensor | None
-) -> Tensor:
-    """Derivatives by the scores."""
-    if to_lse2 is None:
-        return weights * to_lse[:, None] if to_lse is not None else torch.zeros_like(weights)
-    found = weights * (2 * to_lse2 / root.square())[:, None]
-    if to_lse is not None:
-        found.add_(to_lse[:, None])
-    return found.mul_(weights)
-
-
-def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
-    """Mean of the negatives' scores under their own softmax."""
-    if len(weights) == 1:
-        pulled = weights[0] @ rows.unit
-    else:
-        left, right = rows.unit.chunk(2)
-        pulled = torch.cat([weights[0] @ right, weights[1] @ left])
-    return torch.linalg.vecdot(pulled, rows.unit) * rows.beta
-
-
-def define_plain(
-    left: Tensor, right: Tensor, beta: float | Tensor, *, two_towers: bool, normalize: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positive score, lse and lse2 by the dense definition."""
-    rows = torch.cat([left, right])
-    rows = rows if rows.dtype == torch.float64 else rows.float()
-    if normalize:
-        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    one, two = rows.chunk(2)
-    b = len(one)
-    positive = beta * (one * two).sum(dim=1).repeat(2)
-    sample = torch.arange(b, device=rows.device)
-    parts: list[RowStatistics] = []
-    sides = ((one, two), (two, one)) if two_towers else ((rows, rows),)
-    for anchors, keys in sides:
-        group = sample if two_towers else sample.repeat(2)
-        parts.append(statistics_of_scores(beta * anchors @ keys.T, group[:, None] == group))
-    return positive, torch.cat([p.lse for p in parts]), torch.cat([p.lse2 for p in parts])

@@ -26,11 +26,7 @@ def world_size() -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks.
-
-    With the sum, the mean over ranks of the mean over local anchors, which
-    DistributedDataParallel computes, has the gradient of the single-process loss.
-    """
+    """Concatenation over ranks; its backward sums the gradients of the local rows of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor) -> Tensor:

@@ -28,16 +28,7 @@ LAST_RESERVED = EXCLUDED + 2**24
 
 @dataclass(frozen=True)
 class Selection:
-    """The keys that count for each anchor.
-
-    Arguments:
-        anchor_group: Group of each anchor.
-        key_group: Group of each key; :data:`EXCLUDED` and :data:`NEGATIVE_TO_ALL` are reserved.
-        left_out: Keys to leave out one by one (known false negatives); an n by m mask.
-        anchor_self: Number of the row of each anchor, needed to select positives by group.
-        key_self: Number of the row of each key.
-        same: Select other members of the group (positives) instead of other groups (negatives).
-    """
+    """The keys that count for each anchor."""
 
     anchor_group: Int[Tensor, " n"]
     key_group: Int[Tensor, " m"]

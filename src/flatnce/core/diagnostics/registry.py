@@ -25,11 +25,6 @@ class Rows:
     Beside the statistics: ``gain``, what InfoNCE multiplies the gradient of each row by; ``loss``,
     InfoNCE with the positives in the numerator; ``ceiling``, log K or log((m + P) / P).
     Each has one number per row along its last axis; the others are steps.
-
-    Arguments:
-        statistics: Fields of a :class:`~flatnce.functional.Contrast` by name; those of its
-            ``positives`` as ``positives.lse`` and so on.
-        temperature: Of each step, with a last axis of size 1.
     """
 
     def __init__(self, statistics: Mapping[str, Tensor], temperature: Tensor) -> None:
@@ -66,19 +61,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """What there is to know about one diagnostic.
-
-    Arguments:
-        name: Its key in records, logs and saved states.
-        label: What charts and tables call it.
-        unit: ``nats``, ``share`` (between 0 and 1), or empty.
-        chart: The chart of a run's page that shows it; entries of one chart are drawn together,
-            in the order of the registry. Empty for none.
-        description: One sentence for the documentation.
-        function: One number per row; None where a Monitor computes it from something else than
-            row statistics.
-        needs_unit_rows: Left out where rows are not normalised.
-    """
+    """What there is to know about one diagnostic."""
 
     name: str
     label: str

@@ -3,8 +3,7 @@
 Memory holds the inputs, their gradients and a few blocks, whatever n and m are. The forward pass
 keeps a running maximum and running sums per row (Milakov and Gimelshein, 2018, "Online normalizer
 calculation for softmax", https://arxiv.org/abs/1805.02867). The backward pass recomputes each
-block of scores and turns it into weights with the stored log-sum-exp. Where all weights together
-take at most :data:`KEPT_BLOCKS` blocks they are kept instead, which saves one product of four.
+block of scores and turns it into weights with the stored log-sum-exp.
 """
 
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core.faults import is_transformed
 from flatnce.core.kernels.statistics import RowStatistics, floor_of
 from flatnce.core.selection import EXCLUDED, Selection
 
@@ -49,9 +47,6 @@ class Exclusion:
 
     On the CPU a mask costs as much as the exponentials, so the places at which groups coincide
     are found by sorting. Elsewhere reading how many there are would stall the device.
-
-    Arguments:
-        selection: Which keys count for which anchor.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -86,13 +81,7 @@ class Exclusion:
 
 
 class RunningStatistics:
-    """Statistics of some rows, of the columns seen so far.
-
-    Arguments:
-        like: Gives dtype and device.
-        rows: How many.
-        wanted: Whether the mean, the expectation and the extremes are.
-    """
+    """Statistics of some rows, of the columns seen so far."""
 
     def __init__(self, like: Tensor, rows: int, wanted: tuple[bool, bool, bool]) -> None:
         self._mean, self._expected, self._extremes = wanted
@@ -158,14 +147,8 @@ class RunningStatistics:
 ROWS, COLUMNS = 1024, 2048
 """One block of float32 scores is 8 MiB: large enough for a fast product, small beside n by d."""
 
-KEPT_BLOCKS = 8
-"""Most weights kept for the backward pass, in blocks: 64 MiB, a quarter of what dense holds."""
-
 NEAR = 20.0
 """Rows are weighed by each other's sums where these differ by no more than this, in nats."""
-
-STATISTICS = 8
-"""How many the forward returns, before the weights that it keeps."""
 
 
 def _statistics(
@@ -181,31 +164,25 @@ def _statistics(
     mean: bool,
     expected: bool,
     extremes: bool,
-    keep: bool = False,
     shared: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The forward pass; ``shared`` is for the backward pass, to which it is handed on."""
     selection = Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
     n, m = anchors.shape[0], keys.shape[0]
     scaled, exclusion = beta * anchors, Exclusion(selection)
-    width = m if keep else min(m, COLUMNS)
-    kept = anchors.new_empty((n, m) if keep else (0, 0))
-    block = min(n, ROWS) * width
-    memory = anchors.new_empty(block if expected or not keep else 0)
-    more = anchors.new_empty(block if expected and not keep else 0)
+    block = min(n, ROWS) * min(m, COLUMNS)
+    memory, more = anchors.new_empty(block), anchors.new_empty(block if expected else 0)
     found = []
     for rows in blocks(n, ROWS):
         running = RunningStatistics(anchors, rows.stop - rows.start, (mean, expected, extremes))
-        held = kept[rows].view(-1) if keep else more
-        for columns in blocks(m, width):
-            place = memory if len(memory) else held
-            scores = product(scaled[rows], keys[columns], place)
-            weights = held[: scores.numel()].view_as(scores) if expected else scores
+        for columns in blocks(m, COLUMNS):
+            scores = product(scaled[rows], keys[columns], memory)
+            weights = more[: scores.numel()].view_as(scores) if expected else scores
             running.add(scores, exclusion.block(rows, columns), columns.start, weights)
         found.append(running.results())
     whole = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
     lse, lse2, count, average, top, expectation, hardest, easiest = whole
-    return lse, lse2, count, average, top, expectation, hardest, easiest, kept
+    return lse, lse2, count, average, top, expectation, hardest, easiest
 
 
 _forward = torch.library.custom_op("flatnce::chunked_statistics", _statistics, mutates_args=())
@@ -214,11 +191,10 @@ _forward = torch.library.custom_op("flatnce::chunked_statistics", _statistics, m
 @_forward.register_fake
 def _(anchors: Tensor, keys: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     n, (mean, expected, extremes) = anchors.shape[0], inputs[7:10]
-    shape = (n, keys.shape[0]) if len(inputs) > 10 and inputs[10] else (0, 0)
     sizes = n, n, n, n if mean else 0, n, n if expected else 0
     reals = [anchors.new_empty(size) for size in sizes]
     places = [anchors.new_empty(n if extremes else 0, dtype=torch.long) for _ in range(2)]
-    return (*reals, *places, anchors.new_empty(shape))
+    return (*reals, *places)
 
 
 def _gradients(
@@ -237,35 +213,27 @@ def _gradients(
     to_lse: Tensor | None,
     to_lse2: Tensor | None,
     to_mean: Tensor | None,
-    top: Tensor | None = None,
-    kept: Tensor | None = None,
     shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward pass; of shared rows the whole gradient is with the anchors."""
     n, m = anchors.shape[0], keys.shape[0]
     to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
     scaled = beta * anchors
-    # Weights are exponentials relative to this; a row's factors turn them into derivatives.
-    base = lse if kept is None or top is None else top
-    first = None if to_lse is None else _factor(to_lse, base - lse, count)
-    second = None if to_lse2 is None else 2 * _factor(to_lse2, 2 * base - lse2, count)
+    # Weights are exponentials relative to lse; a row's factors turn them into derivatives.
+    first = None if to_lse is None else torch.where(count > 0, to_lse, 0.0)
+    second = None if to_lse2 is None else 2 * _factor(to_lse2, 2 * lse - lse2, count)
     share = None if to_mean is None else to_mean / count.clamp_min(1.0)
     symmetric = shared and anchors.device.type == "cpu" and anchor_group.equal(key_group)
-    factors = _Factors(first, second, share, _offsets(base) if symmetric else None)
-    exclusion = None
-    if kept is None or share is not None:
-        groups = anchor_group, key_group, left_out, anchor_self, key_self
-        exclusion = Exclusion(Selection(*groups, same))
-    left, width = factors.before(scaled), m if kept is not None else min(m, COLUMNS)
-    memory = anchors.new_empty(min(n, ROWS) * width if kept is None else 0)
+    factors = _Factors(first, second, share, _offsets(lse) if symmetric else None)
+    exclusion = Exclusion(
+        Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
+    )
+    left, memory = factors.before(scaled), anchors.new_empty(min(n, ROWS) * min(m, COLUMNS))
     for rows in blocks(n, ROWS):
-        for columns in blocks(m, width):
-            out = None if exclusion is None else exclusion.block(rows, columns)
-            if kept is not None:
-                weights = kept[rows]
-            else:
-                weights = product(scaled[rows], keys[columns], memory)
-                fill(weights, out, -torch.inf).sub_(base[rows, None]).exp_()
+        for columns in blocks(m, COLUMNS):
+            out = exclusion.block(rows, columns)
+            weights = product(scaled[rows], keys[columns], memory)
+            fill(weights, out, -torch.inf).sub_(lse[rows, None]).exp_()
             derivatives = factors.derivatives(weights, out, rows, columns)
             to_anchors[rows].addmm_(derivatives, keys[columns])
             if not factors.both:
@@ -296,17 +264,7 @@ def _offsets(base: Tensor) -> Tensor | None:
 
 
 class _Factors:
-    """From weights w to derivatives by the scores, first · w + second · w² + share.
-
-    Where ``first`` is alone it can wait for the sums: no pass over the block. Of shared rows a
-    score stands in two rows, and its weight in the other is this one times exp(base_i - base_j).
-
-    Arguments:
-        first: A row's factor of its weights.
-        second: Of their squares.
-        share: Of every score that counts.
-        offsets: The rows' bases; given where anchors and keys are the same rows.
-    """
+    """From weights w to derivatives by the scores, first · w + second · w² + share."""
 
     def __init__(
         self,
@@ -350,42 +308,24 @@ class _Factors:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    lse, lse2, count, _, top = output[:5]
-    ctx.save_for_backward(*inputs[:8], lse, lse2, count, top, output[STATISTICS])
-    ctx.same, (ctx.keep, ctx.shared) = inputs[8], inputs[12:14]
+    lse, lse2, count = output[:3]
+    ctx.save_for_backward(*inputs[:8], lse, lse2, count)
+    ctx.same, ctx.shared = inputs[8], inputs[12]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(count, *output[4:])
 
 
 def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _input_gradients(ctx, _backward, gradients)
-
-
-def _input_gradients(ctx: Any, run: Any, gradients: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
-    tensors = ctx.saved_tensors
     to_lse, to_lse2, _, to_mean = gradients[:4]
     if to_lse is None and to_lse2 is None and to_mean is None:
-        return (None,) * 14
+        return (None,) * 13
+    tensors = ctx.saved_tensors
     incoming = to_lse, to_lse2, to_mean
-    kept = tensors[11:] if ctx.keep else (None, None)
-    found = run(*tensors[:8], ctx.same, *tensors[8:11], *incoming, *kept, ctx.shared)
-    return (*found, *(None,) * 11)
+    found = _backward(*tensors[:8], ctx.same, *tensors[8:], *incoming, ctx.shared)
+    return (*found, *(None,) * 10)
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
-
-
-class _Direct(torch.autograd.Function):
-    """The same without the dispatcher, which for small batches costs as much as the work."""
-
-    forward = staticmethod(_statistics)
-    setup_context = staticmethod(_save)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        # Where second derivatives are prepared for, the operator refuses them.
-        run = _backward if torch.is_grad_enabled() else _gradients
-        return _input_gradients(ctx, run, gradients)
 
 
 def row_statistics(
@@ -396,20 +336,14 @@ def row_statistics(
     extras: tuple[str, ...] = (),
 ) -> RowStatistics:
     """The dense kernel's statistics in blocks; same arguments, first derivatives only."""
-    used = any(one.requires_grad for one in (anchors, keys, beta)) and torch.is_grad_enabled()
-    few = anchors.shape[0] * keys.shape[0] <= KEPT_BLOCKS * ROWS * COLUMNS
     shared = keys is anchors and selection.left_out is None and not selection.same
-    plain = not is_transformed(anchors) and type(anchors) is Tensor
-    lse, lse2, count, mean, top, expected, hardest, easiest, _ = (
-        _Direct.apply if plain else _forward
-    )(
+    lse, lse2, count, mean, top, expected, hardest, easiest = _forward(
         anchors,
         keys,
         beta,
         *selection.to_tensors(),
         selection.same,
         *(extra in extras for extra in ("mean", "expected", "extremes")),
-        used and few,
         shared,
     )
     reach = floor_of(anchors.dtype)

@@ -21,16 +21,6 @@ class RowStatistics:
 
     A row without any counted score holds a very negative ``lse`` (finite, zero gradient) and
     ``count`` 0: the caller turns that into an error, and no NaN spreads meanwhile.
-
-    Arguments:
-        lse: Log-sum-exp of the counted scores.
-        lse2: Log-sum-exp of twice the counted scores.
-        count: How many scores count.
-        top: The largest counted score; detached.
-        mean: Plain mean of the counted scores.
-        expected: Mean of the counted scores under their own softmax; detached.
-        hardest: The largest counted score, differentiable.
-        easiest: The smallest counted score, differentiable.
     """
 
     lse: Float[Tensor, " n"]

@@ -418,11 +418,7 @@ class Objective(nn.Module, ABC):
         contrast, samples = self._contrast(batch, used, safe)
         loss = self.loss_from(contrast)
         if contrast.slope is not None and isinstance(temperature, Tensor):
-            beta = temperature.reciprocal().to(loss)
-            slope = contrast.reduce(contrast.slope)
-            # A collective: the mean gradient of all processes, gathered or not, keeps the
-            # temperatures of several processes equal.
-            loss = loss + (beta - beta.detach()) * distributed.mean(slope)
+            loss = self._with_slope(loss, temperature, contrast.reduce(contrast.slope))
         self._finish(contrast, loss, samples, batch)
         return loss
 
@@ -456,6 +452,13 @@ class Objective(nn.Module, ABC):
         usual = {"layout": "two_view", "form": None, "gather": False}
         return ", ".join(f"{k}={v!r}" for k, v in shown.items() if v != usual[k])
 
+    @staticmethod
+    def _with_slope(loss: Tensor, temperature: Tensor, slope: Tensor) -> Tensor:
+        """The loss, with a gradient of the temperature that keeps several processes equal."""
+        beta = temperature.reciprocal().to(loss)
+        # A collective: the mean gradient of all processes, gathered or not.
+        return loss + (beta - beta.detach()) * distributed.mean(slope)
+
     def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
         """The loss of a plain batch in closed form; None where another kernel is better."""
         layout = self._plain_or_queue(batch)
@@ -464,13 +467,17 @@ class Objective(nn.Module, ABC):
         left, right = batch.views
         b = may_be_direct(left, right, layout)
         source, here = self.temperature_source, faults.can_raise_now(left)
-        beta = source.beta_now(left.device, here) if b else None
+        temperature = source.learned() if b else None
+        if temperature is not None and (self.temperature_gradient == "own" or batch.queue):
+            return None
+        beta = source.beta_now(left.device, here, temperature) if b else None
         if beta is None:
             return None
         keys, others = None, b - 1 if layout != "views" else 2 * b - 2
         if isinstance(beta, Tensor) and beta.dtype != left.dtype:
             beta = beta.to(torch.float64 if left.dtype == torch.float64 else torch.float32)
         rows = PlainRows(closed, beta, others, here)
+        rows.learned = temperature is not None
         if batch.queue is not None:
             rows.others = others if batch.in_batch else 0
             keys, rows.bias = batch.queue.keys_and_bias(left)
@@ -480,6 +487,8 @@ class Objective(nn.Module, ABC):
             loss = plain_loss(left, right, rows, layout, self.normalize, keys, definition)
         if here and not math.isfinite(loss.item()):
             return None  # the definition raises an error that names the bad row
+        if temperature is not None and rows.slope is not None:
+            loss = self._with_slope(loss, temperature, rows.slope)
         if self.training:
             if source.moves:
                 source.advance_by(rows)
@@ -531,7 +540,6 @@ class Objective(nn.Module, ABC):
                 layout=plain,
                 ids=batch.ids,
                 normalize=batch.normalize,
-                bounded=self.temperature_source.bounded,
                 **options,
             )
             if found is not None:

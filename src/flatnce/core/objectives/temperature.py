@@ -90,7 +90,6 @@ class TemperatureSource(nn.Module):
             self.source = float(temperature) if isinstance(temperature, Real) else temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
-        self.bounded = isinstance(temperature, EssController)
         self.moves = not (number or isinstance(temperature, Tensor | LearnedTemperature))
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -109,22 +108,32 @@ class TemperatureSource(nn.Module):
             return source
         return source.at(copy_buffer(self.step))
 
-    def beta_now(self, device: torch.device, here: bool) -> float | Float[Tensor, ""] | None:
+    def learned(self) -> Tensor | None:
+        """The temperature, if it has a gradient."""
+        source = self.source
+        if isinstance(source, LearnedTemperature):
+            source = source()
+        learned = isinstance(source, Tensor) and source.requires_grad
+        return source.reshape(()) if learned else None
+
+    def beta_now(
+        self, device: torch.device, here: bool, learned: Tensor | None
+    ) -> float | Float[Tensor, ""] | None:
         """The inverse temperature, a number if read ``here``; None where that is not enough."""
         source = self.source
         if type(source) is float:
             return 1.0 / source if source > faults.LEAST_TEMPERATURE else None
         controlled = isinstance(source, EssController)
-        if isinstance(source, LearnedTemperature) or (controlled and distributed.is_active()):
+        if controlled and distributed.is_active():
             return None
         self.follow(device)
         if controlled:
             return 1.0 / float(self.beta.reciprocal()) if here else self.beta.clone()
-        found = self()
-        if not isinstance(found, Tensor) or found.requires_grad or not found.is_floating_point():
+        found = self() if learned is None else learned.detach()
+        if not isinstance(found, Tensor) or not found.is_floating_point():
             return None
         if not here:
-            return found.to(torch.float32).reciprocal()
+            return found.to(device, torch.promote_types(found.dtype, torch.float32)).reciprocal()
         value = float(found)
         return 1.0 / value if faults.LEAST_TEMPERATURE < value < math.inf else None
 

@@ -25,15 +25,7 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Tiles:
-    """Shape of one program's work.
-
-    Arguments:
-        rows: Rows that stay, whose statistics or gradients the program makes.
-        columns: Rows that pass by in one turn.
-        chunk: How much of the width is multiplied at once: all of it, if the rows are held.
-        warps: Warps of a program.
-        stages: Turns whose loads are in flight.
-    """
+    """Shape of one program's work."""
 
     rows: int
     columns: int
@@ -171,14 +163,7 @@ def aligned(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of the scores.
-
-    Arguments:
-        operand: Rows, padded to the kernel's width.
-        groups: Group of each; None: their place, modulo the masks' period.
-        ranges: From :func:`ranges_of`.
-        identity: Row identity, where positives are selected by group.
-    """
+    """One side of the scores."""
 
     operand: Tensor
     groups: Int[Tensor, " n"] | None = None
@@ -188,13 +173,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Masks:
-    """Which scores count, beside what the groups say.
-
-    Arguments:
-        period: Rows this far apart are of one group, where no groups are given.
-        same: Select the group's other members.
-        left_out: Left out one by one, rows by columns.
-    """
+    """Which scores count, beside what the groups say."""
 
     period: int = 1
     same: bool = False
@@ -208,17 +187,7 @@ class Masks:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a scan finds; see :class:`~flatnce.core.kernels.statistics.RowStatistics`.
-
-    Arguments:
-        lse: Log-sum-exp.
-        lse2: Of twice the scores.
-        count: How many count.
-        top: The largest.
-        mean: Plain mean, where asked for.
-        expected: Mean under the softmax, where asked for.
-        key_mean: The keys' mean under the softmax, where asked for.
-    """
+    """What a scan finds; see :class:`~flatnce.core.kernels.statistics.RowStatistics`."""
 
     lse: Float[Tensor, " n"]
     lse2: Float[Tensor, " n"]
@@ -231,15 +200,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Weights:
-    """Gradients of one side's statistics.
-
-    Arguments:
-        lse: Its log-sum-exps.
-        to_lse: Their gradient.
-        lse2: Log-sum-exps of twice the scores.
-        to_lse2: Their gradient, if any.
-        share: Gradient of the mean over the count, if any.
-    """
+    """Gradients of one side's statistics."""
 
     lse: Float[Tensor, " n"]
     to_lse: Float[Tensor, " n"]
@@ -250,17 +211,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class GradientInputs:
-    """The backward pass: who is key_mean by whom, and what the weights are made of.
-
-    Arguments:
-        x: Rows that are key_mean.
-        y: Rows that pull.
-        beta: Inverse temperature.
-        masks: Who counts, ``x`` by ``y``.
-        by_row: Gradients of statistics of ``x``, if any.
-        by_column: Gradients of statistics of ``y``, if any.
-        bounds: From :func:`flatnce.core.kernels.fused.launch.bounds_of`.
-    """
+    """The backward pass: who is key_mean by whom, and what the weights are made of."""
 
     x: Side
     y: Side

@@ -196,19 +196,7 @@ _PLACES = {key: list(FAULTS).index(name) for key, name in _NAMES.items()}
 
 @dataclass(frozen=True)
 class PairedStatistics:
-    """Statistics of every anchor: first those of the left rows, then those of the right.
-
-    Arguments:
-        positive: Score of the positive.
-        lse: Log-sum-exp of the negatives.
-        lse2: Log-sum-exp of twice their scores.
-        count: How many there are.
-        top: The largest of them.
-        expected: Their mean under the softmax; empty unless asked for.
-        faults: As :func:`flatnce.core.faults.flag` has them: not finite, of zero length, alone.
-        operand: What was multiplied: all rows, normalised, padded; empty where that was the
-            embeddings as they came.
-    """
+    """Statistics of every anchor: first those of the left rows, then those of the right."""
 
     positive: Float[Tensor, " n"]
     lse: Float[Tensor, " n"]
