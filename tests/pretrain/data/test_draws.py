@@ -118,11 +118,6 @@ def test_draws_are_independent_across(axis):
     assert not correlated(*across(axis))
 
 
-def test_one_draw_for_the_batch_would_be_found_out():
-    shared = uniforms_of(4000)[:, :1].expand(-1, 4000, -1)
-    assert correlated(shared[:, :-1], shared[:, 1:])
-
-
 # ---- distributions, beside torchvision's
 
 

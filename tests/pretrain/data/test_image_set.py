@@ -127,14 +127,8 @@ def test_a_folder_set_in_memory_is_the_same_images(tmp_path):
     assert torch.equal(resident.labels, found.labels)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (((), torch.zeros(0).long(), ("one",)), "paths is empty"),
-        ((("a.png",), torch.zeros(2).long(), ("one",)), "labels has shape"),
-        ((("a.png",), torch.zeros(1).long(), ("one",), "x", "train", 0), "size=0"),
-    ],
-)
-def test_bad_folder_sets_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        FolderSet(*arguments)
+def test_bad_folder_sets_are_refused():
+    with pytest.raises(ValueError, match="paths is empty"):
+        FolderSet((), torch.zeros(0).long(), ("one",))
+    with pytest.raises(ValueError, match="size=0"):
+        FolderSet(("a.png",), torch.zeros(1).long(), ("one",), size=0)

@@ -311,14 +311,6 @@ def test_image_files_are_adopted_if_their_number_is_right(root, tmp_path, monkey
     assert len(load("tiny-imagenet", root=root)) == 5
 
 
-def test_a_part_of_the_archives_is_not_enough(root, tmp_path):
-    (tmp_path / "VOCtest_06-Nov-2007.tar").write_bytes(b"")
-    with pytest.raises(
-        MissingData, match=r"looked for .*VOCtrainval_06-Nov-2007.tar"
-    ):
-        adopt("voc2007", tmp_path, root)
-
-
 def test_voc_is_adopted_for_both_its_readings(root, tmp_path, monkeypatch):
     write_voc(tmp_path / "made")
     for name in ("voc2007", "voc2007-top1"):

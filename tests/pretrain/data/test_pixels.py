@@ -16,7 +16,6 @@ from flatnce.pretrain.data.augmentation.pixels import (
     blur_weights,
     crop_and_resize,
     cut_out,
-    fallback_box,
     filter_separably,
     grayscale,
     shift_hue,
@@ -25,7 +24,6 @@ from flatnce.pretrain.data.augmentation.pixels import (
 from pictures import pictures
 
 pytest.importorskip("torchvision", reason="the reference; pip install 'flatnce[train]'")
-from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as TF
 
 LEVEL = 1 / 255
@@ -91,27 +89,6 @@ def test_crop_is_torchvisions_antialiased_bilinear(height, width, size, channels
     assert (found - expected).abs().max() < CROP_TOLERANCE
 
 
-def test_crop_is_pillows_up_to_its_rounding_to_levels():
-    images, boxes = pictures(N, 3, 60, 50), random_boxes(N, 60, 50)
-
-    def resized_crop(image, *where):
-        picture = TF.resized_crop(TF.to_pil_image(image), *where, InterpolationMode.BILINEAR)
-        return TF.pil_to_tensor(picture) / 255
-
-    found = crop_and_resize(images.permute(0, 2, 1, 3).float(), boxes, 32).transpose(0, 1)
-    expected = crops_of(images, boxes, 32, resized_crop)
-    # Pillow rounds twice, by up to half a level each.
-    assert (found - expected).abs().max() < 1.4 * LEVEL
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "box"),
-    [(32, 32, (32, 32)), (10, 40, (10, 13)), (40, 10, (13, 10)), (30, 40, (30, 40))],
-)
-def test_fallback_is_the_largest_box_of_allowed_ratio(height, width, box):
-    assert fallback_box(height, width) == box
-
-
 # ---- sums are exact, so their order cannot matter
 
 
@@ -127,16 +104,6 @@ def test_filters_are_whole_number_arithmetic(most, refine):
     expected = torch.einsum("bvycw,bvxw->cbvyx", across, columns).flatten(1, 2)
     found = filter_separably(pixels.float(), rows.float(), columns.float(), refine)
     assert torch.equal(found.double() * GRID, expected.double())
-
-
-def test_contrast_of_shuffled_pixels_is_the_shuffled_contrast():
-    planes = planes_of(pictures(N, height=40))
-    order = torch.randperm(1600, generator=torch.Generator().manual_seed(0))
-    factor = FACTORS[:, None, None]
-    plain = blend(planes, factor, NOTHING, 1 - factor)
-    shuffled = planes.flatten(2)[..., order].view_as(planes)
-    found = blend(shuffled, factor, NOTHING, 1 - factor)
-    assert torch.equal(found.flatten(2), plain.flatten(2)[..., order])
 
 
 BLENDS = {

@@ -8,19 +8,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision import datasets
 
-from flatnce.pretrain.data import CATALOG, DamagedData, ImageSet, MissingData, load, readers
+from flatnce.pretrain.data import (
+    CATALOG,
+    DamagedData,
+    FolderSet,
+    ImageSet,
+    MissingData,
+    data_root,
+    load,
+    readers,
+)
+from flatnce.pretrain.training.config import PRESETS
 from tiny_sets import (
     CIFAR10_NAMES,
     CIFAR100_NAMES,
     STL10_NAMES,
+    TINY,
     install_tiny,
     shrink,
     write_cifar10,
     write_fashion,
+    write_folder,
+    write_image,
 )
 
+DOCS = Path(__file__).parents[3] / "docs" / "data.md"
 CLASSES = {
     "cifar10": tuple(CIFAR10_NAMES),
     "cifar100": tuple(CIFAR100_NAMES),
@@ -250,3 +265,158 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(extras, "import_module", absent)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'flatnce\[train\]'"):
         load("digits")
+
+
+# ---- the catalogue is complete: a test names what a set still needs elsewhere
+
+
+def table_row(entry):
+    splits = ", ".join(f"{split} {count:,}" for split, count in entry.splits.items())
+    return f"| `{entry.name}` | {entry.title} | {entry.classes} | {splits} |"
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_set_has_its_reader_tiny_files_preset_and_row_in_the_docs(name):
+    entry = CATALOG[name]
+    assert name in readers.READERS, f"readers.py: no @reader {name.replace('-', '_')}"
+    assert name in TINY, f"tests/tiny_sets.py: TINY has no writer for {name}"
+    assert table_row(entry) in DOCS.read_text(), f"docs/data.md lacks {table_row(entry)}"
+    if entry.resident:
+        assert name in PRESETS, f"catalog.toml: [{name}] has no preset"
+
+
+def test_every_reader_has_an_entry():
+    missing = (readers.READERS.keys() | TINY.keys()) - CATALOG.keys()
+    assert not missing, "src/flatnce/pretrain/data/catalog.toml lacks these"
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_every_split_of_every_set_is_read(name, tmp_path, monkeypatch):
+    install_tiny(monkeypatch, name, tmp_path)
+    for split, count in CATALOG[name].splits.items():
+        found = load(name, split, tmp_path)
+        assert (found.name, found.split, len(found)) == (name, split, count)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_an_entry_agrees_with_itself(name):
+    entry = CATALOG[name]
+    assert len(entry.mean) == len(entry.std) == entry.channels
+    if "trainval" in entry.splits:
+        assert entry.splits["trainval"] == entry.splits["train"] + entry.splits["validation"]
+    for layout in entry.layouts:
+        for checksum in filter(None, layout.files.values()):
+            algorithm, digits = checksum.split(":")
+            assert len(digits) == {"sha256": 64, "md5": 32}[algorithm]
+    assert all(
+        item.checksum.startswith("sha256:") and len(item.checksum) == 71
+        for layout in entry.layouts
+        for item in layout.downloads
+    )
+
+
+@pytest.mark.parametrize(
+    "typed, meant",
+    [("CIFAR-10", "did you mean 'cifar10'"), ("qqqq", r"There are digits, .*cifar10.*\./photos")],
+)
+def test_an_unknown_name_gets_a_suggestion(typed, meant):
+    with pytest.raises(ValueError, match=f"name='{typed}'.*{meant}"):
+        load(typed)
+
+
+@pytest.mark.parametrize(
+    "name, split, message",
+    [
+        ("cifar10", "training", r"split='training': .* has train"),
+        ("cifar10", "validation", "holdout"),
+        ("tiny-imagenet", "validation", "official test images have no labels"),
+    ],
+)
+def test_an_unknown_split_is_refused_before_any_file_is_looked_for(name, split, message):
+    with pytest.raises(ValueError, match=message):
+        load(name, split, root="nowhere")
+
+
+def test_sets_in_memory_keep_their_size():
+    with pytest.raises(ValueError, match="size=32: the images of digits are 8 x 8"):
+        load("digits", size=32)
+
+
+def test_the_root_is_what_is_given_or_the_variable_or_the_cache(tmp_path, monkeypatch):
+    assert data_root(tmp_path) == tmp_path
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "data"))
+    assert data_root() == tmp_path / "data"
+    monkeypatch.delenv("FLATNCE_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root() == tmp_path / ".cache" / "flatnce"
+
+
+# ---- folders of images in ImageNet's layout
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """As ImageNet: train, val, and a test folder without labels."""
+    write_folder(tmp_path / "train", {"owl": 2, "cat": 3})
+    write_folder(tmp_path / "val", {"owl": 1, "cat": 1})
+    write_image(tmp_path / "test" / "a.png")
+    return tmp_path
+
+
+def test_classes_are_numbered_by_the_sorted_names_of_their_folders(photos):
+    found = load(str(photos))
+    assert isinstance(found, FolderSet)
+    assert found.classes == ("cat", "owl")
+    assert found.labels.tolist() == [0, 0, 0, 1, 1]
+    assert found.paths == tuple(sorted(found.paths))
+    assert found.name == photos.name
+    assert torch.equal(found.counts(), torch.tensor([3, 2]))
+    assert load("folder", root=photos).paths == found.paths
+
+
+def test_val_is_the_test_part_where_test_has_no_classes(photos):
+    assert len(load(str(photos), "test")) == 2
+    with pytest.raises(ValueError, match=r"has train, test; .*holdout"):
+        load(str(photos), "validation")
+
+
+def test_val_is_the_validation_part_where_test_has_classes(photos):
+    write_folder(photos / "test", {"owl": 1, "cat": 2})
+    assert len(load(str(photos), "validation")) == 2
+    assert len(load(str(photos), "test")) == 3
+
+
+def test_a_folder_of_classes_is_all_train(tmp_path):
+    write_folder(tmp_path, {"cat": 1, "dog": 2})
+    assert len(load(str(tmp_path))) == 3
+    with pytest.raises(ValueError, match="has train; hold a part of train out"):
+        load(str(tmp_path), "test")
+
+
+def test_an_empty_class_folder_is_named(photos):
+    (photos / "train" / "bat").mkdir()
+    (photos / "train" / "bat" / "notes.txt").write_text("no image")
+    with pytest.raises(DamagedData, match=r"class folder .*bat holds no image"):
+        load(str(photos))
+
+
+def test_parts_with_different_classes_are_refused(photos):
+    write_folder(photos / "val", {"emu": 1})
+    with pytest.raises(DamagedData, match="would not agree: emu"):
+        load(str(photos), "test")
+
+
+def test_a_folder_without_images_is_refused(tmp_path):
+    with pytest.raises(MissingData, match="holds neither images nor folders"):
+        load(str(tmp_path))
+    with pytest.raises(MissingData, match="nowhere is not a folder"):
+        load(str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="root"):
+        load("folder")
+
+
+def test_images_without_folders_have_no_labels(tmp_path):
+    for number in range(3):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    found = load(str(tmp_path) + "/", "train")
+    assert len(found) == 3 and found.labels.tolist() == [-1, -1, -1]

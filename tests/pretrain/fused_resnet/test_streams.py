@@ -46,42 +46,17 @@ def chain(monkeypatch):
     return chain
 
 
-def failed_pass(side, kept):
-    side.start()
-    with side.beside(kept):
-        pass
-
-
-def test_what_a_failed_pass_left_is_waited_for_before_it_is_let_go(chain):
+def test_what_a_failed_pass_left_is_waited_for_but_not_in_a_recording(chain, monkeypatch):
     side = SideTrack(torch.device("cuda", 0))
-    failed_pass(side, object())
-    assert not chain.asked
+    with side.beside(object()):
+        assert not chain.asked
     side.start()
     assert chain.asked == [side.stream]
     side.start()
     side.join()
     assert chain.asked == [side.stream]
-
-
-def test_a_recording_does_not_wait_for_what_began_before_it(chain, monkeypatch):
-    side = SideTrack(torch.device("cuda", 0))
-    failed_pass(side, object())
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with side.beside(object()):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     side.start()
     side.join()
-    assert not chain.asked
-
-
-def test_the_device_is_made_the_current_one(monkeypatch):
-    entered = []
-
-    @contextmanager
-    def device(which):
-        entered.append(which)
-        yield
-
-    monkeypatch.setattr(torch.cuda, "device", device)
-    for which in (torch.device("cpu"), torch.device("cuda", 1)):
-        with SideTrack(which, enabled=False).on_device():
-            pass
-    assert entered == [torch.device("cuda", 1)]
+    assert chain.asked == [side.stream]
