@@ -43,25 +43,7 @@ class Page(HTMLParser):
 
 
 def faults(folder):
-    """What is wrong with the pages under a folder, one sentence each.
-
-    Examples:
-        >>> import tempfile
-        >>> home = Path(tempfile.mkdtemp())
-        >>> _ = (home / "a.html").write_text('<a href="b.html#there">ok</a><a href="#no">no</a>')
-        >>> _ = (home / "b.html").write_text('<p id="there"><a href="c.html"><img src="d.png">')
-        >>> print("\\n".join(faults(home)))
-        a.html: #no leads to no element of a.html
-        b.html: c.html is not there
-        b.html: d.png is not there
-        b.html: the picture d.png has no alt text
-        >>> _ = (home / "b.html").write_text('<p id="here"><script src="https://example.org/x">')
-        >>> print("\\n".join(faults(home)[:2]))
-        a.html: b.html#there leads to no element of b.html
-        a.html: #no leads to no element of a.html
-        >>> faults(home)[2:]
-        ['b.html: https://example.org/x is fetched from elsewhere']
-    """
+    """What is wrong with the pages under a folder, one sentence each."""
     pages = {
         path: Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))
     }
@@ -82,12 +64,7 @@ def faults(folder):
 
 
 def tutorial_faults(folder, sources):
-    """Tutorials without a picture, or of which no output is shown.
-
-    Arguments:
-        folder: Of the built pages.
-        sources: The tutorials' own files.
-    """
+    """Tutorials without a picture, or of which no output is shown."""
     found = []
     for source in sources:
         path = folder / "tutorials" / f"{source.stem}.html"

@@ -35,6 +35,10 @@ LONG_TESTS = ("test_compile.py", "test_properties.py", "test_fused.py", "test_fu
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
+# The variables of this process without a path to another flatnce.
+CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def fail(message: str) -> None:
     sys.exit(f"check_wheel: {message}")
 
@@ -99,21 +103,16 @@ def environment(folder: Path, wheel: Path) -> Path:
     else:
         run(python, "-m", "pip", "install", "--quiet", wheel, *TOOLS)
     code = "import flatnce; print(flatnce.__file__)"
-    place = run(python, "-c", code, capture_output=True, cwd=folder, env=clean()).strip()
+    place = run(python, "-c", code, capture_output=True, cwd=folder, env=CLEAN).strip()
     if not Path(place).is_relative_to(folder):
         fail(f"flatnce was imported from {place}, not from the new environment")
     return python
 
 
-def clean() -> dict[str, str]:
-    """Return the variables of this process without a path to another flatnce."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-
-
 def check_command(python: Path) -> None:
     """Without the cli extra the command names what to install and shows no traceback."""
     command = [python.parent / "flatnce", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean())
+    done = subprocess.run(command, capture_output=True, text=True, env=CLEAN)
     said = done.stdout + done.stderr
     if "Traceback" in said or (done.returncode and "flatnce[cli]" not in said):
         fail(f"the bare `flatnce --help` should work or name flatnce[cli]; it said:\n{said}")
@@ -127,7 +126,7 @@ def check_core_tests(python: Path, everything: bool) -> None:
         tests = [test for test in tests if test.name not in LONG_TESTS]
         options.append("--one-of-each")
     workers = ("-n", "auto", "--maxprocesses=8")
-    quiet = clean() | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = CLEAN | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     run(python, "-m", "pytest", "-q", *options, *workers, *tests, cwd=ROOT, env=quiet)
 
 

@@ -1,9 +1,7 @@
 """Processes that start in a moment: forked from one that has already imported torch and flatnce.
 
-A fresh interpreter spends seconds on imports before it does what a test is about. These are
-processes all the same: they can be killed, interrupted and waited for, and the shape checks that
-pytest hooks into flatnce are not in them. What is about the start itself (imports, warnings while
-importing, what a module loads) needs ``run_python``, which starts an interpreter.
+The shape checks that pytest hooks into flatnce are not in them. What is about the start itself
+(imports, warnings while importing, what a module loads) needs ``run_python``.
 """
 
 import multiprocessing
@@ -64,11 +62,8 @@ def _work(job: dict[str, Any]) -> None:
 class Forked:
     """A process that runs code, or the ``flatnce`` command where no code is given.
 
-    Arguments:
-        arguments: Of the code, in ``sys.argv``; or as typed after ``flatnce``.
-        code: What to run.
-        session: Whether it leads a session of its own, as a terminal's command does; its
-            ``pid`` is then also that of the group a Ctrl-C goes to.
+    With ``session`` it leads a session of its own, as a terminal's command does; its ``pid`` is
+    then also that of the group a Ctrl-C goes to.
     """
 
     def __init__(self, *arguments: object, code: str | None = None, session: bool = False) -> None:

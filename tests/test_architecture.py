@@ -140,17 +140,11 @@ def test_imports_have_no_cycle():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
-def test_no_module_is_a_drawer():
+def test_every_module_has_a_docstring_and_none_is_a_drawer():
+    silent = [module for module in SOURCES if not ast.get_docstring(tree_of(module))]
+    assert not silent, "no docstring"
     drawers = [module for module in SOURCES if any(map(DRAWERS.fullmatch, module.split(".")))]
     assert not drawers, "a helper lives beside its only user, or becomes a module with a name"
-
-
-def test_every_module_has_a_docstring_and_says_what_is_public():
-    silent = []
-    for module in SOURCES:
-        tree = tree_of(module)
-        silent += [] if ast.get_docstring(tree) else [module]
-    assert not silent, "no docstring"
 
 
 @cache
@@ -184,19 +178,9 @@ def test_public_names_are_these():
     import flatnce
 
     assert flatnce.__all__ == PUBLIC
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_name_is_there_and_listed(name):
-    import flatnce
-
-    assert getattr(flatnce, name) is not None
-    assert name in dir(flatnce)
-
-
-def test_unknown_name_is_an_attribute_error():
-    import flatnce
-
+    for name in PUBLIC:
+        assert getattr(flatnce, name) is not None
+        assert name in dir(flatnce)
     with pytest.raises(AttributeError, match="FlatNCE"):
         _ = flatnce.FlatNCEE
 
@@ -209,16 +193,6 @@ def test_shapes_are_checked_while_testing():
         gather("not a tensor")
 
 
-def test_import_flatnce_loads_nothing_heavy(run_python):
-    loaded = run_python("import sys, flatnce; print(*sys.modules)").split()
-    assert not set(HEAVY) & set(loaded)
-
-
-def test_import_of_an_objective_loads_no_extra(run_python):
-    loaded = run_python("import sys, flatnce; flatnce.FlatNCE; print(*sys.modules)").split()
-    assert not {"torchvision", "matplotlib", "triton", "rich", "tyro", "scipy"} & set(loaded)
-
-
 def loaded_by(run_python: Callable[..., str], code: str, before: str = "") -> set[str]:
     """The modules that code loads, beyond those of the interpreter and of other code."""
     report = "print('loaded:', *(set(sys.modules) - start))"
@@ -229,10 +203,12 @@ def loaded_by(run_python: Callable[..., str], code: str, before: str = "") -> se
 def test_import_of_an_objective_loads_few_modules_beyond_torch(run_python):
     loaded = loaded_by(run_python, "import flatnce; flatnce.FlatNCE", before="import torch")
     assert len(loaded) <= 80, sorted(loaded)
+    assert not {"torchvision", "matplotlib", "triton", "rich", "tyro", "scipy"} & loaded
 
 
 def test_help_loads_few_modules(run_python):
-    loaded = loaded_by(run_python, "from flatnce.cli import main; main(['--help'])")
+    code = "import flatnce; from flatnce.cli import main; main(['--help'])"
+    loaded = loaded_by(run_python, code)
     assert len(loaded) <= 120 and not {*HEAVY, "tyro", "rich"} & loaded, sorted(loaded)
 
 

@@ -58,11 +58,6 @@ def test_the_readme_installs_extras_that_exist():
             assert extras <= set(project["optional-dependencies"])
 
 
-def test_the_readme_names_targets_that_make_knows():
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    assert set(re.findall(r"`make ([a-z-]+)`", README)) <= set(targets)
-
-
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     commands = [command for command in COMMANDS if command.startswith("flatnce ")]
@@ -71,11 +66,10 @@ def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capfd):
         assert main(shlex.split(command)[1:]) == 0, (command, capfd.readouterr())
 
 
-def test_the_readme_has_no_other_blocks():
+def test_the_readme_is_short_and_has_no_other_blocks():
+    assert len(README.splitlines()) < 120
     assert {kind for kind, _ in SHOWN.findall(README)} <= {"sh", "python", "text"}
     others = [c for c in COMMANDS if not c.startswith(("flatnce ", "pip install "))]
     assert not others
-
-
-def test_the_readme_is_short():
-    assert len(README.splitlines()) < 120
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)`", README)) <= set(targets)

@@ -17,7 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from flatnce.paper.demo.page import NAMES, by_step
+from flatnce.paper.demo import NAMES, by_step
 from flatnce.pretrain.runs.log import read_run
 
 HERE = Path(__file__).parent

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flatnce.paper.aggregation import pearson
-from flatnce.paper.charts import line
+from flatnce.paper.charts import line, pearson
 from flatnce.paper.reproduce import analyses, runs
 from flatnce.paper.reproduce.analyses import (
     checkpoint_points,
@@ -93,15 +92,6 @@ def test_the_speed_up_is_by_seconds_in_steps_to_the_base_batchs_end():
     assert by_time["references"]["target"] == pytest.approx(0.76)
 
 
-def test_a_collapsed_batch_size_does_not_lower_the_target():
-    found = read_speed(
-        speed_run(256, [0.3, 0.6, 0.78, 0.8], 512.0), speed_run(1024, [0.1] * 4, 4096.0)
-    )
-    cell = found.rows[1]["measures"]["seconds in steps to 76.0%"]
-    assert (cell["mean"], cell["note"]) == (None, "not reached in 1 of 1 seeds")
-    assert "batch 1024 did not reach it in 1 of 1 seeds" in found.words["Backbone resnet18"]
-
-
 @pytest.mark.parametrize("failure", ["", "diverged"])
 def test_no_speed_up_is_stated_where_a_seed_fell_short(failure):
     found = read_speed(
@@ -114,8 +104,7 @@ def test_no_speed_up_is_stated_where_a_seed_fell_short(failure):
     assert "batch 1024 did not reach it in 1 of 2 seeds" in said and "times as fast" not in said
     shown = table_of(found.rows, "").rows
     assert "not reached in 1 of 2 seeds" in shown[1]
-    if failure:
-        assert "80.00 % (n = 1 of 2)" in shown[1]
+    assert ("80.00 % (n = 1 of 2)" in shown[1]) == bool(failure)
 
 
 def test_without_the_base_batch_there_is_no_target():
@@ -193,12 +182,6 @@ def test_the_choice_is_made_on_held_out_training_images(held_out, chosen, monkey
         assert f"linear top-1 {tested[float(said[:3])]:.2%}".replace("%", "") in said
 
 
-def test_the_first_run_that_did_not_diverge():
-    bad, good = finished([], failure="diverged"), finished([], seed=1)
-    assert runs_of("fig-ess", [bad, good]).first_trained is good
-    assert runs_of("fig-ess", [bad]).first_trained is None
-
-
 # Gaps, points and accuracies.
 
 
@@ -259,13 +242,6 @@ def test_the_correlation_is_over_the_checkpoints_of_all_runs(kept, monkeypatch):
     assert found.rows[0]["variables"]["points"] == 8
     assert found.rows[0]["measures"]["Pearson's ρ"]["mean"] == pytest.approx(-1.0)
     assert found.words["Large-pool MI (Figure 4)"].startswith("ρ = −1.00, p ")
-
-
-def test_a_negative_correlation_has_a_true_minus_and_the_p_value_none():
-    note = pearson([0.0, 1.0, 2.0], [2.0, 1.0, 0.1])["line"]["note"]
-    assert note.startswith("ρ = −1.00, p = 0.0")
-    far = pearson([*map(float, range(9))], [0.01 * (i % 3) - i for i in range(9)])
-    assert "p = 6.4e-19" in far["line"]["note"]
 
 
 def pair_of_runs(**settings):
@@ -332,6 +308,7 @@ def test_curves_of_seeds_are_joined_by_step():
     curve = group_of(finished(logged(1.0, 2.0)), finished(logged(3.0, 6.0), seed=1)).curve("mi")
     assert curve.epochs == [0.25, 0.5]
     assert curve.by_epoch == [[1.0, 3.0], [2.0, 6.0]]
+    assert line("a", curve.epochs, curve.by_epoch)["spread"] == [math.sqrt(2), math.sqrt(8)]
     assert (curve.at(0.2), curve.last()) == ([1.0, 3.0], [2.0, 6.0])
 
 
@@ -340,6 +317,7 @@ def test_a_long_curve_is_thinned_where_it_is_drawn_and_nowhere_else():
     assert curve.values[0] == [float(i) for i in range(500)]
     assert curve.at(250 / 4) == [249.0]
     drawn = line("a", curve.epochs, curve.by_epoch)
+    assert drawn["spread"] is None  # of one seed
     assert len(drawn["x"]) == len(drawn["y"]) == 60
     assert (drawn["x"][0], drawn["x"][-1]) == (0.25, 125.0)
     assert (drawn["y"][0], drawn["y"][-1]) == (0.0, 499.0)
@@ -348,23 +326,14 @@ def test_a_long_curve_is_thinned_where_it_is_drawn_and_nowhere_else():
 def test_what_a_run_measured_before_it_diverged_does_not_count():
     bad = finished(logged(9.0), seed=1, failure="diverged")
     assert group_of(finished(logged(1.0, 2.0)), bad).curve("mi").last() == [2.0, None]
-    assert group_of(bad).curve("mi").last() == [None]
-
-
-def test_points_have_a_band_where_there_are_several_seeds():
-    assert line("a", [1.0, 2.0], [[1.0, 3.0], [2.0, 2.0]])["spread"] == [math.sqrt(2), 0.0]
-    assert line("a", [1.0, 2.0], [[1.0], [2.0]])["spread"] is None
 
 
 def test_groups_differ_in_more_than_the_seed():
-    made = [
-        finished([], {"objective": name}, seed, objective=name)
-        for name in ("infonce", "flatnce")
-        for seed in (3, 4)
-    ]
+    names = ("infonce", "infonce", "flatnce", "flatnce")
+    made = [finished([], {"objective": n}, seed, objective=n) for seed, n in enumerate(names)]
     groups = runs_of("fig-ess", made).groups
     assert [group.label for group in groups] == ["InfoNCE", "FlatNCE"]
-    assert [[run.config.run.seed for run in group.runs] for group in groups] == [[3, 4], [3, 4]]
+    assert [[run.config.run.seed for run in group.runs] for group in groups] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -383,6 +352,7 @@ def test_the_largest_usable_rate(ends, largest):
 def test_pearson_agrees_with_its_definition():
     x, y = [0.0, 1.0, 2.0, 4.0, 5.0], [1.0, 0.5, 2.5, 2.0, 4.0]
     found = pearson(x, y)
+    assert found["line"]["note"].startswith("ρ = 0.8")
     mx, my = sum(x) / 5, sum(y) / 5
     sxy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
     sxx, syy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
@@ -395,9 +365,9 @@ def test_pearson_agrees_with_its_definition():
     assert found["p"] == pytest.approx(2 * upper)
 
 
-@pytest.mark.parametrize("x, y", [([0.0, 1.0], [0.0, 1.0]), ([1.0] * 4, [0.0, 1.0, 2.0, 3.0])])
-def test_without_spread_there_is_no_correlation(x, y):
-    assert pearson(x, y) is None
+def test_without_spread_there_is_no_correlation():
+    assert pearson([0.0, 1.0], [0.0, 1.0]) is None
+    assert pearson([1.0] * 4, [0.0, 1.0, 2.0, 3.0]) is None
 
 
 # Sums of each row of the paper's tables, and sums by place (1 x the first + 2 x the second + ...).

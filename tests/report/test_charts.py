@@ -7,12 +7,10 @@ import pytest
 
 from flatnce.report.charts import (
     Axis,
-    Dot,
     Fit,
     Line,
     Reference,
     bar_chart,
-    dot_chart,
     line_chart,
     scatter_chart,
     write_figures,
@@ -62,16 +60,6 @@ def bars(**changes):
     return bar_chart("b", "T", "D", **given | changes)
 
 
-def dots(**changes):
-    given = {
-        "dots": [Dot("one", 1.0, 0.5, 0), Dot("two", 2.0, None, 1)],
-        "x": Axis("nats", low=0.0),
-        "kinds": ["no", "yes"],
-        "uprights": [Reference("top", 3.0)],
-    }
-    return dot_chart("c", "t", "d", **given | changes)
-
-
 def tree(chart):
     return ElementTree.fromstring(chart.svg())
 
@@ -90,7 +78,7 @@ def points(element):
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-@pytest.mark.parametrize("make", [both_kinds, scatter, bars, dots])
+@pytest.mark.parametrize("make", [both_kinds, scatter, bars])
 def test_a_chart_is_well_formed_and_its_ids_are_unique(make):
     found = [element.get("id") for element in tree(make()).iter() if element.get("id")]
     assert len(found) == len(set(found)) and all(one.startswith(make().name) for one in found)
@@ -104,9 +92,10 @@ def test_a_chart_escapes_its_text_and_follows_the_theme():
     assert "http" not in svg
 
 
-def test_a_band_goes_there_and_back():
+def test_a_band_goes_there_and_back_and_a_missing_value_leaves_a_point_out():
     (shape,) = part(lines(), "band-0", "path")
     assert len(set(points(shape))) == 6
+    assert len(points(part(both_kinds(), "mark-0", "path")[0])) == 2  # one value is missing
 
 
 def test_a_reference_is_drawn_where_it_lies_and_named():
@@ -116,11 +105,6 @@ def test_a_reference_is_drawn_where_it_lies_and_named():
     scale = (curve[0][1] - curve[1][1]) / (2.0 - 1.0)
     assert (curve[0][1] - y) / scale == pytest.approx(2.08 - 1.0, abs=1e-3)
     assert "log 8" in words(chart)
-
-
-def test_missing_values_leave_a_point_out():
-    chart = lines(lines=[Line("one", [0.0, 1.0, 2.0], [1.0, None, 1.5])])
-    assert len(points(part(chart, "mark-0", "path")[0])) == 2
 
 
 @pytest.mark.parametrize("low, high", [(0.0, 7.6), (-3.2, 1.1), (0.001, 0.0043), (0.0, 1e6)])
@@ -137,14 +121,10 @@ def test_a_logarithmic_axis_has_powers_of_ten():
     assert {"0.001", "0.01", "0.1", "1"} <= set(words(chart))
 
 
-def test_a_scatter_draws_every_point_and_names_its_clouds():
+def test_a_scatter_draws_every_point_its_names_and_the_fitted_line():
     found = scatter()
     assert [len(part(found, f"mark-{n}", "use")) for n in range(2)] == [3, 2]
     assert {"InfoNCE", "FlatNCE", "ρ = 1"} <= set(words(found))
-
-
-def test_the_fitted_line_goes_through_points_on_it():
-    found = scatter()
     (x1, y1), (x2, y2) = points(part(found, "fit", "path")[0])
     first = part(found, "mark-0", "use")[0]
     assert (float(first.get("x")), float(first.get("y"))) == pytest.approx((x1, y1), abs=0.1)
@@ -161,14 +141,6 @@ def test_bars_stand_on_zero_and_are_as_high_as_their_values():
     assert {"cifar10", "flowers", "InfoNCE", "FlatNCE"} <= set(words(found))
 
 
-def test_dots_lie_in_order_and_are_named():
-    found = dots()
-    first, second = (part(found, f"mark-{n}", "use")[0] for n in range(2))
-    assert float(first.get("x")) < float(second.get("x"))
-    assert float(first.get("y")) < float(second.get("y"))
-    assert {"one", "two", "no", "yes", "top"} <= set(words(found))
-
-
 def test_every_chart_is_written_in_every_format(tmp_path):
     files = write_figures([both_kinds(), scatter()], tmp_path / "new" / "figures")
     assert [file.name for file in files] == [
@@ -176,11 +148,8 @@ def test_every_chart_is_written_in_every_format(tmp_path):
     ]
     for file in files:
         assert file.read_bytes().startswith(BEGINS[file.suffix[1:]])
-
-
-def test_words_stay_words_and_numbers_are_in_the_axis_unit(tmp_path):
-    (file,) = write_figures([both_kinds()], tmp_path, ["svg"])
-    text = file.read_text(encoding="utf-8")
+    # Words stay words, and numbers are in the axis' unit.
+    text = files[1].read_text(encoding="utf-8")
     assert all(word in text for word in ("accuracy (%)", "epoch", "one", "two", "log 8", ">30<"))
 
 
@@ -197,13 +166,10 @@ def test_the_same_figure_twice_is_the_same_file(tmp_path):
 
 
 @pytest.mark.parametrize("formats", [["gif"], ["pdf", "jpg"], []])
-def test_a_format_that_is_not_there_is_refused(tmp_path, formats):
+def test_another_format_and_a_file_in_the_way_are_refused(tmp_path, formats):
     with pytest.raises(ValueError, match="pdf, svg, png"):
         write_figures([lines()], tmp_path / "new", formats)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_file_in_the_way_is_kept(tmp_path):
     (tmp_path / "mine").write_text("keep")
     with pytest.raises(ValueError, match="is a file"):
         write_figures([lines()], tmp_path / "mine")

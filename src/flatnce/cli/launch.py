@@ -16,11 +16,9 @@ from types import FrameType
 
 __all__ = ["launch", "stop_requested"]
 
-VARIABLE = "FLATNCE_LAUNCH"
-"""Environment variable with the shared folder."""
+VARIABLE = "FLATNCE_LAUNCH"  # names the shared folder
+# Its files: the launcher's process id, a request to stop, an error.
 LAUNCHER, STOP, FAILURE = "launcher", "stop", "failure.json"
-"""Files of the folder: the launcher's process id, a request to stop, an error."""
-RESTARTS = 3
 
 
 def launch(devices: int, command: str, arguments: list[str], device: str = "auto") -> int:
@@ -35,7 +33,7 @@ def launch(devices: int, command: str, arguments: list[str], device: str = "auto
     if there and device != "cpu" and devices > there:
         raise ValueError(f"--devices {devices}: this machine has {there} GPUs; use at most that")
     started = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    started += [f"--nproc-per-node={devices}", f"--max-restarts={RESTARTS}"]
+    started += [f"--nproc-per-node={devices}", "--max-restarts=3"]
     started += ["-m", "flatnce", command, *arguments]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // devices))
     with tempfile.TemporaryDirectory(prefix="flatnce-") as folder:

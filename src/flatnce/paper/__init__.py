@@ -1,3 +1,1 @@
-"""Whole experiments as functions: the demo here, the paper's own later."""
-
-__all__: list[str] = []
+"""Whole experiments: the demo, the figures and tables of the paper, and what training costs."""

@@ -1,6 +1,5 @@
 """What training costs: Table S1 of the paper (devices x hours x price), and the same for a run."""
 
-import math
 import tomllib
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -80,9 +79,7 @@ class RunCost:
 def cost(devices: int, hours: float, price: float) -> float:
     """Devices x hours x price: computing alone, without storage, network, tuning or evaluation."""
     check_at_least("devices", devices, 1)
-    for name, value in (("hours", hours), ("price", price)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value} must be a finite number of at least 0")
+    check_at_least("price", price, 0)
     return devices * hours * price
 
 

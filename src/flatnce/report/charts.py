@@ -18,13 +18,11 @@ from flatnce.extras import require_extra
 __all__ = [
     "Axis",
     "Chart",
-    "Dot",
     "FORMATS",
     "Fit",
     "Line",
     "Reference",
     "bar_chart",
-    "dot_chart",
     "line_chart",
     "scatter_chart",
     "write_figures",
@@ -43,12 +41,6 @@ VARIABLES = {
 }
 DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (3, 1.5)))
 MARKERS = ("o", "s", "^", "D")
-# More markers than this hide the line.
-MOST_MARKERS = 15
-MOST_TICKS = 6
-# Above this many letters, the names of categories are written at an angle.
-LONGEST_ROW = 40
-
 # In inches and points. A page scales the drawing to its column.
 PAGE_SIZE, PAGE_FONT = (6.6, 4.4), 13.5
 PAPER_SIZE, PAPER_FONT, DOTS_PER_INCH = (3.4, 2.5), 8.0, 300
@@ -99,20 +91,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Reference:
-    """A horizontal line to compare with, such as log K; in a dot chart a vertical one."""
+    """A horizontal line to compare with, such as log K."""
 
     label: str
     y: float
-
-
-@dataclass(frozen=True)
-class Dot:
-    """One row of a dot chart: a value and half the length of its interval."""
-
-    name: str
-    value: float
-    spread: float | None = None
-    series: int = 0
 
 
 @dataclass(frozen=True)
@@ -255,47 +237,14 @@ def bar_chart(
                 around = y.scaled(group.spread)
                 axes.errorbar(places, values, yerr=around, ecolor=INK, capsize=3, fmt="none")
             entries.append((group.label, drawn))
-        turned = {"rotation": 25, "ha": "right"} if sum(map(len, categories)) > LONGEST_ROW else {}
+        # Long names are written at an angle.
+        turned = {"rotation": 25, "ha": "right"} if sum(map(len, categories)) > 40 else {}
         axes.set_xticks(range(len(categories)), categories, **turned)
         axes.set_xlim(-0.5, len(categories) - 0.5)
         axes.grid(visible=False, axis="x")
         return entries
 
     return Chart(name, title, description, x, y, bars, draw)
-
-
-def dot_chart(
-    name: str,
-    title: str,
-    description: str,
-    dots: Sequence[Dot],
-    x: Axis,
-    kinds: Sequence[str],
-    uprights: Sequence[Reference] = (),
-) -> Chart:
-    """One row per dot, with its interval; ``kinds`` names the series."""
-
-    def draw(axes: Any) -> Entries:
-        entries: dict[str, Any] = {}
-        for row, dot in enumerate(dots):
-            colour, marker = _look(dot.series)
-            spread = [dot.spread] if dot.spread is not None else [None]
-            axes.errorbar(
-                [x.factor * dot.value], [row], xerr=x.scaled(spread), ecolor=INK, capsize=3, fmt=""
-            )
-            look = {"color": colour, "marker": marker, "linestyle": "", "markersize": 6}
-            (drawn,) = axes.plot([x.factor * dot.value], [row], gid=f"mark-{row}", **look)
-            entries.setdefault(kinds[dot.series], drawn)
-        for line in uprights:
-            axes.axvline(x.factor * line.y, color=INK, linewidth=1.2, linestyle=":")
-            place = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center"}
-            axes.text(x.factor * line.y, 1.01, line.label, fontsize="small", **place)
-        axes.set_yticks(range(len(dots)), [dot.name for dot in dots])
-        axes.set_ylim(len(dots) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        return list(entries.items())
-
-    return Chart(name, title, description, x, Axis(""), dots, draw)
 
 
 def scatter_chart(
@@ -338,7 +287,7 @@ def _draw_line(axes: Any, number: int, line: Line, x: Axis, y: Axis) -> Any:
     if line.filled:
         axes.fill_between(xs, ys, **band)
     else:
-        every = -(-len(xs) // MOST_MARKERS)
+        every = -(-len(xs) // 15)  # more markers hide the line
         # Counted from the end, so that the last point has a marker.
         look |= {"marker": marker, "markevery": ((len(xs) - 1) % every, every)}
     if line.spread is not None:
@@ -359,8 +308,8 @@ def _label(axes: Any, side: str, axis: Axis) -> None:
         getattr(axes, f"set_{side}scale")("log")
         mine.set_minor_locator(ticker.NullLocator())
     else:
-        mine.set_major_locator(ticker.MaxNLocator(MOST_TICKS, steps=[1, 2, 5, 10]))
-    mine.set_major_formatter(lambda value, _: _written(float(value)))
+        mine.set_major_locator(ticker.MaxNLocator(6, steps=[1, 2, 5, 10]))
+    mine.set_major_formatter(lambda value, _: f"{round(value, 10):,.12g}")
 
 
 def _limit(axes: Any, side: str, axis: Axis) -> None:
@@ -370,11 +319,6 @@ def _limit(axes: Any, side: str, axis: Axis) -> None:
     if axis.low is not None:
         lower = {"x": "left", "y": "bottom"}[side]
         getattr(axes, f"set_{side}lim")(**{lower: axis.factor * axis.low})
-
-
-def _written(value: float) -> str:
-    shown = round(value, 10)
-    return f"{shown:,.0f}" if shown == round(shown) else f"{shown:g}"
 
 
 def _look(series: int) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-__all__ = ["DIAGNOSTICS", "Diagnostic"]
+__all__ = ["DIAGNOSTICS"]
 
 
 SATURATED_ROW = 0.01

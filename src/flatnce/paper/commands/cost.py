@@ -49,7 +49,12 @@ def run(arguments: list[str]) -> int:
         print(json.dumps({"paper": paper_table(), "note": PRICE_NOTE, "run": plain}))
         return 0
     header = ["model", "devices", "hours", "device-hours", "price", "cost", "as printed"]
-    rows = [_paper_cells(row) for row in PAPER] + ([_own_cells(own)] if own else [])
+    rows = []
+    for row in PAPER:
+        rounded = ", rounded" if row.agrees and row.rounded_to >= 1_000 else ""
+        rows.append(_cells(row.model, row, ",.0f", f"${row.printed:,.0f}{rounded}"))
+    if own is not None:
+        rows.append(_cells(own.run, own, ",.3g"))
     title = "Cost of training a contrastive learner (Table S1 of the paper)"
     console = console_of()
     console.print(text_table(header, rows, left=2, title=title))
@@ -62,31 +67,15 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _paper_cells(row: PaperRow) -> list[str]:
-    printed = f"${row.printed:,.0f}"
-    return [
-        row.model,
-        f"{row.devices:,} x {row.device}",
-        f"{row.hours:,.0f}",
-        f"{row.devices * row.hours:,.0f}",
-        f"${row.price:g}",
-        f"${row.cost:,.0f}",
-        f"{printed}, rounded" if row.agrees and row.rounded_to >= 1_000 else printed,
-    ]
-
-
-def _own_cells(own: RunCost) -> list[str]:
-    return [
-        own.run,
-        f"{own.devices:,} x {own.device or 'device'}",
-        f"{own.hours:,.3g}",
-        f"{own.device_hours:,.3g}",
-        "" if own.price is None else f"${own.price:g}",
-        "" if own.cost is None else _dollars(own.cost),
-        "",
-    ]
+def _cells(name: str, row: PaperRow | RunCost, style: str, printed: str = "") -> list[str]:
+    hours = [format(number, style) for number in (row.hours, row.devices * row.hours)]
+    price = "" if row.price is None else f"${row.price:g}"
+    cost = "" if row.cost is None else _dollars(row.cost)
+    return [name, f"{row.devices:,} x {row.device or 'device'}", *hours, price, cost, printed]
 
 
 def _dollars(amount: float) -> str:
-    """To the cent, or to one significant digit below a cent."""
-    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"
+    """To the dollar, to the cent below 100, or to one significant digit below a cent."""
+    if amount >= 100:
+        return f"${amount:,.0f}"
+    return f"${amount:.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"

@@ -8,8 +8,7 @@ import jinja2  # noqa: F401 (missing packages are reported before training, not 
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
-from flatnce.paper.demo.page import TEXTS, demo_page, summary_table
-from flatnce.paper.demo.training import DemoConfig, run_demo
+from flatnce.paper.demo import TEXTS, DemoConfig, demo_page, run_demo, summary_table
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,7 @@ import jinja2  # noqa: F401 (missing packages are reported before training, not 
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
-from flatnce.paper.reproduce.experiment import (
-    EXPERIMENTS,
-    Setting,
-    check_options,
-    find_experiment,
-)
+from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised

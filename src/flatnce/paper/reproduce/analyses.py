@@ -1,9 +1,4 @@
-"""What some figures and tables compute of their own.
-
-References:
-    Chen et al., 2021, "Simpler, Faster, Stronger: Breaking the log-K Curse on Contrastive
-    Learners with FlatNCE", https://arxiv.org/abs/2107.01152
-"""
+"""What some figures and tables of the paper, https://arxiv.org/abs/2107.01152, compute."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from flatnce.paper.aggregation import Values, comparison, difference, mean, pearson
-from flatnce.paper.charts import Charts, accuracy_axis, axis, chart, cloud, line
+from flatnce.paper.charts import (
+    Charts,
+    Values,
+    accuracy_axis,
+    axis,
+    chart,
+    cloud,
+    comparison,
+    difference,
+    line,
+    mean,
+    pearson,
+)
 from flatnce.paper.cost import PAPER, PRICE_NOTE
 from flatnce.paper.reproduce.experiment import OBJECTIVES, Findings, TrainingRun
 from flatnce.paper.reproduce.runs import (
@@ -33,11 +39,8 @@ from flatnce.pretrain.evaluation import missing_sets
 
 # Figures 3 and S2: speed-ups.
 
-TARGET_SHARE = 0.95
-"""The target as a share of the accuracy at which the base batch ends."""
-
+TARGET_SHARE = 0.95  # of the accuracy at which the base batch ends
 BASE_BATCH = 256
-"""The batch size whose rate is given; other batch sizes scale it."""
 
 Clock = Mapping[int, float]
 
@@ -183,8 +186,7 @@ def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
 
 # Section 4: learning rates.
 
-TOLERANCE = 0.02
-"""A rate is usable if its kNN is at most this far below the best of its number of negatives."""
+TOLERANCE = 0.02  # a rate is usable if its kNN is at most this far below the best
 
 
 def negatives_of(config: Any) -> int:

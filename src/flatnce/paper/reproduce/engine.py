@@ -39,8 +39,7 @@ from flatnce.pretrain.training.state import TrainingFailed
 
 __all__ = ["reproduce"]
 
-KIND = "reproduce"
-DIVERGED = "diverged"
+KIND, DIVERGED = "reproduce", "diverged"
 
 Report = Callable[[str, int, Mapping[str, Any]], None]
 """Called with a run's number and name, its epochs, and what it has logged; first with nothing."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatnce.paper.aggregation import cell_text
-from flatnce.paper.charts import draw
+from flatnce.paper.charts import cell_text, draw
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import OBJECTIVES, VARIABLES, capitalised, in_unit

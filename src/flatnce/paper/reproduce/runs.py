@@ -2,12 +2,23 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flatnce.environment import plain
-from flatnce.paper.aggregation import Values, cell_text, comparison, difference, mean, spread
-from flatnce.paper.charts import Charts, axis, chart, cloud, line
+from flatnce.paper.charts import (
+    Charts,
+    Values,
+    axis,
+    cell_text,
+    chart,
+    cloud,
+    comparison,
+    difference,
+    line,
+    mean,
+    spread,
+)
 from flatnce.paper.reproduce.experiment import (
     CONTENT,
     OBJECTIVES,
@@ -24,8 +35,7 @@ from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
 
-SATURATED = 0.9
-"""The share of log K from which on InfoNCE's K-sample information counts as saturated."""
+SATURATED = 0.9  # the share of log K from which on InfoNCE counts as saturated
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,8 @@ class Runs:
         if name in COMPUTED:
             return COMPUTED[name](group, self)
         measure = MEASURES[name]
-        curve = group.curve(measure.key, measure.kind)
-        if measure.at_start:
+        curve = group.curve(measure["key"], measure["kind"])
+        if measure["at_start"]:
             return curve.at(0.0)
         return curve.last() if self.epoch is None else curve.at(self.epoch)
 
@@ -162,7 +172,7 @@ def describe(runs: Runs) -> Findings:
         cells = {}
         for name in runs.experiment.columns:
             measure = MEASURES[name]
-            cells[f"{measure.title}{at}"] = cell(runs.values(group, name), measure.unit)
+            cells[f"{measure['title']}{at}"] = cell(runs.values(group, name), measure["unit"])
         rows.append(row(group, cells))
     charts: Charts = []
     for entry in runs.experiment.charts:
@@ -209,13 +219,10 @@ def evaluations(
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     question = plain({"step": step, "data": list(data), **options})
     asked = {name: {"protocol": name, **question} for name in names}
-    known = (read_run(run.log.directory).results or {}).get("evaluations", ())
-    answers: dict[str, list[dict[str, Any]]] = {
-        name: [one for one in known if one.get("asked") == asked[name]] for name in names
-    }
-    missing = [name for name in names if not answers[name]]
-    if missing:
-        done = evaluate_run(
+    known = list((read_run(run.log.directory).results or {}).get("evaluations", ()))
+    done = [one.get("asked") for one in known]
+    if missing := [name for name in names if asked[name] not in done]:
+        known += evaluate_run(
             run.log.directory,
             missing,
             data,
@@ -224,9 +231,7 @@ def evaluations(
             device=run.config.run.device,
             label=lambda one: {"asked": asked[one["name"]]},
         )
-        for one in done:
-            answers[one["name"]].append(one)
-    return [one for name in names for one in answers[name]]
+    return [one for name in names for one in known if one.get("asked") == asked[name]]
 
 
 def scores(
@@ -253,22 +258,14 @@ def linear_probe(setting: Setting) -> tuple[str, dict[str, Any]]:
 # Measures.
 
 
-@dataclass(frozen=True)
-class Measure:
-    """One number per run: its name, unit and axis, and its key in lines of ``metrics.jsonl``.
+MEASURES: dict[str, dict[str, Any]] = {
+    name: {"unit": "", "kind": "train", "at_start": False, **entry}
+    for name, entry in CONTENT["measures"].items()
+}
+"""One number per run: its title, unit and axis, and its key in lines of ``metrics.jsonl``.
 
-    It is taken at the runs' epoch, by default the end, or ``at_start``.
-    """
-
-    title: str
-    unit: str = ""
-    axis: Mapping[str, Any] = field(default_factory=dict)
-    key: str = ""
-    kind: str = "train"
-    at_start: bool = False
-
-
-MEASURES = {name: Measure(**entry) for name, entry in CONTENT["measures"].items()}
+It is taken at the runs' epoch, by default the end, or ``at_start``.
+"""
 
 
 def _linear_top1(group: Group, runs: Runs) -> Values:
@@ -276,12 +273,10 @@ def _linear_top1(group: Group, runs: Runs) -> Values:
     return [one.get("top1") for one in scores(group, protocol, runs.epoch, **options)]
 
 
-def saturation(group: Group, epoch: float = math.inf) -> Values:
+def saturation(group: Group, epoch: float = 1e9) -> Values:
     """K-sample information as a share of its ceiling, at an epoch or at the end."""
-    ceiling, information = group.curve("mi_ceiling"), group.curve("mi")
-    at = min(epoch, information.epochs[-1]) if information.epochs else 0.0
-    pairs = zip(information.at(at), ceiling.at(at), strict=True)
-    return [None if mi is None or not most else mi / most for mi, most in pairs]
+    ends = (group.curve(key).at(epoch) for key in ("mi", "mi_ceiling"))
+    return [None if mi is None else mi / most for mi, most in zip(*ends, strict=True)]
 
 
 COMPUTED: dict[str, Callable[[Group, Runs], Values]] = {
@@ -319,17 +314,17 @@ def by_epoch(
     for part in runs.split(split):
         lines = []
         for number, group in enumerate(runs.where(**part)):
-            curve = group.curve(shown.key, shown.kind)
+            curve = group.curve(shown["key"], shown["kind"])
             name, series = group.label, group.series
             if label is not None:
                 name, series = str(group.variables[label]), number
             lines.append(line(name, curve.epochs, curve.by_epoch, series))
         heading = {
             "name": "-".join([measure, *map(str, part.values())]),
-            "title": capitalised(title or shown.title).format(**part),
+            "title": capitalised(title or shown["title"]).format(**part),
             "caption": caption,
         }
-        charts += chart("lines", heading, axis("epoch"), shown.axis, lines, references=levels)
+        charts += chart("lines", heading, axis("epoch"), shown["axis"], lines, references=levels)
     return charts
 
 
@@ -361,7 +356,7 @@ def by_variable(
         "title": title.format(epoch=runs.epoch),
         "caption": caption,
     }
-    return chart("lines", heading, across, MEASURES[measure].axis, lines, references=references)
+    return chart("lines", heading, across, MEASURES[measure]["axis"], lines, references=references)
 
 
 def parting_points(infonce: Group, flatnce: Group) -> list[tuple[float, float]]:
@@ -399,7 +394,7 @@ CHARTS: dict[str, Callable[..., Charts]] = {
 
 def ahead(runs: Runs, measure: str, topic: str, split: str | None = None) -> dict[str, str]:
     """Which objective is ahead in a measure; with ``split``, per value of that variable."""
-    unit = MEASURES[measure].unit
+    unit = MEASURES[measure]["unit"]
     words = {}
     for part in runs.split(split):
         infonce, flatnce = (

@@ -1,19 +1,22 @@
-"""Train and measure the demo's critics.
+"""The demo: critics of Gaussian pairs trained with InfoNCE and with FlatNCE, and their page.
 
-A small critic of Gaussian pairs learns to tell a partner from K - 1 others, with InfoNCE and with
-FlatNCE. All runs of a case are one stack of parameters: each run's loss depends on its own slice
-only, so the gradient of the sum of the losses gives every run its own gradient.
+A small critic learns to tell a partner from K - 1 others. All runs of a case are one stack of
+parameters: each run's loss depends on its own slice only, so the gradient of the sum of the losses
+gives every run its own gradient. The words of the page are in ``demo.toml``.
 
 Axes: ``r`` runs, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinates, ``e`` width of
 an embedding.
 """
 
 import math
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -26,16 +29,18 @@ from torch.nn.functional import normalize, relu
 from flatnce import functional as F
 from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_positive
-from flatnce.paper.aggregation import difference, spread
-from flatnce.paper.demo.page import findings_of
+from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
-from flatnce.pretrain.runs.log import RunLog
+from flatnce.pretrain.runs.log import Run, RunLog, read_run
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.report.text import capitalised, in_unit
 
-__all__ = ["DemoConfig", "run_demo"]
+__all__ = ["TEXTS", "DemoConfig", "demo_page", "run_demo", "summary_table"]
 
-OBJECTIVES = ("infonce", "flatnce")
-"""The order in which runs are stacked: all seeds of the first, then all of the second."""
+NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
+"""In the order in which runs are stacked: all seeds of the first, then all of the second."""
 
+KEYS = ("candidates", "inverse_temperature", "learning_rate", "contrary")
 MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", "scale")
 
 DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
@@ -132,7 +137,7 @@ def run_demo(
     for number, case in enumerate(cases, start=1):
         with one_thread():
             for step, measured in train_case(case, config):
-                for run, (objective, seed) in enumerate(product(OBJECTIVES, seeds)):
+                for run, (objective, seed) in enumerate(product(NAMES, seeds)):
                     record = {**vars(case), "objective": objective, "seed": seed, "step": step}
                     log.log(record | {name: measured[name][run] for name in MEASURES})
                 infonce, flatnce = _by_objective(measured["pool_mi"]).values()
@@ -175,17 +180,17 @@ def one_thread() -> Iterator[None]:
 
 
 def _by_objective(values: list[float]) -> dict[str, list[float]]:
-    seeds = len(values) // len(OBJECTIVES)
-    return {name: values[i * seeds : (i + 1) * seeds] for i, name in enumerate(OBJECTIVES)}
+    seeds = len(values) // len(NAMES)
+    return {name: values[i * seeds : (i + 1) * seeds] for i, name in enumerate(NAMES)}
 
 
 def _summary(case: Case, measured: dict[str, list[float]]) -> dict[str, Any]:
     """Final numbers per objective, and FlatNCE's minus InfoNCE's, paired by seed."""
-    objectives: dict[str, dict[str, Any]] = {name: {} for name in OBJECTIVES}
+    objectives: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
     for measure in MEASURES:
         for objective, values in _by_objective(measured[measure]).items():
             objectives[objective][measure] = spread(values)
-    infonce, flatnce = (objectives[name]["pool_mi"]["values"] for name in OBJECTIVES)
+    infonce, flatnce = (objectives[name]["pool_mi"]["values"] for name in NAMES)
     return {
         **vars(case),
         "log_k": math.log(case.candidates),
@@ -214,7 +219,7 @@ def train_case(
         if step < config.steps:
             drawn = [draw_pairs(s, case.candidates, DIMENSIONS, correlation) for s in streams]
             # Both objectives see the same pairs.
-            x, y = (torch.stack(part * len(OBJECTIVES)) for part in zip(*drawn, strict=True))
+            x, y = (torch.stack(part * len(NAMES)) for part in zip(*drawn, strict=True))
             left, right = embed(critics, x, y)
             optimizer.zero_grad()
             losses(case.inverse_temperature * torch.bmm(left, right.mT)).sum().backward()
@@ -234,7 +239,7 @@ def start_critics(seeds: Sequence[int], width: int) -> list[Tensor]:
             weight = torch.randn(inputs, outputs, generator=generator) * math.sqrt(2 / inputs)
             tensors += [weight, torch.zeros(1, outputs)]
         apart.append(tensors)
-    stacked = zip(*(apart * len(OBJECTIVES)), strict=True)
+    stacked = zip(*(apart * len(NAMES)), strict=True)
     return [torch.stack(tensors).requires_grad_() for tensors in stacked]
 
 
@@ -260,7 +265,7 @@ def losses_of(logits: Float[Tensor, "r k k"]) -> Float[Tensor, " r"]:
     contrast = F.contrast_from_logits(logits.reshape(runs * batch, batch), own)
     infonce = F.infonce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
     flatnce = F.flatnce(contrast, reduction="none").reshape(runs, batch).mean(dim=1)
-    half = runs // len(OBJECTIVES)
+    half = runs // len(NAMES)
     return torch.cat([infonce[:half], flatnce[half:]])
 
 
@@ -275,7 +280,7 @@ def draw_pools(seeds: Sequence[int], size: int, correlation: float) -> list[Tens
         x, y = draw_pairs(generator, size, DIMENSIONS, correlation)
         x_scale, y_scale = draw_pairs(generator, size, DIMENSIONS, correlation)
         drawn.append((x, y, x_scale[: max(size // CALIBRATION_SHARE, 1)], y_scale))
-    return [torch.stack(tensors * len(OBJECTIVES)) for tensors in zip(*drawn, strict=True)]
+    return [torch.stack(tensors * len(NAMES)) for tensors in zip(*drawn, strict=True)]
 
 
 @torch.no_grad()
@@ -315,3 +320,192 @@ def measure_critics(
         for name, value in values.items():
             measured[name].append(float(value))
     return measured
+
+
+_FILE = resources.files("flatnce.paper").joinpath("demo.toml")
+TEXTS: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
+
+Plain = Mapping[str, Any]
+
+
+# The page.
+
+
+def findings_of(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The results in sentences, for the terminal and the page."""
+    main, contrary = _cases(results)
+    focus, values = _focus(main), _values(results)
+    infonce, flatnce = (_mean(focus, name, "pool_mi") for name in NAMES)
+    by_size = [f"{case['difference']['mean']:+.2f} at {case['candidates']}" for case in main]
+    values |= {
+        "task": _task(focus),
+        "gain": _mean(focus, "infonce", "gain"),
+        "infonce": infonce,
+        "flatnce": flatnce,
+        "gap": comparison(focus["difference"]),
+        "rate": focus["learning_rate"],
+        "gaps": ", ".join(by_size),
+    }
+    if contrary:
+        by_rate = [
+            f"at learning rate {case['learning_rate']:g} {comparison(case['difference'])}"
+            for case in contrary
+        ]
+        values |= {
+            "contrary_beta": contrary[0]["inverse_temperature"],
+            "contrary_size": contrary[0]["candidates"],
+            "contrary_task": _task(contrary[0]),
+            "contrary_gain": _mean(contrary[0], "infonce", "gain"),
+            "contrary_gaps": "; ".join(by_rate),
+        }
+    # A hyphen before a digit is a minus.
+    minus = re.compile(r"(?<![\w-])-(?=\d)")
+    return [
+        {"topic": finding["topic"], "text": minus.sub("−", finding["text"].format(**values))}
+        for finding in TEXTS["findings"]
+        if contrary or not finding.get("contrary")
+    ]
+
+
+def _values(results: Mapping[str, Any]) -> dict[str, Any]:
+    focus = _focus(_cases(results)[0])
+    return {**results, "seeds": len(results["seeds"]), "focus": focus["candidates"]}
+
+
+def _cases(results: Mapping[str, Any]) -> tuple[list[Plain], list[Plain]]:
+    """The main cases, and those that show where FlatNCE does not help."""
+    main = [case for case in results["cases"] if not case["contrary"]]
+    return main, [case for case in results["cases"] if case["contrary"]]
+
+
+def _focus(cases: list[Plain]) -> Plain:
+    """The case that is described in detail: K = 8, or else the first."""
+    return next((case for case in cases if case["candidates"] == 8), cases[0])
+
+
+def _mean(case: Plain, objective: str, measure: str) -> float:
+    return float(case["objectives"][objective][measure]["mean"])
+
+
+def _task(case: Plain) -> str:
+    return f"{_mean(case, 'infonce', 'k_mi'):.2f} of at most {case['log_k']:.2f} nats"
+
+
+def demo_page(run_directory: str | Path) -> Path:
+    """Write ``report.html`` into a finished demo's run directory and return its path."""
+    run = read_run(run_directory)
+    if run.kind != "demo" or run.results is None:
+        state = f"of kind {run.kind!r}" if run.kind != "demo" else "unfinished"
+        raise ValueError(
+            f"run_directory={str(run_directory)!r} is {state}; run `flatnce demo` to the end first"
+        )
+    return write_page(_page(run, run.results), run.directory / "report.html")
+
+
+def _page(run: Run, results: Mapping[str, Any]) -> Page:
+    main, contrary = _cases(results)
+    focus, values = _focus(main), _values(results)
+    in_training = [
+        _curves(
+            run, focus, "k_mi", "The K-way task", {f"log {focus['candidates']}": focus["log_k"]}
+        ),
+        _curves(run, focus, "gain", "Gradient gain"),
+        _curves(run, focus, "ess", "ESS without the positive"),
+        _curves(run, focus, "ess_with_positive", "ESS with the positive"),
+    ]
+    ceiling = {f"log {results['pool']}": results["pool_ceiling"]}
+    title = f"Retrieval, trained with K = {focus['candidates']}"
+    among_pool = [_end_by_size(main, ceiling), _curves(run, focus, "retrieval", title)]
+    for case in main:
+        title = f"Trained with K = {case['candidates']}"
+        references = {f"log {case['candidates']}": case["log_k"], **ceiling}
+        among_pool.append(_curves(run, case, "pool_mi", title, references))
+    not_ahead = [_curves(run, case, "pool_mi", _setting(case), ceiling) for case in contrary]
+    figures = {"training": in_training, "pool": among_pool, "contrary": not_ahead}
+    words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]
+    sections = [
+        Section("In words", words),
+        Section("In numbers", table=summary_table(results)),
+    ]
+    for name, drawn in figures.items():
+        if drawn:
+            text = {key: said.format(**values) for key, said in TEXTS["sections"][name].items()}
+            prose = [Paragraph(text["prose"])]
+            sections.append(Section(text["heading"], prose, figures=drawn))
+    values["width"] = run.config["width"]
+    facts = {
+        **origin_of(run.environment),
+        "Seeds": ", ".join(str(seed) for seed in results["seeds"]),
+        "Critic": TEXTS["critic"].format(**values),
+        "Optimiser": TEXTS["optimiser"].format(**values),
+        "Time": f"{results['seconds']:g} s on one thread of {run.environment['device']}",
+    }
+    return Page(TEXTS["title"], TEXTS["lead"].format(**values), sections, facts)
+
+
+def summary_table(results: Mapping[str, Any]) -> Table:
+    """The measures of every case and objective."""
+    rows = []
+    for case in results["cases"]:
+        for objective, name in NAMES.items():
+            measured = case["objectives"][objective]
+            cells = [
+                _setting(case),
+                name,
+                f"{measured['k_mi']['mean']:.2f} of {case['log_k']:.2f}",
+                in_unit(measured["pool_mi"], "rounded"),
+                *(f"{measured[key]['mean']:.3f}" for key in ("ess", "ess_with_positive", "gain")),
+                f"{measured['retrieval']['mean']:.1%}",
+                in_unit(case["difference"], "signed") if objective == "flatnce" else "",
+            ]
+            rows.append([text.replace("-", "−") for text in cells])
+    return Table(TEXTS["table"].format(**_values(results)), TEXTS["header"], rows)
+
+
+def _curves(
+    run: Run,
+    case: Plain,
+    measure: str,
+    title: str,
+    references: Mapping[str, float] | None = None,
+) -> Figure:
+    """One measure by step for both objectives, mean and standard deviation over seeds."""
+    lines = []
+    for series, (objective, name) in enumerate(NAMES.items()):
+        values = by_step(run, case, objective, measure)
+        lines.append(line(name, list(values), list(values.values()), series))
+    numbers = (f"{case[key]:g}".replace(".", "-") for key in KEYS)
+    y = TEXTS["axes"][measure]
+    heading = {
+        "name": "-".join([measure.replace("_", "-"), *numbers]),
+        "title": title,
+        "caption": f"{capitalised(y['label'])} by step; the band is ± one sd over seeds.",
+    }
+    return draw(*chart("lines", heading, axis("step"), y, lines, references=references or {}))
+
+
+def by_step(run: Run, case: Plain, objective: str, measure: str) -> dict[float, list[float]]:
+    """A measure's values over seeds, by step."""
+    values: dict[float, list[float]] = {}
+    for record in run.metrics:
+        if record["objective"] == objective and all(record[key] == case[key] for key in KEYS):
+            values.setdefault(float(record["step"]), []).append(record[measure])
+    return dict(sorted(values.items()))
+
+
+def _end_by_size(cases: list[Plain], ceiling: Mapping[str, float]) -> Figure:
+    """Final large-pool information against K."""
+    sizes = [case["candidates"] for case in cases]
+    lines = []
+    for series, (objective, name) in enumerate(NAMES.items()):
+        values = [case["objectives"][objective]["pool_mi"]["values"] for case in cases]
+        lines.append(line(name, sizes, values, series))
+    lines.append(line("log K", sizes, [[case["log_k"]] for case in cases], len(NAMES)))
+    x = axis("candidates K in training", ticks=sizes, logarithmic=True)
+    y = TEXTS["axes"]["pool_mi"]
+    return draw(*chart("lines", TEXTS["by_size"], x, y, lines, references=ceiling))
+
+
+def _setting(case: Plain) -> str:
+    beta, rate = case["inverse_temperature"], case["learning_rate"]
+    return f"K = {case['candidates']}, β = {beta:g}, rate {rate:g}"

@@ -1,1 +1,0 @@
-"""``flatnce demo``: InfoNCE against FlatNCE on pairs of known mutual information."""
