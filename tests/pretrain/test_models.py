@@ -438,6 +438,14 @@ def test_a_norm_that_is_not_known_is_refused():
     class Strange(nn.BatchNorm2d):
         pass
 
-    for net in (nn.Sequential(Strange(3)), backbone("mobilenetv3_small_050")):
-        with pytest.raises(ValueError, match="is a batch norm that cannot be synchronised"):
-            sync_batch_norm(net, "cpu")
+    with pytest.raises(ValueError, match="Strange is a batch norm that cannot be synchronised"):
+        sync_batch_norm(nn.Sequential(Strange(3)), "cpu")
+
+
+def test_norms_of_timm_keep_their_activations():
+    net, x = backbone("mobilenetv3_small_050"), torch.randn(4, 3, 32, 32)
+    plain = copy.deepcopy(net)
+    sync_batch_norm(net, "cpu")
+    assert sum(isinstance(part, GatheredBatchNorm) for part in net.modules()) == 34
+    torch.testing.assert_close(net(x), plain(x))
+    assert net.state_dict().keys() == plain.state_dict().keys()

@@ -84,7 +84,7 @@ def weights(directory):
     [
         {"objective": "flatnce"},
         # Slowly: so many norms in a row magnify rounding by much at every step.
-        # In short, models/test_batch_norm.py: norms find each other, and timm's are converted.
+        # In short, test_models.py: norms find each other, and timm's are converted.
         pytest.param(
             {"backbone": "mobilenetv3_small_050", "view_size": 32, "rate": 1e-4},
             marks=pytest.mark.slow,
