@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from flatnce.pretrain import preset, train
-from flatnce.pretrain.data import load
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
 from made_runs import quick_config
+from tiny_sets import write_folder
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
 
@@ -199,11 +199,7 @@ def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
 
 
 def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):
-    images = load("digits")
-    for number, picture in enumerate(images.images[:40]):
-        folder = tmp_path / "pictures" / str(number % 2)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_picture(folder / f"{number}.png", picture)
+    write_folder(tmp_path / "pictures", {"0": 20, "1": 20})
     config = preset("digits").override(
         data=str(tmp_path / "pictures"), batch_size=8, device="cpu", tensorboard=False, workers=0
     )
@@ -220,9 +216,3 @@ def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):
     other.save(wait=False)
     assert checkpoint.steps(tmp_path / "other" / "checkpoints") == [0]
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [0]
-
-
-def _write_picture(path, picture):
-    from PIL import Image
-
-    Image.fromarray(picture[0].numpy()).save(path)

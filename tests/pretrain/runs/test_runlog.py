@@ -28,19 +28,12 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
     assert run.environment["seeds"] == [0, 1]
 
 
-def test_an_unfinished_run_has_no_results(tmp_path):
-    RunLog(tmp_path / "run", kind="demo", config={})
-    assert read_run(tmp_path / "run").results is None
-
-
-def test_an_existing_run_is_refused_with_its_path_and_the_remedy(tmp_path):
-    RunLog(tmp_path / "run", kind="demo", config={})
-    with pytest.raises(ValueError, match=r"run.*already holds.*new folder.*replace=True"):
-        RunLog(tmp_path / "run", kind="demo", config={})
-
-
 def test_an_existing_run_is_replaced_on_request(tmp_path):
     RunLog(tmp_path / "run", kind="demo", config={"a": 1}).finish({"old": True})
+    with pytest.raises(ValueError, match=r"run.*already holds.*new folder.*replace=True"):
+        RunLog(tmp_path / "run", kind="demo", config={})
+    with pytest.raises(ValueError, match="never removed"):
+        RunLog(tmp_path / "run", kind="train", config={}, replace=True)
     RunLog(tmp_path / "run", kind="demo", config={"a": 2}, replace=True)
     run = read_run(tmp_path / "run")
     assert (run.config, run.results) == ({"a": 2}, None)
@@ -52,17 +45,6 @@ def test_files_that_are_no_run_are_never_removed(tmp_path, replace):
     with pytest.raises(ValueError, match="never removed"):
         RunLog(tmp_path, kind="demo", config={}, replace=replace)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_a_run_of_another_kind_is_never_replaced(tmp_path):
-    RunLog(tmp_path / "run", kind="train", config={})
-    with pytest.raises(ValueError, match="never removed"):
-        RunLog(tmp_path / "run", kind="demo", config={}, replace=True)
-
-
-def test_an_empty_folder_is_taken(tmp_path):
-    RunLog(tmp_path, kind="demo", config={})
-    assert read_run(tmp_path).kind == "demo"
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 import torch
-from PIL import Image
 
 from flatnce.pretrain import TrainConfig, load_encoder, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
@@ -17,6 +16,7 @@ from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import Training
 from forked import Forked
 from made_runs import assert_same_run, quick_config
+from tiny_sets import write_folder
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
 SHORT = {"epochs": 2, "log_every": 1, "checkpoint_every": 0.3, "watch_every": 1.0, "view_size": 4}
@@ -123,12 +123,7 @@ def test_hoelders_limit_can_be_resumed(tmp_path):
 
 
 def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypatch):
-    images = tmp_path / "photos"
-    for number in range(24):
-        place = images / f"class-{number % 2}" / f"{number}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        pixels = torch.randint(256, (16, 16, 3), dtype=torch.uint8)
-        Image.fromarray(pixels.numpy()).save(place)
+    images = write_folder(tmp_path / "photos", {"one": 12, "two": 12})
     monkeypatch.chdir(tmp_path)
     run = stopped(
         tmp_path, at=2, data="./photos", decode_size=16, view_size=16, batch_size=8, workers=0
