@@ -30,9 +30,7 @@ NUMBERS = {"offset", "begin", "n", "m", "b", "limit", "end", "period", "parts", 
 NUMBERS |= {"row_stride", "column_stride", "out_stride", *(f"a{k}" for k in range(6)), "b0", "b1"}
 FRACTIONS = {"floor", "least"}
 GROUPS = {"row_groups", "column_groups", "row_ranges", "column_ranges", "row_self", "column_self"}
-PAIRS = {"BY_ROW": True, "BY_COLUMN": True, "SECOND": False, "MEAN": False}
-MASKED = {"GROUPED": True, "SAME": False, "LISTED": True}
-PLAIN = {"GROUPED": False, "SAME": False, "LISTED": False}
+MASKED, PLAIN = True, False
 
 
 def compiled(kernel, card, kind, *, options=(4, 2), blocks=None, missing=(), **constants):
@@ -67,7 +65,7 @@ def compiled(kernel, card, kind, *, options=(4, 2), blocks=None, missing=(), **c
     return found.metadata.shared
 
 
-def tiled(kernel, card, kind, n, width, masks, *, scans, gradients, **constants):
+def tiled(kernel, card, kind, n, width, masked, *, scans, gradients, **constants):
     """A kernel over tiles, with those that the package chooses."""
     size = 4 if kind == "fp32" else 2
     like = SimpleNamespace(
@@ -77,7 +75,7 @@ def tiled(kernel, card, kind, n, width, masks, *, scans, gradients, **constants)
     sizes = {"WIDTH": width, "ROWS": tile.rows, "COLUMNS": tile.columns}
     if "CHUNK" in kernel.arg_names:
         sizes["CHUNK"] = tile.chunk
-    missing = set() if masks["GROUPED"] else {*GROUPS, "left_out"}
+    missing = set() if masked else {*GROUPS, "left_out"}
     missing |= {"row_weight2", "row_share", "column_weight2", "column_share"}
     precision = "tf32x3" if kind == "fp32" else "ieee"
     return compiled(
@@ -88,8 +86,8 @@ def tiled(kernel, card, kind, n, width, masks, *, scans, gradients, **constants)
         blocks={"x": (tile.rows, tile.chunk), "y": (tile.columns, tile.chunk)},
         missing=missing,
         PRECISION=precision,
+        SAME=False,
         **sizes,
-        **masks,
         **constants,
     )
 
@@ -111,24 +109,14 @@ def compile_kernels(card: int, which: str) -> dict[str, int]:
     for kind, (narrow, broad) in kinds.items() if which == "all" else [("fp16", (256, 768))]:
         sizes = {
             "scan": (scan_kernel, narrow, PLAIN, {**scan, "gradients": True, "KEY_MEAN": True}),
-            "gradient": (
-                gradient_kernel,
-                narrow,
-                MASKED,
-                {"scans": False, "gradients": True, **PAIRS},
-            ),
-            "weight": (
-                weight_kernel,
-                broad,
-                MASKED,
-                {"scans": False, "gradients": False, **PAIRS},
-            ),
+            "gradient": (gradient_kernel, narrow, MASKED, {"scans": False, "gradients": True}),
+            "weight": (weight_kernel, broad, MASKED, {"scans": False, "gradients": False}),
         }
         if which == "all":
             alone = {**scan, "gradients": False, "KEY_MEAN": False}
             sizes["wide scan"] = (scan_kernel, broad, MASKED, alone)
-        for name, (kernel, width, masks, options) in sizes.items():
-            found[f"{name} {kind}"] = tiled(kernel, card, kind, 65_536, width, masks, **options)
+        for name, (kernel, width, masked, options) in sizes.items():
+            found[f"{name} {kind}"] = tiled(kernel, card, kind, 65_536, width, masked, **options)
     return found
 
 

@@ -45,7 +45,6 @@ keeps four or five."""
 WIDEST = 2048
 """Widest embeddings that the fused kernel is chosen for."""
 
-
 TRITON_IS_THERE = find_spec("triton") is not None
 
 

@@ -37,7 +37,7 @@ def fill(scores: Tensor, out: Out, value: float) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor, memory: Tensor) -> Tensor:
-    """Scores of two blocks of rows, in the same memory each time: fresh pages are dear."""
+    """Scores of two blocks of rows, in a buffer that is reused: fresh allocations are slow."""
     r, c = left.shape[0], right.shape[0]
     return torch.mm(left, right.T, out=memory[: r * c].view(r, c))
 
@@ -81,7 +81,10 @@ class Exclusion:
 
 
 class RunningStatistics:
-    """Statistics of some rows, of the columns seen so far."""
+    """Statistics of some rows, of the columns seen so far.
+
+    ``wanted`` says whether mean, expectation and extremes are.
+    """
 
     def __init__(self, like: Tensor, rows: int, wanted: tuple[bool, bool, bool]) -> None:
         self._mean, self._expected, self._extremes = wanted
@@ -125,10 +128,7 @@ class RunningStatistics:
         self._top = raised
 
     def results(self) -> tuple[Tensor, ...]:
-        """Log-sum-exp, that of twice the scores, number, mean, largest, expectation, places.
-
-        What is not wanted is empty.
-        """
+        """Log-sum-exps, number, mean, largest, expectation, places; empty where not wanted."""
         # Sums of a row that counts something are at least 1, so the clamp only meets empty rows.
         tiny = torch.finfo(self._total.dtype).tiny
         total = self._total.clamp_min(tiny)
@@ -264,7 +264,12 @@ def _offsets(base: Tensor) -> Tensor | None:
 
 
 class _Factors:
-    """From weights w to derivatives by the scores, first · w + second · w² + share."""
+    """From weights w to derivatives by the scores, first · w + second · w² + share.
+
+    Where ``first`` is alone it can wait for the sums: no pass over the block. Of shared rows a
+    score stands in two rows, and its weight in the other is this one times exp(base_i - base_j);
+    ``offsets`` are then the rows' bases.
+    """
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ output y is positive, which is computed from x if nothing was added.
 
 import triton.language as tl
 
-from flatnce.pretrain.triton_jit import kernel
+from flatnce.core.kernels.triton_jit import kernel
 
 
 @kernel

@@ -138,7 +138,7 @@ def _backward(
     def together(parts: Tensor) -> Tensor:
         return parts[0] if len(parts) == 1 else parts.sum(dim=0)
 
-    if keys is None:  # everyone is key_mean as an anchor and as a key at once
+    if keys is None:  # every row is an anchor and a key
         inputs = GradientInputs(x, y, beta, masks, weights, weights, bounds)
         return finished(together(gradient_of_rows(inputs))), lse.new_empty(0)
     inputs = GradientInputs(x, y, beta, masks, weights, None, bounds)

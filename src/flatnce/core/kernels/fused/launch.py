@@ -27,11 +27,11 @@ __all__ = []
 class Tiles:
     """Shape of one program's work."""
 
-    rows: int
-    columns: int
-    chunk: int
+    rows: int  # that stay, whose statistics or gradients the program makes
+    columns: int  # rows that pass by in one turn
+    chunk: int  # of the width, multiplied at once: all of it, if the rows are held
     warps: int
-    stages: int
+    stages: int  # turns whose loads are in flight
 
     def held(self, width: int) -> int:
         """Elements in fast memory, at most: rows that stay, rows that pass, and weights."""
@@ -165,19 +165,19 @@ def aligned(rows: Tensor) -> Tensor:
 class Side:
     """One side of the scores."""
 
-    operand: Tensor
-    groups: Int[Tensor, " n"] | None = None
-    ranges: Int[Tensor, "spans 2"] | None = None
-    identity: Int[Tensor, " n"] | None = None
+    operand: Tensor  # rows, padded to the kernel's width
+    groups: Int[Tensor, " n"] | None = None  # None: their place, modulo the masks' period
+    ranges: Int[Tensor, "spans 2"] | None = None  # from ranges_of
+    identity: Int[Tensor, " n"] | None = None  # where positives are selected by group
 
 
 @dataclass(frozen=True)
 class Masks:
     """Which scores count, beside what the groups say."""
 
-    period: int = 1
-    same: bool = False
-    left_out: Tensor | None = None
+    period: int = 1  # rows this far apart are of one group, where no groups are given
+    same: bool = False  # select the group's other members
+    left_out: Tensor | None = None  # one by one, rows by columns
 
     def transposed(self) -> "Masks":
         """With rows and columns in each other's place."""
@@ -195,34 +195,34 @@ class Statistics:
     top: Float[Tensor, " n"]
     mean: Float[Tensor, " n"] | None
     expected: Float[Tensor, " n"] | None
-    key_mean: Float[Tensor, "n w"] | None
+    key_mean: Float[Tensor, "n w"] | None  # the keys' mean under the softmax
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Gradients of one side's statistics."""
+    """One side's statistics and their gradients."""
 
     lse: Float[Tensor, " n"]
     to_lse: Float[Tensor, " n"]
     lse2: Float[Tensor, " n"] | None = None
     to_lse2: Float[Tensor, " n"] | None = None
-    share: Float[Tensor, " n"] | None = None
+    share: Float[Tensor, " n"] | None = None  # gradient of the mean over the count
 
 
 @dataclass(frozen=True)
 class GradientInputs:
-    """The backward pass: who is key_mean by whom, and what the weights are made of."""
+    """Arguments of the backward pass: the gradient of ``x`` is a sum over the rows of ``y``."""
 
     x: Side
     y: Side
     beta: Float[Tensor, ""]
     masks: Masks
-    by_row: Weights | None
-    by_column: Weights | None
-    bounds: Float[Tensor, " 3"]
+    by_row: Weights | None  # of the statistics of x
+    by_column: Weights | None  # of the statistics of y
+    bounds: Float[Tensor, " 3"]  # from bounds_of
 
     def transposed(self) -> "GradientInputs":
-        """The other side key_mean by this one, with the same weights."""
+        """The gradient of the other side, with the same weights."""
         masks = self.masks.transposed()
         weights = (self.by_column, self.by_row)
         return GradientInputs(self.y, self.x, self.beta, masks, *weights, self.bounds)
@@ -266,9 +266,7 @@ def _launch(
     )
     options = {
         "WIDTH": x.operand.shape[1],
-        "GROUPED": x.groups is not None,
         "SAME": masks.same,
-        "LISTED": listed is not None,
         "PRECISION": precision_of(x.operand),
         **tiles.options(),
     }
@@ -369,21 +367,13 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
     return found
 
 
-def _weighted(inputs: GradientInputs) -> tuple[tuple[Tensor | None, ...], dict[str, bool]]:
-    """Both sides' gradients as the kernels of the backward pass take them, and which there are."""
+def _weighted(inputs: GradientInputs) -> tuple[Tensor | None, ...]:
+    """Both sides' gradients as the kernels of the backward pass take them."""
     sides = [
         (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
         for w in (inputs.by_row, inputs.by_column)
     ]
-    some = inputs.by_row or inputs.by_column
-    assert some is not None
-    options = {
-        "BY_ROW": inputs.by_row is not None,
-        "BY_COLUMN": inputs.by_column is not None,
-        "SECOND": some.to_lse2 is not None,
-        "MEAN": some.share is not None,
-    }
-    return (*sides[0], *sides[1]), options
+    return (*sides[0], *sides[1])
 
 
 def launch_gradients(
@@ -405,10 +395,9 @@ def launch_gradients(
     out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
     pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
     del options["CHUNK"]  # which is the width
-    gradients, which = _weighted(inputs)
     gradient_kernel[(blocks, parts)](
         *pointers,
-        *gradients,
+        *_weighted(inputs),
         inputs.bounds,
         out,
         offset,
@@ -418,7 +407,6 @@ def launch_gradients(
         inputs.masks.period,
         *strides,
         turns,
-        **which,
         **options,
     )
     return out
@@ -437,10 +425,9 @@ def launch_weights(
     # Products are fastest from rows that begin at multiples of 128 bytes.
     out = x.operand.new_empty((height, 64 * triton.cdiv(length, 64)))
     pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
-    gradients, which = _weighted(inputs)
     weight_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
         *pointers,
-        *gradients,
+        *_weighted(inputs),
         inputs.bounds,
         out,
         rows[0],
@@ -452,7 +439,6 @@ def launch_weights(
         inputs.masks.period,
         *strides,
         out.stride(0),
-        **which,
         **options,
     )
     return out[:, :length]

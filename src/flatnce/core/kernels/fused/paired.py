@@ -146,7 +146,7 @@ def _sums(
         return [(start, min(start + step, b)) for start in range(first, b, step)]
 
     pieces = pieces_from(0)
-    if layout == "views" and 2 * b <= step:  # all rows are key_mean by all: one launch
+    if layout == "views" and 2 * b <= step:  # all rows against all: one launch
         whole = gradient_of_rows(inputs)
         yield 0, 0, b, whole[:, :b]
         yield 1, 0, b, whole[:, b:]
@@ -203,9 +203,9 @@ class PairedStatistics:
     lse2: Float[Tensor, " n"]
     count: Float[Tensor, " n"]
     top: Float[Tensor, " n"]
-    expected: Float[Tensor, " e"]
+    expected: Float[Tensor, " e"]  # mean under the softmax; empty unless asked for
     faults: Bool[Tensor, " f"]
-    operand: Float[Tensor, "rows w"]
+    operand: Float[Tensor, "rows w"]  # normalised and padded; empty where the rows were neither
 
 
 def _room_for_operands(

@@ -1,18 +1,16 @@
 """Triton kernels over rows: normalise the inputs, finish the gradients, flag bad values."""
 # Triton reads annotations itself: only its constants have one.
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
+
+from flatnce.core.kernels.triton_jit import kernel
 
 LOG2E = tl.constexpr(1.4426950408889634)
 # Weights are lifted, so that float16 keeps small ones: at most 2 of these add up to 2^15.
 LIFT = tl.constexpr(16384.0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def range_kernel(groups, ranges, size, SPAN: tl.constexpr):
     """Lowest and highest group of every SPAN rows."""
     rows = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
@@ -22,8 +20,7 @@ def range_kernel(groups, ranges, size, SPAN: tl.constexpr):
     tl.store(ranges + 2 * tl.program_id(0) + 1, tl.max(found))
 
 
-@triton.jit
-@no_type_check
+@kernel
 def largest_of(values, size, found, BLOCK: tl.constexpr):
     """The largest size of a number, or what was found before."""
     if values is not None:
@@ -35,8 +32,7 @@ def largest_of(values, size, found, BLOCK: tl.constexpr):
     return found
 
 
-@triton.jit
-@no_type_check
+@kernel
 def ends_of(values, size, low, high, BLOCK: tl.constexpr):
     """The lowest and the highest number, or what was found before."""
     if values is not None:
@@ -50,8 +46,7 @@ def ends_of(values, size, low, high, BLOCK: tl.constexpr):
     return low, high
 
 
-@triton.jit
-@no_type_check
+@kernel
 def bounds_kernel(
     g0,
     g1,
@@ -94,8 +89,7 @@ def bounds_kernel(
     tl.store(out + 2, lift)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def fault_kernel(
     norms,
     positive,
@@ -137,8 +131,7 @@ def fault_kernel(
     tl.store(flags + place, found.to(tl.int8), mask=place < FLAGS)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def rows_kernel(
     left,
     right,
@@ -204,8 +197,7 @@ def rows_kernel(
             tl.store(operands + below, two.to(kind), mask=there[:, None])
 
 
-@triton.jit
-@no_type_check
+@kernel
 def finish_kernel(
     z,
     partner,

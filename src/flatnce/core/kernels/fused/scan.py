@@ -1,14 +1,12 @@
 """Triton kernels of the forward pass: which scores count, row statistics, merging of parts."""
 
-from typing import no_type_check
-
-import triton
 import triton.language as tl
+
+from flatnce.core.kernels.triton_jit import kernel
 
 __all__ = []
 
 # Triton reads annotations itself: only its constants have one.
-
 
 SPAN = tl.constexpr(64)
 """Ranges of group numbers are kept for this many rows at a time."""
@@ -16,11 +14,10 @@ SPAN = tl.constexpr(64)
 EXCLUDED = tl.constexpr(-(2**31))
 
 
-@triton.jit
-@no_type_check
-def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
+@kernel
+def span(start, length: tl.constexpr, size, period, ranges):
     """Lowest and highest group of a tile."""
-    if GROUPED:
+    if ranges is not None:
         low = tl.load(ranges + 2 * (start // SPAN))
         high = tl.load(ranges + 2 * (start // SPAN) + 1)
         # A tile that begins between two ranges reaches into one more.
@@ -38,48 +35,31 @@ def span(start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexp
     return low, high
 
 
-@triton.jit
-@no_type_check
-def touches(low, high, start, length: tl.constexpr, size, period, ranges, GROUPED: tl.constexpr):
+@kernel
+def touches(low, high, start, length: tl.constexpr, size, period, ranges):
     """Whether a tile of passing rows may hold one that does not count."""
-    their_low, their_high = span(start, length, size, period, ranges, GROUPED)
+    their_low, their_high = span(start, length, size, period, ranges)
     meet = (their_high >= low) & (their_low <= high)
     never = (tl.minimum(low, their_low) <= EXCLUDED) & (tl.maximum(high, their_high) >= EXCLUDED)
     return (start + length > size) | never | meet
 
 
-@triton.jit
-@no_type_check
-def groups_of(index, size, period, groups, GROUPED: tl.constexpr):
+@kernel
+def groups_of(index, size, period, groups):
     """Group of each row; beyond the end, the group that counts for nobody."""
-    if GROUPED:
+    if groups is not None:
         found = tl.load(groups + index, mask=index < size, other=EXCLUDED)
     else:
         found = tl.where(index < size, index % period, EXCLUDED).to(tl.int64)
     return found
 
 
-@triton.jit
-@no_type_check
-def counted(
-    rows,
-    columns,
-    mine,
-    column_groups,
-    n,
-    m,
-    period,
-    left_out,
-    row_self,
-    column_self,
-    row_stride,
-    column_stride,
-    GROUPED: tl.constexpr,
-    SAME: tl.constexpr,
-    LISTED: tl.constexpr,
-):
+@kernel
+def counted(rows, columns, mine, n, m, period, masks, SAME: tl.constexpr):
     """Which scores of a tile count: see flatnce.core.selection."""
-    theirs = groups_of(columns, m, period, column_groups, GROUPED)
+    column_groups, _, row_self, column_self, listed = masks
+    left_out, row_stride, column_stride = listed
+    theirs = groups_of(columns, m, period, column_groups)
     equal = mine[:, None] == theirs[None, :]
     inside = (columns < m)[None, :]
     if SAME:
@@ -89,7 +69,7 @@ def counted(
     else:
         known = (mine != EXCLUDED)[:, None] & (theirs != EXCLUDED)[None, :]
         found = (equal == 0) & known & inside
-    if LISTED:
+    if left_out is not None:
         down = rows.to(tl.int64)[:, None] * row_stride
         place = down + columns.to(tl.int64)[None, :] * column_stride
         both = (rows < n)[:, None] & inside
@@ -97,58 +77,20 @@ def counted(
     return found
 
 
-@triton.jit
-@no_type_check
-def leave_out(
-    scores,
-    missing,
-    rows,
-    columns,
-    mine,
-    low,
-    high,
-    start,
-    column_groups,
-    column_ranges,
-    left_out,
-    row_self,
-    column_self,
-    n,
-    m,
-    period,
-    row_stride,
-    column_stride,
-    COLUMNS: tl.constexpr,
-    GROUPED: tl.constexpr,
-    SAME: tl.constexpr,
-    LISTED: tl.constexpr,
-):
-    """Scores with those that do not count at minus infinity, and how many a row those are."""
-    masked = touches(low, high, start, COLUMNS, m, period, column_ranges, GROUPED)
-    if masked | SAME | LISTED:
-        inside = counted(
-            rows,
-            columns,
-            mine,
-            column_groups,
-            n,
-            m,
-            period,
-            left_out,
-            row_self,
-            column_self,
-            row_stride,
-            column_stride,
-            GROUPED,
-            SAME,
-            LISTED,
-        )
+@kernel
+def leave_out(scores, missing, rows, columns, own, start, n, m, period, masks, SAME: tl.constexpr):
+    """Scores with those that do not count at minus infinity, and how many per row those are.
+
+    ``own`` is each row's group and the lowest and highest of these; ``masks`` is the tuple of
+    column_groups, column_ranges, row_self, column_self, (left_out, row_stride, column_stride).
+    """
+    mine, low, high = own
+    masked = touches(low, high, start, scores.shape[1], m, period, masks[1])
+    if masked | SAME | (masks[4][0] is not None):
+        inside = counted(rows, columns, mine, n, m, period, masks, SAME)
         scores = tl.where(inside, scores, -float("inf"))
         missing += tl.sum(tl.where(scores > -1e30, 0.0, 1.0), 1)
     return scores, missing
-
-
-# Triton reads annotations itself: only its constants have one.
 
 
 LOG2E, LN2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
@@ -157,8 +99,7 @@ FLOOR = tl.constexpr(-1e30)  # below any product, and times any scale still fini
 LIFT = tl.constexpr(14.0)
 
 
-@triton.jit
-@no_type_check
+@kernel
 def wide_products(
     x,
     y,
@@ -178,8 +119,7 @@ def wide_products(
     return products
 
 
-@triton.jit
-@no_type_check
+@kernel
 def scan_kernel(
     x,
     y,
@@ -208,9 +148,7 @@ def scan_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
-    GROUPED: tl.constexpr,
     SAME: tl.constexpr,
-    LISTED: tl.constexpr,
     MOMENT: tl.constexpr,
     LINEAR: tl.constexpr,
     KEY_MEAN: tl.constexpr,
@@ -221,8 +159,10 @@ def scan_kernel(
     rows = block * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, CHUNK)
     scale = tl.load(beta) * LOG2E
-    mine = groups_of(rows, n, period, row_groups, GROUPED)
-    low, high = span(block * ROWS, ROWS, n, period, row_ranges, GROUPED)
+    low, high = span(block * ROWS, ROWS, n, period, row_ranges)
+    own_groups = (groups_of(rows, n, period, row_groups), low, high)
+    listed = (left_out, row_stride, column_stride)
+    masks = (column_groups, column_ranges, row_self, column_self, listed)
     if WIDTH == CHUNK:
         held = x.load([block * ROWS, 0])
     top = tl.full((ROWS,), FLOOR, tl.float32)
@@ -245,28 +185,7 @@ def scan_kernel(
                 x, y, block * ROWS, start, WIDTH, ROWS, COLUMNS, CHUNK, PRECISION
             )
         products, missing = leave_out(
-            products,
-            missing,
-            rows,
-            columns,
-            mine,
-            low,
-            high,
-            start,
-            column_groups,
-            column_ranges,
-            left_out,
-            row_self,
-            column_self,
-            n,
-            m,
-            period,
-            row_stride,
-            column_stride,
-            COLUMNS,
-            GROUPED,
-            SAME,
-            LISTED,
+            products, missing, rows, columns, own_groups, start, n, m, period, masks, SAME
         )
         raised = tl.maximum(top, tl.max(products, 1))
         shrink = tl.exp2((top - raised) * scale)
@@ -300,8 +219,7 @@ def scan_kernel(
         tl.store(where, mean.to(key_mean.dtype.element_ty), mask=there[:, None])
 
 
-@triton.jit
-@no_type_check
+@kernel
 def merge_kernel(
     tops,
     totals,

@@ -15,9 +15,9 @@ import math
 
 import triton.language as tl
 
+from flatnce.core.kernels.triton_jit import kernel
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.augmentation import pixels as plain
-from flatnce.pretrain.triton_jit import kernel
 
 GAMMA = tl.constexpr(draws.GAMMA)
 FIRST_FACTOR = tl.constexpr(draws.FIRST_FACTOR)
