@@ -26,6 +26,8 @@ os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 PATIENCE = 60.0
+# A script that returns what keeps a page from being used by everyone.
+PROBLEMS = Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
 
 
 class Chromium:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accessibility import PROBLEMS
-from chromium import Chromium
+from chromium import PROBLEMS, Chromium
 from flatnce import functional as F
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "_static" / "negatives-lab.html"

@@ -87,12 +87,6 @@ def test_the_page_of_a_demo_is_its_own(tmp_path, capsys, more, words):
     assert words in capsys.readouterr().err
 
 
-def test_without_matplotlib_the_extra_is_named(first, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["report", "first", "--no-portrait", "--figures", "f"]) == 1
-    assert "flatnce[cli,report]" in capsys.readouterr().err
-
-
 def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
     made_runs.write_run(tmp_path / "runs" / "going", finished=False)
     # SIGINT may be ignored by the process that runs the tests, and its children inherit that.

@@ -18,13 +18,11 @@ from flatnce.pretrain.sweeping.grid import (
     extended,
     grid_configs,
     name_of,
-    split_options,
 )
 from flatnce.pretrain.sweeping.sweep import SweptRun
 from forked import Forked
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
-SETTINGS = TrainConfig().flat()
 
 
 @pytest.fixture(autouse=True)
@@ -248,18 +246,6 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
         assert list(map(lasting, whole)) == list(map(lasting, hurt))
 
 
-def test_options_are_told_from_their_values():
-    typed = ["--seed", "0", "1", "--name", "x", "--rate=0.1", "--json", "--momentum", "-1"]
-    rest, spans = split_options([*typed, "--seed", "2", "--batch_size", "8"], SETTINGS)
-    assert rest == ["--name", "x", "--json"]
-    expected = {"seed": ["0", "1", "2"], "rate": ["0.1"], "momentum": ["-1"], "batch_size": ["8"]}
-    assert spans == expected
-    assert split_options(["--no-tensorboard", "--seed"], SETTINGS) == (
-        ["--no-tensorboard", "--seed"],
-        {},
-    )
-
-
 def parse(line):
     values = dict(zip(line[::2], line[1::2], strict=True))
     plain = {flag[2:].replace("-", "_"): json.loads(value) for flag, value in values.items()}
@@ -285,7 +271,6 @@ def test_a_grid_is_every_combination_and_each_value_is_parsed_once():
     [
         ({}, ["seed"], "flatnce-b256-s0"),
         ({"temperature": 0.05, "seed": 3}, ["temperature"], "flatnce-b256-t0.05-s3"),
-        ({"backbone": "resnet50"}, ["backbone"], "flatnce-b256-backbone-resnet50-s0"),
         ({"data": "./my photos"}, ["data"], "flatnce-b256-data-my-photos-s0"),
         ({"rate": 1e-05}, ["rate"], "flatnce-b256-rate1e-05-s0"),
     ],
@@ -316,15 +301,6 @@ def test_the_board_shows_runs_under_way_and_says_what_needs_attention():
     shown = console.export_text()
     assert "2 running, 1 waiting, 1 failed; 100 images/s in sum" in shown
     assert "kNN 50.0%" in shown and "starting" in shown
-
-
-def test_a_file_gets_one_line_an_epoch():
-    board = Board({"a": preset("digits")})
-    shown = []
-    for epoch in (0.5, 1.0, 1.5, 2.2):
-        board.take("a", {**LINE, "epoch": epoch})
-        shown += board.progress("a", {**LINE, "epoch": epoch})
-    assert [text.split("  ")[1] for text in shown] == ["epoch 1.0/5", "epoch 2.2/5"]
 
 
 def test_means_over_seeds_count_finished_runs_that_differ_in_nothing_else(tmp_path):
@@ -361,16 +337,6 @@ def swept(name, **changes):
     settings = {"objective": "flatnce", "learn_temperature": False, "rate": 0.123456789}
     plain = {"run": name, "settings": settings, "verdict": "healthy", "state": "done"}
     return {**plain, **numbers, **changes}
-
-
-def test_a_table_in_a_file_has_everything_on_one_line(capsys):
-    name = "flatnce-b256-" + "rate0.123456789-" * 8 + "s0"
-    show_tables([swept(name), swept("b", verdict="saturated"), swept("c", knn=None)], [])
-    _, header, long, ill, bare = capsys.readouterr().out.splitlines()
-    assert header.startswith("run ") and header.endswith("state")
-    for text in (name, "0.123456789", "5.0/5", "1.235", "98.8%", "4.84", "12,346"):
-        assert text in long
-    assert ill.endswith("done, saturated") and long.endswith("done") and "98.8%" not in bare
 
 
 @pytest.mark.parametrize("room", [60, 80, 120])

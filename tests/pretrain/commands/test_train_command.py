@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from flatnce import cli
-from flatnce.cli import HOMES, main
+from flatnce.cli import main
 from flatnce.cli.progress import progress_line
 from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import read_run
@@ -112,16 +111,6 @@ def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert json.loads(capsys.readouterr().out)["step"] == 7
 
 
-def test_resume_names_the_runs_there_are(capsys):
-    main(["train", "digits", "--name", "first", "--evaluate", "--json", *QUICK])
-    capsys.readouterr()
-    assert main(["resume", "frist"]) == 2
-    assert "did you mean 'first'?" in capsys.readouterr().err
-    assert main(["resume", "xyz"]) == 2
-    assert "there are first" in capsys.readouterr().err
-    assert main(["resume", "first", "--evaluate"]) == 0
-
-
 def test_tuning_prints_every_trial_and_trains_with_the_best(capsys):
     rates = ["--tune", "0.05", "0.4"]
     assert main(["train", "digits", "--name", "t", "--evaluate", *rates, *QUICK]) == 0
@@ -188,13 +177,6 @@ def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path
     shown = capsys.readouterr().err
     assert "world_size=3" in shown and shown.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_every_command_of_the_table_has_its_module():
-    from importlib import import_module
-
-    for name in cli.COMMANDS:
-        assert callable(import_module(HOMES[name]).run)
 
 
 def test_the_progress_line_says_what_matters():

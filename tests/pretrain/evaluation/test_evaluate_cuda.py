@@ -9,9 +9,7 @@ from flatnce.pretrain.data import ImageSet
 from flatnce.pretrain.evaluation import (
     Features,
     FinetuneConfig,
-    extract,
     finetune,
-    frozen,
     knn_scores,
     linear_probe,
     measure,
@@ -86,18 +84,6 @@ def test_a_step_of_descent_does_not_wait_for_the_device(fixed, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", allowed)
     with host_reads_forbidden():
         _descend(train, FORMS["short"], 0.1, 0)
-
-
-def test_features_and_the_proof_that_nothing_moved():
-    network = backbone("small", channels=1).cuda()
-    images = squares(50, seed=0)
-    there = extract(network, images, size=8)
-    assert there.features.is_cuda and there.labels.is_cuda
-    torch.testing.assert_close(
-        there.features.cpu(), extract(network.cpu(), images, size=8).features, atol=1e-2, rtol=1e-2
-    )
-    with pytest.raises(RuntimeError, match="running_mean"), frozen(network.cuda()):
-        network.train()(torch.randn(8, 1, 8, 8, device="cuda"))
 
 
 def test_fine_tuning_learns():

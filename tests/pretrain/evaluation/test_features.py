@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from flatnce.pretrain.data import ImageSet, load
+from flatnce.pretrain.data import load
 from flatnce.pretrain.data.readers import image_folder
 from flatnce.pretrain.evaluation import Features, extract, frozen
 from flatnce.pretrain.evaluation.features import conversion, to_channels
@@ -107,14 +107,6 @@ def test_grey_is_repeated_and_colour_becomes_pillows_grey():
     with pytest.raises(ValueError, match="channels=4"):
         to_channels(colour, 4)
     assert conversion(1, 3) == "grey repeated to 3 channels" and conversion(3, 3) == "none"
-
-
-def test_colour_images_go_through_a_grey_network(network):
-    images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
-    colour = ImageSet(images, torch.zeros(4).long(), ("one",))
-    grey = ImageSet(to_channels(images, 1), torch.zeros(4).long(), ("one",))
-    got = extract(network, colour, size=8, channels=1)
-    assert torch.equal(got.features, extract(network, grey, size=8).features)
 
 
 @pytest.mark.parametrize(

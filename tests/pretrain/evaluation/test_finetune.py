@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.pretrain.data import ImageSet, load
+from flatnce.pretrain.data import load
 from flatnce.pretrain.data.readers import image_folder
 from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
 from flatnce.pretrain.models import backbone
@@ -142,22 +142,6 @@ def test_a_last_batch_of_one_image_is_left_out(digits):
     train, test = digits
     config = dataclasses.replace(CONFIG, batch_size=32)
     assert finetune(network, train.subset(range(65)), test, config).scores.shape == (60, 10)
-
-
-def test_several_classes_an_image(network, digits):
-    train, test = digits
-    several = [
-        ImageSet(
-            part.images,
-            torch.stack([part.labels < 5, part.labels % 2 == 0], 1).float(),
-            ("low", "even"),
-        )
-        for part in (train, test)
-    ]
-    several[0].labels[:20] = -1
-    config = dataclasses.replace(CONFIG, rates=(1e-7, 3e-3), epochs=4)
-    found = finetune(network, *several, config)
-    assert found.scores.shape == (60, 2) and found.protocol["rate"] == 3e-3
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])

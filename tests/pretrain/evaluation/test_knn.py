@@ -56,20 +56,6 @@ def test_it_equals_a_plain_numpy_version_exactly(k, whole, temperature):
     np.testing.assert_allclose(shares, votes / votes.sum(1, keepdims=True), atol=1e-9)
 
 
-def test_equal_votes_go_to_the_lower_class():
-    # Two neighbours equally near on both sides; three orders of the classes.
-    features = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
-    query = torch.tensor([[1.0, 0.0]])
-    for labels in ([2, 1], [1, 2]):
-        train = Features(features, torch.tensor(labels), tuple("abc"))
-        assert knn_predict(train, query, k=2).item() == 1
-
-
-def test_of_images_equally_near_the_first_counts():
-    train = Features(torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 0.0]]), torch.tensor([2, 0, 1]))
-    assert knn_predict(train, torch.tensor([[5.0, 0.0]]), k=1).item() == 2
-
-
 def test_several_k_at_once_and_blocks_of_queries_change_nothing(monkeypatch):
     features, labels = drawn(80, 6, 3, seed=3)
     train = Features(torch.from_numpy(features), torch.from_numpy(labels))

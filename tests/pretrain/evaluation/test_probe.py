@@ -134,14 +134,6 @@ def test_blocks_and_a_warm_start_lead_to_the_same_minimum(monkeypatch):
     torch.testing.assert_close(warm.weight, expected.weight, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 9, 24, 29])
-def test_short_sums_side_by_side_are_the_product(rows, monkeypatch):
-    monkeypatch.setattr(logistic_module, "SPAN", 8)
-    x, error = torch.randn(rows, 5).double(), torch.randn(rows, 3).double()
-    found = logistic_module._correlated(x, error)
-    torch.testing.assert_close(found, x.T @ error, rtol=1e-13, atol=1e-13)
-
-
 def test_constant_and_repeated_features_do_no_harm():
     train = blobs()
     odd = torch.cat([train.features, torch.full((120, 1), 7.0), train.features[:, :1]], dim=1)

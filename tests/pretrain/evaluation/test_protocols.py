@@ -127,19 +127,6 @@ def test_sizes_are_options():
     assert (bench.images("digits")["size"], bench.images("digits")["resize"]) == (12, 16)
 
 
-def test_features_are_made_once(monkeypatch):
-    made = []
-    extract = bench_module.extract
-
-    def counted(*given, **options):
-        made.append(given)
-        return extract(*given, **options)
-
-    monkeypatch.setattr(bench_module, "extract", counted)
-    list(evaluate(Bench(subject(), QUICK), plan(["knn", "linear-short", "linear-long"], "digits")))
-    assert len(made) == 2  # training and test images
-
-
 def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
     labels = load("digits").labels.tolist()
     numbers = [labels.index(c) for c in range(10)]
@@ -180,13 +167,6 @@ def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeyp
     assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
     assert found["interval"][0] < found["interval"][1]
     assert found["protocol"]["train"] == {"split": "trainval", "images": 40}
-
-
-def test_the_papers_reading_of_voc_is_named(monkeypatch):
-    monkeypatch.setattr(bench_module, "load", voc)
-    (found,) = evaluate(Bench(subject(3, 12)), [("linear", "voc2007-top1")])
-    assert found["measure"] == "top-1 of the first object listed (the paper's reading)"
-    assert found["top1"] > 0.5 and found["top5_of"] == 2
 
 
 def test_a_folder_of_images(tmp_path):

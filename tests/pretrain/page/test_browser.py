@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import made_runs
-from accessibility import PROBLEMS
-from chromium import Chromium
+from chromium import PROBLEMS, Chromium
 from export_subjects import write_run
 from flatnce.pretrain.page.compare import compare_page
 from flatnce.pretrain.page.inspection import inspect_encoder
@@ -138,13 +137,6 @@ def test_a_table_that_is_cut_has_a_shadow_where_more_is(chromium, pages, which, 
     assert right == paper and max(abs(a - b) for a, b in zip(left, paper, strict=True)) > 40
 
 
-def test_opened_tables_are_usable_too(chromium, pages):
-    for page in pages.values():
-        chromium.open(page.resolve().as_uri(), width=420)
-        chromium.run("document.querySelectorAll('details').forEach((one) => { one.open = true })")
-        assert chromium.run(PROBLEMS) == []
-
-
 def test_a_screen_reader_is_told_of_every_picture(chromium, pages):
     chromium.open(pages["run"].resolve().as_uri())
     nodes = chromium.ask("Accessibility.getFullAXTree")["nodes"]
@@ -179,14 +171,6 @@ def test_the_checker_sees_what_is_wrong(chromium, tmp_path, body, said):
     page.write_text(f"<!DOCTYPE html><html lang='en'><title>T</title><main>{body}</main></html>")
     chromium.open(page.as_uri())
     assert any(said in problem for problem in chromium.run(PROBLEMS))
-
-
-def test_the_window_sees_a_request_and_an_error(chromium, tmp_path):
-    page = tmp_path / "bad.html"
-    page.write_text("<img src='http://example.invalid/x.png'><script>undefined_name()</script>")
-    chromium.open(page.as_uri())
-    assert chromium.complaints
-    assert asked_elsewhere(chromium, page.as_uri()) == ["http://example.invalid/x.png"]
 
 
 def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_path):

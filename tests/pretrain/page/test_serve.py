@@ -67,13 +67,6 @@ def test_a_name_of_another_site_is_refused(ask, host):
     assert ask(host=f"localhost:{ask.port}")[0] == 200
 
 
-@pytest.mark.parametrize("method, status", [("HEAD", 200), ("POST", 501), ("DELETE", 501)])
-def test_nothing_can_be_changed(ask, method, status):
-    found, _, text = ask(method=method)
-    assert found == status
-    assert method != "HEAD" or text == ""
-
-
 def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
     whole = (place / "config.json").read_text()
     (place / "config.json").write_text("{")

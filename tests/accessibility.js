@@ -1,6 +1,4 @@
-"""What keeps a page from being used by everyone, found by looking at it in the browser."""
-
-PROBLEMS = r"""
+// What keeps a page from being used by everyone, found by looking at it in the browser.
 (() => {
   const found = [];
   const complain = (what, element) =>
@@ -100,4 +98,3 @@ PROBLEMS = r"""
   }
   return [...new Set(found)].slice(0, 20);
 })()
-"""
