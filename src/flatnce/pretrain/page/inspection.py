@@ -49,9 +49,9 @@ class InspectionOptions:
     """How much of the encoder is inspected.
 
     Arguments:
-        images: ImageSet | FolderSet drawn from the test set.
+        images: Images drawn from the test set.
         projection: Of the 2-D picture: pca, umap, or auto for UMAP where it is installed.
-        queries: ImageSet | FolderSet whose nearest neighbours are shown.
+        queries: Images whose nearest neighbours are shown.
         neighbours: How many of each.
         pictures: Keep small pictures of them; --no-pictures keeps only their labels.
         seed: Of every draw.
