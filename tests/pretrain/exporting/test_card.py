@@ -9,7 +9,7 @@ import torch
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.card import card
-from flatnce.pretrain.exporting.forms import source_of
+from flatnce.pretrain.exporting.forms import Source
 
 STANDARD = {"name": "resnet18", "stem": "standard", "size": 32, "channels": 3}
 EVALUATION = {
@@ -62,7 +62,7 @@ def of_a_run(tmp_path_factory):
 
 def text_of(**settings):
     """The card of a network, without an export."""
-    source = source_of(make_trained(**settings), None, "out")
+    source = Source(make_trained(**settings), None, "out")
     return card(source, "torch", "out", normalised_inside=False, check="")
 
 

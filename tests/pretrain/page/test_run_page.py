@@ -130,9 +130,9 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
 @pytest.mark.parametrize(
     "start, cells",
     [
-        ("kNN at the last watch (held-out training images, not a result)", ["90.00 %", "100 %"]),
-        ("MI", [f"{train_line(400)['mi']:.3f} nats", f"{CEILING:.3f} nats"]),
-        ("Large-pool MI, best", ["6.000 nats", f"{POOL_CEILING:.3f} nats"]),
+        ("kNN at the last watch (held-out training images, not a result)", ["90.00 %"]),
+        ("MI", [f"{train_line(400)['mi']:.3f} of {CEILING:.3f} nats"]),
+        ("Large-pool MI, best", [f"6.000 of {POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
         ("Images a second, everything included", ["11,900"]),
         ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),

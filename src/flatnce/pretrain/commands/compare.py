@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from flatnce.pretrain.page.compare import (
     charts_of_runs,
-    compare_page,
     differences_of,
     page_of_runs,
 )
 from flatnce.pretrain.page.serve import loopback_of, serve
 from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
-from flatnce.report.charts import FORMATS, write_figures
-from flatnce.report.page import Page, check_place
+from flatnce.report.charts import FORMATS, Chart, write_figures
+from flatnce.report.page import Page, check_place, write_page
 
 
 @dataclass(frozen=True)
@@ -86,18 +85,15 @@ def compare(
     against: str | None = None,
 ) -> int:
     """Write the page that compares runs, and figures; return the exit code."""
-    out = options.out or Path("comparison.html")
-    check_place(out)
-    anew = partial(page_of_runs, directories, by=by, against=against)
-    with served(directories, anew, options):
-        page = compare_page(directories, out, by=by, against=against)
-        drawn: Sequence[Path] = ()
-        if options.figures is not None:
-            charts = charts_of_runs(directories, by=by, against=against)
-            drawn = write_figures(charts, options.figures, options.formats)
-        found = differences_of(directories, by=by, against=against) if options.json else []
-        say(page, drawn, options.json, differences=found)
-    return 0
+    asked: dict[str, Any] = {"by": by, "against": against}
+    return publish(
+        directories,
+        options.out or Path("comparison.html"),
+        partial(page_of_runs, directories, **asked),
+        partial(charts_of_runs, directories, **asked),
+        options,
+        differences=differences_of(directories, **asked) if options.json else [],
+    )
 
 
 def named_runs(names: Sequence[str]) -> list[Path]:
@@ -112,19 +108,33 @@ def named_runs(names: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def say(
-    page: Path, figures: Sequence[Path], as_json: bool, left_out: str = "", **more: object
-) -> None:
-    """Print what was written."""
-    if as_json:
-        plain = {"page": str(page), "figures": list(map(str, figures)), "left_out": left_out}
-        print(json.dumps({**plain, **more}), flush=True)
-        return
-    if left_out:
-        print(left_out)
-    print(f"the page: {page}", flush=True)
-    if figures:
-        print(f"{len(figures)} figures in {figures[0].parent}", flush=True)
+def publish(
+    directories: Sequence[Path],
+    out: Path,
+    page: Callable[[], Page],
+    charts: Callable[[], Sequence[Chart]],
+    options: PageOptions,
+    first: Callable[[], str] = lambda: "",
+    **more: object,
+) -> int:
+    """Write a page and figures and print where; ``first`` runs before and may leave a note."""
+    check_place(out)
+    with served(directories, page, options):
+        note = first()
+        write_page(page(), out)
+        figures: Sequence[Path] = ()
+        if options.figures is not None:
+            figures = write_figures(charts(), options.figures, options.formats)
+        if options.json:
+            plain = {"page": str(out), "figures": list(map(str, figures)), "left_out": note}
+            print(json.dumps({**plain, **more}), flush=True)
+        else:
+            lines = [note] if note else []
+            lines.append(f"the page: {out}")
+            if figures:
+                lines.append(f"{len(figures)} figures in {figures[0].parent}")
+            print("\n".join(lines), flush=True)
+    return 0
 
 
 @contextmanager

@@ -1,19 +1,18 @@
 """``flatnce report``: one offline page about a run; of several runs, the page that compares."""
 
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, say, served
+from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, publish
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
-from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
+from flatnce.pretrain.page.run import charts_of_run, page_of_run
 from flatnce.pretrain.runs.log import read_run
-from flatnce.report.charts import write_figures
-from flatnce.report.page import check_place
 
 # The pages of other kinds of run, as (module, function): imported on demand, since this package
 # does not depend on theirs.
@@ -60,35 +59,29 @@ def run(arguments: list[str]) -> int:
         return compare(directories, options.page)
     (directory,), asked = directories, options.page
     kind = read_run(directory).kind
-    if kind in OTHER_PAGES:
-        return _other(directory, kind, asked)
-    out = asked.out or directory / "report.html"
-    check_place(out)
-    with served([directory], lambda: page_of_run(directory), asked):
-        left_out = _inspect(directory, options) if options.portrait else ""
-        page = run_page(directory, out)
-        drawn: Sequence[Path] = ()
-        if asked.figures is not None:
-            drawn = write_figures(charts_of_run(directory), asked.figures, asked.formats)
-        say(page, drawn, asked.json, left_out)
-    return 0
-
-
-def _other(directory: Path, kind: str, asked: PageOptions) -> int:
-    """The page of a demo or a reproduction."""
+    if kind not in OTHER_PAGES:
+        return publish(
+            directories,
+            asked.out or directory / "report.html",
+            partial(page_of_run, directory),
+            partial(charts_of_run, directory),
+            asked,
+            partial(_inspect, directory, options),
+        )
     if asked.out or asked.watch or asked.figures:
         raise ValueError(
             f"{str(directory)!r} is a {kind} run: --out, --watch and --figures are for runs of "
             "`flatnce train`; its page is report.html in its folder"
         )
     module, name = OTHER_PAGES[kind]
-    say(getattr(import_module(module), name)(directory), (), asked.json)
+    page = str(getattr(import_module(module), name)(directory))
+    print(json.dumps({"page": page}) if asked.json else f"the page: {page}")
     return 0
 
 
 def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
-    if is_current(directory, options.inspection, options.step):
+    if not options.portrait or is_current(directory, options.inspection, options.step):
         return ""
     try:
         inspect_encoder(directory, options.inspection, step=options.step, device=options.device)

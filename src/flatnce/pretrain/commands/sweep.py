@@ -22,14 +22,12 @@ from flatnce.pretrain.commands.train import (
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options
 from flatnce.pretrain.sweeping.sweep import (
-    SLACK,
     find_sweep,
     plan_sweep,
     read_sweep,
     sweep,
     sweep_states,
     varied,
-    workspace,
 )
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
@@ -143,14 +141,11 @@ def _show_plan(
         print("\n".join(configs))
     else:
         show_tables(plain, over_seeds(runs, plain))
-    extra = workspace(plan.device)
-    own = round((plan.bytes - extra) / SLACK)
     taken = f" ({done:,} of them done)" if done else ""
     print(
         f"\n{len(configs)} runs, {plan.steps:,} steps in all{taken}, {at_once} at once "
         f"on {plan.device}\nthe largest is expected to take {format_bytes(plan.bytes)} beside the "
-        f"images: {SLACK:g} times the {format_bytes(own)} of its network, activations and scores, "
-        f"and {format_bytes(extra)} for libraries, kNN and the pool"
+        "images"
     )
     return 0
 

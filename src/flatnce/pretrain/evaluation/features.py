@@ -208,40 +208,23 @@ def loader_of(
     batch_size: int,
     device: torch.device,
     workers: int | None = None,
-    *,
     seed: int = 0,
-    shuffle: bool = False,
-    drop_last: bool = False,
+    **options: bool,
 ) -> Resident | Streaming:
-    """Batches of images in memory, or of files, on a device."""
+    """Batches of all images in memory, or of files, in order unless the options say otherwise."""
+    options = {"drop_last": False, "shuffle": False, **options}
     if isinstance(image_set, ImageSet):
-        return Resident(
-            image_set.to(device), batch_size, seed, drop_last=drop_last, shuffle=shuffle
-        )
-    return Streaming(
-        image_set,
-        batch_size,
-        seed,
-        drop_last=drop_last,
-        shuffle=shuffle,
-        workers=workers,
-        device=device,
-    )
+        return Resident(image_set.to(device), batch_size, seed, **options)
+    return Streaming(image_set, batch_size, seed, workers=workers, device=device, **options)
 
 
 def image_batches(
-    image_set: Images,
-    batch_size: int,
-    device: torch.device,
-    side: int,
-    workers: int | None = None,
+    image_set: Images, batch_size: int, device: torch.device, side: int, workers: int | None = None
 ) -> Iterator[Tensor]:
     """Every image once, in the order of the set, as unsigned bytes on a device."""
-    if isinstance(image_set, ImageSet):
-        for images in image_set.images.split(batch_size):
-            yield images.to(device, non_blocking=True)
-        return
-    for batch in loader_of(image_set.resized(side), batch_size, device, workers).epoch(0):
+    if isinstance(image_set, FolderSet):
+        image_set = image_set.resized(side)
+    for batch in loader_of(image_set, batch_size, device, workers).epoch(0):
         yield batch.images
 
 

@@ -152,15 +152,8 @@ class _Job:
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
-            loader = loader_of(
-                train_set,
-                batch,
-                device,
-                config.workers,
-                seed=self.seed,
-                shuffle=True,
-                drop_last=single,
-            )
+            options = {"shuffle": True, "drop_last": single}
+            loader = loader_of(train_set, batch, device, config.workers, self.seed, **options)
             views = Views.finetune(
                 config.size,
                 seed=self.seed,

@@ -92,14 +92,8 @@ def measure_several(
     """Mean 11-point average precision for images that may show several classes (VOC2007).
 
     Labels of -1 (only difficult objects) are ignored. A class that no image shows has no
-    precision and is left out of the mean. The interval is a percentile bootstrap over test images.
-
-    Arguments:
-        scores: One per class, (n, classes); comparable within a class.
-        labels: 1 present, 0 absent, -1 not counted.
-        classes: Their names, for the result per class.
-        per_class: Add the average precision of every class, None where no image shows it.
-        seed: Seed of the bootstrap.
+    precision and is left out of the mean. The interval is a percentile bootstrap over test images
+    with this seed. The arguments are those of :func:`measure`.
     """
     _check_numbers(scores)
     n, count = scores.shape

@@ -131,8 +131,8 @@ class Bench:
     ) -> None:
         self.subject, self.options, self.report = subject, options or Options(), report
         self.size = self.options.size or subject.size
-        self._sets: dict[tuple[str, str], Images] = {}
-        self._features: dict[tuple[str, str], Features] = {}
+        self.sets: dict[tuple[str, str], Images] = {}
+        self.extracted: dict[tuple[str, str], Features] = {}
         self._held: dict[str, Tensor] = {}
 
     def load(self, data: str, part: str) -> Images:
@@ -140,15 +140,15 @@ class Bench:
 
         The part is ``train``, all labelled images that are not test images, or ``test``.
         """
-        if (data, part) not in self._sets:
+        if (data, part) not in self.sets:
             if _has_no_test(data):
                 whole = self._read(data, "train")
                 rest, self._held[data] = _split_labels(whole, data)
-                self._sets[data, "train"] = whole.subset(rest)
-                self._sets[data, "test"] = whole.subset(self._held[data])
+                self.sets[data, "train"] = whole.subset(rest)
+                self.sets[data, "test"] = whole.subset(self._held[data])
             else:
-                self._sets[data, part] = self._read(data, _split_of(data, part))
-        return self._sets[data, part]
+                self.sets[data, part] = self._read(data, _split_of(data, part))
+        return self.sets[data, part]
 
     def part(self, data: str, part: str) -> dict[str, Any]:
         """Which part of a set was used, for a result."""
@@ -177,9 +177,9 @@ class Bench:
 
     def features(self, data: str, part: str) -> Features:
         """Features of the training or test images of a set, on the device."""
-        if (data, part) not in self._features:
+        if (data, part) not in self.extracted:
             subject = self.subject
-            self._features[data, part] = extract(
+            self.extracted[data, part] = extract(
                 subject.encoder.backbone,
                 self.load(data, part),
                 size=self.size,
@@ -189,13 +189,7 @@ class Bench:
                 channels=subject.channels,
                 workers=self.options.workers,
             )
-        return self._features[data, part]
-
-    def forget(self, data: str) -> None:
-        """Release the images and features of a set."""
-        for part in ("train", "test"):
-            self._sets.pop((data, part), None)
-            self._features.pop((data, part), None)
+        return self.extracted[data, part]
 
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
@@ -509,4 +503,5 @@ def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]
             for found in PROTOCOLS[name](bench, data):
                 yield {**found, "seconds": time.perf_counter() - began}
                 began = time.perf_counter()
-        bench.forget(data)
+        bench.sets.clear()
+        bench.extracted.clear()

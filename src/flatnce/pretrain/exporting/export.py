@@ -18,7 +18,7 @@ from flatnce.pretrain.exporting.folder import (
     new_folder,
     write_config,
 )
-from flatnce.pretrain.exporting.forms import FORMS, Source, source_of
+from flatnce.pretrain.exporting.forms import FORMS, Source
 from flatnce.pretrain.training.saved import LoadedEncoder
 
 TOLERANCE = 1e-5
@@ -61,7 +61,7 @@ def export(
     if out is not None:
         check_room(Path(out), replace)  # before a checkpoint is read
         name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
-    source = source_of(run, step, name)
+    source = Source(run, step, name)
     FORMS[to].check(source)
     if out is None:
         if source.run is None:

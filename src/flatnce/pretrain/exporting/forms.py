@@ -3,8 +3,6 @@
 import copy
 import hashlib
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,75 +28,43 @@ from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder
 
 
-@dataclass(frozen=True)
 class Source:
-    """A backbone (on the CPU, in evaluation mode and float32) and everything its card says."""
+    """A run's or a loaded encoder's backbone, on the CPU, and everything its card says."""
 
-    name: str
-    backbone: nn.Module
-    architecture: str
-    stem: str
-    channels: int
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    step: int
-    settings: Mapping[str, Any]
-    run: Run | None
-
-    @property
-    def width(self) -> int:
-        """Width of the features."""
-        return int(self.backbone.width)  # type: ignore[arg-type]  # torch types attributes so
-
-    @property
-    def from_torchvision(self) -> bool:
-        """Whether it is a ResNet with torchvision's parameter names."""
-        return self.architecture in RESNETS
+    def __init__(
+        self, given: LoadedEncoder | str | Path, step: int | None = None, name: str | None = None
+    ) -> None:
+        self.run: Run | None = None
+        if isinstance(given, LoadedEncoder):
+            if step is not None:
+                raise ValueError(
+                    f"step={step} chooses a checkpoint of a run, but a network was given, of step "
+                    f"{given.step}; pass the run's name or folder instead"
+                )
+            loaded = given
+        else:
+            directory = find_run(str(given))
+            loaded = load_encoder(directory, step=step)
+            self.run, name = read_run(directory), directory.resolve().name
+        network = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
+        self.backbone = network.to(memory_format=torch.contiguous_format)
+        self.width = int(network.width)  # type: ignore[arg-type]  # torch types attributes so
+        self.settings, self.step = loaded.config.flat(), loaded.step
+        self.architecture = str(self.settings["backbone"])
+        self.name = name or self.architecture
+        self.from_torchvision = self.architecture in RESNETS
+        # The stem of the network itself; the rule of ``auto`` may change later.
+        self.stem = "auto"
+        if self.from_torchvision:
+            self.stem = "small" if isinstance(network.maxpool, nn.Identity) else "standard"
+        self.channels, self.size = loaded.channels, loaded.size
+        numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
+        self.mean, self.std = (tuple(column) for column in zip(*numbers, strict=True))
 
     def sample(self, count: int = 3) -> Float[Tensor, "b c h w"]:
         """A few images of noise to compare features on, the same every time."""
         generator = torch.Generator().manual_seed(0)
         return torch.randn(count, self.channels, self.size, self.size, generator=generator)
-
-
-def source_of(given: LoadedEncoder | str | Path, step: int | None, name: str | None) -> Source:
-    """Read a run, or take a loaded encoder, and move its backbone to the CPU."""
-    run: Run | None = None
-    if isinstance(given, LoadedEncoder):
-        if step is not None:
-            raise ValueError(
-                f"step={step} chooses a checkpoint of a run, but a network was given, of step "
-                f"{given.step}; pass the run's name or folder instead"
-            )
-        loaded = given
-    else:
-        directory = find_run(str(given))
-        loaded = load_encoder(directory, step=step)
-        run = read_run(directory)
-        name = directory.resolve().name
-    backbone = copy.deepcopy(loaded.encoder.backbone).cpu().float().eval()
-    backbone = backbone.to(memory_format=torch.contiguous_format)
-    settings = loaded.config.flat()
-    architecture = str(settings["backbone"])
-    # The stem of the network itself; the rule of ``auto`` may change later.
-    stem = "auto"
-    if architecture in RESNETS:
-        stem = "small" if isinstance(backbone.maxpool, nn.Identity) else "standard"
-    numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
-    return Source(
-        name or architecture,
-        backbone,
-        architecture,
-        stem,
-        loaded.channels,
-        loaded.size,
-        tuple(mean for mean, _ in numbers),
-        tuple(std for _, std in numbers),
-        loaded.step,
-        settings,
-        run,
-    )
 
 
 class TorchForm:
@@ -253,9 +219,6 @@ def load_exported(folder: str | Path) -> nn.Module:
     Reads the forms ``torch`` and ``timm``. The features are those of the trained network, bit for
     bit, on the same device and with the same number of threads. No code of the folder is run, and
     the weights are compared with their checksum.
-
-    Relations:
-        :func:`preprocessing` prepares uint8 images for it.
 
     Arguments:
         folder: The exported folder.

@@ -272,39 +272,39 @@ def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
     speed = results.get("images_per_second") or train.get("images_per_second")
     seconds = results.get("seconds") or train.get("seconds")
     everything = ", everything included" if results.get("images_per_second") else ""
-    knn, pool = watch.get("knn"), _written(watch.get("pool_ceiling"), "nats")
-    at = watch.get("pool_mi_at_temperature")
+    knn = watch.get("knn")
     rows = [
         (
             "kNN at the last watch (held-out training images, not a result)",
             "" if knn is None else f"{100 * knn:.2f} %",
-            "100 %",
-        ),
-        ("Large-pool MI, best scale", _written(watch.get("pool_mi"), "nats"), pool),
-        ("Large-pool MI, temperature of training", _written(at, "nats"), pool),
+        )
     ]
+    for label, key in (
+        ("Large-pool MI, best scale", "pool_mi"),
+        ("Large-pool MI, temperature of training", "pool_mi_at_temperature"),
+    ):
+        rows.append((label, _written(watch.get(key), "nats", watch.get("pool_ceiling"))))
     for name, entry in DIAGNOSTICS.items():
         if name not in ("mi_ceiling", "negatives"):
             label = "Loss, on InfoNCE's scale" if name == "loss" else capitalised(entry.label)
-            most = "1" if entry.unit == "share" else ""
-            if name == "mi":
-                most = _written(train.get("mi_ceiling"), "nats")
-            rows.append((label, _written(train.get(name), entry.unit), most))
-    estimated = format_bytes(sum(memory.values())) if memory else ""
+            most = train.get("mi_ceiling") if name == "mi" else None
+            rows.append((label, _written(train.get(name), entry.unit, most)))
     rows += [
-        (f"Images a second{everything}", f"{speed:,.0f}" if speed else "", ""),
-        ("Time", "" if seconds is None else duration_text(seconds), ""),
-        ("Memory of training, estimated", estimated, ""),
+        (f"Images a second{everything}", f"{speed:,.0f}" if speed else ""),
+        ("Time", "" if seconds is None else duration_text(seconds)),
+        ("Memory of training, estimated", format_bytes(sum(memory.values())) if memory else ""),
     ]
     steps = f"{train['step']:,} steps" if "step" in train else "no step"
-    caption = f"After {steps}; the most each can be at the right"
-    return Table(caption, ["Measure", "Value", "At most"], [row for row in rows if row[1]])
+    return Table(f"After {steps}", ["Measure", "Value"], [row for row in rows if row[1]])
 
 
-def _written(value: float | None, unit: str) -> str:
+def _written(value: float | None, unit: str, most: float | None) -> str:
+    """A number, of the most it can be."""
     if value is None:
         return ""
-    return f"{value:.3f} nats" if unit == "nats" else f"{value:.3g}"
+    if unit != "nats":
+        return f"{value:.3g}"
+    return f"{value:.3f} nats" if most is None else f"{value:.3f} of {most:.3f} nats"
 
 
 def _last(run: Run, kind: str) -> dict[str, Any]:
