@@ -13,12 +13,7 @@ from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, preset
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.display import Board, over_seeds, show_tables, sweep_rows
-from flatnce.pretrain.sweeping.grid import (
-    MOST_RUNS,
-    extended,
-    grid_configs,
-    name_of,
-)
+from flatnce.pretrain.sweeping.grid import MOST_RUNS, extended, grid_configs, name_of
 from flatnce.pretrain.sweeping.sweep import SweptRun
 from forked import Forked
 

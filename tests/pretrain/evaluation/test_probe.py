@@ -8,12 +8,12 @@ from sklearn.preprocessing import StandardScaler
 
 from flatnce.pretrain.data import load
 from flatnce.pretrain.evaluation import Features, extract, linear_probe, measure, probe_by_descent
-from flatnce.pretrain.evaluation import logistic as logistic_module
 from flatnce.pretrain.evaluation import probe as descent_module
-from flatnce.pretrain.evaluation.logistic import Regression
+from flatnce.pretrain.evaluation import probe as logistic_module
 from flatnce.pretrain.evaluation.probe import (
     FORMS,
     DescentConfig,
+    Regression,
     choose,
     classification_loss,
     validation_split,

@@ -9,7 +9,7 @@ import torch
 
 from export_subjects import MEAN, STD, make_trained
 from flatnce.pretrain.exporting import FORMS, ExportError, export, load_exported, preprocessing
-from flatnce.pretrain.exporting.folder import read_config
+from flatnce.pretrain.exporting.forms import read_config
 
 ONNX = FORMS["onnx"]
 REASON = "the onnx extra is not installed: pip install 'flatnce[onnx]'"

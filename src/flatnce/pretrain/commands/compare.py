@@ -11,11 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.pretrain.page.compare import (
-    charts_of_runs,
-    differences_of,
-    page_of_runs,
-)
+from flatnce.pretrain.page.compare import charts_of_runs, differences_of, page_of_runs
 from flatnce.pretrain.page.serve import loopback_of, serve
 from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
 from flatnce.report.charts import FORMATS, Chart, write_figures

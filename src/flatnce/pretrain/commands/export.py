@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.folder import MARK, describe_check, read_config
+from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
 from flatnce.pretrain.training.saved import describe_status, find_run
 
 

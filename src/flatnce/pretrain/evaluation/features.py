@@ -52,15 +52,12 @@ class Features:
 
     def __post_init__(self) -> None:
         features, labels = self.features, self.labels
-        if features.ndim != 2 or not features.is_floating_point() or not len(features):
+        rows = features.ndim == 2 and features.is_floating_point() and len(features) > 0
+        if not rows or labels.shape[:1] != features.shape[:1]:
             raise ValueError(
-                f"features has shape {tuple(features.shape)} and dtype {features.dtype}; pass "
-                "floating-point rows (images, width), at least one"
-            )
-        if labels.shape[:1] != features.shape[:1]:
-            raise ValueError(
-                f"labels has shape {tuple(labels.shape)} for {len(features)} rows of features; "
-                "pass one label per row"
+                f"features has shape {tuple(features.shape)} and dtype {features.dtype}, labels "
+                f"has shape {tuple(labels.shape)}; pass floating-point rows (images, width), at "
+                "least one, and one label per row"
             )
 
     def __len__(self) -> int:

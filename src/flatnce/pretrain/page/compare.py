@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatnce.messages import check_choice
-from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
+from flatnce.pretrain.page.run import CATALOGUE, CHARTS, Curves, finished, flat, thinned
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.report.charts import Axis, Chart, Line, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
@@ -42,20 +42,6 @@ class Measure(NamedTuple):
         return f"{' to '.join(signed)}{suffix}".replace("-", "−") if signed else "–"
 
 
-LAST = (
-    ("kNN at the last watch, held-out training images", "share", "watch", "knn"),
-    ("Large-pool MI", "nats", "watch", "pool_mi"),
-    ("K-sample MI", "nats", "train", "mi"),
-    ("Loss, on InfoNCE's scale", "nats", "train", "loss"),
-    ("ESS of the negatives", "", "train", "ess"),
-    ("ESS with the positive", "", "train", "ess_with_positive"),
-    ("Gradient gain", "", "train", "gain"),
-    ("Effective rank", "rounded", "train", "effective_rank"),
-    ("Images a second", "rounded", "results", "images_per_second"),
-    ("Time", "seconds", "results", "seconds"),
-)
-
-
 def numbers_of(run: Run) -> dict[Measure, float]:
     """Every number of a finished run: tests of its last step, then its last measurements."""
     results = run.results or {}
@@ -66,8 +52,9 @@ def numbers_of(run: Run) -> dict[Measure, float]:
             measure = Measure(f"{name} on {one.get('data', '')}, test images", "share")
             found.setdefault(measure, one.get("top1", one.get("map")))
     last = {one.get("kind"): one for one in run.metrics} | {"results": results}
-    for label, unit, kind, key in LAST:
-        found[Measure(label, unit)] = last.get(kind, {}).get(key)
+    for one in CATALOGUE["measure"]:
+        value = last.get(one["kind"], {}).get(one["key"])
+        found[Measure(one["label"], one["unit"])] = value
     return {measure: value for measure, value in found.items() if value is not None}
 
 

@@ -24,6 +24,8 @@ __all__ = ["charts_of_run", "page_of_run", "run_page"]
 
 Records = Sequence[Mapping[str, Any]]
 
+CATALOGUE = tomllib.loads(Path(__file__).with_name("charts.toml").read_text(encoding="utf-8"))
+
 RESULT = (
     "These are the results to quote, each with its protocol and step: they are on test images. "
     "Choices inside a protocol were made on a validation split. results.json holds the whole "
@@ -68,8 +70,7 @@ class Curves:
 
 def _charts() -> list[Curves]:
     """The charts of the file, and a chart or a line for every diagnostic that they do not draw."""
-    text = Path(__file__).with_name("charts.toml").read_text(encoding="utf-8")
-    charts = {entry["name"]: Curves(**entry) for entry in tomllib.loads(text)["chart"]}
+    charts = {entry["name"]: Curves(**entry) for entry in CATALOGUE["chart"]}
     drawn = {key for chart in charts.values() for key in (*chart.keys, chart.ceiling)}
     for entry in DIAGNOSTICS.values():
         if not entry.chart or entry.name in drawn:
