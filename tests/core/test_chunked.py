@@ -55,16 +55,6 @@ def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant)
     assert_as_dense(random(8, 3), selection, ("lse",), constant)
 
 
-@pytest.mark.usefixtures("_small_blocks")
-def test_a_gradient_may_be_asked_for_twice() -> None:
-    anchors, keys = random(6, 3).requires_grad_(), random(9, 3, seed=1).requires_grad_()
-    selection = Selection(torch.arange(6), torch.arange(9))
-    found = chunked.row_statistics(anchors, keys, torch.tensor(2.0).double(), selection)
-    total = found.lse.sum() + found.lse2.sum()
-    once = torch.autograd.grad(total, (anchors, keys), retain_graph=True)
-    assert all(map(torch.equal, once, torch.autograd.grad(total, (anchors, keys))))
-
-
 # --- What does not count -------------------------------------------------------------------------
 
 GROUPS = {

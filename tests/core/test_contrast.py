@@ -333,31 +333,6 @@ def test_a_contrast_from_logits_is_that_of_the_unmasked_entries():
     torch.testing.assert_close(leaf.grad, exact.grad, rtol=1e-12, atol=1e-12)
 
 
-# --- Precision -----------------------------------------------------------------------------------
-
-
-@every_kernel
-@pytest.mark.parametrize("name", ["two views: own", "two towers: shared", "labels, out: plain"])
-def test_autocast_does_not_change_a_contrast(name, kernel):
-    case = layouts.case_of(name)
-
-    def run(autocast: bool) -> tuple[Tensor, ...]:
-        leaves = case.leaves(torch.float32)
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            found = F.contrast_of(case.build(leaves), TEMPERATURE, kernel=kernel)
-            loss = F.dcl(found)
-        return found.gap, found.negative2, *torch.autograd.grad(loss, leaves.values())
-
-    torch.testing.assert_close(run(True), run(False), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("given", [0.4, torch.tensor(0.4), torch.tensor([0.4])], ids=str)
-def test_a_temperature_may_be_a_number_or_a_tensor_of_one(given):
-    pairs = F.two_view(torch.randn(4, 3), torch.randn(4, 3))
-    expected = F.contrast_of(pairs, 0.4).gap
-    torch.testing.assert_close(F.contrast_of(pairs, given).gap, expected, rtol=1e-6, atol=1e-6)
-
-
 # --- The record ----------------------------------------------------------------------------------
 
 
@@ -376,17 +351,3 @@ def test_gathered_labels_are_weighted_by_the_share_of_all_processes(monkeypatch)
     pairs = F.labelled(layouts.random(4, 3, seed=0), torch.tensor([0, 0, 1, 2]))
     contrast = F.contrast_of(replace(pairs, gathered=True), TEMPERATURE)
     assert contrast.weight.tolist() == [8.0, 8.0, 0.0, 0.0]
-
-
-def test_a_list_of_pairs_is_taken_like_a_tuple():
-    towers = F.two_tower(layouts.random(4, 3, seed=0), layouts.random(4, 3, seed=1))
-    found, expected = (F.contrast_of(kind(towers), 0.3).gap for kind in (list, tuple))
-    assert torch.equal(found, expected)
-
-
-def test_importance_weights_at_a_power_are_those_of_its_gradient():
-    z = layouts.random(5, 3, seed=0)
-    pairs = F.two_tower(z, layouts.random(5, 3, seed=1), directions="left")[0]
-    found = F.importance_weights(pairs, TEMPERATURE, power=2.0)
-    expected = F.importance_weights(pairs, TEMPERATURE / 2)
-    torch.testing.assert_close(found, expected)

@@ -123,12 +123,6 @@ def test_reductions_are_the_rows_their_sum_and_their_mean(reader):
     assert float(fast(contrast, reduction="sum")) == close(math.fsum(expected))
 
 
-def test_a_tie_with_the_hardest_negative_is_a_miss():
-    logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.5, 0.0]], dtype=torch.float64)
-    contrast = F.contrast_from_logits(logits, torch.tensor([0, 0]))
-    assert float(F.retrieval_top1(contrast)) == 0.5
-
-
 # --- Geometry ------------------------------------------------------------------------------------
 
 
@@ -211,11 +205,6 @@ def test_the_meter_refuses_what_is_no_interval_of_gradients():
         meter.update(parameters_with([np.ones(5)]))
     meter.reset()
     assert meter.compute() == {}
-
-
-def test_pure_noise_has_no_signal():
-    # Without the noise's own share of the mean removed this would be 1 / sqrt(100) = 0.1.
-    assert meter_after(drawn(100, signal=0.0))["gradient_snr"] < 0.03
 
 
 # --- Monitor -------------------------------------------------------------------------------------
@@ -475,7 +464,6 @@ SICK: dict[str, dict[str, float]] = {
     "healthy": {},
 }
 every_kind = pytest.mark.parametrize("kind", list(SICK))
-every_real_kind = pytest.mark.parametrize("kind", [kind for kind in SICK if kind != "failed"])
 
 
 def record(step: int, *kinds: str, geometry: bool = True) -> dict[str, float]:
@@ -539,14 +527,6 @@ def test_since_counts_the_unbroken_stretch(kind):
     assert verdict_on(history).since == 200
 
 
-def test_a_saturated_run_is_told_in_one_sentence():
-    found = str(verdict_on([record(4100, "saturated")], "FlatNCE"))
-    assert found.startswith(
-        "saturated since step 4,100: MI 4.79 of 4.84 nats, InfoNCE would scale gradients by "
-        "0.008; do one of: "
-    )
-
-
 @pytest.mark.parametrize("key", ["gain", "ess", "mi", "mi_ceiling"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_a_number_that_is_not_finite_is_a_failure_and_never_healthy(key, value):
@@ -589,42 +569,10 @@ def alike(noise: float, size: int = 64, width: int = 32) -> tuple[Tensor, Tensor
     return z, z + noise * random(size, width, seed=1)
 
 
-def one_point() -> tuple[Tensor, Tensor]:
-    z = torch.ones(64, 32, dtype=torch.float64)
-    return z + 0.01 * random(64, 32), z + 0.01 * random(64, 32, seed=1)
-
-
-def unrelated() -> tuple[Tensor, Tensor]:
-    return random(64, 32), random(64, 32, seed=1)
-
-
-REAL: dict[str, tuple[tuple[Tensor, Tensor], float]] = {
-    "collapsed": (one_point(), 0.1),
-    "saturated": (alike(0.01), 0.1),
-    "peaked": (unrelated(), 0.01),
-    "uniform": (unrelated(), 5.0),
-    "not learning": (unrelated(), 0.3),
-    "healthy": (alike(1.0), 0.2),
-}
-
-
-@every_real_kind
-def test_each_finding_is_made_on_real_batches(kind):
-    views, temperature = REAL[kind]
-    loss_fn, monitor = FlatNCE(temperature=temperature), Monitor()
-    for _ in range(3):
-        loss_fn(*views)
-        monitor.update(loss_fn.last)
-        monitor.compute()
-    found = monitor.verdict()
-    assert (found.kind, found.since) == (kind, 1)
-
-
 @pytest.mark.parametrize("objective", [InfoNCE, FlatNCE, FlatNCEPlus, DCL, HolderFlatNCE])
 def test_the_monitor_tells_the_verdict_which_objective_it_followed(objective):
-    views, temperature = REAL["saturated"]
-    loss_fn, monitor = objective(temperature=temperature), Monitor()
-    loss_fn(*views)
+    loss_fn, monitor = objective(temperature=0.1), Monitor()
+    loss_fn(*alike(0.01))
     monitor.update(loss_fn.last)
     monitor.compute()
     assert monitor.verdict() == verdict_on(monitor.history, objective.__name__)
@@ -673,16 +621,3 @@ def test_printing_the_last_batch_never_reads_a_device():
     )
     exported = replace(elsewhere, loss=FakeTensorMode().from_tensor(torch.ones(())))
     assert repr(exported).endswith("on cpu, numbers not read)")
-
-
-def test_the_last_batch_can_be_printed_inside_a_transform():
-    loss_fn, said = InfoNCE(), []
-
-    def value(z: Tensor) -> Tensor:
-        loss = loss_fn(z, z.flip(1))
-        said.append(repr(loss_fn.last))
-        return loss
-
-    torch.func.grad(value)(torch.randn(8, 4))
-    assert said[0].startswith("Snapshot(objective='InfoNCE', rows=16")
-    assert said[0].endswith("numbers not read)")

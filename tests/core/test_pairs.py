@@ -53,15 +53,6 @@ def test_two_views_are_the_same_rows_in_every_form(form):
     torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-14, atol=0)
 
 
-def test_views_labelled_by_their_image_are_the_views_layout():
-    views = [layouts.random(4, 3, seed=seed) for seed in range(3)]
-    labels = torch.arange(4).repeat(3)
-    found = F.contrast_of(F.labelled(torch.cat(views), labels), TEMPERATURE)
-    expected = F.contrast_of(F.multi_view(views, form="out"), TEMPERATURE)
-    torch.testing.assert_close(found.gap, expected.gap, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(F.infonce(found), F.infonce(expected), rtol=1e-12, atol=0)
-
-
 def test_two_views_of_three_images_leave_out_the_own_image_only():
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
     assert sets_of(pairs) == [[1, 2, 4, 5], [0, 2, 3, 5], [0, 1, 3, 4]] * 2
@@ -82,29 +73,12 @@ def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions():
     assert sets_of(back) == [[1, 2], [0, 2], [1]]
 
 
-def test_a_mask_leaves_positives_alone():
-    z, labels = unit(4, 3), torch.tensor([0, 0, 1, 1])
-    mask = torch.zeros(4, 4, dtype=torch.bool)
-    mask[0, 1] = mask[0, 2] = True
-    found = F.contrast_of(F.labelled(z, labels, false_negatives=mask), TEMPERATURE)
-    assert found.positives.count.tolist() == [1.0] * 4
-    assert found.count.tolist() == [1.0, 2.0, 2.0, 2.0]
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
 def test_ids_and_labels_may_be_of_any_integer_type(dtype):
     numbers = torch.tensor([0, 1, 0, 2], dtype=dtype)
     z = unit(4, 3)
     assert sets_of(F.labelled(z, numbers)) == [[1, 3], [0, 2, 3], [1, 3], [0, 1, 2]]
     assert sets_of(F.two_tower(z, z, ids=numbers)[0]) == sets_of(F.labelled(z, numbers))
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_rows_have_unit_length_exactly_when_asked(normalize):
-    z = 3.0 * unit(4, 3)
-    pairs = F.two_view(z, z, normalize=normalize)
-    expected = torch.full((8,), 1.0 if normalize else 3.0, dtype=torch.float64)
-    torch.testing.assert_close(pairs.anchors.norm(dim=1), expected, rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize(

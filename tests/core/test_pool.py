@@ -62,19 +62,6 @@ def test_the_scale_comes_from_the_other_pairs_alone():
     assert first["pool_scale"] == best_scale(z1 @ z2.T, 10.0)
 
 
-def test_the_best_scale_of_the_same_pairs_would_be_no_lower():
-    z1, z2 = pairs(400)
-    honest = pool_information(z1, z2, 0.1, calibration=pairs(400, seed=1))
-    flattering = pool_information(z1, z2, 0.1, calibration=(z1, z2))
-    assert honest["pool_mi"] <= flattering["pool_mi"] + 1e-3
-
-
-def test_anchors_of_the_calibration_may_be_fewer_than_its_candidates():
-    z1, z2 = pairs(400, seed=1)
-    found = pool_information(*pairs(400), 0.1, calibration=(z1[:50], z2))
-    assert found["pool_mi"] > 1.0
-
-
 def test_views_that_share_nothing_have_no_information():
     z1, z2 = pairs(500)
     found = pool_information(z1, z2.roll(1, 0), 0.1, calibration=pairs(500, seed=1))
@@ -91,16 +78,12 @@ def test_views_that_do_not_fit_are_named(which, bad):
         pool_information(given["z1"], good, 0.1, calibration=given["calibration"])
 
 
-def test_embeddings_that_are_not_numbers_are_refused():
-    z = torch.full((4, 2), math.nan)
-    with pytest.raises(ValueError, match="NaN"):
-        pool_information(z, z, 0.1, calibration=(torch.eye(4), torch.eye(4)))
-
-
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_calibration_that_is_not_finite_is_named(number, bad):
+def test_embeddings_that_are_not_finite_are_named(number, bad):
     good = torch.eye(4)
+    with pytest.raises(ValueError, match="NaN"):
+        pool_information(bad * good, good, 0.1, calibration=(good, good))
     calibration = [good.clone(), good.clone()]
     calibration[number][2, 1] = bad
     with pytest.raises(ValueError, match=rf"calibration\[{number}\] holds NaN or infinite"):

@@ -295,20 +295,6 @@ def test_a_shift_of_the_logits_does_not_matter(n, c, dtype, shift, masked, name,
     torch.testing.assert_close(found[1], expected[1], rtol=rounding, atol=rounding)
 
 
-@settings(max_examples=100)
-@given(draws(), temperatures, st.floats(1e-3, 1e3), st.sampled_from(sorted(READERS)))
-def test_the_length_of_normalised_rows_does_not_matter(batch, temperature, length, name):
-    wide = {"dtype": torch.float64, "normalize": True}
-    doubled = tuple(z.double() for z in batch.embeddings)
-    hard = None if batch.negatives is None else batch.negatives.double()
-    batch = replace(batch, embeddings=doubled, negatives=hard, queue=batch.queue.double(), **wide)
-    assume(not batch.is_bad())
-    longer = replace(batch, embeddings=tuple(length * z for z in batch.embeddings))
-    found, expected = (F.contrast_of(x.build(), temperature) for x in (longer, batch))
-    read = READERS[name]
-    assert float(read(found)) == pytest.approx(float(read(expected)), rel=1e-9, abs=1e-9)
-
-
 # --- Powers --------------------------------------------------------------------------------------
 
 
