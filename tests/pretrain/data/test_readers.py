@@ -278,16 +278,11 @@ def table_row(entry):
 @pytest.mark.parametrize("name", CATALOG)
 def test_every_set_has_its_reader_tiny_files_preset_and_row_in_the_docs(name):
     entry = CATALOG[name]
-    assert name in readers.READERS, f"readers.py: no @reader {name.replace('-', '_')}"
+    assert hasattr(readers, name.replace("-", "_")), f"readers.py: no reader of {name}"
     assert name in TINY, f"tests/tiny_sets.py: TINY has no writer for {name}"
     assert table_row(entry) in DOCS.read_text(), f"docs/data.md lacks {table_row(entry)}"
     if entry.resident:
         assert name in PRESETS, f"catalog.toml: [{name}] has no preset"
-
-
-def test_every_reader_has_an_entry():
-    missing = (readers.READERS.keys() | TINY.keys()) - CATALOG.keys()
-    assert not missing, "src/flatnce/pretrain/data/catalog.toml lacks these"
 
 
 @pytest.mark.parametrize("name", CATALOG)

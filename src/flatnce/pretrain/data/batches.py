@@ -120,9 +120,8 @@ def holdout(
 def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tensor, " m"]:
     """The images that a published list names, as indices in the order of the list.
 
-    One image per line; empty lines and lines that begin with # are ignored. For a set of files, a
-    line is a file name, with or without its folder (``n01440764_10026.JPEG``, as in SimCLR's
-    lists for ImageNet); for a set in memory, the number of an image.
+    One image per line; empty lines and lines that begin with # are ignored. A line is a file name,
+    with or without its folder (``n01440764_10026.JPEG``), or for a set in memory a number.
     """
     file = Path(path)
     if not file.is_file():
@@ -239,8 +238,6 @@ class Batch(NamedTuple):
 
 
 class _Loader:
-    """The arguments that both loaders take."""
-
     def __init__(self, image_set: Any, batch_size: int, seed: int, **options: Any) -> None:
         self.image_set = image_set
         self.batching = Batching(len(image_set), batch_size, seed, **options)

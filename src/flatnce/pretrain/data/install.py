@@ -13,12 +13,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 from flatnce.pretrain.data.catalog import (
     DamagedData,
@@ -129,15 +129,10 @@ def check(path: Path, checksum: str) -> None:
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar or zip file; members that would land outside the folder are refused."""
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as packed:
-                packed.extractall(folder)  # drops leading slashes and ".." by itself
-        else:
-            with tarfile.open(archive) as packed_tar:
-                packed_tar.extractall(folder, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        options = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
+        shutil.unpack_archive(archive, folder, **options)
+    except (tarfile.TarError, shutil.ReadError, BadZipFile, EOFError, zlib.error) as error:
         raise DamagedData(f"{archive} cannot be unpacked ({error}); get it again") from error
 
 

@@ -8,11 +8,10 @@ split, and returns an :class:`ImageSet` or, where the images are files, a :class
 import gzip
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -39,10 +38,6 @@ VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
     "person pottedplant sheep sofa train tvmonitor".split()
 )
-
-Reader = Callable[[Any, str], ImageSet | FolderSet]
-READERS: dict[str, Reader] = {}
-"""The reader of every data set, by the name of the set."""
 
 
 def load(
@@ -95,7 +90,7 @@ def load(
 def read_split(entry: Entry, folder: Path, split: str) -> ImageSet | FolderSet:
     """A split as its reader finds it, if every official image is there."""
     with _reading(folder):
-        found = READERS[entry.name](folder, split)
+        found = globals()[entry.name.replace("-", "_")](folder, split)
     expected = entry.splits[split]
     if len(found) != expected:
         raise DamagedData(
@@ -226,13 +221,6 @@ def _subfolders(folder: Path) -> list[str]:
         return sorted(f.name for f in found if f.is_dir() and not f.name.startswith("."))
 
 
-def reader(function: Reader) -> Reader:
-    """Register the reader of the data set with its name."""
-    READERS[function.__name__.replace("_", "-")] = function
-    return function
-
-
-@reader
 def digits(folder: Path, split: str) -> ImageSet:
     """scikit-learn's handwritten digits at 8 x 8, their values 0 to 16 scaled to 0 to 255.
 
@@ -246,7 +234,6 @@ def digits(folder: Path, split: str) -> ImageSet:
     return ImageSet(images[chosen], labels[chosen], tuple(str(digit) for digit in range(10)))
 
 
-@reader
 def cifar10(folder: Path, split: str) -> ImageSet:
     """CIFAR-10 as binary records or as pickled dictionaries."""
     files = ["test_batch"] if split == "test" else [f"data_batch_{i}" for i in range(1, 6)]
@@ -255,7 +242,6 @@ def cifar10(folder: Path, split: str) -> ImageSet:
     return _records([folder / f"{file}.bin" for file in files], 1, folder / "batches.meta.txt")
 
 
-@reader
 def cifar100(folder: Path, split: str) -> ImageSet:
     """CIFAR-100, with its fine labels, as binary records or as pickled dictionaries."""
     if folder.name == "cifar-100-python":
@@ -263,7 +249,6 @@ def cifar100(folder: Path, split: str) -> ImageSet:
     return _records([folder / f"{split}.bin"], 2, folder / "fine_label_names.txt")
 
 
-@reader
 def stl10(folder: Path, split: str) -> ImageSet:
     """STL-10: 3 x 96 x 96 pixels column by column, labels from 1; unlabelled images get -1."""
     pixels = _rows(folder / f"{split}_X.bin", 3 * 96 * 96)
@@ -274,7 +259,6 @@ def stl10(folder: Path, split: str) -> ImageSet:
     return ImageSet(images, labels, _lines(folder / "class_names.txt"))
 
 
-@reader
 def fashion_mnist(folder: Path, split: str) -> ImageSet:
     """Fashion-MNIST as idx files, compressed by gzip or not."""
     datasets = require_extra("torchvision.datasets", "Fashion-MNIST")
@@ -284,7 +268,6 @@ def fashion_mnist(folder: Path, split: str) -> ImageSet:
     return ImageSet(images, labels, tuple(datasets.FashionMNIST.classes))
 
 
-@reader
 def tiny_imagenet(folder: Path, split: str) -> FolderSet:
     """Tiny-ImageNet-200: ``train/CLASS/images`` and, as test, ``val`` with its annotations.
 
@@ -303,7 +286,6 @@ def tiny_imagenet(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, labels, classes)
 
 
-@reader
 def flowers102(folder: Path, split: str) -> FolderSet:
     """Flowers-102 in its official splits; ``trainval`` is train, then validation."""
     flowers = require_extra("torchvision.datasets", "Flowers-102").Flowers102
@@ -316,7 +298,6 @@ def flowers102(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, torch.tensor(labels), tuple(found.classes))
 
 
-@reader
 def caltech101(folder: Path, split: str) -> FolderSet:
     """Caltech-101, which has no official split, without its background class.
 
@@ -334,7 +315,6 @@ def caltech101(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, labels, tuple(names)).subset(chosen.nonzero().squeeze(1))
 
 
-@reader
 def sun397(folder: Path, split: str) -> FolderSet:
     """SUN397 by the first of its ten official partitions into 50 and 50 images per class."""
     classes = [name[3:] for name in _lines(folder / "ClassName.txt")]  # without /a/
@@ -344,7 +324,6 @@ def sun397(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, labels, tuple(classes))
 
 
-@reader
 def voc2007(folder: Path, split: str) -> FolderSet:
     """VOC2007 with every class of an image: 1 present, 0 absent, -1 only difficult objects.
 
@@ -354,7 +333,6 @@ def voc2007(folder: Path, split: str) -> FolderSet:
     return FolderSet(paths, torch.stack([_present(listed) for listed in objects]), VOC_CLASSES)
 
 
-@reader
 def voc2007_top1(folder: Path, split: str) -> FolderSet:
     """VOC2007 with the first object listed, difficult or not, as the one class of an image."""
     paths, objects = _voc(folder, split)

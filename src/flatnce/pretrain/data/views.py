@@ -106,8 +106,8 @@ class Views:
         seed: Seed of every draw.
         crop: Smallest and largest share of the image's area that a crop takes.
         flip: Probability of mirroring.
-        jitter: Strength s: brightness, contrast and saturation change by up to 0.8·s, hue by
-            0.2·s of the circle. At most 2.5; 0 for none.
+        jitter: Strength s, at most 2.5: brightness, contrast and saturation change by up to 0.8·s,
+            hue by 0.2·s of the circle.
         grayscale: Probability of removing the colour.
         blur: Probability; ``auto`` is 0.5 from 64 pixels up and 0 below. The kernel is a tenth of
             ``size`` wide.

@@ -257,22 +257,9 @@ def luminance(red, green, blue, CHANNELS: tl.constexpr):
 
 
 @kernel
-def mean_of(grey, inside, SIZE: tl.constexpr):
-    """Mean luminance of a view, rounded as in the plain path."""
-    counted = tl.where(inside, whole(grey * MEAN_GRID), 0.0).to(tl.int32)
-    return (tl.sum(counted, axis=0).to(tl.float64) / (MEAN_GRID * SIZE * SIZE)).to(tl.float32)
-
-
-@kernel
 def clamped(x):
     """Values clamped to [0, 1]."""
     return tl.minimum(tl.maximum(x, 0.0), 1.0)
-
-
-@kernel
-def blended(x, rest, scale):
-    """One channel scaled, with the rest added, clamped."""
-    return clamped(tl.fma(x, scale, rest))
 
 
 @kernel
@@ -311,11 +298,14 @@ def jitter(red, green, blue, inside, slots, changes, hue, SHAPE: tl.constexpr):
             grey = luminance(red, green, blue, CHANNELS)
             mean = tl.full((), 0.0, tl.float32)
             if slots[1] == slot:
-                mean = mean_of(grey, inside, SIZE)
+                counted = tl.where(inside, whole(grey * MEAN_GRID), 0.0).to(tl.int32)
+                total = tl.sum(counted, axis=0).to(tl.float64)
+                mean = (total / (MEAN_GRID * SIZE * SIZE)).to(tl.float32)
             rest = tl.fma(grey, (-saturation).to(tl.float32), (-contrast).to(tl.float32) * mean)
-            red = blended(red, rest, scale)
+            red = clamped(tl.fma(red, scale, rest))
             if CHANNELS == 3:
-                green, blue = blended(green, rest, scale), blended(blue, rest, scale)
+                green = clamped(tl.fma(green, scale, rest))
+                blue = clamped(tl.fma(blue, scale, rest))
     return red, green, blue
 
 
