@@ -7,10 +7,10 @@ The shape checks that pytest hooks into flatnce are not in them. What is about t
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ READY = [
     "flatnce.pretrain.commands.sweep",
     "sklearn.datasets",
 ]
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a process ended; the exit code is minus the number of a signal that ended it."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def _work(job: dict[str, Any]) -> None:
@@ -91,7 +82,7 @@ class Forked:
     def kill(self) -> None:
         self._process.kill()
 
-    def wait(self, timeout: float = 300) -> Done:
+    def wait(self, timeout: float = 300) -> subprocess.CompletedProcess:
         """Its end; a process that takes longer is killed, and the test fails."""
         self._process.join(timeout)
         late = self._process.exitcode is None
@@ -102,7 +93,7 @@ class Forked:
         out, err = (Path(self._heard.name, n).read_text() for n in ("out", "err"))
         self._heard.cleanup()
         assert not late, f"not done in {timeout} s\n{out}\n{err}"
-        return Done(code, out, err)
+        return subprocess.CompletedProcess([], code, out, err)
 
 
 def run_forked(code: str, *arguments: object, timeout: float = 300) -> str:

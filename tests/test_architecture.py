@@ -74,16 +74,12 @@ def tree_of(module: str) -> ast.Module:
 def imports_of(module: str) -> set[tuple[str, str]]:
     """What a module imports, as (module, name); the name is empty for ``import a.b``."""
     found: set[tuple[str, str]] = set()
-    folder = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            origin = node.module or ""
-            if node.level:
-                base = folder.split(".")[: len(folder.split(".")) - node.level + 1]
-                origin = ".".join([*base, origin] if origin else base)
-            found |= {(origin, alias.name) for alias in node.names}
+            assert not node.level, f"{module} imports by a relative name"
+            found |= {(node.module or "", alias.name) for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             target = node.args[0] if node.args else None
             if isinstance(target, ast.Constant) and isinstance(target.value, str):

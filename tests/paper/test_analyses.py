@@ -19,7 +19,7 @@ from flatnce.paper.reproduce.analyses import (
 from flatnce.paper.reproduce.engine import analyse
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import table_of
-from flatnce.paper.reproduce.runs import Group, Runs, best, parting_chart, parting_words, step_at
+from flatnce.paper.reproduce.runs import Group, Runs, best, parting_chart, parting_words
 from flatnce.pretrain.runs.log import Run
 from flatnce.pretrain.training.config import TrainConfig
 
@@ -123,12 +123,6 @@ def kept(monkeypatch):
     monkeypatch.setattr("flatnce.pretrain.runs.checkpoint.steps", lambda _: [0, 10, 20, 30, 40])
 
 
-@pytest.mark.parametrize("epoch, step", [(1.0, 10), (1.4, 10), (2.6, 30), (4.0, 40), (0.5, 10)])
-def test_the_nearest_checkpoint_is_read(kept, epoch, step):
-    run = finished([], checkpoint_every=1.0)
-    assert step_at(run, epoch) == step
-
-
 def ess_runs(ess):
     lines = lines_of([0.5] * 4, 1.0, ess=0.1, ess_with_positive=0.1, temperature=0.1)
     for target, objective in ((0.1, "flatnce"), (0.4, "flatnce"), (None, "infonce")):
@@ -203,27 +197,7 @@ def test_where_the_objectives_part():
     )
 
 
-def test_a_checkpoint_is_a_point_of_what_was_measured_at_its_step(kept, monkeypatch):
-    top1 = {10: 0.5, 20: 0.6, 30: 0.7}
-    monkeypatch.setattr(analyses, "evaluations", lambda run, p, at, **_: [{"top1": top1[at]}])
-    metrics = [
-        {"kind": "train", "step": 8, "mi": 1.0},
-        {"kind": "watch", "step": 10, "pool_mi": 2.0},
-        {"kind": "train", "step": 12, "mi": 9.0},
-        {"kind": "watch", "step": 20, "pool_mi": 3.0},
-        {"kind": "watch", "step": 25, "pool_mi": 9.0},
-        {"kind": "train", "step": 30, "mi": 5.0},
-        {"kind": "watch", "step": 30, "pool_mi": 4.0},
-    ]
-    assert checkpoint_points(finished(metrics), runs_of("fig-mi-accuracy", [])) == [
-        {"pool_mi": 2.0, "mi": 1.0, "top1": 0.5},
-        {"pool_mi": 3.0, "mi": 9.0, "top1": 0.6},
-        {"pool_mi": 4.0, "mi": 5.0, "top1": 0.7},
-    ]
-
-
 def test_the_correlation_is_over_the_checkpoints_of_all_runs(kept, monkeypatch):
-    values = {"infonce": [2.0, 3.0, 4.0, 5.0], "flatnce": [3.0, 4.0, 5.0, 6.0]}
     accuracies = {"infonce": [0.5, 0.4, 0.3, 0.2], "flatnce": [0.4, 0.3, 0.2, 0.1]}
 
     def evaluated(run, protocol, step, **options):
@@ -231,14 +205,21 @@ def test_the_correlation_is_over_the_checkpoints_of_all_runs(kept, monkeypatch):
 
     monkeypatch.setattr(analyses, "evaluations", evaluated)
     made = []
-    for objective, information in values.items():
+    for objective, first in (("infonce", 2.0), ("flatnce", 3.0)):
         lines = []
-        for i, one in enumerate(information, start=1):
-            lines.append({"kind": "watch", "step": 10 * i, "pool_mi": one})
-            lines.append({"kind": "train", "step": 10 * i, "mi": float(i % 2)})
-        variables = {"objective": objective}
-        made.append(finished(lines, variables, objective=objective))
-    found = mi_and_accuracy(runs_of("fig-mi-accuracy", made))
+        for i in range(1, 5):
+            # A line of training before the checkpoint's step, and one after it that is not read.
+            lines.append({"kind": "train", "step": 10 * i - 2, "mi": float(i % 2)})
+            lines.append({"kind": "watch", "step": 10 * i, "pool_mi": first + i})
+            lines.append({"kind": "watch", "step": 10 * i + 1, "pool_mi": 9.0})
+        made.append(finished(lines, {"objective": objective}, objective=objective))
+    runs_made = runs_of("fig-mi-accuracy", made)
+    points = checkpoint_points(made[0], runs_made)
+    assert points[:2] == [
+        {"pool_mi": 3.0, "mi": 1.0, "top1": 0.5},
+        {"pool_mi": 4.0, "mi": 0.0, "top1": 0.4},
+    ]
+    found = mi_and_accuracy(runs_made)
     assert found.rows[0]["variables"]["points"] == 8
     assert found.rows[0]["measures"]["Pearson's ρ"]["mean"] == pytest.approx(-1.0)
     assert found.words["Large-pool MI (Figure 4)"].startswith("ρ = −1.00, p ")
@@ -393,10 +374,8 @@ SUMS = {
 
 @pytest.mark.parametrize("name, number, objective", SUMS)
 def test_the_papers_rows_have_the_sums_they_have_in_the_paper(name, number, objective):
-    entry, (total, by_place) = (
-        EXPERIMENTS[name].printed[number],
-        SUMS[name, number, objective],
-    )
+    entry = EXPERIMENTS[name].printed[number]
+    total, by_place = SUMS[name, number, objective]
     numbers = entry[objective]
     assert len(numbers) == len(entry["columns"])
     assert sum(numbers) == pytest.approx(total, abs=1e-6)

@@ -128,9 +128,9 @@ def test_misuse_is_a_value_error(first, arguments, words):
         run(arguments)
 
 
-def test_the_papers_table_needs_no_torch(run_python):
+def test_the_papers_table_and_the_list_of_experiments_need_no_torch(run_python):
     code = (
-        "import sys; from flatnce.paper.commands.cost import run; run([]); "
+        "import sys; from flatnce.cli import main; main(['cost']); main(['reproduce', '--list']); "
         "print('torch' in sys.modules)"
     )
     assert run_python(code).strip().endswith("False")

@@ -13,7 +13,6 @@ from flatnce.paper.demo import (
     MEASURES,
     Case,
     DemoConfig,
-    cases_of,
     demo_page,
     embed,
     losses_of,
@@ -106,11 +105,6 @@ def test_the_demo_is_the_same_twice_and_writes_what_it_returns(tiny):
     assert [last for _, last in told] == [False, False, True] * 3
     assert told[4][0].startswith("[2/3] K 8, beta 5, rate 0.001: step 3 of 6, InfoNCE")
     assert torch.get_num_threads() == before
-
-
-def test_contrary_cases_come_last_and_can_be_left_out(tiny):
-    assert [case.contrary for case in cases_of(tiny)] == [False, True, True]
-    assert len(cases_of(DemoConfig(contrary=False))) == 4
 
 
 @pytest.mark.parametrize(
