@@ -16,19 +16,15 @@ def distance(a, b):
     return max(abs(float(u) - float(v)) for u, v in zip(a, b, strict=True))
 
 
-def slow_ksg(x, y, k, algorithm):
+def slow_ksg(x, y, k):
     n, total = len(x), 0.0
     for i in range(n):
         rest = [j for j in range(n) if j != i]
-        reach = sorted((max(distance(x[i], x[j]), distance(y[i], y[j])), j) for j in rest)
+        reach = sorted(max(distance(x[i], x[j]), distance(y[i], y[j])) for j in rest)
         for side in (x, y):
-            if algorithm == 1:
-                count = sum(distance(side[i], side[j]) < reach[k - 1][0] for j in rest)
-                total += digamma(count + 1)
-            else:
-                extent = max(distance(side[i], side[j]) for _, j in reach[:k])
-                total += digamma(sum(distance(side[i], side[j]) <= extent for j in rest))
-    return digamma(k) - (1 / k if algorithm == 2 else 0) + digamma(n) - total / n
+            count = sum(distance(side[i], side[j]) < reach[k - 1] for j in rest)
+            total += digamma(count + 1)
+    return digamma(k) + digamma(n) - total / n
 
 
 def slow_mixed(x, y, k):
@@ -60,36 +56,29 @@ def truth(correlation, dimensions=1):
 # --- KSG ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
 @pytest.mark.parametrize("k", [1, 3, 7])
-@pytest.mark.parametrize("dimensions", [1, 3])
-def test_ksg_equals_its_definition(algorithm, k, dimensions):
+@pytest.mark.parametrize("dimensions", [1, 3, 17])  # by a tree, and by all distances
+def test_ksg_equals_its_definition(k, dimensions):
     x, y = gaussians(60, 0.7, dimensions)
-    found = ksg(x, y[:, :1], k, algorithm=algorithm, standardise=False)
+    found = ksg(x, y[:, :1], k, standardise=False)
     centred = [t - t.mean(axis=0) for t in (x, y[:, :1])]
-    assert found == pytest.approx(slow_ksg(*centred, k, algorithm), rel=1e-10)
+    assert found == pytest.approx(slow_ksg(*centred, k), rel=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["ball", "box", "mixed"])
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 4])
-def test_tree_and_all_distances_count_alike(kind, dimensions, monkeypatch):
+def test_tree_and_all_distances_count_alike(mixed, dimensions, monkeypatch):
     monkeypatch.setattr(classical, "DISTANCES_AT_ONCE", 700)  # several blocks
     x, y = gaussians(200, 0.7, dimensions)
-    # Ties only where they are meant to be: of equally near neighbours either may be taken.
-    x = np.round(x) if kind == "mixed" else x
-    y = np.round(y) if kind == "mixed" and dimensions == 1 else y
-    by_tree = classical._by_tree(x, y, 3, kind, workers=1)
-    by_all = classical._by_distances(x, y, 3, kind)
-    for name in ("left", "right", "order"):
-        assert (getattr(by_tree, name) == getattr(by_all, name)).all()
+    x = np.round(x) if mixed else x
+    y = np.round(y) if mixed and dimensions == 1 else y
+    by_tree = classical._by_tree(x, y, 3, mixed)
+    np.testing.assert_array_equal(by_tree, classical._by_distances(x, y, 3, mixed))
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])
-def test_ksg_finds_the_truth_of_two_columns(algorithm, correlation):
-    values = [
-        ksg(*gaussians(1500, correlation, seed=seed), 4, algorithm=algorithm) for seed in range(8)
-    ]
+def test_ksg_finds_the_truth_of_two_columns(correlation):
+    values = [ksg(*gaussians(1500, correlation, seed=seed), 4) for seed in range(8)]
     error = np.std(values, ddof=1) / math.sqrt(8)
     assert error < 0.02
     assert np.mean(values) == pytest.approx(truth(correlation), abs=4 * error + 0.02)
@@ -106,14 +95,13 @@ def test_mixed_equals_its_definition_and_algorithm_1_without_ties(k):
 
 
 @pytest.mark.parametrize("ties", ["jitter", "mixed"])
-@pytest.mark.parametrize("algorithm", [1, 2])
-def test_ties_are_handled_on_a_discrete_law(ties, algorithm):
+def test_ties_are_handled_on_a_discrete_law(ties):
     generator = np.random.default_rng(0)
     x = generator.integers(0, 4, size=3000)
     y = np.where(generator.random(3000) < 0.8, x, generator.integers(0, 4, size=3000))
     kept, lost = 0.85, 0.05  # P(y = x), P(y = another one)
     wanted = math.log(4) + kept * math.log(kept) + 3 * lost * math.log(lost)
-    assert ksg(x, y, 5, ties=ties, algorithm=algorithm) == pytest.approx(wanted, abs=0.06)
+    assert ksg(x, y, 5, ties=ties) == pytest.approx(wanted, abs=0.06)
 
 
 def test_jitter_touches_nothing_that_is_not_tied():
@@ -217,9 +205,7 @@ def test_bad_tables_are_refused_in_one_message(estimator, x, message):
     ("call", "message"),
     [
         (lambda: ksg(GOOD, GOOD, 10), "k=10 must lie between 1 and 9"),
-        (lambda: ksg(GOOD, GOOD, algorithm=3), "algorithm=3 is unknown"),
         (lambda: ksg(GOOD, GOOD, ties="drop"), "ties='drop' is unknown"),
-        (lambda: ksg(GOOD, GOOD // 2, ties="refuse"), "y has repeated values"),
         (lambda: ksg(GOOD[:1], GOOD[:1]), "at least 2"),
         (lambda: cca(np.random.default_rng(0).normal(size=(5, 3)), GOOD[:5]), "at least 6 rows"),
     ],

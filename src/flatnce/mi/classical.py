@@ -5,7 +5,6 @@ rows, k = 10, 6 nats: 1.3). The Gaussian estimators are exact where the distribu
 copula) is Gaussian and see nothing else.
 """
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ __all__ = ["cca", "gaussian_copula", "ksg"]
 
 Table: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+Counts: TypeAlias = tuple[Integers, Integers, Integers]
 
 TREE_COLUMNS = 16  # of both sides, up to which the tree is faster (10,000 rows, one core)
 DISTANCES_AT_ONCE = 2**22
@@ -46,79 +46,50 @@ def ksg(
     y: ArrayLike,
     k: int = 3,
     *,
-    algorithm: int = 1,
     ties: str = "jitter",
     standardise: bool = True,
     seed: int = 0,
-    workers: int = 1,
 ) -> float:
     r"""Mutual information from the distances to k nearest neighbours, in nats.
 
-    With :math:`\varepsilon_i` the distance of point i to its k-th neighbour in the joint space,
-    the larger of the two sides' Chebyshev distances:
+    .. math:: \psi(k) + \psi(n) - \langle \psi(n_x + 1) + \psi(n_y + 1) \rangle
 
-    .. math::
-        I_1 = \psi(k) + \psi(n) - \langle \psi(n_x + 1) + \psi(n_y + 1) \rangle, \qquad
-        I_2 = \psi(k) - \tfrac1k + \psi(n) - \langle \psi(n_x) + \psi(n_y) \rangle
-
-    The first counts other points strictly within :math:`\varepsilon_i` on each side, the second
-    those within the extent of the k neighbours on that side. An estimate, not a bound; it may be
-    slightly negative.
+    On each side, other points are counted that are strictly nearer than the k-th neighbour in the
+    joint space, by the larger of the two sides' Chebyshev distances. An estimate, not a bound; it
+    may be slightly negative.
 
     References:
-        Kraskov et al., 2004, Eq. 8 and 9, https://arxiv.org/abs/cond-mat/0305641; Gao et al.,
-        2017, https://arxiv.org/abs/1709.06212
+        Kraskov et al., 2004, Eq. 8, https://arxiv.org/abs/cond-mat/0305641; Gao et al., 2017,
+        https://arxiv.org/abs/1709.06212
 
     Arguments:
         x: Rows by columns, or a vector.
         y: The same number of rows.
         k: Neighbours; more is smoother and more biased.
-        algorithm: 1 or 2; ignored by ``ties="mixed"``.
-        ties: If values repeat, ``jitter`` adds noise far below any difference, ``mixed`` counts
-            equal points where the k-th distance is 0 (Gao et al.), ``refuse`` raises an error.
+        ties: If values repeat, ``jitter`` adds noise far below any difference, and ``mixed``
+            counts equal points where the k-th distance is 0 (Gao et al.).
         standardise: Scale every column to unit variance first.
         seed: Seed of the jitter.
-        workers: Threads of the tree search, −1 for all cores; many columns use torch's threads.
     """
-    left, right = two_tables(x, y)
-    check_choice("algorithm", algorithm, (1, 2))
-    check_choice("ties", ties, ("jitter", "mixed", "refuse"))
-    if not 1 <= k < len(left):
-        raise ValueError(f"k={k} must lie between 1 and {len(left) - 1}, the rows less 1")
-    sides = [_standardised(table) if standardise else _centred(table) for table in (left, right)]
-    if ties != "mixed":
-        sides = _without_ties(sides, ties, np.random.default_rng(seed))
-    kind = "mixed" if ties == "mixed" else "box" if algorithm == 2 else "ball"
-    if left.shape[1] + right.shape[1] <= TREE_COLUMNS:
-        counts = _by_tree(sides[0], sides[1], k, kind, workers)
-    else:
-        counts = _by_distances(sides[0], sides[1], k, kind)
+    sides = list(two_tables(x, y))
+    rows = len(sides[0])
+    check_choice("ties", ties, ("jitter", "mixed"))
+    if not 1 <= k < rows:
+        raise ValueError(f"k={k} must lie between 1 and {rows - 1}, the rows less 1")
+    generator = np.random.default_rng(seed)
+    for number, table in enumerate(sides):
+        side = table - table.mean(axis=0)
+        if standardise:
+            spread = side.std(axis=0)
+            side = side / np.where(spread > 0, spread, 1.0)
+        if ties == "jitter" and any(len(np.unique(column)) < rows for column in side.T):
+            side = side + _noise(side, generator)
+        sides[number] = side
+    count = _by_tree if sides[0].shape[1] + sides[1].shape[1] <= TREE_COLUMNS else _by_distances
+    left, right, order = count(sides[0], sides[1], k, ties == "mixed")
     digamma = require_extra("scipy.special", "KSG", "mi").digamma
-    closed = int(kind == "box")  # its counts include the neighbours on the border
-    each = digamma(counts.order) - digamma(counts.left + 1 - closed)
-    mean = float(np.mean(each - digamma(counts.right + 1 - closed)))
-    return mean - closed / k + float(digamma(len(left)))
-
-
-def _centred(table: Table) -> Table:
-    return table - table.mean(axis=0)
-
-
-def _standardised(table: Table) -> Table:
-    centred = _centred(table)
-    spread = centred.std(axis=0)
-    return centred / np.where(spread > 0, spread, 1.0)
-
-
-def _without_ties(sides: list[Table], ties: str, generator: np.random.Generator) -> list[Table]:
-    """Add noise to a side with repeated values, or refuse it."""
-    untied = []
-    for side, name in zip(sides, "xy", strict=True):
-        tied = any(len(np.unique(column)) < len(column) for column in side.T)
-        if tied and ties == "refuse":
-            raise ValueError(f"{name} has repeated values; pass ties='jitter' or ties='mixed'")
-        untied.append(side + _noise(side, generator) if tied else side)
-    return untied
+    each = digamma(order) - digamma(left + 1) - digamma(right + 1)
+    return float(np.mean(each)) + float(digamma(rows))
 
 
 def _noise(side: Table, generator: np.random.Generator) -> Table:
@@ -133,53 +104,30 @@ def _noise(side: Table, generator: np.random.Generator) -> Table:
     return generator.uniform(-1, 1, size=side.shape) * np.array(sizes)
 
 
-@dataclass(frozen=True)
-class NeighbourCounts:
-    """Other points near each point, per side, and the neighbours in the joint space."""
-
-    left: Integers
-    right: Integers
-    order: Integers  # k or, where the k-th distance is 0, the number of equal points
+# Two ways to count other points near each point on either side, and the neighbours in the joint
+# space: k or, with ``mixed``, the number of equal points where the k-th distance is 0. Both use
+# the same arithmetic and agree exactly. A tree is faster for few columns; with many it visits
+# nearly every point.
 
 
-# Two ways to count with the same arithmetic, which agree exactly. A tree is faster for few
-# columns; with many it visits nearly every point.
-
-
-def _by_tree(left: Table, right: Table, k: int, kind: str, workers: int) -> NeighbourCounts:
+def _by_tree(left: Table, right: Table, k: int, mixed: bool) -> Counts:
     spatial = require_extra("scipy.spatial", "KSG", "mi")
+
+    def within(tree: Any, side: Table, radius: Table) -> Integers:
+        return tree.query_ball_point(side, radius, p=np.inf, return_length=True) - 1
+
     joint = np.hstack((left, right))
-    joint_tree = spatial.cKDTree(joint)
-    distances, places = _nearest(joint, joint_tree, k, workers)
-    radius, order = distances[:, -1], np.full(len(joint), k)
+    tree = spatial.cKDTree(joint)
+    radius = tree.query(joint, k + 1, p=np.inf)[0][:, -1]  # the point itself is one of them
+    order = np.full(len(joint), k)
+    if mixed:
+        order = np.where(radius == 0, within(tree, joint, np.zeros(len(joint))) + 1, k)
     reach = np.nextafter(radius, 0)  # strictly within; 0 stays 0
-    if kind == "mixed":
-        equal = _within(joint_tree, joint, np.zeros(len(joint)), workers) + 1
-        order = np.where(radius == 0, equal, k)
-    counts = []
-    for side in (left, right):
-        extent = reach
-        if kind == "box":
-            extent = np.abs(side[places] - side[:, None]).max(axis=(1, 2))
-        counts.append(_within(spatial.cKDTree(side), side, extent, workers))
-    return NeighbourCounts(counts[0], counts[1], order)
+    near = [within(spatial.cKDTree(side), side, reach) for side in (left, right)]
+    return near[0], near[1], order
 
 
-def _nearest(joint: Table, tree: Any, k: int, workers: int) -> tuple[Table, Integers]:
-    """Distances and places of the k nearest others; with ties the point may be anywhere."""
-    distances, places = tree.query(joint, k + 1, p=np.inf, workers=workers)
-    itself = places == np.arange(len(joint))[:, None]
-    itself[~itself.any(axis=1), -1] = True  # more than k + 1 duplicates: drop the last instead
-    return distances[~itself].reshape(-1, k), places[~itself].reshape(-1, k)
-
-
-def _within(tree: Any, side: Table, radius: Table, workers: int) -> Integers:
-    """Other points within a radius, the border included."""
-    counts = tree.query_ball_point(side, radius, p=np.inf, return_length=True, workers=workers)
-    return counts - 1
-
-
-def _by_distances(left: Table, right: Table, k: int, kind: str) -> NeighbourCounts:
+def _by_distances(left: Table, right: Table, k: int, mixed: bool) -> Counts:
     sides = [torch.from_numpy(np.ascontiguousarray(side)) for side in (left, right)]
     rows = len(left)
     counts = torch.empty(3, rows, dtype=torch.long)
@@ -190,18 +138,15 @@ def _by_distances(left: Table, right: Table, k: int, kind: str) -> NeighbourCoun
         for distances in apart:
             distances.diagonal(start).fill_(torch.inf)  # a point is not its own neighbour
         joint = torch.maximum(apart[0], apart[1])
-        nearest, places = joint.topk(k, dim=1, largest=False)
-        radius = nearest[:, -1:]
+        radius = joint.topk(k, dim=1, largest=False)[0][:, -1:]
         tied = radius == 0
         for number, distances in enumerate(apart):
-            if kind == "box":
-                inside = distances <= distances.gather(1, places).amax(dim=1, keepdim=True)
-            else:
-                inside = (distances < radius) | (tied & (distances == 0))
+            inside = (distances < radius) | (tied & (distances == 0))
             counts[number, start:stop] = inside.sum(dim=1)
         equal = (joint == 0).sum(dim=1) + 1
-        counts[2, start:stop] = torch.where(tied[:, 0] & (kind == "mixed"), equal, k)
-    return NeighbourCounts(*(row.numpy() for row in counts))
+        counts[2, start:stop] = torch.where(tied[:, 0] & mixed, equal, k)
+    near_left, near_right, order = (row.numpy() for row in counts)
+    return near_left, near_right, order
 
 
 def cca(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> float:
