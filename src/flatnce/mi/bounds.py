@@ -4,8 +4,7 @@ Functions of ``scores`` take a score matrix with the partner of row i in column 
 ``rows`` also take its row statistics (:func:`~flatnce.mi.row_statistics`), so that one pass over
 the scores serves all of them. ``reduction`` is ``mean``, ``sum`` or ``none`` (one number per
 row). For row i, :math:`g_i` is the partner's score, :math:`Z_i` the mean of :math:`e^{g}` over
-its m negatives, and :math:`\hat u_i = \log Z_i - g_i`. The optimal critic is
-:math:`\log p(y|x)/p(y)`, plus any c(x) where a formula is invariant to it.
+its m negatives, and :math:`\hat u_i = \log Z_i - g_i`.
 
 :data:`~flatnce.mi.BOUNDS` says what each one guarantees. *expected*: its mean over samples lies
 below the truth, for every critic and every n. *limit*: only its large-sample limit does, and the
@@ -13,10 +12,8 @@ value on a sample is biased upward. *none*: neither. All of this holds for data 
 was neither trained, nor stopped, nor calibrated.
 
 References:
-    Poole et al., 2019, "On Variational Bounds of Mutual Information",
-    https://arxiv.org/abs/1905.06922; Chen et al., 2021, FlatNCE, Table 1,
-    https://arxiv.org/abs/2107.01152; Guo et al., 2022, "Tight Mutual Information Estimation With
-    Contrastive Fenchel-Legendre Optimization", https://arxiv.org/abs/2107.01131
+    Poole et al., 2019, https://arxiv.org/abs/1905.06922; Chen et al., 2021, Table 1,
+    https://arxiv.org/abs/2107.01152; Guo et al., 2022, https://arxiv.org/abs/2107.01131
 """
 
 import math
@@ -215,10 +212,6 @@ def interpolated(
     m(x) is the mean of exp(g) over all candidates but one, so this is a bound for every α and
     every n, never above log((c − 1)/α) with c columns. α = 0 is TUBA; α = 1 is InfoNCE among c − 1
     candidates, averaged over which one is left out.
-
-    References:
-        Poole et al., 2019, Sec. 2.3 (nonlinearly interpolated lower bounds),
-        https://arxiv.org/abs/1905.06922
 
     Arguments:
         scores: Partner of row i in column i; at least 3 columns.

@@ -1,8 +1,4 @@
-"""Critics: modules that map two batches to a matrix of scores, row x_i against column y_j.
-
-The towers may be any modules that map a batch to one vector per sample: perceptrons for tables,
-convolutions for images, anything for text or time series.
-"""
+"""Critics: modules that map two batches to a matrix of scores, row x_i against column y_j."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,7 +22,8 @@ SAMPLES_AT_ONCE = 8192  # that a tower sees when scores are read in blocks
 class Critic(nn.Module, ABC):
     """Base class: two towers, a rule that scores their features, and optionally u for FLO.
 
-    Subclasses define how features are scored, in ``score`` and ``score_paired``.
+    A tower is any module that maps a batch to one vector per sample. Subclasses define how
+    features are scored, in ``score`` and ``score_paired``.
 
     Arguments:
         left: Tower of x.
@@ -167,7 +164,7 @@ class BoundedScale(nn.Module):
         return (self.log_scale + (within - self.log_scale).detach()).exp()
 
     def extra_repr(self) -> str:
-        """Return the bounds, for ``repr``."""
+        """Name the bounds in ``repr``."""
         return f"lowest={self.lowest}, highest={self.highest}"
 
 
@@ -283,16 +280,14 @@ class BilinearCritic(Critic):
 class JointCritic(Critic):
     """A network applied to the concatenated features of each pair: n × m passes, in chunks.
 
-    If the network starts with a linear layer, that layer is applied to each side once and the
-    results are added. This is equivalent and saves its n × m passes.
+    If the network starts with a linear layer, that layer is applied to each side once.
 
     Arguments:
         network: Maps the concatenated features of x and y, (pairs, width), to one number per
             pair. Pairs must be independent of each other: no batch normalisation.
         left: Tower of x; by default the identity.
         right: Tower of y; by default the identity.
-        pairs_at_once: Pairs that the network sees at once. With gradients, chunks are recomputed
-            in the backward pass instead of being stored.
+        pairs_at_once: Pairs that the network sees at once; chunks are recomputed for gradients.
         dual: The u-head, see :class:`Critic`.
         constrained: Set u = −g(x, y) + s(x).
     """

@@ -5,9 +5,8 @@ The log density ratio of jointly normal tables is known. With canonical directio
 
 .. math:: \sum_k \frac{r_k}{1 - r_k^2} u_k v_k - \frac{r_k^2}{2 (1 - r_k^2)} (u_k^2 + v_k^2)
 
-Perceptrons that start at zero are added to it. So a Gaussian dependence, which perceptrons learn
-slowly and overfit, is present from the start, and everything else is learned. Whatever the start,
-a number read on other rows is a bound.
+Perceptrons that start at zero are added to it: a Gaussian dependence, which they learn slowly and
+overfit, is present from the start. Whatever the start, a number read on other rows is a bound.
 """
 
 from collections.abc import Sequence

@@ -34,8 +34,7 @@ class Method:
         note: One sentence on what it is.
         name: Its name.
         critic: The kind of critic that it trains by default; None for a classical estimator.
-        loss: What the critics minimise, for several critics at once; None for a classical
-            estimator.
+        loss: What several critics at once minimise; None for a classical estimator.
         dual: How u is learned: ``free``, ``constrained`` or not at all (None).
         clip: Largest norm of a gradient, for objectives whose gradients have heavy tails.
     """
@@ -59,23 +58,17 @@ class Bound:
 
     Arguments:
         name: Its name.
-        promise: ``expected``: the mean over samples lies below the truth for every critic and n;
-            ``limit``: the large-sample limit does, and the value on a sample is biased upward;
-            ``none``: neither.
-        value: Function from scores (or row statistics, see ``reads``) and the arguments that it
-            ``needs`` to the number.
+        promise: ``expected``, ``limit`` or ``none``, see :mod:`flatnce.mi.bounds`.
+        value: Function from scores (or row statistics) and what it ``needs`` to the number.
         note: One sentence on what to keep in mind.
         loss: What to minimise; by default minus the value.
         on: What it bounds.
         needs: Names of the required arguments beside the scores.
-        reads: ``rows``: row statistics, which many bounds share; ``scores``: every score, in a
-            pass of its own; ``densities``: no scores.
+        reads: ``rows`` (row statistics, which many bounds share), ``scores`` or ``densities``.
         passes: Passes over the scores to compute the value.
-        ceiling: Function from the number of columns to the largest possible value, in nats; None
-            if there is no such limit.
+        ceiling: Function from the number of columns to the largest possible value, in nats.
         free_of_offset: Whether a c(x) added to the critic changes nothing; else recentre first.
-        method: How :func:`flatnce.mi.estimate` trains a critic with it; None if it does not. The
-            name and, by default, the loss of the method are those of the bound.
+        method: How :func:`flatnce.mi.estimate` trains a critic with it; None if it does not.
     """
 
     name: str

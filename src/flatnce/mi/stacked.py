@@ -39,8 +39,8 @@ class StackedCritics:
         scores, dual = critics(x, y)  # x: (8, n, 3), y: (8, m, 2), scores: (8, n, m)
         losses_of(scores, dual).sum().backward()
 
-    A single critic is not stacked: it is called as it is, its own parameters are trained in place
-    (without the leading axis), and it may consist of any modules.
+    A single critic may consist of any modules: its own parameters are trained in place, without
+    the leading axis.
 
     Arguments:
         critics: The critics. The weights of several critics are copied.

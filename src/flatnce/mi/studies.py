@@ -103,8 +103,7 @@ def compare(
 ) -> Comparison:
     """Estimate by several methods on the same split.
 
-    Do not simply report the largest valid bound: choosing it afterwards means choosing on the
-    test rows. Decide on a method first; this table shows how much the choice matters.
+    Do not report the largest bound: choosing it afterwards means choosing on the test rows.
 
     Arguments:
         x: The first table.
@@ -214,8 +213,7 @@ def pairwise(
 ) -> Pairwise:
     """Estimate the mutual information of every two columns of a table.
 
-    Rows with missing values are left out pair by pair. The critics of several pairs are trained
-    together, which is several times faster than one after another.
+    Rows with missing values are left out pair by pair. Critics of several pairs train together.
 
     Arguments:
         table: Rows by columns, at least two.
@@ -328,8 +326,8 @@ def subsampling_curve(
 ) -> Curve:
     """Estimate on all rows, on halves, quarters and eighths, and extrapolate in 1/N.
 
-    Parts of one size are disjoint, and their critics are trained together. They are drawn at
-    random; with ``blocks`` they are runs of consecutive rows, with ``groups`` whole groups.
+    Parts of one size are disjoint and drawn at random: with ``blocks`` runs of consecutive rows,
+    with ``groups`` whole groups.
 
     References:
         Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.

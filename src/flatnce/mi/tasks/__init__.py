@@ -29,20 +29,8 @@ from typing import SupportsIndex
 import numpy as np
 
 from flatnce.messages import check_at_least, check_choice, did_you_mean
+from flatnce.mi.tasks import laws
 from flatnce.mi.tasks.consistency import Consistency, self_consistency
-from flatnce.mi.tasks.laws import (
-    Additive,
-    Clusters,
-    Concentric,
-    Cross,
-    Equicorrelated,
-    Inliers,
-    Law,
-    PairedNormal,
-    Ratios,
-    Sample,
-    Student,
-)
 from flatnce.mi.tasks.maps import (
     Mapped,
     asinh,
@@ -84,19 +72,10 @@ class Task:
         law: Distribution of the pairs.
         description: One line of text.
         suite: The suite it belongs to, such as "bmi" or "staircase".
-
-    Examples:
-        >>> from flatnce.mi import tasks
-        >>> task = tasks.find("1v1-normal-0.75")
-        >>> round(task.mi, 6), task.dimensions
-        (0.413339, (1, 1))
-        >>> x, y = task.sample(n=500, seed=0)
-        >>> x.shape, y.shape
-        ((500, 1), (500, 1))
     """
 
     id: str
-    law: Law
+    law: laws.Law
     description: str
     suite: str
 
@@ -115,36 +94,21 @@ class Task:
         """Bound on the error of ``mi``, in nats: 1e-12 for a closed form, 1e-9 for an integral."""
         return self.law.accuracy
 
-    def sample(self, n: SupportsIndex, seed: SupportsIndex) -> Sample:
+    def sample(self, n: SupportsIndex, seed: SupportsIndex) -> laws.Sample:
         """``n`` independent pairs: X of shape (n, dx) and Y of shape (n, dy), float64.
 
         Tasks that differ by maps of X and Y only share the underlying pairs for one seed.
-
-        Arguments:
-            n: Pairs; at least one.
-            seed: A whole number from zero.
         """
         rows, start = (_whole(name, value) for name, value in (("n", n), ("seed", seed)))
         check_at_least("n", rows, 1)
         check_at_least("seed", start, 0)
         return self.law.draw(np.random.default_rng(start), rows)
 
-    def pointwise(self, x: np.ndarray, y: np.ndarray) -> Ratios:
+    def pointwise(self, x: np.ndarray, y: np.ndarray) -> laws.Ratios:
         """The true log p(y|x)/p(y) of each pair, in nats: the optimal critic.
 
-        Its mean over many pairs of ``sample`` is ``mi``. It holds for any x and y, partners or
-        not; −∞ for a pair that cannot occur.
-
-        Arguments:
-            x: Rows of X, (n, dx).
-            y: As many rows of Y, (n, dy).
-
-        Examples:
-            >>> from flatnce.mi import tasks
-            >>> task = tasks.find("1v1-normal-0.75")
-            >>> ratios = task.pointwise(*task.sample(100_000, seed=0))
-            >>> bool(abs(ratios.mean() - task.mi) < 0.01)
-            True
+        Its mean over many pairs of ``sample`` is ``mi``. It holds for any x (n, dx) and y (n, dy),
+        partners or not; −∞ for a pair that cannot occur.
         """
         for name, rows, size in zip(("x", "y"), (x, y), self.dimensions, strict=True):
             if rows.ndim != 2 or rows.shape[1] != size or len(rows) != len(x):
@@ -162,11 +126,11 @@ def _whole(name: str, value: SupportsIndex) -> int:
         raise ValueError(f"{name}={value!r}: give a whole number") from None
 
 
-Row = tuple[str, Law, str]  # id, law and description of a task of bmi
+Row = tuple[str, laws.Law, str]  # id, law and description of a task of bmi
 
 
 def _one_by_one() -> Iterator[Row]:
-    normal, name = PairedNormal((0.75,)), "1v1-normal-0.75"
+    normal, name = laws.PairedNormal((0.75,)), "1v1-normal-0.75"
     about = "two standard normals with correlation 0.75"
     yield name, normal, about
     yield f"normal_cdf-{name}", Mapped(normal, normal_cdf, normal_cdf), f"{about}, made uniform"
@@ -180,12 +144,12 @@ def _one_by_one() -> Iterator[Row]:
     yield "1v1-bimodal-0.75", bimodal, f"{about}, each made a mixture of two normals"
     for noise in (0.1, 0.75):
         added = f"X uniform on (0, 1), Y = X + noise uniform on (−{noise}, {noise})"
-        yield f"1v1-additive-{noise}", Additive(noise), added
+        yield f"1v1-additive-{noise}", laws.Additive(noise), added
 
 
 def _dense() -> Iterator[Row]:
     for size in (2, 3, 5, 25, 50):
-        law = Equicorrelated(size, 0.5)
+        law = laws.Equicorrelated(size, 0.5)
         about = f"{size} + {size} normal columns, every two with correlation 0.5"
         yield f"multinormal-dense-{size}-{size}-0.5", law, about
 
@@ -194,7 +158,7 @@ def _sparse() -> Iterator[Row]:
     rho = 2.0**2 / (1 + 2.0**2)  # of strength 2
     x_turn, y_turn = spiral((0, 1)), spiral((1, 2))
     for size in (2, 3, 5, 25):
-        normal = PairedNormal((rho, rho) + (0.0,) * (size - 2))
+        normal = laws.PairedNormal((rho, rho) + (0.0,) * (size - 2))
         name = f"multinormal-sparse-{size}-{size}-2-2.0"
         about = f"{size} + {size} normal columns, two pairs with correlation {rho:g}"
         yield name, normal, about
@@ -210,7 +174,7 @@ def _sparse() -> Iterator[Row]:
 
 def _students() -> Iterator[Row]:
     for size, freedom in ((1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 2), (5, 3)):
-        law, name = Student(size, size, freedom), f"student-identity-{size}-{size}-{freedom}"
+        law, name = laws.Student(size, size, freedom), f"student-identity-{size}-{size}-{freedom}"
         about = f"{size} + {size} Student columns, ν = {freedom}, uncorrelated with a shared scale"
         yield name, law, about
         if (size, freedom) in ((1, 1), (2, 1), (3, 2), (5, 2)):
@@ -218,32 +182,24 @@ def _students() -> Iterator[Row]:
 
 
 def staircase(nats: float | int, *, size: int = 20, cubic: bool = False) -> Task:
-    """Normal columns, X_i and Y_i with the correlation that gives so many nats in all.
-
-    ρ = √(1 − e^{−2I/d}). The cubic form cubes Y, which changes no information and defeats
-    estimators that count on correlation.
+    """Normal columns, X_i and Y_i with the correlation √(1 − e^{−2I/d}) that gives I nats in all.
 
     References:
-        Poole et al., 2019. On Variational Bounds of Mutual Information, Section 3.
-        https://arxiv.org/abs/1905.06922
-        Song and Ermon, 2020. Understanding the Limitations of Variational Mutual Information
-        Estimators, Section 6.1. https://arxiv.org/abs/1910.06222
+        Poole et al., 2019, https://arxiv.org/abs/1905.06922; Song and Ermon, 2020,
+        https://arxiv.org/abs/1910.06222
 
     Arguments:
         nats: I, at least zero.
         size: Columns of X, and of Y.
-        cubic: Whether Y is cubed.
-
-    Examples:
-        >>> round(staircase(6).mi, 9), round(staircase(6, cubic=True).mi, 9)
-        (6.0, 6.0)
+        cubic: Whether Y is cubed, which changes no information and defeats estimators that count
+            on correlation.
     """
     check_at_least("size", size, 1)
     # Far beyond, 1 − ρ² is lost in the rounding of ρ: at 5 nats a column its error is 1e-11.
     if not 0 <= nats <= 5 * size:
         raise ValueError(f"nats={nats!r}: give 0 to {5 * size} for {size} columns, 5 a column")
     rho = math.sqrt(-math.expm1(-2 * nats / size))
-    normal = PairedNormal((rho,) * size)
+    normal = laws.PairedNormal((rho,) * size)
     name = "cubic" if cubic else "staircase"
     ending = "" if size == 20 else f"-{size}d"
     about = f"{size} + {size} normal columns, pairs with correlation {rho:.4f}"
@@ -259,8 +215,7 @@ def flo(size: int, correlation: float) -> Task:
     """A point of the FLO grid: ``size`` pairs of normal columns with one correlation.
 
     References:
-        Guo et al., 2022. Tight Mutual Information Estimation With Contrastive Fenchel-Legendre
-        Optimization. https://arxiv.org/abs/2107.01131
+        Guo et al., 2022, https://arxiv.org/abs/2107.01131
 
     Arguments:
         size: Columns of X, and of Y; 1 ("2D") and 10 ("20D") in the paper.
@@ -271,61 +226,43 @@ def flo(size: int, correlation: float) -> Task:
         raise ValueError(f"correlation={correlation!r}: give a number between −1 and 1")
     return Task(
         id=f"flo-{size}v{size}-{correlation:.3f}",
-        law=PairedNormal((correlation,) * size),
+        law=laws.PairedNormal((correlation,) * size),
         description=f"{size} + {size} normal columns, pairs with correlation {correlation:.4f}",
         suite="flo",
     )
 
 
 def null(size: int) -> Task:
-    """Independent normal columns: the truth is 0, the bias and the size of a test are seen.
-
-    Arguments:
-        size: Columns of X, and of Y.
-    """
+    """Independent normal columns, ``size`` on each side: the truth is 0."""
     check_at_least("size", size, 1)
-    law = PairedNormal((0.0,) * size)
+    law = laws.PairedNormal((0.0,) * size)
     return Task(f"null-{size}v{size}", law, f"{size} + {size} independent normal columns", "null")
 
 
 def cross(correlation: float) -> Task:
-    """An X-shaped cloud, see ``Cross``.
-
-    Arguments:
-        correlation: ρ of one arm, above 0 and at most 0.99.
-    """
+    """An X-shaped cloud: half of the pairs have this correlation, half minus it."""
     if not 0 < correlation <= 0.99:  # thinner arms need a grid of gigabytes
         raise ValueError(f"correlation={correlation!r}: give a number above 0, at most 0.99")
     about = f"two normals with correlation {correlation:g} or −{correlation:g} at random"
-    return Task(f"mixture-cross-{correlation:g}", Cross(correlation), about, "mixture")
+    return Task(f"mixture-cross-{correlation:g}", laws.Cross(correlation), about, "mixture")
 
 
 def concentric(size: int, shells: int) -> Task:
-    """Shells around the origin and their noisy numbers, see ``Concentric``.
-
-    Arguments:
-        size: Columns of X.
-        shells: How many; at least two.
-    """
+    """X normal in ``size`` columns, of scale k from 1 to ``shells`` at random; Y is about k."""
     check_at_least("size", size, 1)
     check_at_least("shells", shells, 2)
     about = f"X normal in {size} columns with scale k, Y about k, k from 1 to {shells} at random"
-    law = Concentric(size, shells)
+    law = laws.Concentric(size, shells)
     return Task(f"mixture-concentric-{size}v1-{shells}", law, about, "mixture")
 
 
 def inliers(size: int, share: float) -> Task:
-    """Two correlated pairs and rows whose Y says nothing, see ``Inliers``.
-
-    Arguments:
-        size: Columns of X, and of Y; at least two.
-        share: Share of rows whose Y is independent, strictly between 0 and 1.
-    """
+    """Two correlated pairs of columns; in a share of the rows Y is independent of X."""
     check_at_least("size", size, 2)
     if not 0 < share < 1:
         raise ValueError(f"share={share!r}: give a number between 0 and 1")
     about = f"{size} + {size} normal columns, two pairs with correlation 0.8 but for {share:.0%}"
-    law = Inliers(size, share)
+    law = laws.Inliers(size, share)
     return Task(f"mixture-inliers-{size}v{size}-{share:g}", law, f"{about} of rows", "mixture")
 
 
@@ -333,12 +270,12 @@ def wave() -> Task:
     """Twelve clusters along a wave: X nearly fixes Y, and Y leaves several places for X."""
     centres = tuple((float(k), 1.5 * math.sin(math.pi * k / 3)) for k in range(12))
     about = "twelve normal clusters along two periods of a sine"
-    return Task("mixture-wave", Clusters(centres, 0.4, 0.3), about, "mixture")
+    return Task("mixture-wave", laws.Clusters(centres, 0.4, 0.3), about, "mixture")
 
 
 def galaxy() -> Task:
     """Two clouds wound into spiral arms in the plane of X; Y says, with noise, which one."""
-    base = Clusters(((-2.0, -1.0), (2.0, 1.0)), 1.0, 0.6, idle=1)
+    base = laws.Clusters(((-2.0, -1.0), (2.0, 1.0)), 1.0, 0.6, idle=1)
     law = Mapped(base, x_map=spiral((0, 1), speed=0.3))
     about = "two normal clouds of the plane wound by 0.3‖x‖², Y a noisy sign of the cloud"
     return Task("mixture-galaxy", law, about, "mixture")
@@ -363,15 +300,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(task.suite for task in TASKS.value
 
 
 def find(id: str) -> Task:
-    """Look up a task by id; the error names the closest ids.
-
-    Arguments:
-        id: An id of ``TASKS``.
-
-    Examples:
-        >>> find("staircase-6").dimensions
-        (20, 20)
-    """
+    """Look up a task by its id in ``TASKS``; the error names the closest ids."""
     if id in TASKS:
         return TASKS[id]
     hint = did_you_mean(id.lower(), TASKS, "flatnce.mi.tasks.TASKS lists all", cutoff=0.5, most=3)
@@ -379,14 +308,6 @@ def find(id: str) -> Task:
 
 
 def suite(name: str) -> tuple[Task, ...]:
-    """Return the tasks of one suite, in the order of the registry.
-
-    Arguments:
-        name: "bmi", "staircase", "cubic", "flo", "null" or "mixture".
-
-    Examples:
-        >>> [task.id for task in suite("null")]
-        ['null-1v1', 'null-5v5', 'null-20v20']
-    """
+    """Return the tasks of one suite, in the order of the registry."""
     check_choice("name", name, SUITES)
     return tuple(task for task in TASKS.values() if task.suite == name)

@@ -1,21 +1,11 @@
-"""Checks of an estimator on data with unknown information: relations between estimates.
-
-Your tables are rearranged into new pairs of tables whose information is 0, 1 or 2 times that of
-the original. An estimator that violates one of these relations by more than its error is wrong on
-your data.
-
-References:
-    Song and Ermon, 2020. Understanding the Limitations of Variational Mutual Information
-    Estimators, Section 6.2 (self-consistency tests). https://arxiv.org/abs/1910.06222
-"""
+"""Checks of an estimator on data with unknown information (Song and Ermon, 2020, Section 6.2)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from flatnce.mi.cleaning import numbers_of
 from flatnce.mi.tasks.laws import Columns, Left, Map, Right
-
-FEWEST_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -44,15 +34,6 @@ class Consistency:
         Arguments:
             found: The estimate for this pair of tables.
             original: The estimate for the original tables.
-
-        Examples:
-            >>> import numpy as np
-            >>> z = np.arange(8.0)
-            >>> checks = {check.name: check for check in self_consistency(z, z)}
-            >>> checks["additivity"].violation(found=1.5, original=1.0)
-            -0.5
-            >>> checks["processed"].violation(found=0.5, original=1.0)
-            0.0
         """
         excess = found - self.factor * original
         return max(excess, 0.0) if self.at_most else excess
@@ -72,8 +53,11 @@ def self_consistency(
     * ``processed``: h(y) alone: I is at most the original one.
     * ``additivity``: the two halves of the rows as one table of twice the columns: I doubles.
 
-    Rows must be independent of each other: for time series or repeated measurements the first and
-    the last relation do not hold.
+    An estimator that violates a relation by more than its error is wrong on your data. Rows must
+    be independent of each other, or the first and the last relation do not hold.
+
+    References:
+        Song and Ermon, 2020, Section 6.2, https://arxiv.org/abs/1910.06222
 
     Arguments:
         x: Numbers, rows by columns, or a vector.
@@ -81,30 +65,16 @@ def self_consistency(
         process: h, which maps rows of y to rows; by default tanh of random directions, half as
             many (rounded up) as y has columns.
         seed: Seed of the order of rows and of the directions.
-
-    Examples:
-        >>> from flatnce.mi import tasks
-        >>> x, y = tasks.find("staircase-2").sample(1000, seed=0)
-        >>> for check in self_consistency(x, y):
-        ...     print(check.name, check.x.shape, check.y.shape, check.factor)
-        independence (1000, 20) (1000, 20) 0.0
-        data-processing (1000, 20) (1000, 30) 1.0
-        processed (1000, 20) (1000, 10) 1.0
-        additivity (500, 40) (500, 40) 2.0
     """
-    x, y = _table("x", x), _table("y", y)
-    if len(x) != len(y) or len(x) < FEWEST_ROWS:
-        raise ValueError(
-            f"x has {len(x)} rows and y {len(y)}; pass the same number, at least {FEWEST_ROWS}"
-        )
+    x, y = numbers_of(x, "x"), numbers_of(y, "y")
+    if len(x) != len(y) or len(x) < 4:
+        raise ValueError(f"x has {len(x)} rows and y {len(y)}; pass the same number, at least 4")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(x))
     # A cyclic shift of a random order: no row keeps its own partner.
     others = np.empty_like(y)
     others[order] = y[np.roll(order, 1)]
-    made = _table("process(y)", (process or _squashed(y.shape[1], generator))(y))
-    if len(made) != len(y):
-        raise ValueError(f"process(y) has {len(made)} rows for {len(y)} of y; keep them")
+    made = numbers_of((process or _squashed(y.shape[1], generator))(y), "process(y)")
     both = np.hstack((y, made))
     x_doubled, y_doubled = (_halves_side_by_side(side, order) for side in (x, y))
     return (
@@ -128,13 +98,3 @@ def _squashed(width: int, generator: np.random.Generator) -> Map:
         return np.tanh((y - y.mean(axis=0)) / np.where(spread > 0, spread, 1.0) @ directions)
 
     return process
-
-
-def _table(name: str, values: np.ndarray) -> Columns:
-    found = np.asarray(values)
-    if found.dtype.kind not in "fiub" or found.ndim not in (1, 2):
-        raise ValueError(
-            f"{name} has dtype {found.dtype} and shape {found.shape}; pass numbers, rows by "
-            "columns, or a vector"
-        )
-    return found.astype(np.float64).reshape(len(found), -1)
