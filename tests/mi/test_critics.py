@@ -17,7 +17,7 @@ from flatnce.mi import (
     perceptron,
 )
 from flatnce.mi.bounds import flatnce_loss, flo, infonce, tuba
-from flatnce.mi.gaussian_critic import LARGEST_CORRELATION, Squares, gaussian_critic
+from flatnce.mi.critics import LARGEST_CORRELATION, Squares, gaussian_critic
 
 KINDS = ("dot", "cosine", "bilinear", "joint")
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ import pytest
 
 from flatnce import mi
 from flatnce.mi.cleaning import TRANSFORMS
-from flatnce.mi.estimator.job import CRITICS
+from flatnce.mi.estimator.mutual_information import CRITICS
 
 ROOT = Path(__file__).parents[2]
 METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")

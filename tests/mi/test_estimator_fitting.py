@@ -12,8 +12,8 @@ from estimator_reference import infonce as slow_infonce
 from estimator_reference import running_means
 from flatnce.mi import SeparableCritic, critic_for, perceptron
 from flatnce.mi.bounds import infonce
+from flatnce.mi.critics import gaussian_critic
 from flatnce.mi.estimator.fitting import FitSettings, TrainingCase, calibrated, fit
-from flatnce.mi.gaussian_critic import gaussian_critic
 from flatnce.mi.registry import METHODS
 
 

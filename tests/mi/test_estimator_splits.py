@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flatnce.mi.estimator.splits import jackknife_groups, splits_of, units_of
+from flatnce.mi.cleaning import jackknife_groups, splits_of, units_of
 
 
 def rows_of(split):
@@ -140,9 +140,9 @@ def test_a_part_that_is_read_never_rests_on_one_group(seed):
 
 def test_jackknife_groups_hold_whole_units_and_are_even():
     units = np.repeat(np.arange(45), 3)
-    found = jackknife_groups(units, 20, seed=0)
+    found = jackknife_groups(units, seed=0)
     assert set(found.tolist()) == set(range(20))
     assert all(len(set(found[units == unit])) == 1 for unit in range(45))
     assert set(np.bincount(found)) == {6, 9}
-    few = jackknife_groups(units[:30], 20, seed=0)
+    few = jackknife_groups(units[:30], seed=0)
     assert set(few.tolist()) == set(range(10))

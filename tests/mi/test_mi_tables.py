@@ -318,10 +318,9 @@ def test_two_files_are_partners_by_position(tmp_path, text_file, numbers):
 
 def test_npz_with_x_and_y_needs_no_choice(tmp_path, numbers):
     np.savez(tmp_path / "a.npz", X=numbers[:, :3], y=numbers[:, 3])
-    for paths in ([tmp_path / "a.npz"], [tmp_path / "a.npz"] * 2):
-        tables = read_tables(paths)
-        equal(tables.x, numbers[:, :3])
-        equal(tables.y, numbers[:, 3:])
+    tables = read_tables([tmp_path / "a.npz"])
+    equal(tables.x, numbers[:, :3])
+    equal(tables.y, numbers[:, 3:])
 
 
 def test_npz_arrays_are_chosen_by_name_and_column(tmp_path, numbers):
@@ -441,7 +440,7 @@ def test_text_that_is_not_a_table_is_refused(text_file, text, words):
     [
         (
             "day,height (cm),mass\n2024-01-01,1,2\n2024-01-02,3,4\n",
-            *(None, None, "--x 'height (cm)' --y mass; it has 'day', 'height (cm)', 'mass'"),
+            *(None, None, "--x 'height (cm)' --y mass, or name a second file; it has 'day'"),
         ),
         ("a\n1\n2\n", None, None, "second file"),
         ("emb_0,emb_1,b\n1,2,3\n4,5,6\n", "emb_*", "emb_1:b", "'emb_1'"),
@@ -521,11 +520,6 @@ def test_pickles_are_never_opened(tmp_path, name):
 def test_arrays_of_an_archive_must_have_the_same_number_of_rows(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.ones((5, 2)), b=np.ones(4))
     assert "'a' 5, 'b' 4" in refusal(tmp_path / "a.npz", "a", "b")
-
-
-def test_two_archives_without_arrays_x_and_y_are_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", a=np.ones((5, 2)), b=np.ones(5))
-    assert "--x a" in refusal([tmp_path / "a.npz"] * 2, None, None)
 
 
 @pytest.mark.parametrize(

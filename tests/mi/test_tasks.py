@@ -7,7 +7,7 @@ import pytest
 
 from flatnce.mi import gaussian_copula, tasks
 from flatnce.mi.tasks import self_consistency
-from flatnce.mi.tasks.maps import Mapped
+from flatnce.mi.tasks.laws import Mapped
 
 SPARSE = "multinormal-sparse-{0}-{0}-2-2.0"
 # The values that the benchmark lists, to six decimals.

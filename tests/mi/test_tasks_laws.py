@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from flatnce.mi import tasks
-from flatnce.mi.tasks.laws import Additive, Inliers, Student
-from flatnce.mi.tasks.maps import Mapped
+from flatnce.mi.tasks.laws import Additive, Inliers, Mapped, Student
 
 
 def covariance_of(id):

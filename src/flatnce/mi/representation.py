@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from flatnce.core.diagnostics.pool import calibrated_scale
-from flatnce.mi.cleaning import Cleaning
+from flatnce.mi.cleaning import Cleaning, jackknife_groups
 from flatnce.mi.critics import BoundedScale, SeparableCritic
 from flatnce.mi.estimator.readouts import EvaluationPart, evaluate
 from flatnce.mi.estimator.result import Estimate, estimate_of, evaluation_flags
-from flatnce.mi.estimator.splits import JACKKNIFE_GROUPS, jackknife_groups
 
 
 @torch.no_grad()
@@ -48,7 +47,7 @@ def embedding_information(
     first, second = (side.float() for side in calibration)
     scale = calibrated_scale(first, second, start=10.0)
     # The rows are dealt out to parts of at most ``pool`` candidates.
-    group = torch.from_numpy(jackknife_groups(np.arange(len(z1)), JACKKNIFE_GROUPS, seed))
+    group = torch.from_numpy(jackknife_groups(np.arange(len(z1)), seed))
     pieces = -(-len(z1) // (pool or len(z1)))
     parts = []
     for piece in range(pieces):

@@ -8,8 +8,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from flatnce.mi.critics import BilinearCritic, BoundedScale, Critic, SeparableCritic
-from flatnce.mi.gaussian_critic import GaussianTower, Squares
+from flatnce.mi.critics import (
+    BilinearCritic,
+    BoundedScale,
+    Critic,
+    GaussianTower,
+    SeparableCritic,
+    Squares,
+)
 
 __all__ = ["StackedCritics", "stack_key"]
 

@@ -146,19 +146,25 @@ def read_tables(
         check_at_least("block", block, 2)
     files = [_open(path, header) for path in paths]
     notes = [note for file in files for note in file.notes]
-    x_columns, y_columns, grouped = _choose_pair(files, x, y, group, notes)
-    wanted = [set[int]() for _ in files]
-    wanted[0] |= set(x_columns)
-    wanted[-1] |= set(y_columns)
-    if grouped is not None:
-        wanted[grouped[0]].add(grouped[1])
+    grouped = [] if group is None else files[0].select(group, "--group")
+    if len(grouped) > 1:
+        raise ValueError(f"--group {group} names {len(grouped)} columns; name one")
+    x_columns, y_columns = _choose_pair(files, x, y, grouped, notes)
+    wanted = [[*x_columns, *grouped], y_columns]
+    if len(files) == 1:
+        wanted = [[*x_columns, *grouped, *y_columns]]
     frames, total = _load(files, wanted, rows, seed, memory, notes)
     left = _encode(frames[0], x_columns, files[0], encode, notes)
     right = _encode(frames[-1], y_columns, files[-1], encode, notes)
     groups = None
-    if grouped is not None:
-        number, column = grouped
-        groups = _group_numbers(frames[number][column], files[number].names[column])
+    for column in grouped:
+        cells = frames[0][column]
+        if cells.isna().any():
+            row = int(cells.index[cells.isna()][0]) + 1
+            raise ValueError(
+                f"--group {group} has no value in row {row:,} of the data; fill it in"
+            )
+        groups = pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
     if len(left) < total and block is not None:
         # Blocks are stretches of the file, not of the sample.
         groups, block = frames[0].index.to_numpy() // block, None
@@ -233,9 +239,8 @@ def select(
                 f"{option} {part!r}: {where} has several columns of that name (columns "
                 f"{' and '.join(places)}, counted from 0); choose by number, {option} {places[0]}"
             )
-        positions = known.get(part) or (
-            _name_range(part, names) or _number_range(part, len(names)) or _matching(part, names)
-        )
+        positions = known.get(part) or _name_range(part, names) or _number_range(part, len(names))
+        positions = positions or [k for k, name in enumerate(names) if fnmatchcase(name, part)]
         if not positions:
             hint = did_you_mean(part, known, f"it has {len(names)} ({_listed(names)})", cutoff=0.5)
             raise ValueError(f"{option} {part!r}: {where} has no such column; {hint}")
@@ -280,12 +285,6 @@ def _number_range(part: str, count: int) -> list[int]:
     return list(range(count)[start:end])
 
 
-def _matching(part: str, names: Sequence[str]) -> list[int]:
-    if not re.search(r"[*?\[]", part):
-        return []
-    return [place for place, name in enumerate(names) if fnmatchcase(name, part)]
-
-
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(repr(str(name)) for name in names[:MOST_NAMED])
     more = len(names) - MOST_NAMED
@@ -293,55 +292,32 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _choose_pair(
-    files: "list[_File]", x: str | None, y: str | None, group: str | None, notes: list[str]
-) -> tuple[list[int], list[int], tuple[int, int] | None]:
-    """Return the columns of x (first file) and y (last file), and file and column of the group."""
+    files: "Sequence[_File]", x: str | None, y: str | None, grouped: list[int], notes: list[str]
+) -> tuple[list[int], list[int]]:
+    """Return the columns of x, in the first file, and of y, in the last file."""
     first, last = files[0], files[-1]
-    grouped = None if group is None else _group_column(files, group)
+    arrays = {name.casefold(): name for name in first.arrays}
     if first is last and x is None and y is None:
-        x, y = _arrays_x_and_y(first)
+        if not {"x", "y"} <= set(arrays):
+            kinds = zip(first.names, first.kinds, strict=True)
+            numeric = [name for name, kind in kinds if kind in NUMERIC]
+            one, other = map(shlex.quote, [*numeric, *first.names, ""][:2])
+            raise ValueError(
+                f"say which columns of {first.path} are x and which are y, as in --x {one} --y "
+                f"{other}, or name a second file; it has {_listed(first.names)}"
+            )
+        x, y = arrays["x"], arrays["y"]
     left = [] if x is None else first.select(x, "--x")
     right = [] if y is None else last.select(y, "--y")
-    left = left or _default(files, 0, right, grouped, notes)
-    right = right or _default(files, len(files) - 1, left, grouped, notes)
-    shared = set(left) & set(right) if first is last else set()
+    if first is not last:
+        left = left or _all_numeric(first, grouped, "x", "all columns", notes)
+        return left, right or _all_numeric(last, [], "y", "all columns", notes)
+    left = left or _all_numeric(first, [*grouped, *right], "x", "all other columns", notes)
+    right = right or _all_numeric(last, [*grouped, *left], "y", "all other columns", notes)
+    shared = _listed([first.names[i] for i in left if i in right])
     if shared:
-        names = _listed([first.names[i] for i in sorted(shared)])
-        raise ValueError(f"--x and --y both hold {names}; leave each column out of one of them")
-    return left, right, grouped
-
-
-def _group_column(files: "Sequence[_File]", name: str) -> tuple[int, int]:
-    number = next((k for k, file in enumerate(files) if name in file.names), 0)
-    columns = files[number].select(name, "--group")
-    if len(columns) > 1:
-        raise ValueError(f"--group {name} names {len(columns)} columns; name one")
-    return number, columns[0]
-
-
-def _default(
-    files: "Sequence[_File]",
-    number: int,
-    others: list[int],
-    grouped: tuple[int, int] | None,
-    notes: list[str],
-) -> list[int]:
-    """Return the columns of x or y if none are named."""
-    file = files[number]
-    taken = [grouped[1]] if grouped is not None and grouped[0] == number else []
-    if len(files) == 1:
-        side = "x" if not others else "y"
-        return _all_numeric(file, [*taken, *others], side, "all other columns", notes)
-    side = "xy"[number]
-    if len(file.arrays) < 2:
-        return _all_numeric(file, taken, side, "all columns", notes)
-    names = {name.casefold(): name for name in file.arrays}
-    if side not in names:
-        raise ValueError(
-            f"{file.path} holds several arrays ({_listed(list(file.arrays))}); choose by "
-            f"name: --{side} {next(iter(file.arrays))}"
-        )
-    return list(file.arrays[names[side]])
+        raise ValueError(f"--x and --y both hold {shared}; leave each column out of one of them")
+    return left, right
 
 
 def _all_numeric(
@@ -359,23 +335,6 @@ def _all_numeric(
     left = [f"{file.names[i]!r} ({file.kinds[i]})" for i in rest if i not in numeric]
     notes.append(note + (f" Left out: {', '.join(left)}." if left else ""))
     return numeric
-
-
-def _arrays_x_and_y(file: "_File") -> tuple[str, str]:
-    """Return the names of the arrays x and y, or say that columns must be named."""
-    arrays = {key.casefold(): key for key in file.arrays}
-    if {"x", "y"} <= set(arrays):
-        return arrays["x"], arrays["y"]
-    if len(file.names) == 1:
-        raise ValueError(
-            f"{file.path} has one column; name a second file for y, or one with more columns"
-        )
-    numeric = [name for name, kind in zip(file.names, file.kinds, strict=True) if kind in NUMERIC]
-    first, second = list(dict.fromkeys([*numeric, *file.names, "B"]))[:2]
-    raise ValueError(
-        f"say which columns of {file.path} are x and which are y: --x {shlex.quote(first)} "
-        f"--y {shlex.quote(second)}; it has {_listed(file.names)}"
-    )
 
 
 # Files: names first, then the rows in chunks.
@@ -398,12 +357,6 @@ class _File:
 
     def select(self, expression: str, option: str) -> list[int]:
         return select(expression, self.names, option, str(self.path), self.arrays)
-
-    def bytes_needed(self, columns: list[int], rows: int | None) -> int:
-        """Estimate the peak memory: text cells take 72 bytes, and there are up to 5 copies."""
-        count = self.row_count if rows is None else min(rows, self.row_count)
-        cells = [8 if self.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
-        return 5 * count * sum(cells)
 
     def read(
         self, columns: list[int], rows: int | None = None, seed: int = 0
@@ -671,7 +624,7 @@ def _names(first: list[str], path: Path) -> list[str]:
 
 def _load(
     files: Sequence[_File],
-    wanted: Sequence[set[int] | list[int]],
+    wanted: Sequence[list[int]],
     rows: int | None,
     seed: int,
     memory: int | None,
@@ -681,8 +634,12 @@ def _load(
     check_at_least("seed", seed, 0)
     if rows is not None:
         check_at_least("rows", rows, 1)
-    pairs = [(file, sorted(columns)) for file, columns in zip(files, wanted, strict=True)]
-    needed = sum(file.bytes_needed(columns, rows) for file, columns in pairs)
+    pairs = [(file, sorted(set(columns))) for file, columns in zip(files, wanted, strict=True)]
+    needed = 0
+    for file, columns in pairs:
+        count = file.row_count if rows is None else min(rows, file.row_count)
+        cells = [8 if file.kinds[i] in (*NUMERIC, "empty") else 72 for i in columns]
+        needed += 5 * count * sum(cells)  # up to 5 copies at the peak
     free = available_memory() if memory is None else memory
     if free is not None and needed > free:
         raise ValueError(
@@ -783,10 +740,7 @@ def _encode_column(
         seconds = column.dt.total_seconds()
         return seconds.to_frame(name), f"Column {name!r} holds durations, read in seconds."
     if kind == "lists":
-        raise ValueError(
-            f"column {name!r} holds lists; save each of their entries as a column of its own "
-            f"({name}_0, {name}_1 ...) and choose them with '{name}_*'"
-        )
+        raise ValueError(f"column {name!r} holds lists; save their entries as columns")
     cells = _present(column)
     if kind in NOT_NUMBERS and not (kind == "numbers with units" and encode):
         strays = cells[np.isnan(_numbers(cells))]
@@ -856,12 +810,3 @@ def _from_words(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame
     table = pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=np.float64)
     note = f"Column {name!r} holds words: a column of zeros and ones for each of {len(words)}."
     return table.reindex(column.index), note
-
-
-def _group_numbers(cells: pd.Series, name: str) -> NDArray[np.int64]:
-    """Return equal numbers for equal values."""
-    missing = cells.index[cells.isna()]
-    if len(missing):
-        row = f"row {missing[0] + 1:,} of the data"
-        raise ValueError(f"--group {name!r} has no value in {row}; fill it in")
-    return pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)

@@ -1,26 +1,366 @@
 """Estimate the mutual information of two tables: one call, or a scikit-learn style class."""
 
+import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from flatnce.messages import check_choice
+from flatnce.messages import check_choice, check_positive
+from flatnce.mi import cleaning
 from flatnce.mi.bounds import infonce
-from flatnce.mi.cleaning import Table, numbers_of
-from flatnce.mi.estimator.fitting import Progress
-from flatnce.mi.estimator.job import (
-    EstimationJob,
-    EstimationOptions,
-    prepare,
-    train,
-)
+from flatnce.mi.classical import cca, gaussian_copula, ksg
+from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
+from flatnce.mi.estimator import fitting, result
+from flatnce.mi.estimator.readouts import EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.estimator.result import Estimate
+from flatnce.mi.registry import Method, method_named
 from flatnce.mi.scores import pool_log_sum
+
+__all__ = []
+
+CRITICS = ("auto", "gaussian", "dot", "cosine", "bilinear", "joint")
+COMPARED_ROWS = 2048  # on which training and test values are compared
+BASELINE_ROWS = 5000  # of the nearest-neighbour baseline: with many columns its time grows as n²
+CLASSICAL_FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "ksg": ksg,
+    "cca": cca,
+    "gaussian-copula": gaussian_copula,
+}
+
+
+@dataclass(eq=False)
+class EstimationOptions:
+    """The arguments of :class:`flatnce.mi.MutualInformation`."""
+
+    method: str = "auto"
+    _: KW_ONLY
+    critic: str | Critic | Callable[[], Critic] = "auto"
+    transform: str = "copula"
+    folds: int = 1
+    blocks: int | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    rate: float | None = None
+    scale: float = 20.0
+    seed: int = 0
+    device: str = "auto"
+    permutations: int = 1999
+    baselines: bool = True
+    pool: int = 20_000
+
+    def check(self) -> None:
+        """Raise an error for an option that cannot be, before any work is done."""
+        check_choice("transform", self.transform, cleaning.TRANSFORMS)
+        if isinstance(self.critic, str):
+            check_choice("critic", self.critic, CRITICS, ", or pass a Critic")
+        if self.critic == "gaussian" and self.chosen_method.dual is not None:
+            raise ValueError(f"critic='gaussian' has no u, which method={self.method!r} learns")
+        least = {"batch_size": 2, "steps": 1, "seed": 0, "permutations": 19, "pool": 50}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer)
+            if value is not None and (not whole or value < smallest):
+                raise ValueError(f"{name}={value!r}: give a whole number, at least {smallest}")
+        check_positive("scale", self.scale)
+        if self.rate is not None:
+            check_positive("rate", self.rate)
+        self.torch_device()
+
+    @property
+    def chosen_method(self) -> Method:
+        """The entry of the registry."""
+        return method_named(self.method)
+
+    @property
+    def critic_kind(self) -> str:
+        """The kind of critic, as it is recorded in the settings."""
+        if not isinstance(self.critic, str):
+            return "given"
+        return (self.chosen_method.critic or "none") if self.critic == "auto" else self.critic
+
+    def torch_device(self) -> torch.device:
+        """Return the device to compute on."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device={self.device!r} is not available here ({str(error).splitlines()[0]}); "
+                "choose auto, cpu or cuda"
+            ) from error
+        return device
+
+    def fit_settings(self, train_rows: int) -> fitting.FitSettings:
+        """Return the training settings for this many rows."""
+        usual = 256 if train_rows < 100_000 else 1024
+        batch = self.batch_size or min(usual, max(train_rows // 2, 2))
+        three_epochs = 3 * train_rows // batch
+        steps = self.steps or min(max(3000, three_epochs), 10_000)
+        every = 50 if self.steps is None else max(min(50, steps // 10), 1)
+        # Small batches see fewer pairs per step: take more steps, with as many evaluations.
+        if self.steps is None and batch < 64:
+            steps, every = 3 * steps, 3 * every
+        rate = fitting.FitSettings.rate if self.rate is None else float(self.rate)
+        return fitting.FitSettings(self.chosen_method, batch, steps, every, rate=rate)
+
+    def new_critic(self, x: NDArray[np.float32], y: NDArray[np.float32], seed: int) -> Critic:
+        """Make a critic for these training rows, with weights drawn from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if not isinstance(self.critic, str):
+                return self._given_critic(self.critic)
+            if max(x.ndim, y.ndim) > 2:
+                raise ValueError(
+                    f"samples have shapes {x.shape[1:]} and {y.shape[1:]}: for anything but "
+                    "tables pass critic=, for example mi.SeparableCritic(network_x, network_y)"
+                )
+            if self.critic_kind == "gaussian":
+                # Correlations come from rows that neither gave the directions nor stop training.
+                most = len(x) - max(len(x) // 5, min(len(x) // 2, 50))
+                return gaussian_critic((x[:most], y[:most]), (x[most:], y[most:]))
+            widths, dual = (x.shape[1], y.shape[1]), self.chosen_method.dual
+            critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=dual)
+            if isinstance(critic, SeparableCritic) and critic.scale is not None:
+                # FlatNCE would raise a learned scale to its bound; calibration finds it instead.
+                highest = max(100.0, self.scale)
+                critic.scale = BoundedScale(self.scale, highest=highest, learn=False)
+            return critic
+
+    def _given_critic(self, critic: Critic | Callable[[], Critic]) -> Critic:
+        made: Any = critic
+        if not isinstance(critic, torch.nn.Module):
+            made = critic()
+        elif isinstance(critic, Critic):
+            made = copy.deepcopy(critic)
+        if not isinstance(made, Critic):
+            raise ValueError(
+                f"critic is a {type(made).__name__}; wrap your modules, one per side: "
+                "mi.SeparableCritic(network_x, network_y), or pass a function that does"
+            )
+        if self.chosen_method.dual is not None and made.dual_head is None:
+            raise ValueError(
+                f"method={self.method!r} learns u, but the critic has no u-head; pass dual="
+            )
+        return made
+
+
+@dataclass
+class Fold:
+    """One split: its rows, its transforms and, after training, its critic."""
+
+    split: cleaning.Split
+    transforms: tuple[cleaning.Transform, cleaning.Transform]
+    case: fitting.TrainingCase
+    critic: fitting.FittedCritic = field(init=False)
+
+    def transformed(self, x: cleaning.Table, y: cleaning.Table) -> tuple[Tensor, Tensor]:
+        """cleaning.Transform rows of x and y, on the critic's device."""
+        device = self.case.x.device
+        on_x, on_y = self.transforms
+        return torch.from_numpy(on_x(x)).to(device), torch.from_numpy(on_y(y)).to(device)
+
+
+@dataclass
+class EstimationJob:
+    """A data set during its estimation."""
+
+    options: EstimationOptions
+    tables: cleaning.CleanTables
+    units: NDArray[np.int64]
+    folds: list[Fold]
+    settings: dict[str, Any]
+    began: float
+
+    def finish(self) -> Estimate:
+        """Evaluate the trained critics on test rows, or run the classical method."""
+        options, tables = self.options, self.tables
+        known = {"method": options.method, "cleaning": tables.report, "settings": self.settings}
+        if options.chosen_method.classical:
+            return _classical_estimate(tables, options.method, known)
+        first, parts = self.folds[0].split, self._evaluation_parts()
+        evaluation = evaluate(parts, options.permutations, options.seed)
+        if options.chosen_method.dual is not None:
+            evaluation.readouts["flo"] = learned_dual_readout(parts)
+        critics = [fold.critic for fold in self.folds]
+        flags = (
+            *result.evaluation_flags(evaluation),
+            *result.training_flags(
+                evaluation, critics, self.settings["steps"], *self._train_and_test(parts)
+            ),
+            *result.data_flags(tables),
+            *result.size_flags(evaluation),
+        )
+        baselines = _baselines(tables, options.seed) if options.baselines else {}
+        return result.estimate_of(
+            evaluation,
+            flags,
+            split={
+                "train": len(first.train),
+                "validation": len(first.validation),
+                "test": sum(evaluation.rows),
+                "folds": options.folds,
+            },
+            seconds=time.perf_counter() - self.began,
+            baselines=baselines,
+            history=tuple(
+                {"fold": number, **record}
+                for number, critic in enumerate(critics)
+                for record in critic.history
+            ),
+            **known,
+        )
+
+    def _evaluation_parts(self) -> list[EvaluationPart]:
+        """Cut each fold's test rows into parts of at most ``pool`` candidates."""
+        parts = []
+        tested = np.concatenate([fold.split.test for fold in self.folds])
+        group = np.zeros(len(self.units), dtype=np.int64)
+        group[tested] = cleaning.jackknife_groups(self.units[tested], self.options.seed)
+        for fold in self.folds:
+            test = fold.split.test
+            pieces = -(-len(test) // self.options.pool)
+            # Whole units per piece: their rows must not become each other's negatives in another
+            # piece, nor be permuted separately.
+            place = np.unique(self.units[test], return_inverse=True)[1] % pieces
+            for piece in range(min(pieces, int(place.max()) + 1)):
+                rows = test[place == piece]
+                x, y = fold.transformed(self.tables.x[rows], self.tables.y[rows])
+                parts.append(
+                    EvaluationPart(
+                        fold.critic.critic,
+                        fold.critic.scale,
+                        x,
+                        y,
+                        fold.case.y_validation[: self.options.pool],
+                        torch.from_numpy(group[rows]).to(x.device),
+                        self.units[rows],
+                    )
+                )
+        return parts
+
+    @torch.no_grad()
+    def _train_and_test(self, parts: Sequence[EvaluationPart]) -> list[float]:
+        """Compute InfoNCE on training rows and on as many test rows, at one scale."""
+        values = []
+        for fold in self.folds:
+            critic, scale, case = fold.critic.critic, fold.critic.scale, fold.case
+            part = next(part for part in parts if part.critic is critic)
+            most = min(len(case.x), len(part.x), COMPARED_ROWS)
+            values.append(
+                [
+                    float(infonce(scale * critic(x[:most], y[:most]).double()))
+                    for x, y in ((case.x, case.y), (part.x, part.y))
+                ]
+            )
+        return [sum(column) / len(values) for column in zip(*values, strict=True)]
+
+
+def prepare(
+    x: Any, y: Any, options: EstimationOptions, groups: ArrayLike | None = None
+) -> EstimationJob:
+    """Clean, split and transform the data, and make the critics."""
+    began = time.perf_counter()
+    options.check()
+    tables = cleaning.clean(x, y)
+    units = cleaning.units_of(
+        tables.rows, tables.duplicates, groups, options.blocks, tables.report.rows_given
+    )
+    settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
+    settings["critic"] = options.critic_kind
+    settings["device"] = str(options.torch_device())
+    settings["groups"] = None if groups is None else int(units.max()) + 1
+    folds = []
+    if not options.chosen_method.classical:
+        for number, split in enumerate(cleaning.splits_of(units, options.folds, options.seed)):
+            folds.append(_fold(tables, split, options, options.seed + 1000 * number))
+        training = options.fit_settings(len(folds[0].split.train))
+        names = ("batch_size", "steps", "every", "patience", "rate", "average")
+        settings |= {name: getattr(training, name) for name in names}
+    return EstimationJob(options, tables, units, folds, settings, began)
+
+
+def _fold(
+    tables: cleaning.CleanTables, split: cleaning.Split, options: EstimationOptions, seed: int
+) -> Fold:
+    on_x, on_y = (
+        cleaning.fitted_transform(options.transform, side[split.train])
+        for side in (tables.x, tables.y)
+    )
+    x, y = on_x(tables.x[split.train]), on_y(tables.y[split.train])
+    validation = on_x(tables.x[split.validation]), on_y(tables.y[split.validation])
+    device = options.torch_device()
+    critic = options.new_critic(x, y, seed).to(device)
+    rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
+    return Fold(
+        split, (on_x, on_y), fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
+    )
+
+
+def train(
+    jobs: Sequence[EstimationJob], progress: Callable[[fitting.Progress], None] | None = None
+) -> None:
+    """Train the critics of all data sets, together where they have one architecture."""
+    folds = [fold for job in jobs for fold in job.folds]
+    if not folds:
+        return
+    settings = jobs[0].options.fit_settings(min(len(fold.split.train) for fold in folds))
+    fitted = fitting.fit([fold.case for fold in folds], settings, progress)
+    for fold, critic in zip(folds, fitted, strict=True):
+        fold.critic = critic
+        # Calibrate again, more precisely and on more validation rows.
+        rows = slice(0, 2 * COMPARED_ROWS)
+        with torch.no_grad():
+            scores = critic.critic(fold.case.x_validation[rows], fold.case.y_validation[rows])
+        critic.scale, _ = fitting.calibrated(scores.double(), critic.scale, tolerance=1e-4)
+
+
+def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | None]:
+    """Run the classical methods; None where one does not apply."""
+    if max(tables.x.ndim, tables.y.ndim) > 2:
+        return {}
+    baselines: dict[str, float | None] = {}
+    for name, function in CLASSICAL_FUNCTIONS.items():
+        rows = np.arange(len(tables.x))
+        if name == "ksg" and len(rows) > BASELINE_ROWS:
+            rows = np.random.default_rng([seed, 0xBA5E]).permutation(rows)[:BASELINE_ROWS]
+        try:
+            value = function(tables.x[rows], tables.y[rows])
+        except ValueError:  # too few rows for so many columns, or ties
+            value = math.nan
+        baselines[name] = value if math.isfinite(value) else None
+    return baselines
+
+
+def _classical_estimate(
+    tables: cleaning.CleanTables, name: str, known: Mapping[str, Any]
+) -> Estimate:
+    """Make an estimate without a critic: a number without limit and p-value."""
+    began = time.perf_counter()
+    if max(tables.x.ndim, tables.y.ndim) > 2:
+        raise ValueError(f"method={name!r} takes tables, rows by columns")
+    value = CLASSICAL_FUNCTIONS[name](tables.x, tables.y)
+    no_limit = result.Flag(
+        "no_limit",
+        f"{name} gives no lower limit and no p-value; it may be too high or too low. Use "
+        "method='auto' for an estimate with a lower limit.",
+    )
+    return Estimate(
+        nats=value,
+        readout=name,
+        flags=(no_limit, *result.data_flags(tables)),
+        split={"rows": len(tables.x)},
+        seconds=time.perf_counter() - began,
+        **known,
+    )
 
 
 class MutualInformation(EstimationOptions):
@@ -78,7 +418,7 @@ class MutualInformation(EstimationOptions):
         x: Any,
         y: Any,
         groups: ArrayLike | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[fitting.Progress], None] | None = None,
     ) -> "MutualInformation":
         """Train and evaluate critics, and store the result in ``estimate_``.
 
@@ -131,7 +471,9 @@ class MutualInformation(EstimationOptions):
         ]
         return sum(values) / len(values)
 
-    def _complete_rows(self, x: Any, y: Any) -> tuple[NDArray[np.bool_], tuple[Table, Table]]:
+    def _complete_rows(
+        self, x: Any, y: Any
+    ) -> tuple[NDArray[np.bool_], tuple[cleaning.Table, cleaning.Table]]:
         """Return the mask of rows without missing values, and these rows."""
         if not hasattr(self, "_fitted_job"):
             raise ValueError("this estimator has no critic yet: call fit(x, y) first")
@@ -144,12 +486,12 @@ class MutualInformation(EstimationOptions):
         complete = np.isfinite(np.concatenate(flat, axis=1)).all(axis=1)
         return complete, (left[complete], right[complete])
 
-    def _checked_side(self, values: Any, side: int) -> Table:
+    def _checked_side(self, values: Any, side: int) -> cleaning.Table:
         """Return the columns of x (side 0) or y (side 1) that were used in ``fit``."""
         tables, name = self._fitted_job.tables, "xy"[side]
         known, columns = (tables.x, tables.y)[side], tables.columns[side]
         dropped = (tables.report.columns_dropped_x, tables.report.columns_dropped_y)[side]
-        table = numbers_of(values, name)
+        table = cleaning.numbers_of(values, name)
         shape = known.shape[1:] if columns is None else (len(columns) + len(dropped),)
         if table.shape[1:] != shape:
             raise ValueError(
@@ -166,7 +508,7 @@ def estimate(
     y: Any,
     *,
     groups: ArrayLike | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[fitting.Progress], None] | None = None,
     **choices: Any,
 ) -> Estimate:
     """Estimate the mutual information of x and y, with a 95 % lower limit and warnings.
@@ -198,7 +540,7 @@ def estimate_each(
     pairs: Sequence[tuple[Any, Any]],
     *,
     groups: Sequence[ArrayLike] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[fitting.Progress], None] | None = None,
     **choices: Any,
 ) -> list[Estimate]:
     """Estimate several data sets with the same options, training their critics together.

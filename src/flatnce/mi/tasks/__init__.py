@@ -31,7 +31,7 @@ import numpy as np
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 from flatnce.mi.tasks import laws
 from flatnce.mi.tasks.consistency import Consistency, self_consistency
-from flatnce.mi.tasks.maps import (
+from flatnce.mi.tasks.laws import (
     Mapped,
     asinh,
     cube,
