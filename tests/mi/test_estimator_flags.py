@@ -48,7 +48,7 @@ def seen(
     ]
     return (
         *evaluation_flags(evaluation),
-        *training_flags(evaluation, critics, 1000, train, 1.0),
+        *training_flags(readouts["infonce"], critics, 1000, train, 1.0),
         *size_flags(evaluation),
     )
 

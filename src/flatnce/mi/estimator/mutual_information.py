@@ -194,7 +194,10 @@ class EstimationJob:
         flags = (
             *result.evaluation_flags(evaluation),
             *result.training_flags(
-                evaluation, critics, self.settings["steps"], *self._train_and_test(parts)
+                evaluation.readouts["infonce"],
+                critics,
+                self.settings["steps"],
+                *self._train_and_test(parts),
             ),
             *result.data_flags(tables),
             *result.size_flags(evaluation),
@@ -348,15 +351,10 @@ def _classical_estimate(
     if max(tables.x.ndim, tables.y.ndim) > 2:
         raise ValueError(f"method={name!r} takes tables, rows by columns")
     value = CLASSICAL_FUNCTIONS[name](tables.x, tables.y)
-    no_limit = result.Flag(
-        "no_limit",
-        f"{name} gives no lower limit and no p-value; it may be too high or too low. Use "
-        "method='auto' for an estimate with a lower limit.",
-    )
     return Estimate(
         nats=value,
         readout=name,
-        flags=(no_limit, *result.data_flags(tables)),
+        flags=(result.flag("no_limit", method=name), *result.data_flags(tables)),
         split={"rows": len(tables.x)},
         seconds=time.perf_counter() - began,
         **known,

@@ -1,8 +1,10 @@
 """The result of an estimation: estimate, lower limit, ceiling, p-value and warnings."""
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flatnce.messages import check_choice
@@ -232,137 +234,74 @@ def _split_in_words(split: Mapping[str, int]) -> str:
     )
 
 
-# Warnings.
+# Warnings: their texts are in flags.toml.
+
+FLAGS: Mapping[str, str] = tomllib.loads(
+    Path(__file__).with_name("flags.toml").read_text(encoding="utf-8")
+)
+
+
+def flag(name: str, **seen: Any) -> Flag:
+    """Return a warning with the numbers that were observed."""
+    return Flag(name, FLAGS[name].format(**seen))
 
 
 def evaluation_flags(evaluation: Evaluation) -> Iterator[Flag]:
     """Yield warnings about the numbers that were read."""
     infonce, ceiling = evaluation.readouts["infonce"], evaluation.ceiling
     if infonce.nats > ceiling - 1:
-        yield Flag(
-            "saturated",
-            f"The estimate is within 1 nat of its ceiling, log {min(evaluation.rows)} = "
-            f"{ceiling:.2f}: read it as 'at least that much'. More rows raise the ceiling; no "
-            "method certifies much more than the log of their number.",
-        )
+        yield flag("saturated", rows=min(evaluation.rows), ceiling=ceiling)
     if evaluation.ess < 10:
-        yield Flag(
-            "low_ess",
-            f"In the median row only {evaluation.ess:.1f} negatives carry the weight of the sum: "
-            "the estimate depends on few pairs and is likely too low. Add rows.",
-        )
+        yield flag("low_ess", ess=evaluation.ess)
     unstable = [
         readout.name
         for readout in evaluation.readouts.values()
         if readout.is_bound and readout.standard_error > max(1.0, 10 * infonce.standard_error)
     ]
     if unstable:
-        yield Flag(
-            "heavy_tails",
-            f"Not usable here: {' and '.join(unstable)}. A few pairs decide the value, as the "
-            "standard errors show. InfoNCE, which is reported, is not affected.",
-        )
+        yield flag("heavy_tails", names=" and ".join(unstable))
     flo = evaluation.readouts["flo-cross-fitted"]
     error = math.hypot(infonce.standard_error, flo.standard_error)
     if abs(infonce.nats - flo.nats) > 3 * error + 0.02:
-        yield Flag(
-            "disagree",
-            f"Two valid bounds differ by more than 3 standard errors (InfoNCE {infonce.nats:.2f}, "
-            f"cross-fitted FLO {flo.nats:.2f}): near the ceiling FLO may be larger, on a badly "
-            "scaled critic smaller. The larger one need not be the better one.",
-        )
+        yield flag("disagree", infonce=infonce.nats, flo=flo.nats)
 
 
 def training_flags(
-    evaluation: Evaluation,
-    critics: Sequence[FittedCritic],
-    steps: int,
-    train: float,
-    test: float,
+    infonce: Readout, critics: Sequence[FittedCritic], steps: int, train: float, test: float
 ) -> Iterator[Flag]:
     """Yield warnings about training; ``train`` and ``test`` are InfoNCE on as many rows each."""
     if train - test > 0.5:
-        yield Flag(
-            "overfit",
-            f"InfoNCE is {train:.2f} on training rows and {test:.2f} on as many test rows: the "
-            "critic overfits, so the estimate is too low. More rows, cross-fitting (folds=5) or "
-            "fewer columns help.",
-        )
-    infonce = evaluation.readouts["infonce"]
+        yield flag("overfit", train=train, test=test)
     off = [critic.scale for critic in critics if not 0.5 <= critic.scale <= 2]
     # A critic that finds nothing is rightly scaled down to nothing.
     if off and infonce.nats > 3 * infonce.standard_error:
-        yield Flag(
-            "scale",
-            f"Scores were multiplied by {off[0]:.3g}, chosen on validation rows: the critic was "
-            "badly scaled (like a FlatNCE critic without bounds). The numbers are read after "
-            "this correction.",
-        )
+        yield flag("scale", scale=off[0])
     diverged = sum(critic.diverged for critic in critics)
     if diverged:
-        yield Flag(
-            "diverged",
-            f"Training of {diverged} critic(s) diverged (NaN or infinite scores); the weights "
-            "from before are used. Use a smaller rate or another method.",
-        )
+        yield flag("diverged", count=diverged)
     if any(critic.step > 0.98 * steps for critic in critics):
-        yield Flag(
-            "unfinished",
-            f"The validation value was still rising at the last step ({steps}): more steps "
-            "(steps=) would give a larger estimate.",
-        )
+        yield flag("unfinished", steps=steps)
 
 
 def data_flags(tables: CleanTables) -> Iterator[Flag]:
     """Yield warnings about the data, which hold for any method."""
     if tables.tied > 0.5:
-        yield Flag(
-            "ties",
-            f"In {tables.tied_column!r} {tables.tied:.0%} of the values are not unique "
-            "(categories, rounded numbers, an id?): nearest-neighbour baselines are rough.",
-        )
+        yield flag("ties", column=tables.tied_column, share=tables.tied)
     if tables.duplicates is not None:
-        yield Flag(
-            "duplicates",
-            "Some rows are copies of others; they were kept in one part of the split, because a "
-            "copy in training would leak the answer. Check how the data were joined.",
-        )
+        yield flag("duplicates")
     share = 1 - tables.report.rows_used / tables.report.rows_given
     if share > 0.1:
-        yield Flag(
-            "dropped",
-            f"{share:.0%} of the rows had missing values and were left out: if they are not "
-            "missing at random, the estimate holds for the other rows only.",
-        )
+        yield flag("dropped", share=share)
     if tables.repeated and tables.duplicates is None:
-        yield Flag(
-            "repeats",
-            f"Whole rows of {' and of '.join(tables.repeated)} repeat, more than chance "
-            "explains, with other partners: several measurements of one object? If so, say "
-            "which rows belong together (groups=), or the estimate is too high.",
-        )
+        yield flag("repeats", sides=" and of ".join(tables.repeated))
     if tables.shared:
-        yield Flag(
-            "shared",
-            f"x and y share {len(tables.shared)} column(s), value for value "
-            f"({', '.join(tables.shared[:3])}), which is information of a column about itself. "
-            "Drop the column from one side.",
-        )
+        yield flag("shared", count=len(tables.shared), names=", ".join(tables.shared[:3]))
 
 
 def size_flags(evaluation: Evaluation) -> Iterator[Flag]:
     """Yield warnings about too few rows or groups."""
     rows = sum(evaluation.rows)
     if rows < 200:
-        yield Flag(
-            "small",
-            f"Only {rows} rows were evaluated: the ceiling is {evaluation.ceiling:.2f} nats and "
-            "standard errors are rough. Use cross-fitting (folds=5), or add rows.",
-        )
+        yield flag("small", rows=rows, ceiling=evaluation.ceiling)
     if evaluation.units < min(20, rows):  # fewer units than jackknife groups
-        yield Flag(
-            "few_units",
-            f"The {rows} rows that were evaluated form {evaluation.units} groups or blocks: the "
-            "standard error and the p-value depend on these few. Cross-fitting (folds=5) "
-            "evaluates all of them.",
-        )
+        yield flag("few_units", rows=rows, units=evaluation.units)
