@@ -10,7 +10,7 @@ import pytest
 from estimates import ESTIMATE
 from flatnce import mi
 from flatnce.cli import main
-from flatnce.mi.command import _showing, _with_page, run, training_progress
+from flatnce.mi.command import _training_progress, _with_page, run
 
 pd = pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'flatnce[mi]'")
@@ -81,7 +81,7 @@ def test_options_reach_the_estimator(calls):
     typed += " --permutations 99 --batch-size 64 --steps 10 --group site"
     assert run(["data.csv", "--x", "mass", "--y", "emb_0", *typed.split()]) == 0
     options = calls[0][2]
-    assert options.pop("progress") is None
+    options.pop("progress")
     np.testing.assert_array_equal(options.pop("groups"), [0, 0, 1, 1])
     assert options == {
         "method": "flo",
@@ -244,36 +244,13 @@ def test_help_loads_no_torch(run_python):
     assert run_python(code).strip().endswith("set()")
 
 
-def test_no_progress_is_shown_away_from_a_terminal():
-    with _showing(training_progress) as progress:
-        assert progress is None
-
-
 @pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fold 2/3  step 50 of")])
-def test_training_progress_is_shown_on_a_terminal(monkeypatch, capsys, folds, words):
+def test_training_progress_is_a_line(folds, words):
     now = SimpleNamespace(
         fold=1 if folds > 1 else 0, folds=folds, step=50, steps=2_000, train=1.234, validation=1.1
     )
     text = f"{words} at most 2,000  train 1.23  validation 1.10"
-    assert training_progress(now) == {"description": text, "completed": 50, "total": 2_000}
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with _showing(training_progress) as progress:
-        progress(now)
-
-
-def test_rows_of_a_benchmark_are_counted_on_a_terminal(monkeypatch, capsys):
-    row = SimpleNamespace(task="spiral", method="ksg", mean=1.0, true=1.2)
-
-    def benchmark(*_, progress, **__):
-        progress(row)
-        progress(row)
-        return Result()
-
-    monkeypatch.setattr(mi, "benchmark", benchmark)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    assert run(["--benchmark", "spiral"]) == 0
-    assert "2 done, last spiral by ksg: 1.00 of 1.20 nats" in capsys.readouterr().err
+    assert _training_progress(now) == text
 
 
 # Whole runs, with the real estimator on few rows.

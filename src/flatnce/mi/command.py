@@ -3,20 +3,17 @@
 Modules that load torch are imported after the options have been checked.
 """
 
-import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from flatnce.cli.console import live_line
 from flatnce.cli.short_help import short_help
 from flatnce.environment import environment, plain
 
@@ -222,12 +219,12 @@ def _two_tables(options: MiOptions) -> None:
     )
     x, y = tables.x, tables.y
     data = {"x": list(x), "y": list(y), "notes": tables.notes}
-    with _showing(training_progress) as progress:
+    with live_line(log=False) as (update, _):
         given = {
             **options.settings(),
             "groups": tables.group,
             "blocks": tables.block,
-            "progress": progress,
+            "progress": lambda now: update(_training_progress(now)),
         }
         if options.curve:
             _print_table(mi.subsampling_curve(x, y, **given), options, data)
@@ -282,8 +279,8 @@ def _pairwise(options: MiOptions) -> None:
     from flatnce.mi.tables import read_table
 
     table, notes = read_table(options.files[0], options.x, **options.reading())
-    with _showing(training_progress) as progress:
-        given = {**options.settings(), "progress": progress}
+    with live_line(log=False) as (update, _):
+        given = {**options.settings(), "progress": lambda now: update(_training_progress(now))}
         found = mi.pairwise(table, columns=list(table), **given)
     _print_table(found, options, {"columns": list(table), "notes": notes})
 
@@ -295,15 +292,17 @@ def _benchmark(options: MiOptions) -> None:
     methods, first = options.methods or given["method"], given["seed"]
     del given["method"], given["seed"]
     seeds = tuple(range(first, first + options.seeds))
-    count = itertools.count(1)
-
-    def describe(row: Any) -> dict[str, Any]:
-        last = f"{row.task} by {row.method}: {row.mean:.2f} of {row.true:.2f} nats"
-        return {"description": f"{next(count)} done, last {last}"}
-
-    with _showing(describe) as progress:
-        tasks = _split(str(options.benchmark))
-        found = mi.benchmark(_split(methods), tasks, options.n, seeds, progress=progress, **given)
+    with live_line(log=False) as (update, _):
+        found = mi.benchmark(
+            _split(methods),
+            _split(str(options.benchmark)),
+            options.n,
+            seeds,
+            progress=lambda row: update(
+                f"last {row.task} by {row.method}: {row.mean:.2f} of {row.true:.2f} nats"
+            ),
+            **given,
+        )
     if options.json:
         print(json.dumps(plain({**found.plain(), "environment": environment(seeds)})))
     else:
@@ -330,25 +329,9 @@ def _list_columns(options: MiOptions) -> None:
             print(f"  {column.number:>4}  {column.name:<{width}}  {column.kind}")
 
 
-@contextmanager
-def _showing(
-    describe: Callable[[Any], dict[str, Any]],
-) -> Iterator[Callable[[Any], None] | None]:
-    """Show a progress bar on a terminal; yield what to call with each report, else None."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda report: bar.update(task, **describe(report))
-
-
-def training_progress(now: Any) -> dict[str, Any]:
-    """Describe a step of training; its total is a maximum, as training may stop early."""
+def _training_progress(now: Any) -> str:
     fold = f"fold {now.fold + 1}/{now.folds}  " if now.folds > 1 else ""
-    text = (
+    return (
         f"{fold}step {now.step:,} of at most {now.steps:,}  train {now.train:.2f}  "
         f"validation {now.validation:.2f}"
     )
-    return {"description": text, "completed": now.step, "total": now.steps}
