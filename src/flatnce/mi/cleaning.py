@@ -97,56 +97,9 @@ def clean(x: Any, y: Any) -> CleanTables:
     """Check two tables; drop rows with missing values and columns without information."""
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
-    _check_alignment(x, y, *map(len, tables))
-    notes: list[str] = []
-    rows = _complete_rows(tables, notes)
-    tables = [table[rows] for table in tables]
-    kept: list[Indices | None] = []
-    dropped: list[tuple[int, ...]] = []
-    names: list[list[str]] = []
-    for number, (name, source) in enumerate((("x", x), ("y", y))):
-        table = tables[number]
-        if (table == table[:1]).all():
-            raise ValueError(f"all rows of {name} are equal, so it holds no information")
-        labels = columns_of(source, name, table.shape[1]) if table.ndim == 2 else []
-        columns = _informative_columns(table, labels, name, notes) if labels else None
-        tables[number] = table if columns is None else table[:, columns]
-        kept.append(columns)
-        listed = [] if columns is None else columns.tolist()
-        dropped.append(tuple(sorted(set(range(len(labels))) - set(listed))))
-        names.append([labels[column] for column in listed])
-    duplicates = duplicate_rows(*tables)
-    if duplicates is not None:
-        notes.append(
-            f"{int((duplicates != np.arange(len(rows))).sum())} rows repeat an earlier row in "
-            "every column, more than chance explains; copies stay together in one part of the "
-            "split."
-        )
-    # A single column, such as an age, has too little detail to tell chance from repetition.
-    repeated = [
-        name
-        for name, side in zip("xy", tables, strict=True)
-        if side.shape[1:] != (1,) and duplicate_rows(side) is not None
-    ]
-    tied, tied_column = _most_tied_column(tables, names)
-    return CleanTables(
-        x=tables[0],
-        y=tables[1],
-        rows=rows,
-        columns=(kept[0], kept[1]),
-        duplicates=duplicates,
-        tied=tied,
-        tied_column=tied_column,
-        shared=_shared_columns(tables, names),
-        repeated=tuple(repeated),
-        report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes)),
-    )
-
-
-def _check_alignment(x: Any, y: Any, x_rows: int, y_rows: int) -> None:
-    if x_rows != y_rows:
+    if given != len(tables[1]):
         raise ValueError(
-            f"x has {x_rows} rows and y {y_rows}; partners come row by row, so both need "
+            f"x has {given} rows and y {len(tables[1])}; partners come row by row, so both need "
             "the same number"
         )
     indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
@@ -155,6 +108,55 @@ def _check_alignment(x: Any, y: Any, x_rows: int, y_rows: int) -> None:
             "x and y are tables with different indexes; bring them into one order "
             "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
         )
+    notes: list[str] = []
+    rows = _complete_rows(tables, notes)
+    kept: list[Indices | None] = []
+    dropped: list[tuple[int, ...]] = []
+    contents: list[dict[bytes, str]] = []  # the columns that are kept, and their names
+    repeated: list[str] = []
+    tied, tied_column = 0.0, ""
+    for number, (name, source) in enumerate((("x", x), ("y", y))):
+        table = tables[number][rows]
+        if (table == table[:1]).all():
+            raise ValueError(f"all rows of {name} are equal, so it holds no information")
+        columns, own = None, {}
+        if table.ndim == 2:
+            labels = columns_of(source, name, table.shape[1])
+            columns = _informative_columns(table, labels, name, notes)
+            dropped.append(tuple(sorted(set(range(len(labels))) - set(columns.tolist()))))
+            table = table[:, columns]
+            own = {_content(table[:, k]): labels[column] for k, column in enumerate(columns)}
+            for column, label in zip(table.T, own.values(), strict=True):
+                _, place, count = np.unique(column, return_inverse=True, return_counts=True)
+                share = float((count[place] > 1).mean())  # of values that are not unique
+                tied, tied_column = max((tied, tied_column), (share, label))
+        else:
+            dropped.append(())
+        # A single column, such as an age, has too little detail to tell chance from repetition.
+        if table.shape[1:] != (1,) and duplicate_rows(table) is not None:
+            repeated.append(name)
+        tables[number] = table
+        kept.append(columns)
+        contents.append(own)
+    duplicates = duplicate_rows(*tables)
+    if duplicates is not None:
+        notes.append(
+            f"{int((duplicates != np.arange(len(rows))).sum())} rows repeat an earlier row in "
+            "every column, more than chance explains; copies stay together in one part of the "
+            "split."
+        )
+    return CleanTables(
+        x=tables[0],
+        y=tables[1],
+        rows=rows,
+        columns=(kept[0], kept[1]),
+        duplicates=duplicates,
+        tied=tied,
+        tied_column=tied_column,
+        shared=tuple(name for key, name in contents[1].items() if key in contents[0]),
+        repeated=tuple(repeated),
+        report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes)),
+    )
 
 
 def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
@@ -181,51 +183,24 @@ def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:
     return rows
 
 
+def _content(column: Table) -> bytes:
+    return (column + 0.0).tobytes()  # −0 and 0 are one value
+
+
 def _informative_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
     """Return the columns that are neither constant nor a copy of an earlier one."""
-    constant = (table == table[:1]).all(axis=0)
     first: dict[bytes, int] = {}
-    copies: list[int] = []
-    for number in np.flatnonzero(~constant).tolist():
-        key = (table[:, number] + 0.0).tobytes()  # −0 and 0 are one value
-        if first.setdefault(key, number) != number:
-            copies.append(number)
-    for dropped, what in (
-        (np.flatnonzero(constant).tolist(), "constant"),
-        (copies, "a copy of another"),
-    ):
-        if dropped:
-            listed = ", ".join(labels[number] for number in dropped[:5])
-            more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
-            notes.append(f"Left out of {name} ({what}): {listed}{more}.")
+    dropped: dict[str, list[str]] = {"constant": [], "a copy of another": []}
+    for number, column in enumerate(table.T):
+        if (column == column[0]).all():
+            dropped["constant"].append(labels[number])
+        elif first.setdefault(_content(column), number) != number:
+            dropped["a copy of another"].append(labels[number])
+    for what, names in dropped.items():
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            notes.append(f"Left out of {name} ({what}): {', '.join(names[:5])}{more}.")
     return np.array(sorted(first.values()), dtype=np.int64)
-
-
-def _most_tied_column(
-    tables: Sequence[Table], names: Sequence[Sequence[str]]
-) -> tuple[float, str]:
-    shares = [
-        (_tied_share(column), name)
-        for table, labels in zip(tables, names, strict=True)
-        if table.ndim == 2
-        for column, name in zip(table.T, labels, strict=True)
-    ]
-    return max(shares, default=(0.0, ""))
-
-
-def _tied_share(column: Table) -> float:
-    """Share of a column's values that occur more than once."""
-    ordered = np.sort(column)
-    same = ordered[1:] == ordered[:-1]
-    return float(1 - (~np.append(same, False) & ~np.append(False, same)).mean())
-
-
-def _shared_columns(tables: Sequence[Table], names: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    if max(table.ndim for table in tables) > 2:
-        return ()
-    seen = {(column + 0.0).tobytes() for column in tables[0].T}
-    pairs = zip(tables[1].T, names[1], strict=True)
-    return tuple(name for column, name in pairs if (column + 0.0).tobytes() in seen)
 
 
 # Duplicate rows: copied, or equal by chance? A copy on both sides of a split leaks the answer.
@@ -237,7 +212,11 @@ def _shared_columns(tables: Sequence[Table], names: Sequence[Sequence[str]]) -> 
 def duplicate_rows(*tables: Table) -> Indices | None:
     """Return the first row equal to each row; None if chance explains the repeats."""
     both = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
-    hashes = _hashes(both)
+    # Hash every value; sums over columns are equal for equal rows, exactly.
+    bits = np.ascontiguousarray(both.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
+    bits = (bits ^ (bits >> np.uint64(31))) * odd
+    hashes = bits ^ (bits >> np.uint64(29))
     whole = hashes.sum(axis=1, dtype=np.uint64)
     _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
     if len(first) == len(both) or len(first) < 50:  # with fewer distinct rows: categories
@@ -257,14 +236,6 @@ def _by_chance(table: Table, hashes: Hashes, whole: Hashes) -> bool:
             return True
         near.append(_equal_pairs(whole - hashes[:, number]) - repeats)
     return min(near) >= 0.01 * repeats
-
-
-def _hashes(table: Table) -> Hashes:
-    """Hash every value; sums over columns are equal for equal rows, exactly."""
-    bits = np.ascontiguousarray(table.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
-    odd = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
-    bits = (bits ^ (bits >> np.uint64(31))) * odd
-    return bits ^ (bits >> np.uint64(29))
 
 
 def _equal_pairs(hashes: Hashes) -> int:
