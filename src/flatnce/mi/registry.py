@@ -1,11 +1,14 @@
 """The registry of bounds, and of the methods that train critics with them.
 
-:data:`METHODS` is derived from the bounds; ``auto`` and the classical estimators are added.
+The bounds are described in ``bounds.toml``. :data:`METHODS` is derived from them; ``auto`` and the
+classical estimators are added.
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -31,16 +34,16 @@ class Method:
     """A way to estimate mutual information.
 
     Arguments:
-        note: One sentence on what it is.
         name: Its name.
+        note: One sentence on what it is.
         critic: The kind of critic that it trains by default; None for a classical estimator.
         loss: What several critics at once minimise; None for a classical estimator.
         dual: How u is learned: ``free``, ``constrained`` or not at all (None).
         clip: Largest norm of a gradient, for objectives whose gradients have heavy tails.
     """
 
+    name: str
     note: str
-    name: str = ""
     critic: str | None = None
     loss: Loss | None = None
     dual: str | None = None
@@ -61,7 +64,7 @@ class Bound:
         promise: ``expected``, ``limit`` or ``none``, see :mod:`flatnce.mi.bounds`.
         value: Function from scores (or row statistics) and what it ``needs`` to the number.
         note: One sentence on what to keep in mind.
-        loss: What to minimise; by default minus the value.
+        loss: What to minimise: minus the value, or a loss of its own.
         on: What it bounds.
         needs: Names of the required arguments beside the scores.
         reads: ``rows`` (row statistics, which many bounds share), ``scores`` or ``densities``.
@@ -75,7 +78,7 @@ class Bound:
     promise: Promise
     value: Callable[..., Tensor]
     note: str
-    loss: Callable[..., Any] = None  # type: ignore[assignment]
+    loss: Callable[..., Any]
     on: str = INFORMATION
     needs: tuple[str, ...] = ()
     reads: Literal["rows", "scores", "densities"] = "rows"
@@ -83,13 +86,6 @@ class Bound:
     ceiling: Callable[[int], float] | None = None
     free_of_offset: bool = False
     method: Method | None = None
-
-    def __post_init__(self) -> None:
-        if self.loss is None:
-            object.__setattr__(self, "loss", lambda *given, **more: -self.value(*given, **more))
-        if self.method is not None:
-            loss = self.method.loss or _per_critic(self.loss)
-            object.__setattr__(self, "method", replace(self.method, name=self.name, loss=loss))
 
     @property
     def is_lower_bound(self) -> bool:
@@ -132,161 +128,54 @@ def _tuba(scores: Tensor, dual: Tensor) -> Tensor:
     return -bounds.tuba(scores, dual + scores.diagonal())
 
 
-_BOUNDS = (
-    Bound(
-        "infonce",
-        "expected",
-        bounds.infonce,
-        "Low variance; near log K it only says that there is at least as much.",
-        ceiling=math.log,
-        free_of_offset=True,
-        method=Method("InfoNCE on a product of perceptrons.", critic="dot", loss=_infonce),
-    ),
-    Bound(
-        "flatnce",
-        "limit",
-        bounds.flatnce,
-        "Biased upward and unbounded in the critic's scale; read its critic through another.",
-        bounds.flatnce_loss,
-        free_of_offset=True,
-        method=Method(
-            "FlatNCE on a cosine of bounded scale: keeps learning in small batches.",
-            critic="cosine",
-            loss=_flatnce,
-        ),
-    ),
-    Bound(
-        "holder-flatnce",
-        "none",
-        bounds.holder_flatnce,
-        "Like FlatNCE; below a power of 1 not even its limit is a bound.",
-        bounds.holder_flatnce_loss,
-        on="for powers of 1 and more, mutual information in the limit",
-        needs=("power",),
-        reads="scores",
-        passes=2,
-        free_of_offset=True,
-        method=Method(
-            "FlatNCE of power 2.",
-            critic="cosine",
-            loss=_per_critic(lambda scores: bounds.holder_flatnce_loss(scores, 2.0)),
-        ),
-    ),
-    Bound(
-        "dv",
-        "limit",
-        bounds.donsker_varadhan,
-        "High variance; the logarithm of a sample mean is biased upward.",
-        method=Method("Donsker–Varadhan.", critic="dot", clip=5.0),
-    ),
-    Bound(
-        "mine",
-        "limit",
-        bounds.donsker_varadhan,
-        "Donsker–Varadhan's value; the loss takes and returns a moving average.",
-        bounds.mine_loss,
-        method=Method(
-            "Donsker–Varadhan with a moving average.", critic="dot", loss=_mine, clip=5.0
-        ),
-    ),
-    Bound(
-        "nwj",
-        "expected",
-        bounds.nwj,
-        "High variance; collapses on a critic with the wrong scale.",
-        method=Method("Nguyen–Wainwright–Jordan.", critic="dot", clip=5.0),
-    ),
-    Bound(
-        "tuba",
-        "expected",
-        bounds.tuba,
-        "The baseline must not depend on these y's.",
-        needs=("log_baseline",),
-        method=Method(
-            "NWJ with a learned baseline a(x).",
-            critic="dot",
-            loss=_per_critic(_tuba),
-            dual="constrained",
-            clip=5.0,
-        ),
-    ),
-    Bound(
-        "tuba-alpha",
-        "expected",
-        bounds.interpolated,
-        "Never above log((c − 1)/alpha) with c columns; alpha trades bias for variance.",
-        needs=("log_baseline", "alpha"),
-        reads="scores",
-    ),
-    Bound(
-        "ba",
-        "expected",
-        bounds.barber_agakov,
-        "Needs a normalised model of y given x and the exact density or entropy of Y.",
-        needs=("log_conditional", "log_marginal or entropy"),
-        reads="densities",
-        passes=0,
-    ),
-    Bound(
-        "flo",
-        "expected",
-        bounds.flo,
-        "One pass of the critic and one of u; u must not depend on these negatives.",
-        needs=("dual",),
-        # A c(x) cancels in score differences, and a u that is learned separately stays right.
-        free_of_offset=True,
-        method=Method(
-            "Fenchel–Legendre with a learned u(x, y).", critic="dot", dual="free", clip=5.0
-        ),
-    ),
-    Bound(
-        "flo-cross-fitted",
-        "expected",
-        bounds.cross_fitted_flo,
-        "A second pass, over the pool; never above 1 + log(k + 1) with k y's in the pool.",
-        needs=("pool",),
-        passes=2,
-        free_of_offset=True,
-    ),
-    Bound(
-        "js",
-        "expected",
-        bounds.jensen_shannon,
-        "Not mutual information: read the critic through InfoNCE or NWJ.",
-        bounds.jensen_shannon_loss,
-        on="the Jensen–Shannon divergence of p(x, y) from p(x)p(y)",
-        reads="scores",
-        ceiling=lambda columns: math.log(2),
-        method=Method("Jensen–Shannon.", critic="dot"),
-    ),
-    Bound(
-        "smile",
-        "none",
-        bounds.smile,
-        "Clipping lifts the value above the truth; wrong by any amount with an offset c(x).",
-        bounds.smile_loss,
-        on="an estimate with an unknown bias of either sign",
-        reads="scores",
-        passes=2,
-        method=Method("Trained as Jensen–Shannon.", critic="dot"),
-    ),
+# Losses of several critics at once; other bounds apply their own loss to each critic in turn.
+_LOSSES: Mapping[str, Loss] = {
+    "infonce": _infonce,
+    "flatnce": _flatnce,
+    "holder-flatnce": _per_critic(lambda scores: bounds.holder_flatnce_loss(scores, 2.0)),
+    "mine": _mine,
+    "tuba": _per_critic(_tuba),
+}
+_CEILINGS: Mapping[str, Callable[[int], float]] = {
+    "log c": math.log,
+    "log 2": lambda columns: math.log(2),
+}
+
+
+def _bound(name: str, entry: dict[str, Any]) -> Bound:
+    """Make an entry from its table in ``bounds.toml``."""
+    value: Callable[..., Tensor] = getattr(bounds, entry.pop("value"))
+    loss: Callable[..., Any] = lambda *given, **more: -value(*given, **more)  # noqa: E731
+    if "loss" in entry:
+        loss = getattr(bounds, entry.pop("loss"))
+    made = dict(entry, name=name, value=value, loss=loss, needs=tuple(entry.get("needs", ())))
+    if "ceiling" in entry:
+        made["ceiling"] = _CEILINGS[entry["ceiling"]]
+    if "method" in entry:
+        of_all = _LOSSES.get(name) or _per_critic(loss)
+        made["method"] = Method(name=name, loss=of_all, **entry["method"])
+    return Bound(**made)
+
+
+_ENTRIES = tomllib.loads(Path(__file__).with_name("bounds.toml").read_text(encoding="utf-8"))
+
+BOUNDS: Mapping[str, Bound] = MappingProxyType(
+    {name: _bound(name, entry) for name, entry in _ENTRIES.items()}
 )
+"""Every bound and objective, by name."""
 
 _METHODS = (
     Method(
-        "InfoNCE on a critic that starts from the best Gaussian one.",
         "auto",
+        "InfoNCE on a critic that starts from the best Gaussian one.",
         critic="gaussian",
         loss=_infonce,
     ),
-    *(bound.method for bound in _BOUNDS if bound.method is not None),
-    Method("Nearest neighbours (Kraskov, algorithm 1).", "ksg"),
-    Method("Canonical correlations, bias removed: Gaussian dependence only.", "cca"),
-    Method("Correlations of normal scores, bias removed.", "gaussian-copula"),
+    *(bound.method for bound in BOUNDS.values() if bound.method is not None),
+    Method("ksg", "Nearest neighbours (Kraskov, algorithm 1)."),
+    Method("cca", "Canonical correlations, bias removed: Gaussian dependence only."),
+    Method("gaussian-copula", "Correlations of normal scores, bias removed."),
 )
-
-BOUNDS: Mapping[str, Bound] = MappingProxyType({bound.name: bound for bound in _BOUNDS})
-"""Every bound and objective, by name."""
 
 METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _METHODS})
 """Every method of :func:`flatnce.mi.estimate`, by name."""
