@@ -1,12 +1,12 @@
 """Each bound against its definition as loops over floats, and what holds between them."""
 
-import itertools
 import math
 from functools import partial
 
 import pytest
 import torch
 
+from estimator_reference import mean, others
 from flatnce.mi.bounds import (
     barber_agakov,
     cross_fitted_dual,
@@ -31,24 +31,15 @@ from flatnce.mi.bounds import (
     tuba,
 )
 from flatnce.mi.registry import BOUNDS, bound_named
-from flatnce.mi.scores import ScoreBlocks, pool_log_sum, recentre, reduce_rows, row_statistics
+from flatnce.mi.scores import ScoreBlocks, pool_log_sum, recentre, row_statistics
 
 N, WIDER = 5, 8
 
 # --- The definitions: plain loops ----------------------------------------------------------------
 
 
-def mean(values):
-    values = list(values)
-    return math.fsum(values) / len(values)
-
-
 def pairs(s):
     return [(i, j) for i in range(len(s)) for j in range(len(s[0])) if j != i]
-
-
-def others(row, i):
-    return [v for j, v in enumerate(row) if j != i]
 
 
 def slow_dv(s):
@@ -224,23 +215,6 @@ def test_order_of_the_bounds_at_equal_critic(seed):
     assert jensen_shannon(scores) <= math.log(2)
 
 
-def test_interpolation_ends_at_tuba_and_at_infonce_of_one_candidate_less():
-    scores, baseline, *_ = draw()
-    torch.testing.assert_close(interpolated(scores, baseline, 0.0), tuba(scores, baseline))
-    kept = []
-    for i, j in itertools.permutations(range(N), 2):
-        row = [scores[i, c] for c in range(N) if c != j]
-        kept.append(scores[i, i] - torch.logsumexp(torch.stack(row), 0) + math.log(N - 1))
-    torch.testing.assert_close(interpolated(scores, baseline, 1.0), torch.stack(kept).mean())
-
-
-@pytest.mark.parametrize("alpha", [0.2, 0.9])
-def test_interpolation_stays_below_its_ceiling(alpha):
-    scores = 50 * torch.eye(N, dtype=torch.float64)
-    low = torch.full((N,), -40.0, dtype=torch.float64)
-    assert interpolated(scores, low, alpha) <= math.log((N - 1) / alpha) + 1e-9
-
-
 def test_flo_with_the_right_u_is_each_of_the_others():
     scores, baseline, *_ = draw()
     rows = row_statistics(scores)
@@ -273,13 +247,6 @@ def test_recentring_takes_an_offset_out():
     torch.testing.assert_close(donsker_varadhan(again), donsker_varadhan(plain))
     torch.testing.assert_close(nwj(again), nwj(plain))
     assert not torch.isclose(donsker_varadhan(moved), donsker_varadhan(scores))
-
-
-@pytest.mark.parametrize("read", [nwj, infonce, flatnce])
-def test_rows_average_to_the_value(read):
-    scores, *_ = draw()
-    assert read(scores, reduction="none").shape == (N,)
-    torch.testing.assert_close(read(scores, reduction="none").mean(), read(scores))
 
 
 def test_barber_agakov_takes_a_density_or_an_entropy():
@@ -376,23 +343,6 @@ def test_a_step_down_each_loss_raises_the_partners_scores(name):
 # --- Registry and refusals -----------------------------------------------------------------------
 
 
-def test_registry_calls_bounds_what_they_are():
-    lower = {name for name, bound in BOUNDS.items() if bound.is_lower_bound}
-    assert lower == {"nwj", "tuba", "tuba-alpha", "ba", "infonce", "flo", "flo-cross-fitted"}
-    assert BOUNDS["smile"].promise == "none"
-    assert BOUNDS["flatnce"].promise == "limit"
-    assert "Jensen" in BOUNDS["js"].on
-
-
-@pytest.mark.parametrize("name", [n for n, b in BOUNDS.items() if b.reads == "rows"])
-def test_what_reads_rows_takes_statistics(name):
-    scores, baseline, dual, pool = draw()
-    given = {"dual": dual, "log_baseline": baseline, "pool": pool}
-    options = {key: given[key] for key in BOUNDS[name].needs}
-    value = BOUNDS[name].value
-    torch.testing.assert_close(value(row_statistics(scores), **options), value(scores, **options))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -420,20 +370,6 @@ def test_misuse_is_said_in_one_message(call, message):
         call(scores)
 
 
-def test_no_block_is_larger_than_asked_for():
-    sizes = []
-
-    def block(start, stop):
-        made = torch.zeros(stop - start, 3000)
-        sizes.append(made.numel())
-        return made
-
-    rows = row_statistics(ScoreBlocks(3000, 3000, block, entries=100_000))
-    assert float(infonce(rows)) == pytest.approx(0.0, abs=1e-5)
-    reduce_rows(ScoreBlocks(3000, 3000, block, entries=100_000), lambda b, own, start: b.T[:1])
-    assert max(sizes) <= 100_000
-
-
 READ_A_LARGE_MATRIX = """
 import resource, torch
 from flatnce.mi.scores import ScoreBlocks, row_statistics
@@ -453,12 +389,3 @@ print(peak() - before)
 def test_reading_a_matrix_of_275_mebibytes_takes_a_fraction_of_that(run_python):
     # Small results left between the blocks, or views of them, would cost several times the matrix.
     assert float(run_python(READ_A_LARGE_MATRIX)) < 250
-
-
-def test_blocks_carry_gradients_where_their_scores_do():
-    scores, *_ = draw(WIDER)
-    leaf = scores.requires_grad_()
-    blocks = ScoreBlocks(N, WIDER, lambda start, stop: leaf[start:stop], entries=20)
-    (found,) = torch.autograd.grad(infonce(blocks) + nwj(blocks) + jensen_shannon(blocks), leaf)
-    (wanted,) = torch.autograd.grad(infonce(leaf) + nwj(leaf) + jensen_shannon(leaf), leaf)
-    torch.testing.assert_close(found, wanted)

@@ -18,7 +18,6 @@ from flatnce.mi.bounds import (
     flo,
     infonce,
     interpolated,
-    jensen_shannon,
     nwj,
     smile,
     tuba,
@@ -110,38 +109,11 @@ def test_one_negative_is_enough_for_flo_to_be_a_bound():
     assert found == pytest.approx(1.0, abs=4 * error)
 
 
-def test_jensen_shannon_bounds_another_divergence():
-    law = Gaussians(2.0)
-    x, y = law.draw(1500)
-    ratio = law.critic(x, y).diagonal()
-    # JS of the two laws by its own definition, half of it sampled from the joint law.
-    joint = (math.log(2) - torch.nn.functional.softplus(-ratio)).mean()
-    assert float(jensen_shannon(law.critic(x, y))) < math.log(2)
-    assert float(jensen_shannon(law.critic(x, y))) < float(joint)
-    best = jensen_shannon(law.critic(x, y))
-    assert all(jensen_shannon(c * law.critic(x, y)) < best for c in (0.5, 2.0))
-
-
 def test_smile_passes_the_truth_at_the_true_critic():
     law = Gaussians(10.0, dimensions=20)
     found, error = over_samples(lambda x, y: smile(law.critic(x, y)), law, 8, 1000)
     assert error < 0.1
     assert found == pytest.approx(11.98, abs=4 * error + 0.05)
-
-
-def test_one_shuffled_copy_is_worthless_where_all_pairs_are_not():
-    law = Gaussians(6.0, dimensions=20)
-
-    def both(x, y):
-        scores = law.critic(x, y)
-        shuffled = torch.cat([scores.diagonal(1), scores[-1:, 0]])
-        single = 1 + scores.diagonal().mean() - shuffled.exp().mean()
-        return torch.stack([donsker_varadhan(scores), single])
-
-    values = torch.stack([both(*law.draw(800)) for _ in range(12)])
-    assert values[:, 0].std() < 0.5
-    assert abs(float(values[:, 0].mean()) - 6) < 0.5
-    assert (values[:, 1] - 6).abs().max() > 1
 
 
 SIZES = (2, 16, 128)
@@ -175,11 +147,3 @@ def test_it_tightens_as_k_grows(information):
         assert more > less - 4 * math.hypot(less_error, more_error)
     first, last = found[0], found[-1]
     assert last[0] > first[0] + 4 * math.hypot(first[1], last[1])
-
-
-@pytest.mark.parametrize(("information", "size"), [(0.5, 128), (2.0, 512)])
-def test_it_comes_to_the_truth_once_k_is_far_above_exp_i(information, size):
-    law = Gaussians(information, dimensions=10)
-    found, error = among(law, size, anchors=15_000)
-    # From below, by about (e^I's variance) / 2K.
-    assert information - 0.06 - 4 * error < found < information + 4 * error

@@ -19,7 +19,6 @@ from flatnce.mi.bounds import (
     optimal_dual,
     tuba,
 )
-from flatnce.mi.registry import BOUNDS
 from flatnce.mi.scores import row_statistics
 from known_gaussians import Gaussians, over_samples
 
@@ -89,12 +88,6 @@ def test_row_2_the_dual_variable_is_negative(t):
 
 
 @every_seed
-def test_row_5_flatnce_itself_is_the_constant_one(seed):
-    gap = row_statistics(draw(seed)).gap
-    assert float((gap - gap.detach()).exp().mean()) == 1.0
-
-
-@every_seed
 def test_row_5_with_the_positive_in_the_pool_the_number_is_infonce(seed):
     scores = draw(seed)
     with_positive = torch.logsumexp(scores, 1) - scores.diagonal() - math.log(N)
@@ -128,14 +121,6 @@ def test_row_5_a_u_that_saw_its_negatives_is_no_bound_and_cross_fitting_mends_it
 
 
 # --- Row 6: the sign in the proof of Corollary 3.4 -----------------------------------------------
-
-
-@every_seed
-def test_row_6_one_minus_u_hat_minus_flatnce_is_minus_u_hat(seed):
-    rows = row_statistics(draw(seed))
-    dual = optimal_dual(rows)
-    constant = (rows.gap - rows.gap.detach()).exp().mean()
-    close(1 - dual.mean() - constant, flatnce(rows))
 
 
 def test_row_6_as_printed_the_number_tends_to_minus_the_information():
@@ -199,13 +184,6 @@ def test_row_14_the_rows_of_fl_and_flatnce_are_minimised(seed):
     assert (slope.diagonal() < 0).all()  # going down it lifts the partners
     (slope,) = torch.autograd.grad(flatnce_loss(scores), scores)
     assert (slope.diagonal() < 0).all()
-
-
-def test_row_14_a_constant_has_no_bias_and_its_number_has_one_that_is_not_low():
-    law = Gaussians(4.0, dimensions=20)
-    found, error = over_samples(lambda x, y: flatnce(law.critic(x, y)), law, 100, 32)
-    assert found > 4 + 0.5 + 4 * error  # a quarter or so of the truth, by 31 negatives
-    assert BOUNDS["flatnce"].promise == "limit" and not BOUNDS["flatnce"].is_lower_bound
 
 
 # --- Row 18: the optimal u -----------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch import nn
 
 from flatnce import mi
 
-LONGER = {"steps": 60, "baselines": False, "permutations": 99}
 QUICK = {"steps": 16, "baselines": False, "permutations": 99}
 NEURAL = [name for name, method in mi.METHODS.items() if not method.classical]
 CLASSICAL = [name for name, method in mi.METHODS.items() if method.classical]
@@ -59,13 +58,6 @@ def test_what_only_a_perceptron_sees_is_learned():
     assert found.history[-1]["validation"] > found.history[0]["validation"]
 
 
-def test_the_lower_limit_is_the_estimate_less_students_quantile_times_the_error():
-    found = mi.estimate(*pairs(), **QUICK)
-    quantile = 1.729132811521367  # 19 degrees: 20 groups
-    assert found.lower == pytest.approx(found.nats - quantile * found.standard_error)
-    assert found.nats == found.readouts[found.readout].nats == found.readouts["infonce"].nats
-
-
 # --- Methods -------------------------------------------------------------------------------------
 
 
@@ -90,12 +82,6 @@ def test_every_classical_method_gives_a_number_and_says_that_it_is_no_more(metho
     assert found.flags[0].name == "no_limit" and found.readouts == {}
     json.dumps(found.plain(), allow_nan=False)
     assert found.sentence().startswith("I(X;Y) ≈ 0.")
-
-
-@pytest.mark.parametrize("critic", ["gaussian", "dot", "cosine", "bilinear", "joint"])
-def test_every_critic_by_name(critic):
-    found = mi.estimate(*pairs(100), method="infonce", critic=critic, **QUICK)
-    assert math.isfinite(found.nats) and found.settings["critic"] == critic
 
 
 # --- Splits --------------------------------------------------------------------------------------
@@ -126,54 +112,12 @@ def test_groups_stay_together_and_their_copies_do_not_pass_for_information():
     assert leaking.lower > 0.5
 
 
-def test_repeated_rows_stay_together():
-    random = np.random.default_rng(0)
-    x, y = random.normal(size=(2, 60, 4))
-    x, y = np.tile(x, (5, 1)), np.tile(y, (5, 1))
-    found = mi.estimate(x, y, **{**QUICK, "steps": 60}, rate=2e-3)
-    assert found.flagged("duplicates") and found.lower == 0 and found.p_value > 0.02
-
-
-@pytest.mark.slow
-def test_pools_are_cut_between_groups_and_keep_the_level_of_the_test():
-    """Groups of equal rows, x and y independent: cut apart, each pool would say it again."""
-    groups, found = np.repeat(np.arange(60), 8), []
-    for seed in range(60):
-        random = np.random.default_rng(seed)
-        x, y = random.normal(size=(2, 60, 1))[:, groups]
-        x, y = (side + 1e-3 * random.normal(size=side.shape) for side in (x, y))
-        choices = {**QUICK, "critic": "dot", "method": "infonce", "steps": 1}
-        found.append(mi.estimate(x, y, groups=groups, pool=50, **choices).p_value)
-    assert np.mean(np.array(found) <= 0.1 + 1e-9) < 0.1 + 3.5 * math.sqrt(0.09 / 60)
-
-
-def test_more_columns_than_rows_give_a_sane_number():
-    n, columns = 60, 100
-    random = np.random.default_rng(0)
-    x, y = random.normal(size=(2, n, columns))
-    assert -0.5 < mi.estimate(x, y, **LONGER).nats < 0.5
-    common = 3 * random.normal(size=(n, 1))
-    assert mi.estimate(x + common, y + common, **LONGER).nats > 1
-
-
-def test_a_column_that_is_constant_among_training_rows_is_borne():
-    rare, y = np.zeros(200), np.random.default_rng(0).normal(size=200)
-    rare[7] = 1
-    for seed in range(2):
-        assert abs(mi.estimate(rare, y, seed=seed, **QUICK).nats) < 0.3
-
-
 def test_a_value_too_large_for_a_critic_is_refused_without_ranks():
     x, y = pairs()
     x[3] = 1e30
     assert mi.estimate(x, y, **QUICK).lower >= 0
     with pytest.raises(ValueError, match=r"1e\+30.*transform='copula'"):
         mi.estimate(x, y, transform="none", **QUICK)
-
-
-def test_a_module_that_is_no_critic_is_refused():
-    with pytest.raises(ValueError, match="critic is a Linear; wrap"):
-        mi.estimate(*pairs(), critic=torch.nn.Linear(1, 1), **QUICK)
 
 
 def test_rows_that_miss_a_value_are_left_out_of_scores_and_named_in_pointwise(fitted):
@@ -205,13 +149,6 @@ def test_the_same_seed_gives_the_same_numbers(choices):
     one, two, other = found
     assert numbers(one) == numbers(two) != numbers(other)
     assert str(one.history) == str(two.history)  # holds NaN
-
-
-def test_estimating_leaves_the_callers_random_state_alone():
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    mi.estimate(*pairs(100), **QUICK)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_estimates_side_by_side_are_estimates_alone():
@@ -270,20 +207,6 @@ def test_images_through_modules_of_ones_own(given, folds):
     assert found.nats > 0.3 and found.p_value < 0.02
     assert found.settings["critic"] == "given"
     assert found.baselines == {}
-
-
-def test_a_critic_that_was_given_is_left_as_it_was():
-    critic = mi.SeparableCritic(mi.perceptron(1, 4, [8]), mi.perceptron(1, 4, [8]))
-    before = {name: value.clone() for name, value in critic.state_dict().items()}
-    mi.estimate(*pairs(200), critic=critic, **QUICK)
-    for name, value in critic.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-def test_a_critic_without_weights_is_read_as_it_is():
-    critic = mi.SeparableCritic(nn.Identity(), nn.Identity())
-    found = mi.estimate(*pairs(200), critic=critic, **QUICK)
-    assert found.nats > 0.1 and len(found.history) == 1
 
 
 # --- The class -----------------------------------------------------------------------------------
@@ -400,9 +323,3 @@ def test_images_without_a_critic_are_refused_with_the_way_out():
         mi.estimate(x, y)
     with pytest.raises(ValueError, match="method='ksg' takes tables"):
         mi.estimate(x, y, method="ksg")
-
-
-def test_fifty_rows_are_enough():
-    found = mi.estimate(*pairs(50), **QUICK)
-    assert math.isfinite(found.nats) and found.flagged("small")
-    json.dumps(found.plain(), allow_nan=False)

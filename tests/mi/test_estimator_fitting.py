@@ -1,6 +1,5 @@
 """Training: side by side as alone, the best weights and no others, breakdowns, calibration."""
 
-import copy
 import dataclasses
 import math
 
@@ -10,7 +9,7 @@ from torch import nn
 
 from estimator_reference import infonce as slow_infonce
 from estimator_reference import running_means
-from flatnce.mi import SeparableCritic, critic_for, perceptron
+from flatnce.mi import SeparableCritic, critic_for
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics import gaussian_critic
 from flatnce.mi.estimator.fitting import FitSettings, TrainingCase, calibrated, fit
@@ -90,29 +89,6 @@ def test_training_side_by_side_is_training_alone(method, kind):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_critics_of_different_shapes_come_back_in_the_order_they_were_given():
-    kinds = ("dot", "bilinear", "dot", "joint")
-    found = fit([in_float64(member(k, kind=kind)) for k, kind in enumerate(kinds)], settings())
-    for number, kind in enumerate(kinds):
-        (alone,) = fit([in_float64(member(number, kind=kind))], settings())
-        assert type(found[number].critic) is type(alone.critic)
-        assert found[number].validation == pytest.approx(alone.validation, abs=1e-7)
-
-
-def test_towers_of_the_same_weights_and_other_functions_are_not_mixed_up():
-    def tower(activation, seed):
-        torch.manual_seed(seed)
-        return SeparableCritic(
-            perceptron(2, 3, [8], activation), perceptron(2, 3, [8], activation)
-        )
-
-    made = [tower(nn.ReLU, 0), tower(nn.SiLU, 1)]
-    found = fit([member(k, copy.deepcopy(each)) for k, each in enumerate(made)], settings())
-    for number, each in enumerate(made):
-        (alone,) = fit([member(number, each)], settings())
-        assert found[number].validation == pytest.approx(alone.validation, abs=1e-4)
-
-
 class Normalised(nn.Sequential):
     """A tower with what copies cannot share: randomness and running statistics."""
 
@@ -168,14 +144,6 @@ def test_the_kept_weights_are_a_copy():
             weight.fill_(math.nan)
     for name, value in weights(shorter).items():  # as they were, whatever was trained on
         torch.testing.assert_close(weights(longer)[name], value, rtol=0, atol=0)
-
-
-def test_it_stops_when_nothing_is_gained_and_not_before():
-    chosen = settings(steps=600, rate=5e-2, patience=4)
-    found = fit([member(k, n=24) for k in range(2)], chosen)
-    for each in found:
-        looks = [int(record["step"]) for record in each.history]
-        assert looks[-1] == each.step + 4 * chosen.every < 600
 
 
 @pytest.mark.parametrize("average", [0.6, 0.99])
@@ -251,13 +219,6 @@ def test_a_critic_that_breaks_down_is_marked_and_does_not_hurt_the_others(method
         assert found.step == alone.step
 
 
-def test_a_huge_rate_leaves_the_weights_from_before():
-    (found,) = fit([member(0)], settings(rate=1e25, steps=30))
-    assert found.diverged and math.isfinite(found.validation)
-    assert all(torch.isfinite(weight).all() for weight in found.critic.parameters())
-    assert found.history[-1]["step"] < 30
-
-
 # --- Calibration ---------------------------------------------------------------------------------
 
 
@@ -279,21 +240,6 @@ def test_the_calibrated_scale_is_the_best_of_a_fine_grid(size, dtype):
     assert scale == pytest.approx(float(best), rel=5e-3)
     assert value == pytest.approx(float(values.max()), abs=1e-5)
     assert value == pytest.approx(slow_infonce((scale * scores.double()).tolist()), abs=1e-4)
-
-
-def test_the_scale_does_not_depend_on_an_offset_of_the_rows():
-    scores = scores_of(3.0, dtype=torch.float32)
-    offset = 3e4 * torch.randn(len(scores), 1, generator=torch.Generator().manual_seed(3))
-    plain, shifted = (calibrated(each, 1.0, 1e-4) for each in (scores, scores + offset))
-    assert shifted == pytest.approx(plain, rel=2e-2)
-
-
-def test_scores_that_say_nothing_are_shrunk_to_nothing():
-    x, _ = pairs(40, 0)
-    y = pairs(40, 9)[1]
-    scale, value = calibrated((-(x @ x.T)).double(), 1.0)
-    assert scale == 1e-4 and value == pytest.approx(0, abs=1e-2)
-    assert calibrated((x @ y.T).double(), 1.0)[1] < 0.2
 
 
 def test_scores_that_are_no_numbers_are_worth_nothing():

@@ -64,14 +64,6 @@ def test_copies_in_several_groups_join_the_groups():
             assert together <= set(groups[part]) or not together & set(groups[part])
 
 
-def test_blocks_count_the_rows_as_they_were_given():
-    rows = np.array([row for row in range(100) if row not in (3, 4, 5, 50)])
-    units = units_of(rows, None, blocks=5, given=100)
-    for unit in np.unique(units):
-        assert len({row // 5 for row in rows[units == unit]}) == 1
-    assert units.max() + 1 == 20
-
-
 def test_labels_of_any_kind_name_groups():
     words = [f"patient {number % 15}" for number in range(60)]
     numbers = [number % 15 for number in range(60)]
@@ -81,13 +73,6 @@ def test_labels_of_any_kind_name_groups():
     for units in (one, two, three):
         assert len(set(units)) == 15
         assert all(len(set(units[k::15])) == 1 for k in range(15))
-
-
-def test_the_seed_decides_and_decides_alone():
-    first, again, other = (splits_of(alone(90), 1, seed)[0] for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first.train, again.train)
-    np.testing.assert_array_equal(first.test, again.test)
-    assert set(first.test) != set(other.test)
 
 
 REFUSED = {

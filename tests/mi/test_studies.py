@@ -46,11 +46,6 @@ def test_the_table_shows_a_dash_for_what_is_not_given(comparison):
     assert bits.split()[1] == f"{auto.bits:.3f}"
 
 
-def test_a_comparison_is_json(comparison):
-    json.dumps(comparison.plain(), allow_nan=False)
-    assert comparison.plain("bits")["ksg"]["unit"] == "bits"
-
-
 @pytest.mark.parametrize(
     "methods, said",
     [
@@ -90,13 +85,6 @@ def test_every_pair_is_estimated_and_the_matrix_is_symmetric(found_pairs):
     assert estimates == sorted(estimates, reverse=True)
 
 
-def test_pairs_side_by_side_are_pairs_alone(found_pairs):
-    values = table()
-    for number, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
-        alone = mi.estimate(values[:, i], values[:, j], seed=number, baselines=False, **QUICK)
-        assert found_pairs.estimates[i, j].nats == pytest.approx(alone.nats, abs=2e-3)
-
-
 def with_p_values(values):
     found = mi.estimate(*pairs(100), baselines=False, steps=1, permutations=19)
     estimates = {
@@ -125,15 +113,6 @@ def test_pairs_as_text_and_json(found_pairs):
     top = found_pairs.rows[0]
     assert plain["pairs"][0]["estimate"] == pytest.approx(top["estimate"] / math.log(2))
     assert plain["pairs"][0]["p_value"] == top["p_value"]
-
-
-def test_rows_are_left_out_pair_by_pair():
-    values = table(120)
-    values[:20, 2] = np.nan
-    found = mi.pairwise(values, **QUICK)
-    assert found.columns == tuple(f"column {k} of table" for k in range(3))
-    used = {pair: each.cleaning.rows_used for pair, each in found.estimates.items()}
-    assert used == {(0, 1): 120, (0, 2): 100, (1, 2): 100}
 
 
 def changed(column, value):
@@ -284,16 +263,6 @@ def test_a_benchmark_has_a_row_for_every_method_and_task(result):
     assert first.spread == pytest.approx(abs(first.estimates[0] - first.estimates[1]) / 2**0.5)
 
 
-def test_coverage_is_the_share_of_limits_below_the_truth():
-    row = mi.BenchmarkRow(
-        "t", "auto", 1.0, 50, (0, 1, 2, 3), (1.0,) * 4, (0.9, 1.1, 0.5, 1.0), (0.1,) * 4,
-        (0.1,) * 4, {"small": 2}, 8.0,
-    )  # fmt: skip
-    assert row.covered == 0.75
-    lines = mi.BenchmarkResult((row,)).table().splitlines()
-    assert lines[1].split() == "t auto 1.000 1.000 0.000 +0.000 75% 2.0 small 2".split()
-
-
 def test_a_benchmark_as_text_and_json(result):
     lines = result.table().splitlines()
     assert len(lines) == 5 and lines[0].split()[:3] == ["task", "method", "true"]
@@ -317,17 +286,3 @@ def test_names_that_are_not_known_are_refused_before_any_work(choices, said):
     with pytest.raises(ValueError) as caught:
         mi.benchmark(**({"n": 100} | choices))
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda x, y: mi.estimate_each([(x, y)], groups=[]), "label each"),
-        (lambda x, y: mi.subsampling_curve(x, y, (1, 2, 3), groups=[1, 2]), r"shape \(2,\)"),
-        (lambda x, y: mi.pairwise(np.column_stack([x, y]), groups=[1, 2]), r"shape \(2,\)"),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(call, word):
-    x, y = np.random.default_rng(0).normal(size=(2, 300, 1))
-    with pytest.raises(ValueError, match=word):
-        call(x, y)

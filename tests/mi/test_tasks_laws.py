@@ -51,17 +51,6 @@ def test_normal_information_is_that_of_the_determinants(id):
     assert task.mi == pytest.approx((x + y - both) / 2, abs=1e-11)
 
 
-@pytest.mark.parametrize("nats", [2, 4, 6, 8, 10])
-@pytest.mark.parametrize("name", ["staircase", "cubic"])
-def test_a_stair_is_as_high_as_its_name(name, nats):
-    assert tasks.find(f"{name}-{nats}").mi == pytest.approx(nats, abs=1e-12)
-
-
-def test_the_flo_grid_ends_where_the_paper_says():
-    assert tasks.find("flo-10v10-0.990").mi == pytest.approx(19.58, abs=0.01)
-    assert tasks.find("flo-1v1-0.000").mi == 0
-
-
 @pytest.mark.parametrize("noise", [0.1, 0.3, 0.5, 0.75, 2.0])
 def test_additive_information_is_the_entropy_that_the_noise_leaves(noise):
     points = 400_000
@@ -81,13 +70,6 @@ def test_additive_information_is_the_entropy_that_the_noise_leaves(noise):
 )
 def test_student_information_in_elementary_terms(law, exact):
     assert law.information() == pytest.approx(exact, abs=1e-13)
-
-
-def test_inliers_run_from_the_bare_pairs_to_nothing():
-    values = [Inliers(5, share).information() for share in (1e-9, 0.1, 0.5, 0.9, 1 - 1e-9)]
-    assert values == sorted(values, reverse=True)
-    assert values[0] == pytest.approx(-math.log(0.36), abs=1e-6)
-    assert values[-1] == pytest.approx(0, abs=1e-6)
 
 
 # Listed by others from 100,000 draws; the errors of such a mean are 0.002 to 0.003.
@@ -281,52 +263,4 @@ def test_a_margin_has_the_stated_law(id, side, cdf):
     assert np.abs(cdf(columns) - ideal).max() * math.sqrt(ROWS) < 2.2
 
 
-def test_the_roll_lies_on_its_curve():
-    x, _ = tasks.find(f"swissroll_x-normal_cdf-{NORMAL}").sample(500, seed=0)
-    t = 21 * np.hypot(*x.T)
-    # The whole of the curve and no more: one and a half turns from the first half-turn on.
-    assert t.min() == pytest.approx(1.5 * math.pi, abs=0.2)
-    assert t.max() == pytest.approx(4.5 * math.pi, abs=0.2)
-    assert np.allclose(x, np.stack((t * np.cos(t), t * np.sin(t)), axis=1) / 21)
-
-
-def rank_correlation(x, y):
-    x_rank, y_rank = (column.argsort().argsort() for column in (x, y))
-    return np.corrcoef(x_rank, y_rank)[0, 1]
-
-
 # A rank map keeps the copula: every cross pair of columns of every such law, at once.
-NORMAL_COPULAS = [
-    task.id
-    for task in tasks.suite("bmi")
-    if "normal" in task.id and "spiral" not in task.id and "swissroll" not in task.id
-] + ["1v1-bimodal-0.75"]
-
-
-@pytest.mark.parametrize("id", NORMAL_COPULAS)
-def test_all_rank_correlations_between_the_sides_are_those_of_the_law(id):
-    x, y = tasks.find(id).sample(ROWS, seed=14)
-    size = x.shape[1]
-    rho = np.zeros((size, size))
-    if "dense" in id:
-        rho[:] = 0.5
-    elif "sparse" in id:
-        rho[0, 0] = rho[1, 1] = 0.8
-    else:
-        rho[:] = 0.75
-    ranks = np.hstack((x, y)).argsort(axis=0).argsort(axis=0)
-    found = np.corrcoef(ranks, rowvar=False)[:size, size:]
-    # Up to 2,500 pairs of columns: five deviations of 1/√n.
-    assert np.abs(found - 6 / math.pi * np.arcsin(rho / 2)).max() < 5 / math.sqrt(ROWS)
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.75])
-def test_the_rank_correlation_of_the_additive_law_is_its_integral(noise):
-    points = 2000
-    x = (np.arange(points) + 0.5) / points
-    shift = noise * (2 * x - 1)  # uniform on (−noise, noise)
-    heights = added_cdf(noise)(x[:, None] + shift)
-    expected = 12 * ((x[:, None] - 0.5) * (heights - 0.5)).mean()
-    drawn = tasks.find(f"1v1-additive-{noise}").sample(ROWS, seed=15)
-    found = rank_correlation(*(column[:, 0] for column in drawn))
-    assert found == pytest.approx(expected, abs=5 / math.sqrt(ROWS))
