@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -397,8 +398,6 @@ def critic_for(
 
 LARGEST_CORRELATION = 0.99999
 
-Table = NDArray[np.float64]
-
 
 class Squares(nn.Module):
     """Append to the columns their squares and the logarithm of the mean square.
@@ -425,12 +424,12 @@ class GaussianTower(nn.Module):
         self,
         linear: Float[Tensor, "d k"],  # columns by directions, for the product of both sides
         quadratic: Float[Tensor, "d k"],  # likewise, for minus half of their square
+        centre: Float[Tensor, " d"],
+        size: Float[Tensor, " d"],
         hidden: Sequence[int],
         features: int,
         *,
         leads: bool,
-        centre: Float[Tensor, " d"],
-        size: Float[Tensor, " d"],
     ) -> None:
         super().__init__()
         self.register_buffer("centre", centre)
@@ -463,10 +462,14 @@ def gaussian_critic(
     hidden: Sequence[int] = (256, 256),
     features: int = 32,
 ) -> SeparableCritic:
-    """Build a critic that starts from canonical directions.
+    r"""Build a critic for tables that starts as the best Gaussian critic and learns the remainder.
 
-    The directions come from the first rows, their variances and correlations from the others:
-    a sample overstates the correlations of its own best directions.
+    With canonical directions :math:`u_k, v_k` and correlations :math:`r_k` it is, up to a constant,
+
+    .. math:: \sum_k \frac{r_k}{1 - r_k^2} u_k v_k - \frac{r_k^2}{2 (1 - r_k^2)} (u_k^2 + v_k^2)
+
+    plus perceptrons that start at zero. The directions come from the first rows, their variances
+    and correlations from the others: a sample overstates those of its own best directions.
 
     Arguments:
         train: Rows of x and of y.
@@ -475,45 +478,34 @@ def gaussian_critic(
         features: Width of their features.
     """
     maps = [_standardisation(table.astype(np.float64)) for table in train]
-    standard_train, standard_validation = (
+    first, others = (
         [(table - centre) / size for table, (centre, size) in zip(tables, maps, strict=True)]
         for tables in (train, validation)
     )
-    directions = _canonical_directions(*standard_train)
-    directions, correlations = _rescaled(directions, standard_validation)
+    whitened = [_whitening(table) for table in first]
+    cross = (first[0] @ whitened[0]).T @ (first[1] @ whitened[1]) / len(first[0])
+    left, _, right = np.linalg.svd(cross, full_matrices=False)
+    directions = [whitened[0] @ left, whitened[1] @ right.T]
+    projected = [table @ side for table, side in zip(others, directions, strict=True)]
+    u, v = (side - side.mean(axis=0) for side in projected)
+    spreads = [np.maximum(side.std(axis=0), 1e-12) for side in (u, v)]
+    sampled = (u * v).mean(axis=0) / (spreads[0] * spreads[1])
+    # Correlations that chance gives the best of so many directions would only add noise.
+    chance = max(2.0, (2 * np.log(len(sampled))) ** 0.5) / len(u) ** 0.5
+    correlations = np.where(sampled > chance, np.minimum(sampled, LARGEST_CORRELATION), 0.0)
     product = np.sqrt(correlations / (1 - correlations**2))
     square = np.sqrt(correlations**2 / (1 - correlations**2))
-    towers = [
-        GaussianTower(
-            torch.from_numpy(side * product).float(),
-            torch.from_numpy(side * square).float(),
-            hidden,
-            features,
-            leads=leads,
-            centre=torch.from_numpy(centre).float(),
-            size=torch.from_numpy(size).float(),
-        )
-        for side, leads, (centre, size) in zip(directions, (True, False), maps, strict=True)
-    ]
+    towers = []
+    for number, (centre, size) in enumerate(maps):
+        side = directions[number] / spreads[number]
+        weights = (side * product, side * square, centre, size)
+        linear, quadratic, *scaling = (torch.from_numpy(each).float() for each in weights)
+        tower = GaussianTower(linear, quadratic, *scaling, hidden, features, leads=number == 0)
+        towers.append(tower)
     return SeparableCritic(*towers)
 
 
-def _rescaled(
-    directions: tuple[Table, Table], tables: Sequence[Table]
-) -> tuple[tuple[Table, Table], Table]:
-    """Scale directions to unit variance on these rows; return them and their correlations."""
-    left, right = directions
-    projected = [table @ side for table, side in zip(tables, directions, strict=True)]
-    u, v = (side - side.mean(axis=0) for side in projected)
-    spread_u, spread_v = (np.maximum(side.std(axis=0), 1e-12) for side in (u, v))
-    correlations = (u * v).mean(axis=0) / (spread_u * spread_v)
-    # Correlations that chance gives the best of so many directions would only add noise.
-    chance = max(2.0, (2 * np.log(len(correlations))) ** 0.5) / len(u) ** 0.5
-    kept = np.where(correlations > chance, np.minimum(correlations, LARGEST_CORRELATION), 0.0)
-    return (left / spread_u, right / spread_v), kept
-
-
-def _standardisation(table: Table) -> tuple[Table, Table]:
+def _standardisation(table: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Centre and size of the columns; columns that are about standard are left unchanged."""
     centre, size = table.mean(axis=0), table.std(axis=0)
     if (np.abs(centre) < 0.2).all() and (size < 2).all():
@@ -521,15 +513,7 @@ def _standardisation(table: Table) -> tuple[Table, Table]:
     return centre, np.where(size > 0, size, 1.0)
 
 
-def _canonical_directions(x: Table, y: Table) -> tuple[Table, Table]:
-    """Canonical directions of both tables, columns by directions."""
-    whitened = [_whitening(table) for table in (x, y)]
-    cross = (x @ whitened[0]).T @ (y @ whitened[1]) / len(x)
-    left, _, right = np.linalg.svd(cross, full_matrices=False)
-    return whitened[0] @ left, whitened[1] @ right.T
-
-
-def _whitening(table: Table) -> Table:
+def _whitening(table: NDArray[np.float64]) -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(table.T @ table / len(table))
     # With few rows per column, small variances are noise, and dividing by them amplifies it.
     ridge = (table.shape[1] / len(table)) ** 2 * values.mean()

@@ -97,23 +97,17 @@ class StackedCritics:
 
     def parameters(self, of: Literal["all", "critic", "dual"] = "all") -> list[Tensor]:
         """Return all weights, those of the critics or those of u only."""
-        if of == "all":
-            return list(self.weights.values())
-        of_dual = ("critic.dual_head.", "dual_critic.")
-        return [
-            weight
-            for name, weight in self.weights.items()
-            if name.startswith(of_dual) == (of == "dual")
-        ]
+        kinds = {
+            name: "dual" if name.startswith(("critic.dual_head.", "dual_critic.")) else "critic"
+            for name in self.weights
+        }
+        return [weight for name, weight in self.weights.items() if of in ("all", kinds[name])]
 
-    def state_of(self, number: int, weights: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Return the weights of one critic under its own parameter names.
-
-        ``weights`` are tensors named and shaped like ``self.weights``, such as a running average.
-        """
+    def state_of(self, number: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights, or averages of them, of one critic under its own parameter names."""
         return {
             name.removeprefix("critic."): (value if self.count == 1 else value[number]).detach()
-            for name, value in (self.weights if weights is None else weights).items()
+            for name, value in weights.items()
             if name.startswith("critic.")
         }
 

@@ -396,14 +396,10 @@ def _mean_and_error(estimates: Sequence[Estimate]) -> tuple[float, float]:
 
 def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float, float]:
     """Intercept, its standard error and slope of the weighted line in 1/N."""
-    rows, values, errors, _ = (
-        np.array(column, dtype=float) for column in zip(*points, strict=True)
-    )
-    weights = 1 / np.maximum(errors, 1e-6) ** 2
-    design = np.stack([np.ones_like(rows), 1 / rows], axis=1)
-    inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
-    intercept, slope = inverse @ design.T @ (weights * values)
-    return float(intercept), float(inverse[0, 0] ** 0.5), float(slope)
+    rows, values, errors, _ = np.array(points, dtype=float).T
+    weights = 1 / np.maximum(errors, 1e-6)
+    line, covariance = np.polyfit(1 / rows, values, 1, w=weights, cov="unscaled")
+    return float(line[1]), float(covariance[1, 1] ** 0.5), float(line[0])
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class Fold:
     critic: fitting.FittedCritic = field(init=False)
 
     def transformed(self, x: cleaning.Table, y: cleaning.Table) -> tuple[Tensor, Tensor]:
-        """cleaning.Transform rows of x and y, on the critic's device."""
+        """Transform rows of x and y, on the critic's device."""
         device = self.case.x.device
         on_x, on_y = self.transforms
         return torch.from_numpy(on_x(x)).to(device), torch.from_numpy(on_y(y)).to(device)
@@ -202,7 +202,6 @@ class EstimationJob:
             *result.data_flags(tables),
             *result.size_flags(evaluation),
         )
-        baselines = _baselines(tables, options.seed) if options.baselines else {}
         return result.estimate_of(
             evaluation,
             flags,
@@ -213,7 +212,7 @@ class EstimationJob:
                 "folds": options.folds,
             },
             seconds=time.perf_counter() - self.began,
-            baselines=baselines,
+            baselines=_baselines(tables, options.seed) if options.baselines else {},
             history=tuple(
                 {"fold": number, **record}
                 for number, critic in enumerate(critics)
@@ -387,15 +386,6 @@ class MutualInformation(EstimationOptions):
         permutations: Number of permutations for the p-value.
         baselines: Whether to run classical estimators for comparison.
         pool: Largest number of candidates per row; the ceiling is the log of their number.
-
-    Examples:
-        >>> from flatnce import mi
-        >>> x, y = mi.tasks.find("1v1-normal-0.75").sample(n=400, seed=0)
-        >>> estimator = MutualInformation(steps=100, baselines=False).fit(x, y)
-        >>> 0.1 < estimator.estimate_.nats < 0.8
-        True
-        >>> estimator.pointwise(x[:3], y[:3]).shape
-        (3,)
     """
 
     estimate_: Estimate
@@ -436,11 +426,8 @@ class MutualInformation(EstimationOptions):
         """Estimate the pointwise information log p(y | x) / p(y) of pairs, in nats.
 
         It is too high for rows that trained a critic. Its mean over new rows is an estimate of
-        mutual information, but not a bound. NaN where a value is missing.
-
-        Arguments:
-            x: Rows of the same columns as in ``fit``.
-            y: Their partners.
+        mutual information, but not a bound. NaN where a value is missing. The columns are those
+        of ``fit``.
         """
         complete, rows = self._complete_rows(x, y)
         total = np.zeros(int(complete.sum()))
@@ -458,9 +445,7 @@ class MutualInformation(EstimationOptions):
     def score(self, x: Any, y: Any) -> float:
         """Compute InfoNCE of new pairs at the calibrated scale: a lower bound, in nats.
 
-        Arguments:
-            x: Rows of the same columns as in ``fit``, none of them used there.
-            y: Their partners; at least 2 rows. Rows with missing values are left out.
+        The columns are those of ``fit``; rows with missing values are left out.
         """
         _, rows = self._complete_rows(x, y)
         values = [
@@ -492,10 +477,7 @@ class MutualInformation(EstimationOptions):
         table = cleaning.numbers_of(values, name)
         shape = known.shape[1:] if columns is None else (len(columns) + len(dropped),)
         if table.shape[1:] != shape:
-            raise ValueError(
-                f"{name} has shape {table.shape}; pass the same columns as in fit, (rows, "
-                f"{', '.join(map(str, shape))})"
-            )
+            raise ValueError(f"{name} has shape {table.shape}; pass columns as in fit, {shape}")
         if np.isinf(table).any():
             raise ValueError(f"{name} holds infinite values; drop those rows first")
         return table if columns is None else table[:, columns]
@@ -512,8 +494,7 @@ def estimate(
     """Estimate the mutual information of x and y, with a 95 % lower limit and warnings.
 
     A critic is trained on half of the rows, stopped and calibrated on a quarter, and evaluated on
-    the last quarter, all pairs against each other. So the number is a lower bound in expectation
-    for any critic: a poor critic gives a low number.
+    the last quarter, all pairs against each other: a lower bound in expectation for any critic.
 
     Arguments:
         x: Rows by columns, or a vector: numpy, torch or pandas; rows with missing values are
@@ -521,8 +502,7 @@ def estimate(
         y: The partners, row by row.
         groups: One label per row; rows of a group are kept together.
         progress: Called with a :class:`~flatnce.mi.Progress` from time to time.
-        choices: Arguments of :class:`MutualInformation`, for example ``method``, ``folds``,
-            ``seed``.
+        choices: Arguments of :class:`MutualInformation`, for example ``method`` or ``folds``.
 
     Examples:
         >>> from flatnce import mi
