@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flatnce.mi.critics import Critic as Critic
     from flatnce.mi.critics import JointCritic as JointCritic
     from flatnce.mi.critics import SeparableCritic as SeparableCritic
+    from flatnce.mi.critics import StackedCritics as StackedCritics
     from flatnce.mi.critics import critic_for as critic_for
     from flatnce.mi.critics import perceptron as perceptron
     from flatnce.mi.estimator import Cleaning as Cleaning
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from flatnce.mi.scores import ScoreBlocks as ScoreBlocks
     from flatnce.mi.scores import recentre as recentre
     from flatnce.mi.scores import row_statistics as row_statistics
-    from flatnce.mi.stacked import StackedCritics as StackedCritics
     from flatnce.mi.studies import BenchmarkResult as BenchmarkResult
     from flatnce.mi.studies import BenchmarkRow as BenchmarkRow
     from flatnce.mi.studies import Comparison as Comparison
@@ -56,9 +56,8 @@ _HOMES = {
     "classical": "cca gaussian_copula ksg",
     "registry": "BOUNDS METHODS Bound Method bound_named",
     "scores": "ScoreBlocks recentre row_statistics",
-    "critics": "BilinearCritic BoundedScale Critic JointCritic SeparableCritic critic_for "
-    "perceptron",
-    "stacked": "StackedCritics",
+    "critics": "BilinearCritic BoundedScale Critic JointCritic SeparableCritic StackedCritics "
+    "critic_for perceptron",
 }
 
 __getattr__, __dir__, __all__ = lazy_exports(
