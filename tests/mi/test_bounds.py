@@ -8,6 +8,7 @@ import torch
 
 from estimator_reference import mean, others
 from flatnce.mi.bounds import (
+    ScoreBlocks,
     barber_agakov,
     cross_fitted_dual,
     cross_fitted_flo,
@@ -26,12 +27,14 @@ from flatnce.mi.bounds import (
     mine_loss,
     nwj,
     optimal_dual,
+    pool_log_sum,
+    recentre,
+    row_statistics,
     smile,
     smile_loss,
     tuba,
 )
 from flatnce.mi.registry import BOUNDS, bound_named
-from flatnce.mi.scores import ScoreBlocks, pool_log_sum, recentre, row_statistics
 
 N, WIDER = 5, 8
 
@@ -372,7 +375,7 @@ def test_misuse_is_said_in_one_message(call, message):
 
 READ_A_LARGE_MATRIX = """
 import resource, torch
-from flatnce.mi.scores import ScoreBlocks, row_statistics
+from flatnce.mi.bounds import ScoreBlocks, row_statistics
 from flatnce.mi.bounds import infonce
 from flatnce.mi.bounds import smile
 

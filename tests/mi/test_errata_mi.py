@@ -17,9 +17,9 @@ from flatnce.mi.bounds import (
     flo,
     infonce,
     optimal_dual,
+    row_statistics,
     tuba,
 )
-from flatnce.mi.scores import row_statistics
 from known_gaussians import Gaussians, over_samples
 
 N = 6

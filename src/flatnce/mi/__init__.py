@@ -9,6 +9,9 @@ from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flatnce.mi import tasks as tasks
+    from flatnce.mi.bounds import ScoreBlocks as ScoreBlocks
+    from flatnce.mi.bounds import recentre as recentre
+    from flatnce.mi.bounds import row_statistics as row_statistics
     from flatnce.mi.classical import cca as cca
     from flatnce.mi.classical import gaussian_copula as gaussian_copula
     from flatnce.mi.classical import ksg as ksg
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
     from flatnce.mi.registry import Method as Method
     from flatnce.mi.registry import bound_named as bound_named
     from flatnce.mi.representation import embedding_information as embedding_information
-    from flatnce.mi.scores import ScoreBlocks as ScoreBlocks
-    from flatnce.mi.scores import recentre as recentre
-    from flatnce.mi.scores import row_statistics as row_statistics
     from flatnce.mi.studies import BenchmarkResult as BenchmarkResult
     from flatnce.mi.studies import BenchmarkRow as BenchmarkRow
     from flatnce.mi.studies import Comparison as Comparison
@@ -55,7 +55,7 @@ _HOMES = {
     "representation": "embedding_information",
     "classical": "cca gaussian_copula ksg",
     "registry": "BOUNDS METHODS Bound Method bound_named",
-    "scores": "ScoreBlocks recentre row_statistics",
+    "bounds": "ScoreBlocks recentre row_statistics",
     "critics": "BilinearCritic BoundedScale Critic JointCritic SeparableCritic StackedCritics "
     "critic_for perceptron",
 }

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from flatnce.messages import check_at_least, check_choice
-from flatnce.mi.scores import BLOCK_ENTRIES, ScoreBlocks
+from flatnce.mi.bounds import BLOCK_ENTRIES, ScoreBlocks
 
 __all__ = [
     "BoundedScale",

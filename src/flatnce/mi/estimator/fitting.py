@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from flatnce.core.diagnostics import best_scale
-from flatnce.mi.bounds import infonce
+from flatnce.mi.bounds import ScoreBlocks, infonce
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
-from flatnce.mi.scores import ScoreBlocks
 
 MONITOR_ROWS = 2048  # validation rows that are evaluated during training
 SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from flatnce.messages import check_choice, check_positive
 from flatnce.mi import cleaning
-from flatnce.mi.bounds import infonce
+from flatnce.mi.bounds import infonce, pool_log_sum
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
 from flatnce.mi.estimator import fitting, result
 from flatnce.mi.estimator.readouts import EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.estimator.result import Estimate
 from flatnce.mi.registry import Method, method_named
-from flatnce.mi.scores import pool_log_sum
 
 __all__ = []
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from flatnce.core.contrast import Contrast
 from flatnce.extras import require_extra
 from flatnce.mi import bounds
+from flatnce.mi.bounds import pool_log_sum, recentre, row_statistics
 from flatnce.mi.critics import Critic
-from flatnce.mi.scores import pool_log_sum, recentre, row_statistics
 
 __all__ = ["EvaluationPart", "evaluate"]
 
