@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flatnce.environment import plain
 from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
 from flatnce.mi.estimator import Estimate, MutualInformation, estimate_each
-from flatnce.mi.estimator.result import json_value, p_value_in_words, unit_factor
+from flatnce.mi.estimator.result import p_value_in_words, unit_factor
 from flatnce.mi.registry import method_named
 from flatnce.mi.tasks import SUITES, Task, find, suite
 
@@ -478,7 +479,7 @@ class BenchmarkResult:
         """Return everything as plain data for JSON, in nats; None for what a method lacks."""
         derived = ("mean", "spread", "covered")
         rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in self.rows]
-        return {"unit": "nats", "rows": json_value(rows)}
+        return plain({"unit": "nats", "rows": rows})
 
 
 def benchmark(

@@ -227,8 +227,6 @@ def select(
         >>> names = ["age", "height, cm", "emb_0", "emb_1", "mass"]
         >>> select("height, cm,emb_*", names, "--x", "people.csv")
         [1, 2, 3]
-        >>> select("emb_0:mass", names, "--x", "p.csv"), select("-2:", names, "--x", "p.csv")
-        ([2, 3, 4], [3, 4])
     """
     known = {**{name: [names.index(name)] for name in names}, **(arrays or {})}
     found: list[int] = []
@@ -236,8 +234,8 @@ def select(
         if names.count(part) > 1:
             places = [str(place) for place, name in enumerate(names) if name == part]
             raise ValueError(
-                f"{option} {part!r}: {where} has several columns of that name (columns "
-                f"{' and '.join(places)}, counted from 0); choose by number, {option} {places[0]}"
+                f"{option} {part!r}: columns {' and '.join(places)} of {where} have that name; "
+                f"choose by number, {option} {places[0]}"
             )
         positions = known.get(part) or _name_range(part, names) or _number_range(part, len(names))
         positions = positions or [k for k, name in enumerate(names) if fnmatchcase(name, part)]

@@ -277,6 +277,7 @@ def prepare(
     )
     settings = {one.name: getattr(options, one.name) for one in fields(EstimationOptions)}
     settings["critic"] = options.critic_kind
+    settings["seed"] = int(options.seed)
     settings["device"] = str(options.torch_device())
     settings["groups"] = None if groups is None else int(units.max()) + 1
     folds = []

@@ -3,10 +3,11 @@
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatnce.environment import plain
 from flatnce.messages import check_choice
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.estimator.fitting import FittedCritic
@@ -16,7 +17,6 @@ __all__ = [
     "Estimate",
     "estimate_of",
     "evaluation_flags",
-    "json_value",
     "p_value_in_words",
     "unit_factor",
 ]
@@ -151,9 +151,8 @@ class Estimate:
             "sentence": self.sentence(unit),
             "unit": unit,
             "estimate": number(self.nats),
-            **json_value({name: value for name, value in vars(self).items() if name != "nats"}),
+            **plain({name: value for name, value in vars(self).items() if name != "nats"}),
             **{name: number(vars(self)[name]) for name in ("standard_error", "lower", "ceiling")},
-            "flags": [asdict(flag) for flag in self.flags],
             "readouts": {
                 name: {
                     "value": number(readout.nats),
@@ -164,7 +163,6 @@ class Estimate:
                 for name, readout in self.readouts.items()
             },
             "baselines": {name: number(value) for name, value in self.baselines.items()},
-            "cleaning": json_value(asdict(self.cleaning)),
         }
 
 
@@ -190,17 +188,6 @@ def unit_factor(unit: str) -> float:
     """Return the factor from nats to a unit."""
     check_choice("unit", unit, ("nats", "bits"))
     return 1 / math.log(2) if unit == "bits" else 1.0
-
-
-def json_value(value: Any) -> Any:
-    """Convert to JSON types: numpy numbers to Python's, tuples to lists, NaN and inf to None."""
-    if isinstance(value, Mapping):
-        return {name: json_value(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(each) for each in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: float, decimals: int = 2) -> str:
