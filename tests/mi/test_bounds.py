@@ -26,7 +26,6 @@ from flatnce.mi.bounds import (
     jensen_shannon_loss,
     mine_loss,
     nwj,
-    optimal_dual,
     pool_log_sum,
     recentre,
     row_statistics,
@@ -218,18 +217,6 @@ def test_order_of_the_bounds_at_equal_critic(seed):
     assert jensen_shannon(scores) <= math.log(2)
 
 
-def test_flo_with_the_right_u_is_each_of_the_others():
-    scores, baseline, *_ = draw()
-    rows = row_statistics(scores)
-    close = torch.testing.assert_close
-    close(flo(rows, -rows.positive + baseline), tuba(rows, baseline))
-    partition = torch.logsumexp(rows.negative, 0) - math.log(N * (N - 1))
-    close(flo(rows, -rows.positive + partition), donsker_varadhan(rows))
-    close(flo(rows, optimal_dual(rows)), flatnce(rows))
-    own = torch.logsumexp(scores, 1) - rows.positive - math.log(N)
-    close(flo(rows, own, with_positive=True), infonce(rows))
-
-
 @pytest.mark.parametrize("name", [n for n, b in BOUNDS.items() if b.free_of_offset])
 def test_an_offset_of_x_leaves_those_alone_that_say_so(name):
     scores, offset, dual, pool = draw()
@@ -250,15 +237,6 @@ def test_recentring_takes_an_offset_out():
     torch.testing.assert_close(donsker_varadhan(again), donsker_varadhan(plain))
     torch.testing.assert_close(nwj(again), nwj(plain))
     assert not torch.isclose(donsker_varadhan(moved), donsker_varadhan(scores))
-
-
-def test_barber_agakov_takes_a_density_or_an_entropy():
-    conditional, marginal = torch.randn(2, 6, dtype=torch.float64)
-    wanted = mean(a - b for a, b in zip(conditional.tolist(), marginal.tolist(), strict=True))
-    assert float(barber_agakov(conditional, marginal)) == pytest.approx(wanted)
-    assert float(barber_agakov(conditional, entropy=2.0)) == pytest.approx(
-        mean(conditional.tolist()) + 2
-    )
 
 
 # --- Losses --------------------------------------------------------------------------------------

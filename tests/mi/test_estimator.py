@@ -50,14 +50,6 @@ def test_independent_columns_are_not_found_dependent(seed):
     assert found.lower == 0 and found.p_value > 0.05 and found.nats < 0.1
 
 
-def test_what_only_a_perceptron_sees_is_learned():
-    x = np.random.default_rng(0).normal(size=600)
-    y = np.abs(x) + 0.1 * np.random.default_rng(1).normal(size=600)
-    found = mi.estimate(x, y, steps=150, rate=2e-3, baselines=False)
-    assert found.nats > 0.7 and found.p_value < 0.01
-    assert found.history[-1]["validation"] > found.history[0]["validation"]
-
-
 # --- Methods -------------------------------------------------------------------------------------
 
 
@@ -110,14 +102,6 @@ def test_groups_stay_together_and_their_copies_do_not_pass_for_information():
     assert honest.settings["groups"] == 40
     leaking = mi.estimate(x, y, **choices)
     assert leaking.lower > 0.5
-
-
-def test_a_value_too_large_for_a_critic_is_refused_without_ranks():
-    x, y = pairs()
-    x[3] = 1e30
-    assert mi.estimate(x, y, **QUICK).lower >= 0
-    with pytest.raises(ValueError, match=r"1e\+30.*transform='copula'"):
-        mi.estimate(x, y, transform="none", **QUICK)
 
 
 def test_rows_that_miss_a_value_are_left_out_of_scores_and_named_in_pointwise(fitted):
@@ -251,16 +235,6 @@ def test_the_score_of_new_rows_is_infonce(fitted):
     assert found == pytest.approx(mi.tasks.find("1v1-normal-0.75").mi, abs=0.2)
     assert fitted.score(x, y[::-1].copy()) < 0.1
     assert fitted.score(torch.from_numpy(x), y[:, 0]) == pytest.approx(found)
-
-
-def test_columns_that_were_left_out_are_given_and_not_used():
-    x, y = pairs(200)
-    wide = np.concatenate([np.ones_like(x), x, x], axis=1)
-    one = mi.MutualInformation(**QUICK).fit(wide, y)
-    two = mi.MutualInformation(**QUICK).fit(x, y)
-    np.testing.assert_array_equal(one.pointwise(wide[:5], y[:5]), two.pointwise(x[:5], y[:5]))
-    with pytest.raises(ValueError, match=r"x has shape \(5, 2\); .* \(rows, 3\)"):
-        one.pointwise(wide[:5, :2], y[:5])
 
 
 X, Y = pairs(60)

@@ -49,13 +49,6 @@ def test_constant_and_duplicate_columns_go_and_are_named():
     )
 
 
-def test_columns_on_both_sides_are_found():
-    x, y = table(), table(seed=1)
-    y[:, 1] = x[:, 0]
-    assert clean(x, y).shared == ("column 1 of y",)
-    assert clean(x, table(seed=2)).shared == ()
-
-
 # --- What comes in -------------------------------------------------------------------------------
 
 
@@ -194,12 +187,6 @@ CODES = np.random.default_rng(0).integers(0, 500, 2000)
 )
 def test_categories_that_determine_each_other_are_no_copies(x, y):
     assert clean(x.astype(float), y.astype(float)).duplicates is None
-
-
-def test_measurements_of_one_thing_are_noticed():
-    x, y = np.repeat(table(100), 3, axis=0), table(300, seed=1)
-    assert clean(x, y).repeated == ("x",)
-    assert clean(table(300), y).repeated == ()
 
 
 def test_tables_in_another_order_are_refused():

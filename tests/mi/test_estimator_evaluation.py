@@ -111,18 +111,6 @@ def test_parts_weigh_by_their_rows_and_the_jackknife_is_the_explicit_loop():
         assert found[name].standard_error == pytest.approx(jackknife(left), rel=1e-7)
 
 
-@pytest.mark.parametrize("rest", [0, 1], ids=["none left", "one row left"])
-def test_a_part_of_one_group_goes_with_it(rest):
-    one, two = part(), part(seed=1, n=12)
-    group = torch.full((12,), 4)
-    group[12 - rest :] = 0
-    parts = [one, dataclasses.replace(two, group=group)]
-    found = readouts_of([group_sums(given) for given in parts])["infonce"]
-    slow = READOUTS["infonce"]
-    left = [slow_mean(parts, slow, group) for group in range(4)] + [slow_mean([one], slow)]
-    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-7)
-
-
 def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
     parts = [part(size) for size in (0.01, 1.0, 3.0)]
     found = readouts_of([group_sums(given) for given in parts])["infonce"]
@@ -162,49 +150,6 @@ def test_a_learned_u_is_read_as_it_was_learned():
 
 
 # --- Standard errors -----------------------------------------------------------------------------
-
-
-class Side(nn.Module):
-    """Half of the log density ratio of a normal pair of correlation r."""
-
-    def __init__(self, r, leads):
-        super().__init__()
-        self.r, self.leads = r, leads
-
-    def forward(self, values):
-        q = 1 - self.r**2
-        alone = -(self.r**2) * values.square() / (2 * q)
-        ends = (alone, torch.ones_like(alone))
-        first = values * (self.r / q) if self.leads else values
-        return torch.cat((first, *(ends if self.leads else ends[::-1])), dim=1)
-
-
-def normal_part(r, n, seed, groups=20):
-    random = torch.Generator().manual_seed(seed)
-    draws = torch.randn(2, 2, n, 1, generator=random, dtype=torch.float64)
-    x, y = draws[:, 0], r * draws[:, 0] + (1 - r * r) ** 0.5 * draws[:, 1]
-    critic = SeparableCritic(Side(r, True), Side(r, False))
-    return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("r, samples", [(0.8, 80)])
-def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
-    """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
-    found = [readouts_of([group_sums(normal_part(r, 120, seed))]) for seed in range(samples)]
-    truth = -math.log(1 - r * r) / 2
-    for name in ("infonce", "flo-cross-fitted", "dv-recentred"):
-        values = np.array([each[name].nats for each in found])
-        errors = np.array([each[name].standard_error for each in found])
-        ratio = math.sqrt((errors**2).mean()) / values.std(ddof=1)
-        assert 0.7 < ratio < 1.4, name
-        assert abs(values.mean() - truth) < 0.04  # a bound at its best is close to the truth
-    limits = [
-        each["infonce"].nats - 1.7291 * each["infonce"].standard_error  # Student's, 19 degrees
-        for each in found
-    ]
-    covered = np.mean(np.array(limits) <= truth)
-    assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / samples)
 
 
 def permuted_part(n, seed=0, strength=0.0, scale=0.3, units=None):
@@ -262,3 +207,62 @@ def test_units_of_one_size_move_as_wholes():
         units[spread],
     )
     assert permutation_p_value([apart], 99, 0) == pytest.approx(wanted)
+
+
+class Side(nn.Module):
+    """Half of the log density ratio of a normal pair of correlation r."""
+
+    def __init__(self, r, leads):
+        super().__init__()
+        self.r, self.leads = r, leads
+
+    def forward(self, values):
+        q = 1 - self.r**2
+        alone = -(self.r**2) * values.square() / (2 * q)
+        ends = (alone, torch.ones_like(alone))
+        first = values * (self.r / q) if self.leads else values
+        return torch.cat((first, *(ends if self.leads else ends[::-1])), dim=1)
+
+
+def normal_part(r, n, seed, groups=20):
+    random = torch.Generator().manual_seed(seed)
+    draws = torch.randn(2, 2, n, 1, generator=random, dtype=torch.float64)
+    x, y = draws[:, 0], r * draws[:, 0] + (1 - r * r) ** 0.5 * draws[:, 1]
+    critic = SeparableCritic(Side(r, True), Side(r, False))
+    return EvaluationPart(critic, 1.0, x[0], y[0], y[1], torch.arange(n) % groups)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("r, samples", [(0.8, 80)])
+def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
+    """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
+    found = [readouts_of([group_sums(normal_part(r, 120, seed))]) for seed in range(samples)]
+    truth = -math.log(1 - r * r) / 2
+    for name in ("infonce", "flo-cross-fitted", "dv-recentred"):
+        values = np.array([each[name].nats for each in found])
+        errors = np.array([each[name].standard_error for each in found])
+        ratio = math.sqrt((errors**2).mean()) / values.std(ddof=1)
+        assert 0.7 < ratio < 1.4, name
+        assert abs(values.mean() - truth) < 0.04  # a bound at its best is close to the truth
+    limits = [
+        each["infonce"].nats - 1.7291 * each["infonce"].standard_error  # Student's, 19 degrees
+        for each in found
+    ]
+    covered = np.mean(np.array(limits) <= truth)
+    assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / samples)
+
+
+def test_of_units_of_several_sizes_the_rows_that_both_have_meet_in_order():
+    sizes = [1, 2, 3, 4, 5, 9]
+    units, starts = np.repeat(np.arange(6), sizes), np.cumsum([0, *sizes])
+    given = permuted_part(24, units=units)
+    scores = (given.scale * given.x @ given.y.T).numpy()
+
+    def met(a, b):
+        rows = range(min(sizes[a], sizes[b]))
+        return np.mean([scores[starts[a] + k, starts[b] + k] for k in rows])
+
+    orders = [np.arange(6), *draws(6, 99)]
+    totals = [sum(met(a, order[a]) for a in range(6)) for order in orders]
+    wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
+    assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)

@@ -89,35 +89,6 @@ def test_training_side_by_side_is_training_alone(method, kind):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-class Normalised(nn.Sequential):
-    """A tower with what copies cannot share: randomness and running statistics."""
-
-    def __init__(self):
-        super().__init__(
-            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 4)
-        )
-
-
-def test_towers_with_dropout_and_running_statistics_train_one_by_one():
-    torch.manual_seed(0)
-    made = [SeparableCritic(Normalised(), Normalised()) for _ in range(2)]
-    for found in fit([member(k, each) for k, each in enumerate(made)], settings(steps=40)):
-        assert not found.critic.training
-        assert found.validation > 0.1
-        assert int(found.critic.left[1].num_batches_tracked) == found.step
-
-
-def test_frozen_weights_stay_as_they_are():
-    made = [critic("dot", seed) for seed in range(2)]
-    for each in made:
-        each.left[0].requires_grad_(False)
-    before = [each.left[0].weight.clone() for each in made]
-    found = fit([member(k, each) for k, each in enumerate(made)], settings())
-    for one, kept in zip(found, before, strict=True):
-        assert one.step > 0
-        torch.testing.assert_close(one.critic.left[0].weight, kept, rtol=0, atol=0)
-
-
 # --- What is kept --------------------------------------------------------------------------------
 
 
@@ -162,14 +133,6 @@ def test_the_read_weights_are_a_running_mean(average):
     torch.testing.assert_close(
         found.critic.left.weight.double(), running_means(path, average), rtol=1e-5, atol=1e-6
     )
-
-
-def test_progress_is_told_of_the_first_that_still_trains():
-    told = []
-    fit([member(k) for k in range(2)], settings(), told.append)
-    assert [each.step for each in told] == [3, 6, 9, 12]
-    assert {(each.fold, each.folds, each.steps) for each in told} == {(0, 2, 12)}
-    assert all(math.isfinite(each.train) and math.isfinite(each.validation) for each in told)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -87,27 +87,6 @@ def test_numbers_raise_what_they_deserve(given, names):
     assert tuple(flag.name for flag in given) == names
 
 
-EVIDENCE = {
-    "saturated": (seen(5.5, 5.5), ("6.20", "log 500", "More rows")),
-    "low_ess": (seen(ess=3.14), ("3.1", "Add rows")),
-    "disagree": (seen(1.0, 2.0), ("1.00", "2.00")),
-    "overfit": (seen(train=2.34), ("2.34", "1.00", "folds=5")),
-    "scale": (seen(scales=[0.0123, 1.0]), ("0.0123", "FlatNCE")),
-    "diverged": (seen(diverged=2), ("2 critic(s)", "smaller rate")),
-    "unfinished": (seen(best_steps=[400, 1000]), ("1000", "steps=")),
-    "small": (seen(rows=(42,)), ("42", "6.20", "folds=5")),
-}
-
-
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_a_warning_says_what_was_seen_and_what_to_do(name):
-    given, words = EVIDENCE[name]
-    (flag,) = given
-    assert flag.name == name and flag.message.endswith(".")
-    for word in words:
-        assert word in flag.message
-
-
 # --- Data ----------------------------------------------------------------------------------------
 
 

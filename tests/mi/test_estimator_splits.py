@@ -64,17 +64,6 @@ def test_copies_in_several_groups_join_the_groups():
             assert together <= set(groups[part]) or not together & set(groups[part])
 
 
-def test_labels_of_any_kind_name_groups():
-    words = [f"patient {number % 15}" for number in range(60)]
-    numbers = [number % 15 for number in range(60)]
-    one = units_of(alone(60), None, groups=words, given=60)
-    two = units_of(alone(60), None, groups=np.array(words, dtype=object), given=60)
-    three = units_of(alone(60), None, groups=numbers, given=60)
-    for units in (one, two, three):
-        assert len(set(units)) == 15
-        assert all(len(set(units[k::15])) == 1 for k in range(15))
-
-
 REFUSED = {
     "groups and blocks": (lambda: units_of(alone(60), None, alone(60), 5, 60), "not both"),
     "wrong length": (

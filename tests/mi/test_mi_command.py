@@ -252,8 +252,7 @@ def test_folds_and_groups_go_together(data, capsys):
     "change, words",
     [
         (lambda frame: frame.head(40), "at least 50"),
-        (lambda frame: frame.assign(emb_0=1.0, emb_1=2.0), "y"),
-        (lambda frame: frame.assign(**{"Height (cm)": 3}), "x"),
+        (lambda frame: frame.assign(emb_0=1.0, emb_1=2.0), "all rows of y are equal"),
         (lambda frame: frame.assign(emb_0=np.inf), "infinite"),
     ],
 )
@@ -278,6 +277,8 @@ def test_the_curve_goes_to_infinitely_many_rows(tmp_path, capsys, monkeypatch):
     assert main(["mi", "d.csv", "--x", "a", "--y", "b", "--curve", "--critic=dot", *TINY]) == 0
     shown = capsys.readouterr().out
     assert "infinitely many rows" in shown and "(--cv 5)" in shown
+    assert main(["mi", "d.csv", "--x", "a", "--y", "b", "--curve", "--rows", "300"]) == 2
+    assert "--curve needs at least 400 rows" in capsys.readouterr().err
 
 
 def test_a_benchmark_states_the_truth(capsys):

@@ -94,17 +94,3 @@ def test_a_classical_method_has_a_page_too(tmp_path):
     assert "No lower limit comes with this method." in words and "None was raised." in words
     below = words.partition("What it means")[2]
     assert "overfitting" not in below and not re.search(r"\bnan\b", below)
-
-
-@pytest.mark.parametrize(
-    "p, evidence, saturated, ceiling",
-    [
-        (0.0005, "does not explain", True, "the truth may be larger"),
-        (0.03, "hardly explains", False, "well below it"),
-        (0.4, "may explain it", False, "well below it"),
-    ],
-)
-def test_p_value_and_ceiling_are_explained(tmp_path, p, evidence, saturated, ceiling):
-    estimate = replace(ESTIMATE, p_value=p, saturated=saturated, history=(), readouts={})
-    words = words_of(page_of(tmp_path, estimate))
-    assert evidence in words and ceiling in words

@@ -179,13 +179,6 @@ def test_words_become_numbers_and_missing_cells_stay_missing(people):
     equal(tables.group, [1, 0, 0, 1, 1])
 
 
-def test_too_many_words_for_one_hot_are_refused(text_file):
-    words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(60)]
-    path = text_file("word,b\n" + "".join(f"{w}w,{i}\n" for i, w in enumerate(words)))
-    assert "60 different words" in refusal(path, "word", "b", encode="one-hot")
-    assert len(read_tables([path], x="word", y="b", encode="ordinal").x) == 60
-
-
 @pytest.mark.parametrize(
     "dates, values, words",
     [
@@ -243,11 +236,6 @@ def test_decimal_commas_are_read_and_reported(text_file):
 def test_text_of_other_encodings_is_read(text_file, encoding, notes):
     tables = read_tables([text_file("größe,b\n1,2\n3,4\n", encoding=encoding)], x="größe", y="b")
     assert list(tables.x) == ["größe"] and len(tables.notes) == notes
-
-
-def test_text_without_a_header_is_read_by_number(text_file):
-    tables = read_tables([text_file("1,2,3\n4,5,6\n")], x="0:2", y="2", header=False)
-    equal(tables.x, [[1, 2], [4, 5]])
 
 
 def test_parquet_is_read_by_column(tmp_path):
@@ -345,12 +333,6 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
     assert tables.rows_in_file == ROWS
     assert "200 of 5,000 rows were taken at random (seed 7)." in tables.notes
     equal(read_tables([large_file], x="0", y="1").y, frame[["b"]].to_numpy())
-
-
-def test_blocks_of_a_sample_are_stretches_of_the_file(large_file):
-    tables = read_tables([large_file], x="0", y="1", rows=100, block=1_000)
-    equal(tables.group, sampled_rows(100, 0) // 1_000)
-    assert tables.block is None
 
 
 # Refusals.

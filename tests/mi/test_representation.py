@@ -28,14 +28,6 @@ def test_its_number_is_the_large_pool_information_of_the_pipeline():
     assert found.p_value <= 0.001
 
 
-def test_unrelated_views_share_nothing():
-    first, second = views(200, 0.3)[0], views(200, 0.3, seed=5)[1]
-    other = (views(200, 0.3, seed=6)[0], views(200, 0.3, seed=7)[1])
-    found = embedding_information(first, second, calibration=other)
-    assert found.lower == 0
-    assert found.p_value > 0.05
-
-
 def test_a_smaller_pool_has_a_lower_ceiling():
     z, calibration = views(300, 0.2), views(300, 0.2, seed=1)
     whole, cut = (embedding_information(*z, calibration=calibration, pool=k) for k in (None, 60))

@@ -163,13 +163,6 @@ def test_the_line_is_that_of_weighted_least_squares():
     assert error == pytest.approx(np.linalg.inv(design.T @ design)[0, 0] ** 0.5)
 
 
-def test_the_curve_in_words_and_plain_data(curve):
-    text = curve.table("bits")
-    assert "not a bound" in text and f"{curve.intercept / math.log(2):.3f}" in text
-    plain = json.loads(json.dumps(curve.plain(), allow_nan=False))
-    assert plain["extrapolation"]["is_bound"] is False and len(plain["points"]) == 3
-
-
 @pytest.fixture
 def told(monkeypatch):
     """What a study estimates, noted instead of estimated."""

@@ -56,11 +56,6 @@ def test_information_is_the_listed_one(id, listed):
     assert tasks.find(id).mi == pytest.approx(listed, abs=6e-7)
 
 
-def test_the_suites_hold_every_task_once():
-    assert [task for name in tasks.SUITES for task in tasks.suite(name)] == [*tasks.TASKS.values()]
-    assert {name: len(tasks.suite(name)) for name in tasks.SUITES} == SIZES
-
-
 @every_task
 def test_a_task_says_what_it_is_and_its_samples_are_as_stated(id):
     task = tasks.find(id)
@@ -214,21 +209,6 @@ def test_an_exact_estimator_keeps_every_relation_on_normal_data(id):
         estimate = gaussian_copula(check.x, check.y)
         assert abs(check.violation(estimate, original)) < 0.06, check.name
     assert gaussian_copula(found["processed"].x, found["processed"].y) < original - 0.1
-
-
-def test_rows_keep_what_they_must_keep():
-    x, y = np.arange(11.0), np.arange(11.0) + 100
-    found = checks_of(x, y, seed=3)
-    apart = found["independence"]
-    assert np.array_equal(apart.x[:, 0], x)
-    assert (apart.y[:, 0] - apart.x[:, 0] != 100).all()
-    assert sorted(apart.y[:, 0]) == sorted(y)
-    both = found["additivity"]
-    assert both.x.shape == both.y.shape == (5, 2)
-    assert np.array_equal(both.x + 100, both.y)
-    assert len(np.unique(both.x)) == 10
-    assert np.array_equal(found["data-processing"].y[:, 0], y)
-    assert np.array_equal(found["data-processing"].y[:, 1:], found["processed"].y)
 
 
 @pytest.mark.parametrize(
