@@ -6,8 +6,7 @@ Modules that load torch are imported after the options have been checked.
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,11 +34,7 @@ HELP_SECTIONS = {
     ),
 }
 USAGE = "flatnce mi FILE [FILE] [OPTIONS]    as in: flatnce mi data.csv --x age,mass --y 'emb_*'"
-# Arguments of the Python functions in messages, and the options that are named differently.
-ARGUMENTS = (
-    *("folds", "blocks", "groups", "block", "rows", "encode", "method", "critic", "transform"),
-    *("seed", "device", "permutations", "batch_size", "steps", "rate", "n"),
-)
+# Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
 
 
@@ -174,8 +169,9 @@ def _as_options(text: str) -> str:
         name = OPTION_OF_ARGUMENT.get(match[1], match[1]).replace("_", "-")
         return f"--{name} {match[2]}".rstrip()
 
+    names = [*OPTION_OF_ARGUMENT, *(one.name for one in fields(MiOptions))]
     text = re.sub(r"\bparts=\(.*?\)", "--curve", text)
-    return re.sub(rf"\b({'|'.join(ARGUMENTS)})='?([\w.:-]*)'?", option, text)
+    return re.sub(rf"\b({'|'.join(names)})='?([\w.:-]*)'?", option, text)
 
 
 def _check(options: MiOptions) -> None:
@@ -227,51 +223,46 @@ def _two_tables(options: MiOptions) -> None:
             "progress": lambda now: update(_training_progress(now)),
         }
         if options.curve:
-            _print_table(mi.subsampling_curve(x, y, **given), options, data)
+            _print(mi.subsampling_curve(x, y, **given), options, data)
         elif options.compare is not None:
             del given["method"]
-            _print_table(mi.compare(x, y, _split(options.compare), **given), options, data)
+            _print(mi.compare(x, y, _split(options.compare), **given), options, data)
         else:
-            _print_estimate(mi.estimate(x, y, **given), options, data)
+            _print(mi.estimate(x, y, **given), options, data)
 
 
-def _print_estimate(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
-    where = environment([options.seed], found.settings.get("device"))
-    page = None
-    if options.report is not None:
-        from flatnce.mi.page import mi_page
+def _page(found: Any, options: MiOptions, data: dict[str, Any]) -> Path | None:
+    if options.report is None:
+        return None
+    from flatnce.mi.page import mi_page
 
-        page = mi_page(
-            found,
-            options.report,
-            unit=options.unit,
-            x_names=data["x"],
-            y_names=data["y"],
-            notes=data["notes"],
-            environment=where,
-        )
+    return mi_page(
+        found,
+        options.report,
+        unit=options.unit,
+        x_names=data["x"],
+        y_names=data["y"],
+        notes=data["notes"],
+        environment=environment([options.seed], found.settings.get("device")),
+    )
+
+
+def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
+    """Print an estimate, or a study that has ``table(unit)`` and ``plain(unit)``."""
+    estimate = hasattr(found, "summary")
+    page = _page(found, options, data) if estimate else None
     if options.json:
-        whole = {**found.plain(options.unit), "data": data, "environment": where, "page": page}
-        print(json.dumps(plain(whole), allow_nan=False))
+        numbers = found.plain(options.unit)
+        device = found.settings.get("device") if estimate else None
+        whole = {**numbers, "page": page} if estimate else {"result": numbers}
+        where = environment([options.seed], device)
+        print(json.dumps(plain({**whole, "data": data, "environment": where}), allow_nan=False))
         return
-    _print_text(found.summary(options.unit), data["notes"])
+    print(_as_options((found.summary if estimate else found.table)(options.unit)))
+    if data["notes"]:
+        print("\nReading the data:", *data["notes"], sep="\n  ")
     if page is not None:
         print(f"\nthe page: {page}")
-
-
-def _print_table(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
-    """Print a result that has ``table(unit)`` and ``plain(unit)``."""
-    if options.json:
-        whole = {"result": found.plain(options.unit), "data": data}
-        print(json.dumps(plain({**whole, "environment": environment([options.seed])})))
-        return
-    _print_text(found.table(options.unit), data["notes"])
-
-
-def _print_text(text: str, notes: Sequence[str]) -> None:
-    print(_as_options(text))
-    if notes:
-        print("\nReading the data:", *notes, sep="\n  ")
 
 
 def _pairwise(options: MiOptions) -> None:
@@ -282,7 +273,7 @@ def _pairwise(options: MiOptions) -> None:
     with live_line(log=False) as (update, _):
         given = {**options.settings(), "progress": lambda now: update(_training_progress(now))}
         found = mi.pairwise(table, columns=list(table), **given)
-    _print_table(found, options, {"columns": list(table), "notes": notes})
+    _print(found, options, {"columns": list(table), "notes": notes})
 
 
 def _benchmark(options: MiOptions) -> None:

@@ -255,7 +255,7 @@ class SeparableCritic(Critic):
         return self.score(left.double(), right.double())
 
 
-class BilinearCritic(Critic):
+class BilinearCritic(SeparableCritic):
     """A bilinear form f(x)ᵀ W h(y) of the features of two towers, which may differ in width.
 
     Arguments:
@@ -281,14 +281,11 @@ class BilinearCritic(Critic):
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
         """Score all pairs of features."""
-        return left @ self.weight.to(left) @ right.T
+        return super().score(left @ self.weight.to(left), right)
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
         """Score partners only."""
-        return ((left @ self.weight.to(left)) * right).sum(dim=1)
-
-    def _block(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.score(left.double(), right.double())
+        return super().score_paired(left @ self.weight.to(left), right)
 
 
 class JointCritic(Critic):

@@ -107,12 +107,8 @@ def compare(
     Do not report the largest bound: choosing it afterwards means choosing on the test rows.
 
     Arguments:
-        x: The first table.
-        y: The partners, row by row.
-        methods: Names of :data:`flatnce.mi.METHODS`.
-        groups: One label per row; rows of a group are kept together.
-        progress: Called during training.
-        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
+        methods: Names of :data:`flatnce.mi.METHODS`. The others are those of
+            :func:`flatnce.mi.estimate`.
     """
     if isinstance(methods, str) or not methods:
         raise ValueError(f"methods={methods!r}: give a list of names, for example ['auto', 'ksg']")
@@ -218,10 +214,8 @@ def pairwise(
 
     Arguments:
         table: Rows by columns, at least two.
-        columns: Their names; by default those of the table.
-        groups: One label per row; rows of a group are kept together.
-        progress: Called during training.
-        choices: Arguments of :class:`flatnce.mi.MutualInformation`; any neural method.
+        columns: Their names; by default those of the table. The other arguments are those of
+            :func:`flatnce.mi.estimate`, with any neural method.
     """
     values = numbers_of(table, "table")
     if values.ndim != 2 or values.shape[1] < 2:
@@ -334,12 +328,8 @@ def subsampling_curve(
         Strong et al., 1998, "Entropy and information in neural spike trains", for the line in 1/N.
 
     Arguments:
-        x: The first table.
-        y: The partners, row by row.
-        parts: Numbers of parts, at least 3 different ones with 1; parts of at least 50 rows.
-        groups: One label per row; rows of a group are kept together.
-        progress: Called during training.
-        choices: Arguments of :class:`flatnce.mi.MutualInformation`.
+        parts: Numbers of parts, at least 3 different ones with 1; parts of at least 50 rows. The
+            other arguments are those of :func:`flatnce.mi.estimate`.
     """
     left, right = numbers_of(x, "x"), numbers_of(y, "y")
     rows, counts = len(left), sorted(set(parts))
