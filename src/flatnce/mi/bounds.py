@@ -569,5 +569,4 @@ def flo_alternating_losses(
 
 
 def _with_value(objective: Float[Tensor, ""], value: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """A number with the gradient of the objective and the given value."""
     return objective - objective.detach() + value.detach()

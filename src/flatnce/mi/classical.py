@@ -211,7 +211,6 @@ def gaussian_bias(rows: int, left: int, right: int) -> float:
 
 
 def _orthonormal_basis(table: Table) -> Table:
-    """Orthonormal directions of the centred columns."""
     centred = table - table.mean(axis=0)
     size = np.sqrt((centred**2).mean(axis=0))
     # A constant column, centred, is the rounding of its mean.

@@ -188,7 +188,6 @@ def _content(column: Table) -> bytes:
 
 
 def _informative_columns(table: Table, labels: list[str], name: str, notes: list[str]) -> Indices:
-    """Return the columns that are neither constant nor a copy of an earlier one."""
     first: dict[bytes, int] = {}
     dropped: dict[str, list[str]] = {"constant": [], "a copy of another": []}
     for number, column in enumerate(table.T):

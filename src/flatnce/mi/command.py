@@ -163,7 +163,6 @@ def _with_page(arguments: list[str]) -> list[str]:
 
 
 def _as_options(text: str) -> str:
-    """Replace arguments of Python functions by the options that they correspond to."""
 
     def option(match: re.Match[str]) -> str:
         name = OPTION_OF_ARGUMENT.get(match[1], match[1]).replace("_", "-")
@@ -175,7 +174,6 @@ def _as_options(text: str) -> str:
 
 
 def _check(options: MiOptions) -> None:
-    """Refuse options that contradict each other, before anything is read."""
     benchmark = options.benchmark is not None
     modes = {
         "--benchmark": benchmark,
@@ -201,7 +199,6 @@ def _check(options: MiOptions) -> None:
 
 
 def _two_tables(options: MiOptions) -> None:
-    """Read x and y, and print the estimate, the comparison or the curve."""
     from flatnce import mi
     from flatnce.mi.tables import read_tables
 

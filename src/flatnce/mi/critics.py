@@ -636,7 +636,6 @@ class StackedCritics:
             gradient[of] = 0.0
 
     def _gradients(self) -> list[Tensor]:
-        """Return the gradients, or views of them, with one slice per critic."""
         gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         return [gradient[None] for gradient in gradients] if self.count == 1 else gradients
 

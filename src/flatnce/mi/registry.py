@@ -143,7 +143,6 @@ _CEILINGS: Mapping[str, Callable[[int], float]] = {
 
 
 def _bound(name: str, entry: dict[str, Any]) -> Bound:
-    """Make an entry from its table in ``bounds.toml``."""
     value: Callable[..., Tensor] = getattr(bounds, entry.pop("value"))
     loss: Callable[..., Any] = lambda *given, **more: -value(*given, **more)  # noqa: E731
     if "loss" in entry:

@@ -43,7 +43,6 @@ def _p_cell(value: float) -> str:
 
 
 def _record(estimate: Estimate) -> dict[str, Any]:
-    """The numbers of an estimate that tables show, in nats."""
     names = ("standard_error", "lower", "ceiling", "p_value", "permutations", "seconds")
     return {
         "estimate": estimate.nats,
@@ -369,7 +368,6 @@ def subsampling_curve(
 
 
 def _cut(order: NDArray[Any], units: NDArray[Any], count: int) -> list[NDArray[Any]]:
-    """Cut into parts of about one size, at the ends of units."""
     ends = np.flatnonzero(np.append(units[1:] != units[:-1], True)) + 1
     wanted = len(order) * np.arange(1, count) / count
     cuts = [int(ends[np.abs(ends - place).argmin()]) for place in wanted]

@@ -292,7 +292,6 @@ def _listed(names: Sequence[str]) -> str:
 def _choose_pair(
     files: "Sequence[_File]", x: str | None, y: str | None, grouped: list[int], notes: list[str]
 ) -> tuple[list[int], list[int]]:
-    """Return the columns of x, in the first file, and of y, in the last file."""
     first, last = files[0], files[-1]
     arrays = {name.casefold(): name for name in first.arrays}
     if first is last and x is None and y is None:
@@ -380,7 +379,6 @@ class _File:
 
 
 def _open(path: str | Path, header: bool = True) -> _File:
-    """Open a file by its suffix and read the names of its columns."""
     path, readable = Path(path), ", ".join(FORMATS)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
@@ -492,7 +490,6 @@ def _array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _open_text(path: Path, header: bool) -> _File:
-    """Open a table as text; encoding, separator and decimal sign are detected."""
     raw, size = _head(path)
     encoding = _encoding(raw, path)
     lines = raw.decode(encoding, errors="replace").splitlines(keepends=True)
@@ -585,7 +582,6 @@ def _encoding(raw: bytes, path: Path) -> str:
 
 
 def _cells(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Split the first lines into cells."""
     every: Iterator[list[str]] = (line.split() for line in lines)
     if separator != WHITESPACE:
         every = csv.reader(lines, delimiter=separator, skipinitialspace=True)
@@ -628,7 +624,6 @@ def _load(
     memory: int | None,
     notes: list[str],
 ) -> tuple[list[pd.DataFrame], int]:
-    """Read the wanted columns of each file if all of them fit into memory."""
     check_at_least("seed", seed, 0)
     if rows is not None:
         check_at_least("rows", rows, 1)
@@ -701,7 +696,6 @@ def _present(column: pd.Series) -> pd.Series:
 
 
 def _numbers(column: pd.Series) -> NDArray[np.float64]:
-    """Return every cell as float64, NaN where it is missing or not a number."""
     if pd.api.types.is_numeric_dtype(column.dtype):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     plain = _present(column).map(lambda cell: BOOLEANS.get(str(cell).lower(), cell))
@@ -712,7 +706,6 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
 def _encode(
     frame: pd.DataFrame, columns: list[int], file: _File, encode: str | None, notes: list[str]
 ) -> pd.DataFrame:
-    """Return the columns as one table of float64."""
     if encode is not None:
         check_choice("encode", encode, ENCODINGS)
     tables = []
@@ -758,7 +751,6 @@ def _encode_column(
 
 
 def _from_dates(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
-    """Return the time since the first date, in days or in seconds."""
     moments, ambiguous = _dates(column)
     since = (moments - moments.min()).dt.total_seconds()
     in_days = (since.dropna() % 86_400 == 0).all() or since.max() > 2 * 86_400
@@ -790,7 +782,6 @@ def _dates(column: pd.Series) -> tuple[pd.Series, bool]:
 
 
 def _from_words(column: pd.Series, name: str, encode: str) -> tuple[pd.DataFrame, str]:
-    """Return one column per word, or the words' numbers in alphabetical order."""
     cells = _present(column).astype(str)
     codes, words = pd.factorize(cells, sort=True)
     if encode == "ordinal":

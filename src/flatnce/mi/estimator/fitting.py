@@ -7,7 +7,6 @@ has its own batches, early stopping and kept weights.
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,22 +110,15 @@ def fit(
     fitted: dict[int, FittedCritic] = {}
     for stack in stacks.values():
         training = _Training([cases[number] for number in stack], settings)
-        with _threads_for(len(stack) * settings.batch_size):
+        threads = torch.get_num_threads()
+        if len(stack) * settings.batch_size <= SMALL_STEP_ROWS:
+            torch.set_num_threads(1)  # on a busy machine a second thread is far slower
+        try:
             trained = training.run(progress, len(fitted), len(cases))
+        finally:
+            torch.set_num_threads(threads)
         fitted |= dict(zip(stack, trained, strict=True))
     return [fitted[number] for number in range(len(cases))]
-
-
-@contextmanager
-def _threads_for(rows: int) -> Iterator[None]:
-    """Use one thread for small steps: on a busy machine a second one makes them far slower."""
-    before = torch.get_num_threads()
-    if rows <= SMALL_STEP_ROWS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Training:

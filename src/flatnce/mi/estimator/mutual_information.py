@@ -55,7 +55,6 @@ class EstimationOptions:
     pool: int = 20_000
 
     def check(self) -> None:
-        """Raise an error for an option that cannot be, before any work is done."""
         check_choice("transform", self.transform, cleaning.TRANSFORMS)
         if isinstance(self.critic, str):
             check_choice("critic", self.critic, CRITICS, ", or pass a Critic")
@@ -74,18 +73,15 @@ class EstimationOptions:
 
     @property
     def chosen_method(self) -> Method:
-        """The entry of the registry."""
         return method_named(self.method)
 
     @property
     def critic_kind(self) -> str:
-        """The kind of critic, as it is recorded in the settings."""
         if not isinstance(self.critic, str):
             return "given"
         return (self.chosen_method.critic or "none") if self.critic == "auto" else self.critic
 
     def torch_device(self) -> torch.device:
-        """Return the device to compute on."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -99,7 +95,6 @@ class EstimationOptions:
         return device
 
     def fit_settings(self, train_rows: int) -> fitting.FitSettings:
-        """Return the training settings for this many rows."""
         usual = 256 if train_rows < 100_000 else 1024
         batch = self.batch_size or min(usual, max(train_rows // 2, 2))
         three_epochs = 3 * train_rows // batch
@@ -162,7 +157,6 @@ class Fold:
     critic: fitting.FittedCritic = field(init=False)
 
     def transformed(self, x: cleaning.Table, y: cleaning.Table) -> tuple[Tensor, Tensor]:
-        """Transform rows of x and y, on the critic's device."""
         device = self.case.x.device
         on_x, on_y = self.transforms
         return torch.from_numpy(on_x(x)).to(device), torch.from_numpy(on_y(y)).to(device)
@@ -180,7 +174,6 @@ class EstimationJob:
     began: float
 
     def finish(self) -> Estimate:
-        """Evaluate the trained critics on test rows, or run the classical method."""
         options, tables = self.options, self.tables
         known = {"method": options.method, "cleaning": tables.report, "settings": self.settings}
         if options.chosen_method.classical:
@@ -268,7 +261,6 @@ class EstimationJob:
 def prepare(
     x: Any, y: Any, options: EstimationOptions, groups: ArrayLike | None = None
 ) -> EstimationJob:
-    """Clean, split and transform the data, and make the critics."""
     began = time.perf_counter()
     options.check()
     tables = cleaning.clean(x, y)
@@ -326,7 +318,6 @@ def train(
 
 
 def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | None]:
-    """Run the classical methods; None where one does not apply."""
     if max(tables.x.ndim, tables.y.ndim) > 2:
         return {}
     baselines: dict[str, float | None] = {}
@@ -345,7 +336,6 @@ def _baselines(tables: cleaning.CleanTables, seed: int) -> dict[str, float | Non
 def _classical_estimate(
     tables: cleaning.CleanTables, name: str, known: Mapping[str, Any]
 ) -> Estimate:
-    """Make an estimate without a critic: a number without limit and p-value."""
     began = time.perf_counter()
     if max(tables.x.ndim, tables.y.ndim) > 2:
         raise ValueError(f"method={name!r} takes tables, rows by columns")
@@ -457,7 +447,6 @@ class MutualInformation(EstimationOptions):
     def _complete_rows(
         self, x: Any, y: Any
     ) -> tuple[NDArray[np.bool_], tuple[cleaning.Table, cleaning.Table]]:
-        """Return the mask of rows without missing values, and these rows."""
         if not hasattr(self, "_fitted_job"):
             raise ValueError("this estimator has no critic yet: call fit(x, y) first")
         if not self._fitted_job.folds:

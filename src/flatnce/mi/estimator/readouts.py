@@ -184,7 +184,6 @@ def readouts_of(parts: Sequence[GroupSums]) -> dict[str, Readout]:
 
 
 def jackknife_size(parts: Sequence[GroupSums]) -> int:
-    """Return the number of jackknife groups; a part need not have rows of each."""
     return max(sums.negatives.shape[1] for sums in parts)
 
 

@@ -229,7 +229,6 @@ FLAGS: Mapping[str, str] = tomllib.loads(
 
 
 def flag(name: str, **seen: Any) -> Flag:
-    """Return a warning with the numbers that were observed."""
     return Flag(name, FLAGS[name].format(**seen))
 
 
@@ -286,7 +285,6 @@ def data_flags(tables: CleanTables) -> Iterator[Flag]:
 
 
 def size_flags(evaluation: Evaluation) -> Iterator[Flag]:
-    """Yield warnings about too few rows or groups."""
     rows = sum(evaluation.rows)
     if rows < 200:
         yield flag("small", rows=rows, ceiling=evaluation.ceiling)
