@@ -49,12 +49,6 @@ MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
 NUMERIC = ("number", "boolean", "durations")
 BOOLEANS = {"true": 1.0, "false": 0.0}
 DATE = r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}:\d{2}|\d{1,2}[ -][A-Za-z]{3,9}[ -]\d{2,4}"
-# What is wrong with a cell of a column of numbers, and what to do about it.
-NOT_NUMBERS = {
-    "numbers with thousands separators": "write them without separators",
-    "numbers with units": "write the unit in the column's name and remove it from the cells",
-    "numbers and words": "correct it, or leave the cell empty if it is missing",
-}
 HEAD_BYTES, HEAD_ROWS, HEAD_LINES = 1 << 20, 1_000, 50
 CHUNK_CELLS = 2_000_000
 MOST_WORDS = 50  # of a one-hot encoding
@@ -680,12 +674,8 @@ def _kind_of(column: pd.Series) -> str:
         return "number"
     if texts.str.contains(DATE).mean() >= 0.9 and _dates(texts)[0].notna().mean() >= 0.9:
         return "dates"
-    if texts[~is_number].str.fullmatch(r"[-+]?\d{1,3}(?:[,' ]\d{3})+(?:\.\d+)?").all():
-        return "numbers with thousands separators"
-    if is_number.mean() > 0.5:
-        return "numbers and words"
-    with_unit = texts.str.fullmatch(r"[-+]?[\d.,]+\s*[A-Za-z%°µ€$£/²³]+")
-    return "numbers with units" if with_unit.mean() > 0.5 else "words"
+    # Among numbers, or with units or separators between thousands.
+    return "numbers and text" if texts.str.match(r"[-+]?[.,]?\d").mean() > 0.5 else "words"
 
 
 def _present(column: pd.Series) -> pd.Series:
@@ -733,12 +723,13 @@ def _encode_column(
     if kind == "lists":
         raise ValueError(f"column {name!r} holds lists; save their entries as columns")
     cells = _present(column)
-    if kind in NOT_NUMBERS and not (kind == "numbers with units" and encode):
-        strays = cells[np.isnan(_numbers(cells))]
+    strays = cells[np.isnan(_numbers(cells))]
+    if kind == "numbers and text" and (encode is None or len(strays) < len(cells)):
         raise ValueError(
-            f"column {name!r} holds {kind}: row {int(strays.index[0]) + 1:,} of the data holds "
-            f"{str(strays.iloc[0])!r}, which is not a number ({len(strays):,} of {len(cells):,} "
-            f"cells are not); {NOT_NUMBERS[kind]}"
+            f"column {name!r} holds numbers and text: row {strays.index[0] + 1:,} of the data "
+            f"holds {str(strays.iloc[0])!r}, which is not a number ({len(strays):,} of "
+            f"{len(cells):,} cells are not); write units into the column's name, numbers without "
+            "separators between thousands, and leave missing cells empty"
         )
     if encode is None:
         raise ValueError(
