@@ -17,7 +17,7 @@ from flatnce.mi.cleaning import numbers_of
 
 __all__ = ["cca", "gaussian_copula", "ksg"]
 
-Table: TypeAlias = NDArray[np.float64]
+Table: TypeAlias = NDArray[np.floating[Any]]
 Integers: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = tuple[Integers, Integers, Integers]
 
@@ -179,7 +179,8 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> floa
         y: The same number of rows.
         correct: Subtract the bias that Gaussian data would have.
     """
-    return _gaussian_information(*map(normal_scores, two_tables(x, y)), correct)
+    left, right = two_tables(x, y)
+    return _gaussian_information(normal_scores(left), normal_scores(right), correct)
 
 
 def normal_scores(table: Table) -> Table:

@@ -81,8 +81,9 @@ def numbers_of(values: Any, name: str) -> Table:
         )
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
-    table = array.astype(np.float64 if array.ndim <= 2 else np.float32)
-    return table[:, None] if table.ndim == 1 else table
+    if array.ndim > 2:
+        return array.astype(np.float32)
+    return array.astype(np.float64).reshape(len(array), -1)
 
 
 def columns_of(values: Any, name: str, width: int) -> list[str]:

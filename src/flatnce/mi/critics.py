@@ -423,16 +423,15 @@ class GaussianTower(nn.Module):
 
     def __init__(
         self,
-        linear: Float[Tensor, "d k"],  # columns by directions, for the product of both sides
-        quadratic: Float[Tensor, "d k"],  # likewise, for minus half of their square
-        centre: Float[Tensor, " d"],
-        size: Float[Tensor, " d"],
+        start: Sequence[Tensor],
         hidden: Sequence[int],
         features: int,
         *,
         leads: bool,
     ) -> None:
         super().__init__()
+        # Columns by directions for the product of both sides, and for minus half of their square.
+        linear, quadratic, centre, size = start
         self.register_buffer("centre", centre)
         self.register_buffer("size", size)
         width = 2 * len(linear) + 1
@@ -500,9 +499,8 @@ def gaussian_critic(
     for number, (centre, size) in enumerate(maps):
         side = directions[number] / spreads[number]
         weights = (side * product, side * square, centre, size)
-        linear, quadratic, *scaling = (torch.from_numpy(each).float() for each in weights)
-        tower = GaussianTower(linear, quadratic, *scaling, hidden, features, leads=number == 0)
-        towers.append(tower)
+        start = [torch.from_numpy(each).float() for each in weights]
+        towers.append(GaussianTower(start, hidden, features, leads=number == 0))
     return SeparableCritic(*towers)
 
 

@@ -416,9 +416,7 @@ class Mapped(Law):
         x_size, y_size = self.base.dimensions
         return x_size + self.x_extra, y_size
 
-    @property
-    def accuracy(self) -> float:
-        return self.base.accuracy
+    accuracy = property(lambda self: self.base.accuracy)  # type: ignore[assignment]
 
     def information(self) -> float:
         return self.base.information()

@@ -27,9 +27,15 @@ from flatnce.mi.bounds import (
     infonce,
     mine_loss,
 )
-from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, perceptron
+from flatnce.mi.critics import (
+    BoundedScale,
+    Critic,
+    SeparableCritic,
+    StackedCritics,
+    critic_for,
+    perceptron,
+)
 from flatnce.mi.registry import BOUNDS
-from flatnce.mi.stacked import StackedCritics
 from flatnce.mi.tasks import staircase
 from flatnce.paper.charts import Charts, Values, accuracy_axis, axis, chart, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
