@@ -214,17 +214,10 @@ def test_an_exact_estimator_keeps_every_relation_on_normal_data(id):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: self_consistency(np.ones(5), np.ones(6)), "x has 5 rows and y 6"),
+        (lambda: self_consistency(np.ones(5), np.ones(6)), r"\(5, 1\) and y \(6, 1\)"),
         (lambda: self_consistency(np.ones(3), np.ones(3)), "at least 4"),
-        (
-            lambda: self_consistency(np.ones((4, 2, 2)), np.ones(4)),
-            "x has dtype float64",
-        ),
+        (lambda: self_consistency(np.ones((4, 2, 2)), np.ones(4)), "pass tables"),
         (lambda: self_consistency(np.ones(4), np.array(list("abcd"))), "y has dtype <U1"),
-        (
-            lambda: self_consistency(np.ones(9), np.ones(9), process=lambda y: y[:3]),
-            r"process\(y\) has 3 rows for 9",
-        ),
     ],
 )
 def test_misuse_is_one_clear_error(call, message):

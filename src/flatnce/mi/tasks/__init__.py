@@ -372,8 +372,9 @@ def self_consistency(
         seed: Seed of the order of rows and of the directions.
     """
     x, y = numbers_of(x, "x"), numbers_of(y, "y")
-    if len(x) != len(y) or len(x) < 4:
-        raise ValueError(f"x has {len(x)} rows and y {len(y)}; pass the same number, at least 4")
+    if len(x) != len(y) or len(x) < 4 or max(x.ndim, y.ndim) > 2:
+        shapes = f"x has shape {x.shape} and y {y.shape}"
+        raise ValueError(f"{shapes}; pass tables with the same number of rows, at least 4")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(x))
     # A cyclic shift of a random order: no row keeps its own partner.
