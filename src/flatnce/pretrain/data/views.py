@@ -48,12 +48,11 @@ class CentreCrop:
             return normalise(middle.transpose(0, 1)).transpose(0, 1)
 
     def _middle(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
-        height, width = images.shape[2:]
-        short, wanted = min(height, width), self.resize or self.size
+        short, wanted = min(images.shape[2:]), self.resize or self.size
         # The longer side is rounded down, as torchvision does.
-        target = tuple(wanted * side // short for side in (height, width))
+        target = tuple(wanted * side // short for side in images.shape[2:])
         values = images.to(torch.float32) * (1 / 255)
-        if target != (height, width):
+        if target != tuple(images.shape[2:]):
             values = torch.nn.functional.interpolate(
                 values, target, mode="bicubic", antialias=True, align_corners=False
             ).clamp_(0.0, 1.0)

@@ -7,11 +7,10 @@ order or stream without measuring it again (``benchmarks/kernels``, ``benchmarks
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -30,8 +29,7 @@ SETTINGS = "padding padding_mode affine momentum eps return_indices output_size"
 """Attributes of modules that :func:`plan_of` checks and the pass does not check again."""
 
 
-@dataclass(frozen=True, eq=False)
-class Unit:
+class Unit(NamedTuple):
     """A convolution or matrix, then an optional batch norm, then an optional ReLU."""
 
     map: nn.Conv2d | nn.Linear
@@ -39,16 +37,14 @@ class Unit:
     relu: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
+class Block(NamedTuple):
     """Units in sequence; the input, through the shortcut, is added before the last ReLU."""
 
     units: tuple[Unit, ...]
     shortcut: Unit | None
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """An encoder: its trunk, then the mean over the image, then its head."""
 
     trunk: tuple[Unit | Block | nn.MaxPool2d, ...]

@@ -1,6 +1,5 @@
 """Launch the kernels of batch norm with addition and ReLU: one or two per pass."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -26,8 +25,7 @@ PARTS = 128
 """Most ranges of rows that are measured or summed apart: every later program reads them all."""
 
 
-@dataclass(eq=False)
-class Branch:
+class Branch(NamedTuple):
     """A matrix x before its norm: (n, c) or (n, c, h, w), with the channels last in memory.
 
     ``partial`` has the measurements of ranges of ``part_rows`` rows; None if one kernel is
@@ -36,12 +34,9 @@ class Branch:
 
     x: Tensor
     norm: BatchNorm
-    partial: Tensor | None
+    saved: Tensor
+    partial: Tensor | None = None
     part_rows: int = 0
-    saved: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.saved = torch.empty(2, self.x.shape[1], device=self.x.device)
 
     def vectors(self) -> tuple[Tensor | None, ...]:
         """What the forward kernels need of the norm."""
@@ -64,15 +59,16 @@ class Gradients(NamedTuple):
 def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:
     """A branch ready to be normalised."""
     rows, c = _shape(x)
+    saved = torch.empty(2, c, device=x.device)
     if _whole(rows, c, branches) is not None:
-        return Branch(x, norm, None)
+        return Branch(x, norm, saved)
     block, tile, warps = _tile(rows, c, few=True)
     chunk, parts = _ranges(rows, tile, _blocks(c, block), _programs(rows, c)[0], PARTS)
     partial = torch.empty(2, parts, c, device=x.device)
     kernels.measure[(_blocks(c, block), parts)](
         x, partial, rows, chunk, parts, C=c, TILE=tile, BLOCK=block, num_warps=warps
     )
-    return Branch(x, norm, partial, chunk)
+    return Branch(x, norm, saved, partial, chunk)
 
 
 def normalised(

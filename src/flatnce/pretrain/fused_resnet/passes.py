@@ -1,8 +1,7 @@
 """A whole encoder as one autograd function: forward pass, tape, and a hand-written backward pass.
 
-The hand-written backward pass fuses across layers: the two gradients of a block are added where
-they are first read, the gradient of the mean over the image is never expanded, the norm of the
-shortcut is computed with the norm it is added to, and weight gradients run on a second stream.
+The backward pass fuses across layers: the two gradients of a block are added where they are first
+read, and weight gradients run on a second stream.
 """
 
 from collections import deque
