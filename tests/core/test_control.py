@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import layouts
 import reference
@@ -225,18 +225,6 @@ def test_the_solve_refuses_a_target_of_one_negative_or_less(target):
 
 
 # --- A temperature that is learned ---------------------------------------------------------------
-
-
-def tau(value: float = 0.4) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(value, dtype=torch.float64))
-
-
-def test_an_expression_given_as_temperature_passes_the_gradient_on():
-    log_beta = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    features, expected = [random(5, 3, seed=seed) for seed in (0, 1)], tau(1.0)
-    FlatNCE(temperature=(-log_beta).exp())(*features).backward()
-    F.infonce(F.contrast_of(F.two_view(*features), expected)).backward()
-    assert float(log_beta.grad) == pytest.approx(-float(expected.grad), rel=1e-10)
 
 
 @pytest.mark.parametrize(("log_beta", "bound"), [(50.0, 0.01), (-50.0, 10.0)])

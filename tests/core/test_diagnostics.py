@@ -270,16 +270,6 @@ def test_the_monitors_uniformity_pools_potentials_of_the_first_rows(rows):
     assert monitor.compute()["uniformity"] == close(expected)
 
 
-@pytest.mark.parametrize("form", ["out", "in"])
-def test_the_monitors_alignment_averages_several_positives(form):
-    views = [random(6, 4, seed=seed) for seed in range(3)]
-    loss_fn, monitor = FlatNCE(temperature=0.3, form=form), Monitor()
-    loss_fn(*views)
-    monitor.update(loss_fn.last)
-    expected = [reference.alignment(views[a], views[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
-    assert monitor.compute()["alignment"] == close(reference.mean(expected))
-
-
 @pytest.mark.parametrize(("rows", "keys"), [(256, FROM_SNAPSHOT), (0, OF_A_LOSS)])
 def test_a_record_of_a_loss_has_these_keys_and_plain_numbers(rows, keys):
     monitor = Monitor(rows)
@@ -535,12 +525,6 @@ def test_a_number_that_is_not_finite_is_a_failure_and_never_healthy(key, value):
         del last[key]
     found = verdict_on([record(1), last])
     assert (found.kind, found.since, found.evidence) == ("failed", 2, f"{key} not finite")
-
-
-def test_a_record_that_failed_breaks_the_stretch_of_another_finding():
-    history = [record(1, "saturated"), record(2, "failed"), {"step": 3}, record(4, "saturated")]
-    assert verdict_on(history).since == 4
-    assert verdict_on(history[:3]).since == 2
 
 
 LIVING = [

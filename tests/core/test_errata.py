@@ -3,7 +3,6 @@
 Each test shows the corrected statement, and where it can be shown, that the printed one fails.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -131,35 +130,6 @@ def test_only_without_the_positive_the_number_grows_with_the_critics_scale(scale
     assert doubled - flatnce_number(*row) >= 0.5 * scale
     assert -reference.dual_optimum(*row) == close(reference.mutual_information(*row))
     assert -reference.dual_optimum(*row) <= math.log(4)
-
-
-def expectation_over_a_noisy_channel(
-    number: Callable[[float, list[float]], float], correct: float, negatives: int
-) -> tuple[float, float]:
-    """The exact expectation of a row's number under the optimal critic, and the true information.
-
-    Four letters, uniform; a letter arrives as itself with probability ``correct``, else as any
-    other. The negatives are drawn from the uniform marginal, all of them enumerated.
-    """
-    letters = range(4)
-    arrival = [[correct if x == y else (1.0 - correct) / 3 for y in letters] for x in letters]
-    critic = [[math.log(4 * arrival[x][y]) for y in letters] for x in letters]
-    expected, information = 0.0, 0.0
-    for x, y in itertools.product(letters, letters):
-        joint = arrival[x][y] / 4
-        information += joint * critic[x][y]
-        for drawn in itertools.product(letters, repeat=negatives):
-            share = joint / 4**negatives
-            expected += share * number(critic[x][y], [critic[x][j] for j in drawn])
-    return expected, information
-
-
-@pytest.mark.parametrize("correct", [0.5, 0.85, 0.97])
-def test_only_with_the_positive_the_number_bounds_the_information(correct):
-    biased, information = expectation_over_a_noisy_channel(flatnce_number, correct, negatives=4)
-    assert biased > information + 0.01
-    bound, _ = expectation_over_a_noisy_channel(reference.mutual_information, correct, 4)
-    assert 0.0 < bound < information
 
 
 # --- Erratum 7: the factor in Prop. 3.7 ----------------------------------------------------------

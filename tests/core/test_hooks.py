@@ -95,21 +95,15 @@ def by_hand(pairs, scale, bias):
     return torch.cat(rows).mean()
 
 
+KEYWORDS = {"ids": torch.tensor(IDS), "false_negatives": mask_of(5)}
+TOWERS = {"layout": "two_tower"}
+# Options of the objective, the pairs of its batch, and keywords of the call.
 CALLS = {
-    "two views": ({}, lambda z1, z2: F.two_view(z1, z2), {}),
-    "two towers": ({"layout": "two_tower"}, lambda z1, z2: F.two_tower(z1, z2), {}),
-    "ids": (
-        {},
-        lambda z1, z2: F.two_view(z1, z2, ids=torch.tensor(IDS)),
-        {"ids": torch.tensor(IDS)},
-    ),
-    "mask": (
-        {},
-        lambda z1, z2: F.two_view(z1, z2, false_negatives=mask_of(5)),
-        {"false_negatives": mask_of(5)},
-    ),
+    "two views": ({}, F.two_view, {}),
+    "two towers": (TOWERS, F.two_tower, {}),
+    "ids and mask": ({}, lambda z1, z2: F.two_view(z1, z2, **KEYWORDS), KEYWORDS),
     "own negatives": (
-        {"layout": "two_tower"},
+        TOWERS,
         lambda z1, z2: F.two_tower(z1, z2, negatives=z1[:, None] + z2),
         {},
     ),

@@ -81,40 +81,6 @@ def test_ids_and_labels_may_be_of_any_integer_type(dtype):
     assert sets_of(F.two_tower(z, z, ids=numbers)[0]) == sets_of(F.labelled(z, numbers))
 
 
-@pytest.mark.parametrize(
-    ("given", "computed"),
-    [
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
-    ids=str,
-)
-def test_rows_are_held_in_at_least_float32(given, computed):
-    z = unit(4, 3).to(given)
-    pairs = F.with_queue(z, z, KeyQueue(3, 3), in_batch=True, negatives=z[:2])
-    assert {pairs.anchors.dtype, pairs.keys.dtype, pairs.positives.dtype} == {computed}
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda z, **k: F.two_view(z[0], z[1], ids=torch.tensor(layouts.IDS), **k),
-        lambda z, **k: F.multi_view(z, form="out", false_negatives=layouts.mask_of(5), **k),
-        lambda z, **k: F.two_tower(z[0], z[1], false_negatives=layouts.mask_of(5), **k),
-        lambda z, **k: F.labelled(z[0], torch.tensor([0, 1, 0, 2, 1]), negatives=z[1], **k),
-        lambda z, **k: F.with_queue(z[0], z[1], KeyQueue(3, 3), in_batch=True, **k),
-    ],
-    ids=["two_view", "multi_view", "two_tower", "labelled", "with_queue"],
-)
-def test_gathering_changes_nothing_where_there_is_one_process(build):
-    views = [layouts.random(5, 3, seed=seed) for seed in range(3)]
-    found, expected = (F.contrast_of(build(views, gather=g), TEMPERATURE) for g in (True, False))
-    assert torch.equal(found.gap, expected.gap)
-    assert torch.equal(found.count, expected.count)
-
-
 # --- The queue -----------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import torch
 
 from flatnce.diagnose import examine, examine_installation, installation
 from flatnce.diagnose.records import curve_findings, examine_run
-from flatnce.diagnose.rules import FEW_NEGATIVES, findings_on
+from flatnce.diagnose.rules import findings_on
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
 
@@ -58,14 +58,6 @@ def test_a_record_has_the_findings_that_hold_and_not_their_consequences(change, 
 def test_a_wrong_temperature_hides_idleness_unless_somebody_tried_a_better_one(idle, kinds):
     found = kinds_of({"ess": 0.99, "mi": 0.0}, idle=idle)
     assert found == [*kinds, "temperature too high"]
-
-
-@pytest.mark.parametrize("count, few", [(FEW_NEGATIVES - 1, True), (FEW_NEGATIVES, False)])
-def test_negatives_are_counted_by_the_ceiling_where_nobody_says(count, few):
-    record = {"step": 0, **GOOD, "mi_ceiling": math.log1p(count), "mi": 1.0}
-    del record["negatives"]
-    found = [finding.kind for finding in findings_on([record])]
-    assert ("too few negatives" in found) is few
 
 
 def falling(start, end, count=40):

@@ -121,8 +121,8 @@ def _architecture(torch: Any) -> list[Finding]:
         same = big == major and small <= minor
         if same or (kind == "compute" and (big, small) <= (major, minor)):
             return []
-    built = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
-    return [_finding("torch has no code for this GPU", major=major, minor=minor, **built)]
+    said = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
+    return [_finding("torch has no code for this GPU", major=major, minor=minor, **said)]
 
 
 def _triton() -> list[Finding]:
