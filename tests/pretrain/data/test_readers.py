@@ -254,17 +254,6 @@ def test_a_missing_photograph_is_named(installed, name, split, file, message):
         load(name, split, root)
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch):
-    from flatnce import extras
-
-    def absent(module):
-        raise ModuleNotFoundError(name=module)
-
-    monkeypatch.setattr(extras, "import_module", absent)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'flatnce\[train\]'"):
-        load("digits")
-
-
 # ---- the catalogue is complete: a test names what a set still needs elsewhere
 
 

@@ -21,10 +21,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch):
-    """The interpreter runs one program after the other: let each do much."""
-    if DEVICE == "cpu":
-        from flatnce.pretrain.fused_resnet import norm
+    """The interpreter runs one program after the other: let each do much. Copy small pieces."""
+    from flatnce.pretrain.fused_resnet import maps, norm
 
+    monkeypatch.setattr(maps, "PIECE", 4)
+    monkeypatch.setattr(maps, "TOGETHER", 100)
+    if DEVICE == "cpu":
         monkeypatch.setattr(norm, "SECTOR", 1024)
         monkeypatch.setattr(norm, "WHOLE", 2**20)
 

@@ -1,4 +1,4 @@
-"""The fused batch norm equals its definition in float64, forward and backward."""
+"""The kernels equal their definitions in float64: batch norm and the first convolution."""
 
 from itertools import product
 
@@ -161,12 +161,66 @@ def test_what_is_not_finite_goes_where_it_goes_in_torch(fused_norm, value, place
         torch.testing.assert_close(mine, truth.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 5000, 524288])
-@pytest.mark.parametrize("blocks", [1, 2, 16, 300])
-def test_ranges_cover_every_row_once(rows, blocks):
-    from flatnce.pretrain.fused_resnet import norm as fused_norm
+# ---- the first convolution
 
-    chunk, parts = fused_norm._ranges(rows, 128, blocks, 264, fused_norm.PARTS)
-    assert chunk % 128 == 0
-    assert (parts - 1) * chunk < rows <= parts * chunk
-    assert parts <= fused_norm.PARTS
+# The interpreter's products of bfloat16 are wrong.
+DTYPES = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+
+STEMS = {
+    "three colours": nn.Conv2d(3, 20, 3, padding=1),
+    "one colour, two pixels at a time": nn.Conv2d(1, 7, 3, stride=2, padding=1),
+    "a window that is not square": nn.Conv2d(2, 16, (2, 5), stride=(2, 1), padding=(0, 3)),
+    "one pixel": nn.Conv2d(32, 33, 1),
+}
+
+
+@pytest.fixture
+def maps(monkeypatch):
+    """The module, with sizes such that few pixels make several tiles and ranges."""
+    from flatnce.pretrain.fused_resnet import maps
+
+    monkeypatch.setattr(maps, "TILE", 32)
+    monkeypatch.setattr(maps, "RANGE", 48)
+    return maps
+
+
+def last(tensor):
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("name", STEMS)
+@pytest.mark.parametrize("shape", [(3, 7, 6), (1, 5, 8)])
+def test_the_first_convolution_is_the_convolution(maps, name, layout, shape, dtype):
+    module = STEMS[name]
+    (count, height, width), eps = shape, torch.finfo(dtype).eps
+    low = torch.randn(count, module.in_channels, height, width, device=DEVICE).to(dtype)
+    weight = torch.randn_like(module.weight, device=DEVICE).to(dtype)
+    low, weight = last(low), weight.contiguous(memory_format=layout)
+    exact = weight.double().requires_grad_()
+    truth = nn.functional.conv2d(low.double(), exact, None, module.stride, module.padding)
+    assert maps.is_stem(module, low)
+    found = maps.convolved(module, low, weight)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found.double(), truth.detach(), rtol=eps, atol=eps)
+    arriving = last(torch.randn_like(found))
+    truth.backward(arriving.double())
+    gradient = maps.to_stem(module, arriving, low)
+    assert gradient.dtype == torch.float32
+    torch.testing.assert_close(gradient.double(), exact.grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv2d(3, 8, 7),
+        nn.Conv2d(4, 8, 3),
+        nn.Conv2d(3, 129, 3),
+        nn.Conv2d(2, 8, 3, groups=2),
+        nn.Conv2d(3, 8, 3, dilation=2),
+    ],
+)
+def test_other_convolutions_are_the_librarys(module, maps):
+    assert not maps.is_stem(module, torch.empty(0, dtype=torch.bfloat16))
+    assert not maps.is_stem(STEMS["three colours"], torch.empty(0))  # of float32
