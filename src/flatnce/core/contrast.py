@@ -30,8 +30,6 @@ from flatnce.core.selection import Selection
 
 __all__ = [
     "Contrast",
-    "FIELDS",
-    "POOL_FIELDS",
     "contrast_from_logits",
     "contrast_of",
     "contrast_of_batches",
@@ -105,6 +103,16 @@ class Contrast:
         counted = rows if self.weight is None else torch.where(self.weight > 0, rows, 0.0)
         return counted if reduction == "none" else counted.sum()
 
+    def by_row(self) -> dict[str, Tensor]:
+        """Every statistic that has one number per row; those of ``positives`` with a prefix."""
+        found = {name: getattr(self, name) for name in FIELDS}
+        for name in ("beta", "positives", "faults"):
+            del found[name]
+        if self.positives is not None:
+            for name in POOL_FIELDS:
+                found[f"positives.{name}"] = getattr(self.positives, name)
+        return {name: value for name, value in found.items() if value is not None}
+
     def detach(self) -> "Contrast":
         """The same numbers without their history."""
         present = {name: getattr(self, name) for name in FIELDS}
@@ -125,7 +133,8 @@ def contrast_of_rows(rows: PlainRows) -> Contrast:
     beta = rows.beta
     if not isinstance(beta, Tensor):
         beta = rows.negative.new_full((), beta)
-    return Contrast(**rows.statistics(), beta=beta, faults=rows.faults())
+    statistics: dict[str, Any] = rows.statistics()
+    return Contrast(**statistics, beta=beta, faults=rows.faults())
 
 
 def concatenate(parts: Sequence[Contrast]) -> Contrast:
@@ -540,22 +549,10 @@ def contrast_of_batches(
     operands = operands_for(left.dtype, normalize)
     if len(left) < 2 or not fused_is_better(kernel, n, n, left, operands):
         return None
-    options = {"layout": layout, "normalize": normalize, "operands": operands}
-    return _fused(left, right, temperature, ids, slope, **options)
-
-
-def _fused(
-    left: Tensor,
-    right: Tensor,
-    temperature: float | Tensor,
-    ids: Tensor | None,
-    slope: bool,
-    **options: Any,
-) -> tuple[Contrast, Float[Tensor, "b d"]]:
-    """The contrast of a plain layout by the fused kernel."""
     from flatnce.core.kernels.fused import paired_statistics
 
-    b, given = len(left), Arguments(options["normalize"], gather=False)
+    b, given = len(left), Arguments(normalize, gather=False)
+    options: dict[str, Any] = {"layout": layout, "normalize": normalize, "operands": operands}
     with torch.autocast(left.device.type, enabled=False):
         beta, bad = inverse_temperature(temperature, left.device, torch.float32)
         known = None if ids is None else given.integers("ids", ids, b).to(left.device)
@@ -563,20 +560,11 @@ def _fused(
         flags = faults.combine(found.faults, bad, given.faults)
         if faults.can_raise_now(left):
             faults.raise_flagged(flags)
-        derivative = _plain_slope(
-            found.positive, found.lse, found.expected if slope else None, beta
-        )
         rows = (found.positive, found.lse, found.lse2, found.count, found.top)
-        contrast = Contrast(*rows, beta, slope=derivative, faults=flags)
+        contrast = Contrast(*rows, beta, faults=flags)
+        if slope:
+            further = found.expected - found.positive.detach()
+            derivative = contrast.gap.detach().sigmoid() * further / beta.detach()
+            contrast = replace(contrast, slope=derivative)
     seen = found.operand[:b, : left.shape[1]] if len(found.operand) else left.detach()
     return contrast, seen
-
-
-def _plain_slope(
-    positive: Tensor, lse: Tensor, expected: Tensor | None, beta: Tensor
-) -> Tensor | None:
-    """Derivative of InfoNCE in beta, of rows that have one positive."""
-    if expected is None:
-        return None
-    gain = (lse - positive).detach().sigmoid()
-    return gain * (expected - positive.detach()) / beta.detach()

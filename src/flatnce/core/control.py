@@ -52,7 +52,6 @@ class Linear:
     steps: int
 
     def __post_init__(self) -> None:
-        """Check the length."""
         if self.steps < 1:
             raise ValueError(f"steps={self.steps} must be at least 1")
 
@@ -106,7 +105,6 @@ class EssController:
     highest: float = 1e3
 
     def __post_init__(self) -> None:
-        """Check every number once."""
         if isinstance(self.target, int | float) and not 0 < self.target <= 1:
             raise ValueError(f"target={self.target}: an ESS lies in (1/m, 1] for m negatives")
         if not 0 < self.rate < 1:
@@ -125,8 +123,9 @@ class EssController:
     def target_at(self, state: State) -> Float[Tensor, ""]:
         """The target at the state's step."""
         target = self.target
-        schedule = Constant(float(target)) if isinstance(target, int | float) else target
-        return schedule.at(state["step"])
+        if isinstance(target, int | float):
+            return torch.full_like(state["beta"], target)
+        return target.at(state["step"])
 
     def target_now(self, step: Tensor, *, read: bool) -> float | Float[Tensor, ""]:
         """The target at a step; a number where it is one, or where it may be read."""

@@ -99,16 +99,7 @@ def multi_view(
     )
 
 
-def two_view(
-    z1: Tensor,
-    z2: Tensor,
-    *,
-    normalize: bool = True,
-    ids: Tensor | None = None,
-    false_negatives: Tensor | None = None,
-    negatives: Tensor | None = None,
-    gather: bool = False,
-) -> Pairs:
+def two_view(z1: Tensor, z2: Tensor, **options: Any) -> Pairs:
     """Two views of each sample (SimCLR layout): 2b anchors, 2b − 2 negatives each.
 
     References:
@@ -118,20 +109,14 @@ def two_view(
     Arguments:
         z1: First views, (b, d).
         z2: Second views, (b, d); row i is the positive of row i of ``z1``.
+        **options: The options shared by the layouts.
 
     Examples:
         >>> pairs = two_view(torch.randn(4, 8), torch.randn(4, 8))
         >>> pairs.anchors.shape, (~pairs.negatives.block()).sum(dim=1)[0].item()
         (torch.Size([8, 8]), 6)
     """
-    return multi_view(
-        (z1, z2),
-        normalize=normalize,
-        ids=ids,
-        false_negatives=false_negatives,
-        negatives=negatives,
-        gather=gather,
-    )
+    return multi_view((z1, z2), **options)
 
 
 def two_tower(
@@ -297,7 +282,6 @@ class KeyQueue(nn.Module):
     faults: Bool[Tensor, " f"]
 
     def __init__(self, size: int, dim: int) -> None:
-        """Start empty."""
         super().__init__()
         for name, value in (("size", size), ("dim", dim)):
             if not isinstance(value, int) or value < 1:
@@ -310,7 +294,6 @@ class KeyQueue(nn.Module):
         self.register_buffer("faults", clear, persistent=False)
 
     def __len__(self) -> int:
-        """Number of slots, filled or not."""
         return self.keys.shape[0]
 
     @property

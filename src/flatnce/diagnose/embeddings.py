@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
-from flatnce.core.diagnostics.ess import least_effective_sample_size
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.core.diagnostics.measures import least_effective_sample_size
 from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known

@@ -1,16 +1,17 @@
 """Is it working? Effective sample size, saturation, geometry, a monitor and a verdict."""
 
-from flatnce.core.diagnostics.ess import effective_sample_size, temperature_for_ess
 from flatnce.core.diagnostics.geometry import alignment, effective_rank, uniformity
-from flatnce.core.diagnostics.monitor import GradientMeter, Interval, Monitor, Snapshot
-from flatnce.core.diagnostics.pool import best_scale, pool_information
-from flatnce.core.diagnostics.saturation import (
+from flatnce.core.diagnostics.measures import (
+    effective_sample_size,
     gradient_gain,
     mutual_information,
     mutual_information_ceiling,
     retrieval_top1,
     saturated_share,
+    temperature_for_ess,
 )
+from flatnce.core.diagnostics.monitor import GradientMeter, Interval, Monitor, Snapshot
+from flatnce.core.diagnostics.pool import best_scale, pool_information
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 
 __all__ = [

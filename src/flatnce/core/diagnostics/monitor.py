@@ -15,17 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from flatnce.core import distributed, faults
-from flatnce.core.contrast import FIELDS, POOL_FIELDS, Contrast, contrast_of_rows
-from flatnce.core.diagnostics.ess import effective_sample_size
+from flatnce.core.contrast import Contrast, contrast_of_rows
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
-from flatnce.core.diagnostics.saturation import (
-    gradient_gain,
-    mutual_information,
-    mutual_information_ceiling,
-    retrieval_top1,
-    saturated_share,
-)
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
@@ -36,9 +28,6 @@ OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not
 
 MEANS = (*(entry.name for entry in OF_ROWS), "objective_loss", "uniformity")
 """Diagnostics whose mean over steps is kept, in the order of ``Monitor.totals``."""
-
-ROW_FIELDS = tuple(name for name in FIELDS if name not in ("beta", "positives", "faults"))
-"""Names of the statistics that have one number per row."""
 
 FORMER_MEANS = (
     "loss",
@@ -56,6 +45,18 @@ FORMER_MEANS = (
 )
 """The order of ``totals`` in states that were saved without names."""
 
+SHOWN = (
+    "ess",
+    "ess_with_positive",
+    "gain",
+    "mi",
+    "mi_ceiling",
+    "saturated",
+    "top1",
+    "temperature",
+)
+"""Diagnostics that are attributes of a :class:`Snapshot`."""
+
 WAITING_STEPS = 16
 """Steps that are collected before their diagnostics are computed together."""
 
@@ -64,8 +65,10 @@ WAITING_STEPS = 16
 class Snapshot:
     """The last batch of a loss: ``loss_fn.last``.
 
-    Every number is a zero-dimensional tensor on the device. Reading one raises the faults of the
-    batch, which on an accelerator waits for it; in a training loop use :class:`~flatnce.Monitor`.
+    Its diagnostics are the attributes ``ess``, ``ess_with_positive``, ``gain``, ``mi``,
+    ``mi_ceiling``, ``saturated``, ``top1`` and ``temperature``: zero-dimensional tensors on the
+    device. Reading one raises the faults of the batch, which on an accelerator waits for it; in a
+    training loop use :class:`~flatnce.Monitor`.
 
     Arguments:
         contrast: Row statistics, detached.
@@ -90,10 +93,13 @@ class Snapshot:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        """What is computed from ``rows`` when it is first read."""
-        if name not in ("contrast", "loss", "embeddings"):
-            raise AttributeError(name)
-        assert self.rows is not None
+        """A diagnostic of the batch, or what is computed from ``rows`` when it is first read."""
+        if name in SHOWN:
+            contrast = self._checked()
+            numbers = DIAGNOSTICS[name].function(Rows.of(contrast))  # type: ignore[misc]
+            return numbers if numbers.ndim == 0 else contrast.reduce(numbers)
+        if self.rows is None or name not in ("contrast", "loss", "embeddings"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name == "contrast":
             value: Any = contrast_of_rows(self.rows)
         elif name == "loss":
@@ -102,46 +108,6 @@ class Snapshot:
             value = self.rows.unit[: self.rows.positive.shape[-1]]
         self.__dict__[name] = value
         return value
-
-    @property
-    def ess(self) -> Float[Tensor, ""]:
-        """Mean effective sample size of the negatives' weights, without the positive."""
-        return effective_sample_size(self._checked())
-
-    @property
-    def ess_with_positive(self) -> Float[Tensor, ""]:
-        """Mean effective sample size with the positive in the pool (InfoNCE's weights)."""
-        return effective_sample_size(self._checked(), with_positive=True)
-
-    @property
-    def gain(self) -> Float[Tensor, ""]:
-        """Mean gradient gain: what InfoNCE would multiply the gradient by."""
-        return gradient_gain(self._checked())
-
-    @property
-    def mi(self) -> Float[Tensor, ""]:
-        """K-sample mutual information, in nats."""
-        return mutual_information(self._checked())
-
-    @property
-    def mi_ceiling(self) -> Float[Tensor, ""]:
-        """The most ``mi`` could be: log K."""
-        return mutual_information_ceiling(self._checked())
-
-    @property
-    def saturated(self) -> Float[Tensor, ""]:
-        """Share of saturated rows."""
-        return saturated_share(self._checked())
-
-    @property
-    def top1(self) -> Float[Tensor, ""]:
-        """Share of rows whose positive beats every negative."""
-        return retrieval_top1(self._checked())
-
-    @property
-    def temperature(self) -> Float[Tensor, ""]:
-        """The temperature that was used."""
-        return self._checked().beta.reciprocal()
 
     def __repr__(self) -> str:
         """Sizes, and numbers where reading them is free."""
@@ -152,12 +118,13 @@ class Snapshot:
         # Tensors of another type have no numbers, for example while exporting.
         if not faults.can_raise_now(self.loss) or type(self.loss) is not Tensor:
             return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
+        rows = Rows.of(self.contrast)
         numbers = {
             "negatives": self.contrast.count.float().mean(),
             "loss": self.loss,
-            "gain": gradient_gain(self.contrast),
-            "ess": effective_sample_size(self.contrast),
-            "temperature": self.contrast.beta.reciprocal(),
+            "gain": self.contrast.reduce(rows.gain),
+            "ess": self.contrast.reduce(rows.ess()),
+            "temperature": rows.temperature,
         }
         said += [f"{name}={float(value):.4g}" for name, value in numbers.items()]
         if found := faults.flagged(self.contrast.faults):
@@ -183,7 +150,6 @@ class GradientMeter:
     """
 
     def __init__(self) -> None:
-        """Start without any step."""
         self._sums: list[Tensor] = []
         self._steps = 0
         self._norms: Tensor | None = None
@@ -305,7 +271,6 @@ class Monitor(nn.Module):
     gram: Tensor
 
     def __init__(self, rows: int = 256) -> None:
-        """Start empty, on the CPU; it follows the first batch's device."""
         super().__init__()
         if rows < 0 or rows == 1:
             raise ValueError(f"rows={rows} must be 0 (no geometry) or at least 2")
@@ -456,7 +421,13 @@ class Monitor(nn.Module):
             self.gram = self.gram.new_zeros(gram.shape)
         if totals is not None:
             extra = state_dict.get(f"{prefix}_extra_state", {})
-            saved = dict(zip(extra.get("means", FORMER_MEANS), totals, strict=True))
+            names = extra.get("means", FORMER_MEANS)
+            if len(names) != len(totals):
+                raise ValueError(
+                    f"the monitor's state holds {len(totals)} totals for {len(names)} names; it "
+                    "is of another version or damaged, so start a new Monitor"
+                )
+            saved = dict(zip(names, totals, strict=True))
             # The mean of a diagnostic that was not saved is unknown in this interval.
             unknown = totals.new_full((), torch.nan if state_dict[f"{prefix}steps"] else 0.0)
             by_name = torch.stack([saved.get(name, unknown) for name in MEANS])
@@ -480,7 +451,7 @@ class Monitor(nn.Module):
         statistics = dict(zip(first.names, columns, strict=True))
         betas = [step.beta for step in steps]
         if isinstance(betas[0], Tensor):
-            beta = together(betas)
+            beta = together(betas)  # type: ignore[arg-type]
         elif len(set(betas)) == 1:  # filled on the device, without a copy from the host
             beta = columns[0].new_full((len(steps),) if len(steps) > 1 else (), betas[0])
         else:
@@ -579,14 +550,9 @@ def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:
             tuple(fields), unit_rows, tuple(fields.values()), rows.beta, None, samples, rows
         )
     contrast = last.contrast if isinstance(last, Snapshot) else last
-    found = {name: getattr(contrast, name) for name in ROW_FIELDS}
-    if contrast.positives is not None:
-        pool = {f"positives.{name}": getattr(contrast.positives, name) for name in POOL_FIELDS}
-        found |= pool
     present = {
         name: value.detach() if value.requires_grad else value
-        for name, value in found.items()
-        if value is not None
+        for name, value in contrast.by_row().items()
     }
     loss = last.loss if isinstance(last, Snapshot) else None
     return _Step(tuple(present), unit_rows, tuple(present.values()), contrast.beta, loss, samples)

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from flatnce.core import faults
 from flatnce.core.contrast import contrast_of
-from flatnce.core.diagnostics.saturation import mutual_information, retrieval_top1
+from flatnce.core.diagnostics.measures import mutual_information, retrieval_top1
 from flatnce.core.pairs import two_tower
 
 __all__ = ["best_scale", "calibrated_scale"]

@@ -7,10 +7,17 @@ function receives the row statistics and returns one number per row, whose mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
+
+from flatnce.core.direct import EXACT
+
+if TYPE_CHECKING:
+    from flatnce.core.contrast import Contrast
 
 __all__ = ["DIAGNOSTICS"]
 
@@ -22,8 +29,6 @@ SATURATED_ROW = 0.01
 class Rows:
     """Row statistics of one or more steps, with what several diagnostics share.
 
-    Beside the statistics: ``gain``, what InfoNCE multiplies the gradient of each row by; ``loss``,
-    InfoNCE with the positives in the numerator; ``ceiling``, log K or log((m + P) / P).
     Each has one number per row along its last axis; the others are steps.
     """
 
@@ -33,14 +38,33 @@ class Rows:
         self.negative2, self.hardest = statistics["negative2"], statistics["hardest"]
         self.negatives = statistics["count"]
         self.positives = statistics.get("positives.count", 1.0)
-        # The negatives' plain log-sum-exp minus the positives'.
-        gap = statistics.get("plain", self.negative) - self.of_positives("lse")
-        self.gain = gap.sigmoid()
-        self.loss = softplus(gap, threshold=50.0)  # torch's 20 is coarse for float64
-        each = self.negatives
+
+    @classmethod
+    def of(cls, contrast: "Contrast") -> "Rows":
+        """Those of one contrast."""
+        return cls(contrast.by_row(), contrast.beta.reciprocal())
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """The negatives' plain log-sum-exp minus the positives'."""
+        return self.statistics.get("plain", self.negative) - self.of_positives("lse")
+
+    @cached_property
+    def gain(self) -> Tensor:
+        """What InfoNCE multiplies the gradient of each row by."""
+        return self.gap.sigmoid()
+
+    @cached_property
+    def loss(self) -> Tensor:
+        """InfoNCE with the positives in the numerator."""
+        return softplus(self.gap, threshold=EXACT)
+
+    @cached_property
+    def ceiling(self) -> Tensor:
+        """Log K, or log((m + P) / P) of P positives."""
         if isinstance(self.positives, Tensor):
-            each = each / self.positives.clamp_min(1.0)
-        self.ceiling = torch.log1p(each)
+            return torch.log1p(self.negatives / self.positives.clamp_min(1.0))
+        return torch.log1p(self.negatives)
 
     def of_positives(self, name: str) -> Tensor:
         """A statistic of the positives of each row; of a single positive its score."""

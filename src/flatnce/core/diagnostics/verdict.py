@@ -77,7 +77,6 @@ class Verdict:
         return f"{found}; do one of: {'; '.join(self.remedies)}" if self.remedies else found
 
     def __str__(self) -> str:
-        """The message."""
         return self.message
 
 

@@ -284,7 +284,6 @@ class Objective(nn.Module, ABC):
         kernel: str = "auto",
         temperature_gradient: Literal["infonce", "own"] = "infonce",
     ) -> None:
-        """Check the options."""
         super().__init__()
         layout = LAYOUTS.get(layout, layout) if isinstance(layout, str) else layout
         if not isinstance(layout, Layout):
@@ -491,7 +490,7 @@ class Objective(nn.Module, ABC):
             loss = self._with_slope(loss, temperature, rows.slope)
         if self.training:
             if source.moves:
-                source.advance_by(rows)
+                rows.found = faults.combine(rows.found, source.advance(rows))
             if batch.queue is not None:
                 batch.queue.write(rows.unit[b:])
         name = type(self).__name__

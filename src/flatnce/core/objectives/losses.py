@@ -21,10 +21,9 @@ has an extra :math:`\nabla\ell \nabla\ell^\top`.
 
 import math
 from abc import ABC
-from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -293,7 +292,7 @@ class _FlatCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(logits, target, negatives, total)
         ctx.options = how, ignored
         seen.append(negatives)
-        return found
+        return cast(Tensor, found)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -308,7 +307,8 @@ class _FlatCrossEntropy(torch.autograd.Function):
         # Minus the incoming gradient at the positive; the negatives share its opposite.
         at_positive = _nll_backward(gradient, negatives, target, None, how, ignored, total)
         found = _log_softmax_backward(at_positive, negatives, 1, negatives.dtype)
-        return found.to(logits.dtype), None, None, None, None
+        to_logits: Tensor = found.to(logits.dtype)
+        return to_logits, None, None, None, None
 
 
 def _check(contrast: Contrast) -> None:
@@ -336,22 +336,6 @@ def _infonce_rows(contrast: Contrast) -> Float[Tensor, " n"]:
     return rows if contrast.positives is None else rows + (pooled - contrast.positive)
 
 
-class _WithGradientOf(torch.autograd.Function):
-    """Values to show, with the gradient of other rows: exp(rows − sg rows) − 1 + values."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, values: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(rows)
-        return values(rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        if not torch.is_grad_enabled():
-            return gradient, None
-        (rows,) = ctx.saved_tensors
-        return gradient * (rows - rows.detach()).exp(), None
-
-
 class _MeanFlatNCE(torch.autograd.Function):
     """FlatNCE's mean over rows with one positive each: few operations in both directions."""
 
@@ -375,17 +359,11 @@ def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[
     """The gradient of ``rows`` with InfoNCE's value, or with the value 1."""
     if value not in ("infonce", "constant"):
         raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
-
-    def values(rows: Tensor) -> Tensor:
-        if value == "constant":
-            return torch.ones_like(rows)
-        plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
-        return _infonce_rows(plain).detach()
-
-    if faults.is_transformed(rows):
-        return (rows - rows.detach()).exp() - 1 + values(rows)
-    found: Tensor = _WithGradientOf.apply(rows, values)
-    return found
+    scale = (rows - rows.detach()).exp()  # 1, with the gradient of the rows
+    if value == "constant":
+        return scale
+    plain = contrast if contrast.plain is None else replace(contrast, negative=contrast.plain)
+    return scale - 1 + _infonce_rows(plain).detach()
 
 
 class InfoNCE(Objective):
@@ -425,7 +403,6 @@ class _Flat(Objective, ABC):
         value: Value = "infonce",
         **options: Unpack[Options],
     ) -> None:
-        """Keep the form of the value."""
         super().__init__(temperature, **options)
         if value not in ("infonce", "constant"):
             raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
@@ -439,9 +416,7 @@ class FlatNCE(_Flat):
     """FlatNCE: InfoNCE's value, DCL's gradient; see :func:`flatnce.functional.flatnce`.
 
     Arguments:
-        temperature: As in :class:`Objective`.
         value: ``infonce``, or ``constant`` for the paper's form, which is always 1.
-        **options: As in :class:`Objective`.
 
     Examples:
         >>> import torch
@@ -461,9 +436,7 @@ class FlatNCEPlus(_Flat):
     """FlatNCE⊕, whose gradient is InfoNCE's; see :func:`flatnce.functional.flatnce_plus`.
 
     Arguments:
-        temperature: As in :class:`Objective`.
         value: ``infonce``, or ``constant`` for the paper's form.
-        **options: As in :class:`Objective`.
     """
 
     closed_form = "infonce"
@@ -477,9 +450,7 @@ class HolderFlatNCE(Objective):
     """Hölder-FlatNCE: negatives pooled by a power mean; γ = 1 is FlatNCE.
 
     Arguments:
-        temperature: As in :class:`Objective`.
         gamma: Any real number or ±inf; see :func:`flatnce.functional.contrast_of`.
-        **options: As in :class:`Objective`.
     """
 
     def __init__(
@@ -489,7 +460,6 @@ class HolderFlatNCE(Objective):
         gamma: float = 2.0,
         **options: Unpack[Options],
     ) -> None:
-        """Keep the power."""
         super().__init__(temperature, **options)
         if gamma != gamma:
             raise ValueError(f"gamma={gamma!r} is not a number; pass a real number or ±inf")
@@ -519,11 +489,6 @@ class DHEL(Objective):
         Learning: From InfoNCE to Kernel-Based Losses",
         https://arxiv.org/abs/2405.18045
 
-    Arguments:
-        temperature: As in :class:`Objective`.
-        **options: As in :class:`Objective`, without ``form`` and ``queue``; ``layout`` is
-            ``own_view``, for two views or two towers.
-
     Examples:
         >>> loss_fn = DHEL(temperature=0.5)
         >>> round(float(loss_fn(torch.eye(4), torch.eye(4))), 4)
@@ -531,7 +496,6 @@ class DHEL(Objective):
     """
 
     def __init__(self, temperature: Temperature = 0.1, **options: Unpack[Options]) -> None:
-        """Refuse layouts with negatives of the other view."""
         layout = options.setdefault("layout", "own_view")
         if layout != "own_view" and not isinstance(layout, OwnView):
             raise ValueError(
@@ -585,7 +549,6 @@ class SigLIP(Objective):
         bias: float = -10.0,
         **options: Unpack[Options],
     ) -> None:
-        """Start scale and bias."""
         if not isinstance(temperature, Real):
             raise ValueError(
                 f"temperature is a {type(temperature).__name__}; SigLIP learns its own scale, so "

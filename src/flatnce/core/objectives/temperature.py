@@ -17,7 +17,7 @@ from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController, Schedule
-from flatnce.core.diagnostics.ess import effective_sample_size, least_effective_sample_size
+from flatnce.core.diagnostics.measures import effective_sample_size, least_effective_sample_size
 from flatnce.core.direct import PlainRows
 
 __all__ = ["Temperature", "TemperatureSource"]
@@ -42,7 +42,6 @@ class LearnedTemperature(nn.Module):
     def __init__(
         self, start: float = 0.07, *, lowest: float = 0.01, highest: float = 10.0
     ) -> None:
-        """Check the bounds."""
         super().__init__()
         if not 0 < lowest <= start <= highest < math.inf:
             raise ValueError(
@@ -73,7 +72,6 @@ class TemperatureSource(nn.Module):
     step: Tensor
 
     def __init__(self, temperature: Temperature) -> None:
-        """Check the kind, and a number's value."""
         super().__init__()
         number = isinstance(temperature, Real)
         if number and not 0 < float(temperature) < math.inf:  # type: ignore[arg-type]
@@ -110,11 +108,8 @@ class TemperatureSource(nn.Module):
 
     def learned(self) -> Tensor | None:
         """The temperature, if it has a gradient."""
-        source = self.source
-        if isinstance(source, LearnedTemperature):
-            source = source()
-        learned = isinstance(source, Tensor) and source.requires_grad
-        return source.reshape(()) if learned else None
+        found = self.source() if isinstance(self.source, LearnedTemperature) else self.source
+        return found.reshape(()) if isinstance(found, Tensor) and found.requires_grad else None
 
     def beta_now(
         self, device: torch.device, here: bool, learned: Tensor | None
@@ -137,69 +132,52 @@ class TemperatureSource(nn.Module):
         value = float(found)
         return 1.0 / value if faults.LEAST_TEMPERATURE < value < math.inf else None
 
-    def advance_by(self, rows: PlainRows) -> None:
-        """Advance by one training step on the statistics of a plain batch, in few operations."""
-        controller, m = self.source, rows.others
-        if not isinstance(controller, EssController):
-            self.step += 1
-            return
-        here = rows.checked
-        target = controller.target_now(self.step, read=here)
-        if isinstance(target, Tensor):
-            rows.found = faults.flag(ess_target=~((target > 1 / m) & (target <= 1)))
-        elif not 1 / m < target <= 1:
-            if here:
-                _refuse_target(target, 1 / m)
-            rows.found = faults.flag(ess_target=torch.ones_like(self.beta, dtype=torch.bool))
-        self.step += 1
-        ess, lowest, highest = rows.ess(), 1 / controller.highest, 1 / controller.lowest
-        if here:
-            self.beta.mul_(controller.factor(float(ess) > m * target)).clamp_(lowest, highest)
-            return
-        factor = torch.where(ess > m * target, controller.factor(True), controller.factor(False))
-        self.beta.mul_(factor).clamp_(lowest, highest)
-
     def follow(self, device: torch.device) -> None:
         """Move the state to the device of the batch."""
         if not isinstance(self.source, float):
             if any(buffer.device != device for buffer in self.buffers(recurse=False)):
                 self.to(device)
 
-    @torch.no_grad()
-    def advance(self, contrast: Contrast) -> Tensor | None:
+    def advance(self, contrast: Contrast | PlainRows) -> Tensor | None:
         """Advance by one training step; return the fault flags of a target out of reach."""
         if not self.moves:
             return None
         if not isinstance(self.source, EssController):
             self.step += 1
             return None
+        if isinstance(contrast, PlainRows):
+            m = contrast.others
+            return self._move(contrast.ess(), 1 / m, m)
         ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
         if distributed.is_active():
             ess, least = distributed.mean(torch.stack([ess, least])).unbind()
-        here = faults.can_raise_now(self.beta)
-        target = self.source.target_now(self.step, read=here)
-        if here and float(least) < float(target) <= 1:  # reading is free, and saves operations
-            self.beta.mul_(self.source.factor(float(ess) > float(target)))
-            self.beta.clamp_(1 / self.source.highest, 1 / self.source.lowest)
-            self.step += 1
-            return None
-        reachable = least.to(self.beta) < target
-        if not (isinstance(target, float) and target <= 1):
-            reachable = reachable & (target <= 1)
-        if not here:
-            found = faults.flag(ess_target=~reachable)
-        elif not bool(reachable):
-            _refuse_target(float(target), float(least))
-        self.beta.copy_(self.source.moved(copy_buffer(self.beta), ess, target))
+        return self._move(ess.detach(), least.detach(), 1)
+
+    def _move(self, ess: Tensor, least: float | Tensor, scale: int) -> Tensor | None:
+        """Move the temperature by an ESS times a scale, whose smallest value is known."""
+        controller, here = self.source, faults.can_raise_now(self.beta)
+        assert isinstance(controller, EssController)
+        target = controller.target_now(self.step, read=here)
+        lowest, highest = 1 / controller.highest, 1 / controller.lowest
+        found = None
+        if here and not float(least) < float(target) <= 1:
+            raise ValueError(
+                f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
+                f"is {float(least):.4g})"
+            )
         self.step += 1
-        return None if here else found
+        if here:  # reading is free, and saves operations
+            factor_now = controller.factor(float(ess) > scale * float(target))
+            self.beta.mul_(factor_now).clamp_(lowest, highest)
+            return None
+        if not (isinstance(least, float) and isinstance(target, float) and least < target <= 1):
+            some = torch.ones_like(self.beta, dtype=torch.bool)
+            found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
+        too_large = ess > scale * target
+        factor = torch.where(too_large, controller.factor(True), controller.factor(False))
+        self.beta.mul_(factor).clamp_(lowest, highest)
+        return found
 
     def extra_repr(self) -> str:
         """The source, for print; a module prints itself."""
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
-
-
-def _refuse_target(target: float, least: float) -> None:
-    raise ValueError(
-        f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']} (here 1/m is {least:.4g})"
-    )

@@ -299,17 +299,8 @@ def _flags(
 
 
 @_forward.register_fake
-def _(
-    left: Tensor,
-    right: Tensor,
-    beta: Tensor,
-    ids: Tensor | None,
-    layout: str,
-    normalize: bool,
-    operands: torch.dtype,
-    expected: bool,
-    key_mean: bool,
-) -> tuple[Tensor, ...]:
+def _(left: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    layout, normalize, operands, expected, key_mean = inputs[3:]
     b = len(left)
     n = b if layout == "left" else 2 * b
 

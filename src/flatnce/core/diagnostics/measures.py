@@ -1,4 +1,8 @@
-"""Effective sample size: how many negatives share the gradient."""
+"""Effective sample size, gain, mutual information and retrieval of a contrast.
+
+Each function reads a :class:`~flatnce.functional.Contrast`; ``reduction`` is ``mean``, ``sum`` or
+``none`` (one number per row).
+"""
 
 import torch
 from jaxtyping import Float
@@ -6,10 +10,11 @@ from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW, Rows
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 
-__all__ = ["effective_sample_size", "least_effective_sample_size"]
+__all__ = ["effective_sample_size", "least_effective_sample_size", "mutual_information"]
 
 
 def effective_sample_size(
@@ -33,14 +38,8 @@ def effective_sample_size(
         with_positive: Put the positive into the pool.
         reduction: ``mean``, ``sum`` or ``none``.
     """
-    lse, lse2, count = contrast.negative, contrast.negative2, contrast.count
-    if with_positive:
-        pool = contrast.positives
-        one = contrast.positive if pool is None else pool.lse
-        two = 2 * contrast.positive if pool is None else pool.lse2
-        lse, lse2 = torch.logaddexp(lse, one), torch.logaddexp(lse2, two)
-        count = count + (1.0 if pool is None else pool.count)
-    return contrast.reduce((2 * lse - lse2).exp() / count.clamp_min(1.0), reduction)
+    rows = Rows.of(contrast)
+    return contrast.reduce(rows.ess_with_positive() if with_positive else rows.ess(), reduction)
 
 
 def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
@@ -74,3 +73,43 @@ def temperature_for_ess(
             target,
             parts[0].anchors,
         ).reciprocal()
+
+
+def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
+    r"""What InfoNCE multiplies a row's gradient by: :math:`\sigma(\ell) = 1 - p^+`.
+
+    Near 1 InfoNCE and FlatNCE learn alike; near 0 InfoNCE has stopped and FlatNCE has not.
+    """
+    return contrast.reduce(Rows.of(contrast).gain, reduction)
+
+
+def saturated_share(contrast: Contrast, threshold: float = SATURATED_ROW) -> Float[Tensor, ""]:
+    """Share of rows whose gain is below a threshold."""
+    gain = Rows.of(contrast).gain
+    return contrast.reduce((gain < threshold).to(gain.dtype))
+
+
+def mutual_information_ceiling(
+    contrast: Contrast, reduction: str = "mean"
+) -> Float[Tensor, "..."]:
+    """The largest value of :func:`mutual_information`, in nats: log K, with K = m + 1 candidates.
+
+    With P positives per row: log((m + P) / P).
+    """
+    return contrast.reduce(Rows.of(contrast).ceiling, reduction)
+
+
+def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
+    """K-sample (InfoNCE) mutual information in nats: a lower bound, never above the ceiling.
+
+    On the training batch it is biased upwards; near its ceiling it says only "at least log K".
+    """
+    rows = Rows.of(contrast)
+    return contrast.reduce(rows.ceiling - rows.loss, reduction)
+
+
+def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
+    """Share of rows whose best positive scores above every negative; a tie is a miss."""
+    top1 = DIAGNOSTICS["top1"].function
+    assert top1 is not None
+    return contrast.reduce(top1(Rows.of(contrast)))
