@@ -53,17 +53,6 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert result["protocol"]["neighbours"] == 5 and len(result["per_class"]) == 10
 
 
-def test_a_run_that_was_stopped_is_evaluated_and_called_so(first, capsys):
-    lines = (first / "metrics.jsonl").read_text().splitlines()
-    (first / "metrics.jsonl").write_text(lines[0] + "\n")  # of two
-    (first / "results.json").unlink()
-    stopped = "not finished: this is step 22 of 22; continue it: `flatnce resume first`"
-    untrained = "untrained: this is step 0 of 22, before any training"
-    for step, line in ("22", stopped), ("0", untrained):
-        assert run(["first", "--protocol", "knn", "--step", step]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == line
-
-
 def test_every_protocol_at_once(first, capsys):
     assert run(["first", "--protocol", "all", "--pool", "50", *QUICK]) == 0
     said = capsys.readouterr().out

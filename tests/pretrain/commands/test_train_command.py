@@ -126,14 +126,21 @@ def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
     assert "training stopped" in shown and shown.count("\n") == 1
 
 
-def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
-    typed = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
-    process = Forked("train", "digits", "--name", "long", *typed)
-    started = tmp_path / "runs" / "long" / "metrics.jsonl"
-    for _ in range(600):
-        if started.is_file() and started.stat().st_size:
-            break
+def begun(metrics):
+    """Wait until a run has logged something."""
+    for _ in range(900):
+        if metrics.is_file() and metrics.stat().st_size:
+            return
         time.sleep(0.1)
+    pytest.fail(f"{metrics} does not grow")
+
+
+FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
+    process = Forked("train", "digits", "--name", "long", *FOREVER)
+    begun(tmp_path / "runs" / "long" / "metrics.jsonl")
     process.send_signal(signal.SIGINT)
     done = process.wait(timeout=60)
     assert done.returncode == 130, done.stderr
@@ -147,14 +154,9 @@ def _one_thread(monkeypatch):
 
 @pytest.mark.usefixtures("_one_thread")
 def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
-    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
     typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
-    process = Forked(*typed, *forever, session=True)
-    metrics = tmp_path / "runs" / "two" / "metrics.jsonl"
-    for _ in range(900):
-        if metrics.is_file() and metrics.stat().st_size:
-            break
-        time.sleep(0.1)
+    process = Forked(*typed, *FOREVER, session=True)
+    begun(tmp_path / "runs" / "two" / "metrics.jsonl")
     assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     done = process.wait(timeout=60)
@@ -192,14 +194,10 @@ def test_the_progress_line_says_what_matters():
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
-    forever = ["--epochs", "500", "--no-tensorboard", "--device", "cpu", "--watch-every", "0"]
     typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
-    process = Forked(*typed, *forever, session=True)
+    process = Forked(*typed, *FOREVER, session=True)
     metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
-    for _ in range(900):
-        if metrics.is_file() and metrics.stat().st_size:
-            break
-        time.sleep(0.1)
+    begun(metrics)
     process.kill()
     process.wait()
     size = -1

@@ -10,7 +10,7 @@ from flatnce.pretrain.data import ImageSet, MissingData, Views, label_fraction, 
 from flatnce.pretrain.evaluation import PROTOCOLS, TRANSFER_SETS, Options
 from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
-from flatnce.pretrain.evaluation.protocols import Bench, Subject, evaluate, expand, plan
+from flatnce.pretrain.evaluation.protocols import Bench, Subject, evaluate, plan
 from flatnce.pretrain.models import Encoder, backbone, head
 from tiny_sets import shrink, write_cifar10, write_folder
 
@@ -183,6 +183,19 @@ def test_what_is_missing_is_one_error_before_any_work_that_names_it_all(tmp_path
         plan(["knn"], "digits", ["digits", "cifar10", "flowers102", "./none/"], root=str(tmp_path))
 
 
+def test_what_cannot_be_evaluated_is_named(monkeypatch):
+    monkeypatch.setattr("flatnce.pretrain.evaluation.protocols.missing_sets", lambda *_: {})
+    for names, words in (
+        (["lineer"], "did you mean 'linear'"),
+        (["knn", "zzz"], "protocol='zzz' is unknown; choose one of knn"),
+        ([], "protocol is empty"),
+        (["knn"], "take voc2007-top1"),
+        (["semi"], "take voc2007-top1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            plan(names, "digits", ["voc2007"])
+
+
 def test_what_is_missing_may_be_left_out(tmp_path, cifar10):
     sets = ["sun397", "cifar10"]
     pairs = plan(["transfer"], "digits", sets, root=cifar10, skip_missing=True)
@@ -198,26 +211,6 @@ def test_all_is_every_protocol_on_the_runs_own_set():
     assert plan(["all"], "digits") == [(name, "digits") for name in once]
     asked = plan(["all", "transfer-finetune"], "digits")
     assert ("transfer-finetune", "digits") in asked
-
-
-@pytest.mark.parametrize(
-    "names, words",
-    [
-        (["lineer"], "did you mean 'linear'"),
-        (["knn", "zzz"], "protocol='zzz' is unknown; choose one of knn"),
-        ([], "protocol is empty"),
-    ],
-)
-def test_an_unknown_protocol_is_named_with_a_suggestion(names, words):
-    with pytest.raises(ValueError, match=words):
-        expand(names)
-
-
-@pytest.mark.parametrize("protocol", ["knn", "semi"])
-def test_one_class_is_needed_by_some(protocol, monkeypatch):
-    monkeypatch.setattr("flatnce.pretrain.evaluation.protocols.missing_sets", lambda *_: {})
-    with pytest.raises(ValueError, match="take voc2007-top1"):
-        plan([protocol], "digits", ["voc2007"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from scipy import stats
 from flatnce.pretrain.page.compare import (
     Paired,
     charts_of_runs,
-    compare_page,
     differences_of,
     group_runs,
     page_of_runs,
@@ -18,7 +17,7 @@ from flatnce.pretrain.page.compare import (
     seeds_needed,
 )
 from flatnce.pretrain.runs.log import RunLog, read_run
-from made_runs import config_of, html_without_charts, write_pairs, write_run
+from made_runs import html_without_charts, write_pairs, write_run
 
 
 def page(runs, **asked) -> str:
@@ -128,15 +127,6 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
     assert f"{80:.2f} ± {10:.2f} % (3)" in html  # the linear probe, pooled
 
 
-def test_how_runs_are_kept_is_not_compared(tmp_path):
-    for name, keep in (("a", 3), ("b", None)):
-        config = config_of(seed=len(name)) | {"watch": {"keep": keep}}
-        config["run"] = {**config["run"], "seed": 0 if name == "a" else 1}
-        RunLog(tmp_path / name, kind="train", config=config)
-    _, names, _ = group_runs([read_run(tmp_path / name) for name in "ab"])
-    assert names == []
-
-
 @pytest.mark.parametrize(
     "asked, said",
     [
@@ -153,18 +143,15 @@ def test_what_cannot_be_compared_is_refused(tmp_path, asked, said):
 def test_one_run_twins_and_other_kinds_are_refused(tmp_path):
     first, twin = write_run(tmp_path / "first"), write_run(tmp_path / "twin")
     RunLog(tmp_path / "demo", kind="demo", config={})
+    many = [write_run(tmp_path / f"b{n}", batch_size=n, finished=False) for n in range(2, 15)]
+    with pytest.raises(ValueError, match="13 groups"):
+        differences_of(many)
     with pytest.raises(ValueError, match="at least two"):
         differences_of([first])
     with pytest.raises(ValueError, match="the same settings and seed"):
         differences_of([first, twin])
     with pytest.raises(ValueError, match="kind 'demo'"):
         differences_of([first, tmp_path / "demo"])
-
-
-def test_too_many_groups_are_refused(tmp_path):
-    runs = [write_run(tmp_path / f"b{n}", batch_size=n, finished=False) for n in range(2, 15)]
-    with pytest.raises(ValueError, match="13 groups"):
-        differences_of(runs)
 
 
 # Numbers and words.
@@ -220,13 +207,3 @@ def test_curves_are_means_with_their_spread(tmp_path):
 def test_what_was_set_alike_is_not_drawn(tmp_path):
     names = [chart.name for chart in charts_of_runs(write_pairs(tmp_path, [0.1]))]
     assert "chart-loss" in names and "chart-temperature" not in names
-
-
-def test_our_own_page_is_replaced_and_a_file_of_someone_else_is_not(tmp_path):
-    runs, out = write_pairs(tmp_path, [0.1]), tmp_path / "comparison.html"
-    first = compare_page(runs, out).read_text(encoding="utf-8")
-    assert compare_page(runs, out).read_text(encoding="utf-8") == first and "<svg" in first
-    out.write_text("<p>mine</p>")
-    with pytest.raises(ValueError, match="never replaced"):
-        compare_page(runs, out)
-    assert out.read_text() == "<p>mine</p>"

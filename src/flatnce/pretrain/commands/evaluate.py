@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> int:
         args=["--help" if argument == "--help-all" else argument for argument in arguments],
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    check_protocols(options.protocol)
+    expand(options.protocol)  # refuses an unknown name before anything is read
     directory = find_run(options.run)
     with live_line(quiet=options.json, log=False) as (show, say):
 
@@ -100,12 +100,6 @@ def run(arguments: list[str]) -> int:
     results_table(found)
     print(f"\nadded to {directory / 'results.json'} and {page}")
     return 0
-
-
-def check_protocols(names: Sequence[str]) -> None:
-    """Refuse an unknown name, with a suggestion; no name is fine."""
-    if names:
-        expand(names)
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> None:

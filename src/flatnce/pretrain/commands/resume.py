@@ -7,8 +7,8 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
-from flatnce.pretrain.commands.evaluate import check_protocols
 from flatnce.pretrain.commands.train import evaluate_and_report
+from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.training.loop import resume
 from flatnce.pretrain.training.processes import is_launched
 from flatnce.pretrain.training.saved import find_run, read_config
@@ -38,7 +38,8 @@ def run(arguments: list[str]) -> int:
     options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
     directory = find_run(options.run)
     config = read_config(directory)
-    check_protocols(options.evaluate)
+    if options.evaluate:
+        expand(options.evaluate)  # refuses an unknown name before training
     if options.devices > 1 and not is_launched():
         return launch(options.devices, "resume", arguments, config.run.device)
     with show_progress(config.run.epochs, quiet=options.json) as report:

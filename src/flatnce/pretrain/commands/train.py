@@ -16,8 +16,9 @@ from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
 from flatnce.cli.short_help import short_help
 from flatnce.messages import format_bytes
-from flatnce.pretrain.commands.evaluate import check_protocols, results_table
+from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data.catalog import find, is_path
+from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
@@ -79,7 +80,8 @@ def run(arguments: list[str]) -> int:
     data = re.sub(r"[^A-Za-z0-9]+", "-", config.data.data).strip("-") or "images"
     usual = f"{data}-{config.loss.objective}-b{config.run.batch_size}-s{config.run.seed}"
     directory = Path(RUNS) / (options.name or usual)
-    check_protocols(options.evaluate)
+    if options.evaluate:
+        expand(options.evaluate)  # refuses an unknown name before training
     if not is_launched():
         _refuse_taken(directory, options.replace)
         if options.dry_run:

@@ -221,17 +221,11 @@ class TimmForm(TorchForm):
 
     def check(self, source: Source) -> None:
         """Refuse a backbone that timm does not have."""
-        if source.architecture == "small":
+        if "small" in (source.architecture, source.stem):
             raise ValueError(
-                "to='timm': backbone 'small' is flatnce's own and timm has none like it; export "
-                "it with to='torch' or to='onnx'"
-            )
-        if source.stem == "small":
-            raise ValueError(
-                f"to='timm': timm's {source.architecture} has a 7x7 stem of stride 2 with a "
-                "max-pool and no setting for the small-image stem that this run has; export it "
-                "with to='torch', whose README.md shows how to put the weights into timm's or "
-                "torchvision's network, or with to='onnx'"
+                "to='timm': timm has neither backbone 'small' nor the small-image stem of this "
+                "run's ResNet; export it with to='torch' (README.md shows how to put a ResNet's "
+                "weights into torchvision's network) or to='onnx'"
             )
         require_extra("timm", "exporting to timm")
         super().check(source)

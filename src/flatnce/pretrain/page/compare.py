@@ -12,7 +12,7 @@ import numpy as np
 from flatnce.messages import check_choice
 from flatnce.pretrain.page.run import CATALOGUE, CHARTS, Curves, finished, flat, thinned
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
-from flatnce.report.charts import Axis, Chart, Line, line_chart
+from flatnce.report.charts import Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES, in_unit
 
@@ -407,7 +407,8 @@ def _overlay(curves: Curves, key: str, drawn: Sequence[tuple[Group, Curve]]) -> 
     if len(curves.keys) > 1:
         title = f"{title}, {curves.keys[key]}"
         name = name if key == curves.name else f"{name}-{key}".replace("_", "-")
-    lines, ceilings, rows, ends = [], {}, [], []
+    ceilings: dict[str, Reference] = {}
+    lines, rows, ends = [], [], []
     for group, (epochs, means, spreads, count) in drawn:
         band = spreads if count > 1 else None
         lines.append(Line(group.label, epochs, means, band, group.series))
