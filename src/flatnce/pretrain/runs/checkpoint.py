@@ -1,15 +1,7 @@
 """Checkpoints: written atomically, verified when read, loaded without running code.
 
-A checkpoint is a folder of plain files::
-
-    checkpoints/
-      step-000000500/
-        weights.safetensors    the model's state dict
-        state.pt               everything else: optimizer, schedule, random states, position
-        manifest.json          format_version, step, size and SHA-256 of each file
-      step-000001000/
-
-Names that begin with a dot belong to a writer: its lock, and temporary folders.
+A checkpoint is a folder ``step-000000500`` with ``weights.safetensors``, ``state.pt`` (everything
+else) and ``manifest.json`` (checksums). Names that begin with a dot belong to a writer.
 """
 
 import hashlib
@@ -33,13 +25,9 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.extras import require_extra
 
-FORMAT_VERSION = 1
-"""Increased when an older reader would misread the new layout."""
-
+FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
-
-_NAME = re.compile(r"step-(\d{9,})")
-_PARTIAL = ".partial"
+_NAME, _PARTIAL = re.compile(r"step-(\d{9,})"), ".partial"
 
 
 class CheckpointError(OSError):
@@ -82,10 +70,6 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
 
     Checksums are compared with the manifest before anything is parsed, and no code is run. An edit
     that also rewrites the manifest is not detected.
-
-    Arguments:
-        directory: The folder of checkpoints.
-        step: The step to read.
     """
     place = Path(directory)
     there = steps(place)

@@ -1,12 +1,4 @@
-"""The run directory: config, environment, measurements and results.
-
-A run is a folder of plain files that other tools and people can read::
-
-    runs/NAME/
-      config.json         format_version, kind, config
-      environment.json    versions, machine, device, commit, seeds, command
-      metrics.jsonl       one JSON object per line, in the order measured
-      results.json        format_version and the final numbers; written when the run is done
+"""The run directory: ``config.json``, ``environment.json``, ``metrics.jsonl``, ``results.json``.
 
 Numbers that JSON cannot hold (NaN, infinities) are written as null. Home and working directories
 are written as ``~`` and ``.``, so that a run can be shared without the paths of its machine.
@@ -32,11 +24,8 @@ __all__ = [
     "score_cells",
 ]
 
-FORMAT_VERSION = 1
-"""Increased when an older reader would misread the new layout."""
-
-FAILURE = "failure"
-"""Kind of the failure line, which is removed on resume."""
+FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
+FAILURE = "failure"  # kind of the failure line, which is removed on resume
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"

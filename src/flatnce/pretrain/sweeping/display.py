@@ -24,11 +24,7 @@ __all__ = ["over_seeds", "show_tables", "sweep_progress", "sweep_rows"]
 
 @contextmanager
 def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
-    """A function that shows each line of each run, during the block.
-
-    On a terminal the current runs are a table on standard error; elsewhere one line per run and
-    epoch is printed. Failures and verdicts are printed separately.
-    """
+    """A function that shows each line of each run: in a table on a terminal, else by epoch."""
     board = Board(configs)
     console = Console(stderr=True, highlight=False)
 
@@ -86,9 +82,8 @@ class Board:
         """The current runs, below a line about all."""
         counts = Counter(self.states.values())
         running = [name for name, state in self.states.items() if state == "running"]
-        speed = sum(
-            self.lines[name]["images_per_second"] for name in running if name in self.lines
-        )
+        lines = [self.lines[name] for name in running if name in self.lines]
+        speed = sum(line["images_per_second"] for line in lines)
         order = ("done", "running", "waiting", "failed", "stopped")
         parts = [f"{counts[state]} {state}" for state in order if counts[state]]
         # The sum of the runs' speeds in steps; with everything else included it is less.
@@ -103,17 +98,12 @@ class Board:
         return progress_line(self.lines[name], self.watched.get(name, {}), epochs)
 
 
-MEASURED = ("loss", "ess", "gain", "knn", "mi", "pool_mi")
-"""Columns that are averaged over seeds."""
-CEILINGS = ("mi_ceiling", "pool_ceiling")
-"""Columns that are the same for all seeds."""
+MEASURED = ("loss", "ess", "gain", "knn", "mi", "pool_mi")  # averaged over seeds
+CEILINGS = ("mi_ceiling", "pool_ceiling")  # the same for all seeds
 
 
 def sweep_rows(runs: Sequence[SweptRun]) -> list[dict[str, Any]]:
-    """A row per run from its directory; what was not measured is None.
-
-    ``settings`` has every setting that is not the same in all runs.
-    """
+    """A row per run from its directory; what was not measured is None."""
     names = varied({run.name: run.config for run in runs})
     return [_row(run, names) for run in runs]
 
@@ -151,10 +141,7 @@ def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
 def over_seeds(
     runs: Sequence[SweptRun], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Means over finished runs that differ only in their seed.
-
-    ``_spread`` is the sample standard deviation. The list is empty where no two runs are alike.
-    """
+    """Means over finished runs that differ only in their seed, and sample standard deviations."""
     groups: dict[TrainConfig, list[tuple[SweptRun, Mapping[str, Any]]]] = {}
     for run, row in zip(runs, rows, strict=True):
         if run.state == "done":
@@ -176,8 +163,7 @@ def over_seeds(
 
 
 Row = Mapping[str, Any]
-Columns = dict[str, list[str]]
-"""The cells of a table by the heading of their column."""
+Columns = dict[str, list[str]]  # cells by the heading of their column
 
 FORMATS = {"loss": ".3f", "ess": ".2f", "gain": ".2f", "knn": ".1%", "mi": ".2f", "pool_mi": ".2f"}
 FORMATS |= {"mi_ceiling": ".2f", "pool_ceiling": ".2f", "images_per_second": ",.0f"}
@@ -188,10 +174,7 @@ DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
 
 
 def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
-    """Print the runs, and the means over seeds where there are any.
-
-    Numbers are never cut; on a narrow terminal columns are left out.
-    """
+    """Print the runs and the means over seeds; on a narrow terminal columns are left out."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     tables = [("", _of_runs(rows))]
     if means:

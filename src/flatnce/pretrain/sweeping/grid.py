@@ -12,14 +12,9 @@ from flatnce.pretrain.training.config import TrainConfig
 
 __all__ = ["extended", "grid_configs", "split_options"]
 
-MOST_RUNS = 1_000
-"""A larger grid is more likely a mistake than a study."""
+MOST_RUNS = 1_000  # a larger grid is more likely a mistake than a study
+# Abbreviations of settings in the names of runs; others use the name of the option.
 SHORT = {"objective": "", "batch_size": "b", "temperature": "t", "seed": "s"}
-"""Abbreviations of settings in the names of runs; others use the name of the option."""
-OF_OBJECTIVE = {
-    setting.name: name for name, entry in OBJECTIVES.items() for setting in entry.settings
-}
-"""Settings that only one objective uses."""
 
 
 def split_options(
@@ -81,8 +76,7 @@ def grid_configs(
     for config in _combined(base, typed):
         name = name_of(config, list(typed))
         if name in found:
-            said = " and ".join(_flag(leaf) for leaf in typed)
-            raise ValueError(f"two runs would be called {name}; give {said} values that differ")
+            raise ValueError(f"two runs would be called {name}; give values that differ")
         found[name] = config
     _refuse_unused(found, spans)
     return found
@@ -127,18 +121,18 @@ def _combined(base: TrainConfig, typed: Mapping[str, list[Any]]) -> Iterator[Tra
 
 def _refuse_unused(configs: Mapping[str, TrainConfig], axes: Iterable[str]) -> None:
     """Refuse settings that no run uses: the runs would differ only in their names."""
+    used = {config.loss.objective for config in configs.values()}
+    needs: dict[str, str] = {}
+    for name, entry in OBJECTIVES.items():
+        if name not in used:
+            needs |= {setting.name: f"--objective {name}" for setting in entry.settings}
+    if all(config.loss.ess is None for config in configs.values()):
+        needs["ess_rate"] = "--ess"
     for leaf in axes:
-        by = ""
-        if leaf in OF_OBJECTIVE:
-            own = OF_OBJECTIVE[leaf]
-            if all(config.loss.objective != own for config in configs.values()):
-                by = f"--objective {own}"
-        elif leaf == "ess_rate" and all(config.loss.ess is None for config in configs.values()):
-            by = "--ess"
-        if by:
+        if leaf in needs:
             raise ValueError(
-                f"{_flag(leaf)} has no effect here, it is for {by}; give that too, or leave "
-                f"{_flag(leaf)} out"
+                f"{_flag(leaf)} has no effect here, it is for {needs[leaf]}; give that too, or "
+                f"leave {_flag(leaf)} out"
             )
 
 

@@ -27,20 +27,13 @@ import torch
 from flatnce.environment import available_memory
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.config import LossConfig, TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images, shared_images
 from flatnce.pretrain.training.loop import Outcome, Steps, error_line, resume_steps, train_steps
 from flatnce.pretrain.training.processes import Interrupts, choose_device, is_launched, run_lock
-from flatnce.pretrain.training.saved import (
-    CHECKPOINTS,
-    RUNS,
-    SWEEP,
-    first_difference,
-    read_saved,
-    run_status,
-    with_absolute_paths,
-)
+from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
 __all__ = [
@@ -62,14 +55,11 @@ SweepReport = Callable[[str, Mapping[str, Any]], None]
 ``state`` is ``started``, ``done``, ``failed`` (with ``failure``) or ``stopped``."""
 
 FORMAT_VERSION = 1
-PARTIAL = f".{SWEEP}.partial"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 TRACE = "failure.txt"
 
-MOST_AT_ONCE = 16
-"""A GPU is full long before, and each run has its own files and streams."""
-SLACK = 1.5
-"""Bytes that a run takes per byte of its estimate: temporaries and fragmentation."""
+MOST_AT_ONCE = 16  # a GPU is full long before
+SLACK = 1.5  # bytes that a run takes per byte of its estimate: temporaries and fragmentation
 AHEAD, AHEAD_SECONDS = 16, 0.5
 """Most steps of a run that are launched and not done, so that the GPU has work while the host is
 busy; and the most time that they may take, so that a run stops when asked."""
@@ -127,20 +117,27 @@ def sweep(
     place = Path(directory)
     if is_launched():
         raise ValueError("a sweep is one process; start it without torchrun, on one GPU")
-    _check_configs(configs)
+    if not isinstance(configs, Mapping) or not configs:
+        example = '{"first": preset("digits"), "second": preset("digits").override(seed=1)}'
+        raise ValueError(f"configs={configs!r} must be TrainConfigs by name: {example}")
+    for name in configs:
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"configs: the name {name!r} cannot name a folder; use letters, digits and "
+                ". _ + - (up to 200), beginning with a letter or a digit"
+            )
     _check_place(place, configs)
     in_time = request_cuda_queues()
-    whole = {name: with_absolute_paths(config) for name, config in configs.items()}
+    whole = {name: saved.with_absolute_paths(config) for name, config in configs.items()}
     with shared_images(), torch.random.fork_rng(devices=[]):
         plan = plan_sweep(whole, at_once)
         if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
-            warnings.warn(
-                "CUDA was in use before this sweep (torch.cuda.is_available() is use): its runs "
-                "share eight queues to the GPU and wait for one another, a fifth slower on an "
-                f"H200; call sweep first, or set {QUEUES}={ENOUGH} before Python starts",
-                RuntimeWarning,
-                stacklevel=2,
+            late = (
+                "CUDA was in use before this sweep (torch.cuda.is_available() is use), so its "
+                "runs wait for one another, a fifth slower on an H200; call sweep first, or set "
+                f"{QUEUES}={ENOUGH} before Python starts"
             )
+            warnings.warn(late, RuntimeWarning, stacklevel=2)
         place.mkdir(parents=True, exist_ok=True)
         with run_lock(place), Interrupts() as interrupts:
             _write_sweep(place, configs)
@@ -156,12 +153,11 @@ def sweep_states(configs: Mapping[str, TrainConfig], directory: str | Path) -> l
 def _state(name: str, config: TrainConfig, directory: Path) -> SweptRun:
     if not (directory / "config.json").is_file():
         return SweptRun(name, directory, config, "waiting", 0)
-    found = run_status(directory)
+    found = saved.run_status(directory)
     state: State = "done" if found.finished else "failed" if found.failure else "stopped"
     if state == "stopped" and not checkpoint.steps(directory / CHECKPOINTS):
         state = "waiting"
-    failure, diverged = found.failure, found.diverged
-    return SweptRun(name, directory, config, state, found.step, failure=failure, diverged=diverged)
+    return SweptRun(name, directory, config, state, found.step, 0, found.failure, found.diverged)
 
 
 class _Driver:
@@ -210,7 +206,7 @@ class _Driver:
     def _take_turns(self) -> None:
         """Take a turn of each slot that need not wait for the device."""
         busy = self._busy()
-        ready = [slot for slot in busy if slot.is_ready()]
+        ready = [slot for slot in busy if slot.in_flight.has_room(slot.reads)]
         for slot in ready:
             self._take(slot, slot.turn)
         if busy and not ready:
@@ -241,8 +237,8 @@ class _Driver:
         report = partial(self.report, name)
         (directory / TRACE).unlink(missing_ok=True)
         if checkpoint.steps(directory / CHECKPOINTS):
-            there, _ = read_saved(directory)
-            difference = first_difference(there.flat(), config.flat())
+            there, _ = saved.read_saved(directory)
+            difference = saved.first_difference(there.flat(), config.flat())
             if difference:
                 raise ValueError(
                     f"{directory} holds another run: {difference} in the sweep; restore the "
@@ -250,11 +246,8 @@ class _Driver:
                 )
             return (yield from resume_steps(directory, report=report, interrupts=self.interrupts))
         # A run that was killed before its first checkpoint is replaced.
-        return (
-            yield from train_steps(
-                config, directory, report=report, interrupts=self.interrupts, replace=True
-            )
-        )
+        start = partial(train_steps, config, directory, replace=True)
+        return (yield from start(report=report, interrupts=self.interrupts))
 
     def _failure(self, name: str, error: Exception) -> str:
         """The message of an error; an unexpected one is kept with its trace."""
@@ -292,12 +285,8 @@ class RunSlot:
     def start(self, name: str, steps: Steps) -> None:
         """Take a run; its first turn builds it."""
         self.name, self.steps, self.taken = name, steps, 0
-        self._reads = False
+        self.reads = False
         self._generators = Generators(self.device)
-
-    def is_ready(self) -> bool:
-        """Whether the run may take a turn now: enough of its steps are done."""
-        return self.in_flight.has_room(self._reads)
 
     def first_turns(self) -> Outcome | None:
         """Take the turns that build a run and capture its step; how it ended if it did."""
@@ -312,18 +301,14 @@ class RunSlot:
         return None
 
     def turn(self) -> Outcome | None:
-        """Take one step; how the run ended if it did.
-
-        The slot is free once the run has ended or raised.
-        """
+        """Take one step; how the run ended if it did. Then, and if it raised, the slot is free."""
         assert self.steps is not None
         try:
             with self._generators.in_force(), torch.cuda.stream(self.stream):
-                self._reads = next(self.steps)
+                self.reads = next(self.steps)
         except StopIteration as end:
             self.steps = None
-            outcome: Outcome = end.value
-            return outcome
+            return end.value
         except BaseException:
             self.steps = None
             with suppress(RuntimeError):  # of the device: the first error is the one to raise
@@ -404,10 +389,7 @@ class Generators:
 
 
 def request_cuda_queues() -> bool:
-    """Set CUDA_DEVICE_MAX_CONNECTIONS before CUDA initialises; whether it was in time.
-
-    A variable that is already set counts as in time.
-    """
+    """Set CUDA_DEVICE_MAX_CONNECTIONS before CUDA initialises; whether it was set in time."""
     if QUEUES in os.environ or torch.version.hip:
         return True
     os.environ[QUEUES] = ENOUGH  # before the driver is loaded, which may read it
@@ -435,11 +417,13 @@ class SweepPlan:
 def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -> SweepPlan:
     """Check every run, load its images, and count how many runs fit side by side."""
     if at_once is not None and not 1 <= at_once <= MOST_AT_ONCE:
-        raise ValueError(
-            f"at_once={at_once} must be a whole number between 1 and {MOST_AT_ONCE}; further "
-            "runs wait"
-        )
-    device = _one_device(configs)
+        most = f"between 1 and {MOST_AT_ONCE}; further runs wait"
+        raise ValueError(f"at_once={at_once} must be a whole number {most}")
+    devices = {choose_device(config.run.device) for config in configs.values()}
+    if len(devices) > 1:
+        listed = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"device: the runs ask for {listed}; give all the same, or two sweeps")
+    device = devices.pop()
     # Tracing a network is slow: do it once for runs that need the same memory.
     estimates = {}
     needs, steps = [], 0
@@ -459,17 +443,6 @@ def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -
     free = torch.cuda.mem_get_info(device)[0] if on_cuda else available_memory() or 2**32
     fitting = at_once or _fitting(needs, free)
     return SweepPlan(device, min(fitting, len(configs)), max(needs), steps)
-
-
-def _one_device(configs: Mapping[str, TrainConfig]) -> torch.device:
-    devices = {choose_device(config.run.device): name for name, config in configs.items()}
-    if len(devices) > 1:
-        (one, first), (two, second) = list(devices.items())[:2]
-        raise ValueError(
-            f"device: run {first} asks for {one} and run {second} for {two}; a sweep shares one "
-            "device: give all runs the same, or make a sweep for each"
-        )
-    return next(iter(devices))
 
 
 def workspace(device: torch.device) -> int:
@@ -529,22 +502,9 @@ def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     runs = {key: {name: one.flat()[name] for name in names} for key, one in configs.items()}
     content = {"format_version": FORMAT_VERSION, "kind": "sweep", "base": base.plain()}
     text = json.dumps({**content, "runs": runs}, indent=1) + "\n"
-    (directory / PARTIAL).write_text(text, encoding="utf-8")
-    os.replace(directory / PARTIAL, directory / SWEEP)
-
-
-def _check_configs(configs: Mapping[str, TrainConfig]) -> None:
-    if not isinstance(configs, Mapping) or not configs:
-        raise ValueError(
-            f"configs={configs!r} must be TrainConfigs by name, at least one: "
-            '{"first": preset("digits"), "second": preset("digits").override(seed=1)}'
-        )
-    for name in configs:
-        if not NAME.fullmatch(name):
-            raise ValueError(
-                f"configs: the name {name!r} cannot name a folder; use letters, digits and "
-                ". _ + - (up to 200), beginning with a letter or a digit"
-            )
+    unfinished = directory / f".{SWEEP}.partial"
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, directory / SWEEP)
 
 
 def _check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
@@ -561,7 +521,7 @@ def _check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
             raise ValueError(
                 f"{directory} holds another sweep, which has the run {name}; {remedy}"
             )
-        difference = first_difference(config.flat(), configs[name].flat(), but=())
+        difference = saved.first_difference(config.flat(), configs[name].flat(), but=())
         if difference:
             raise ValueError(
                 f"{directory} holds another sweep: in the run {name} {difference} here; {remedy}"

@@ -1,8 +1,4 @@
-"""The config of a training run: its sections, the presets, and flat access to the settings.
-
-Setting names are unique over all sections, so command line options, overrides and tables are flat,
-while ``config.json`` keeps the sections.
-"""
+"""The config of a training run: its sections, whose settings have unique names, and presets."""
 
 import tomllib
 from collections.abc import Mapping

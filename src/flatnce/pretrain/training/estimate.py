@@ -11,7 +11,7 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data import CATALOG, Batching, data_root
 from flatnce.pretrain.data.catalog import find
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.images import load_images, view_size, views_of
+from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import check_ess, compute_dtype, rate_schedule
 
@@ -86,7 +86,7 @@ def _images(config: TrainConfig) -> tuple[bool, int, int, int]:
     data = config.data
     if data.data not in CATALOG:
         found = load_images(data)
-        return True, len(found), found.shape[0], view_size(config, found)
+        return True, len(found), found.shape[0], min(found.shape[1:])
     entry = find(data.data)
     entry.check_split(data.split)
     here = not entry.layouts or entry.installed_layout(data_root(data.root)) is not None

@@ -64,11 +64,6 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
     return held[key, place]
 
 
-def view_size(config: TrainConfig, image_set: ImageSet | FolderSet) -> int:
-    """Side of a view: that of the config, or the shorter side of the images."""
-    return config.views.view_size or min(image_set.shape[1:])
-
-
 def views_of(config: TrainConfig, size: int) -> Views:
     """The views of a config."""
     mean, std = normalisation(config.data.data)
@@ -81,7 +76,7 @@ def views_of(config: TrainConfig, size: int) -> Views:
 def open_images(config: TrainConfig, device: torch.device) -> Images:
     """Load the data set of a config and set up its batches and views."""
     image_set = load_images(config.data, device)
-    size = view_size(config, image_set)
+    size = config.views.view_size or min(image_set.shape[1:])
     views = views_of(config, size)
     order = (config.run.batch_size, config.run.seed)
     part = {"rank": distributed.rank(), "world_size": distributed.world_size()}

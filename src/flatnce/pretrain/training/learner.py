@@ -151,9 +151,7 @@ def backward(
 
     With micro-batches (gradient caching; Gao et al., 2021, https://arxiv.org/abs/2101.06983) it
     embeds each without a graph, differentiates the loss with respect to the embeddings, and embeds
-    each again with a graph to backpropagate its share. Batch norm normalises within a micro-batch
-    and updates its running statistics in the last pass; dropout draws the same masks in both.
-    ``between`` is called after the forward pass.
+    each again with a graph to backpropagate its share. ``between`` is called after the loss.
     """
     if micro_batch is None or micro_batch >= len(indices):
         loss = learner.loss(learner.embed(views), indices)

@@ -22,22 +22,16 @@ from flatnce.core import distributed
 from flatnce.core.diagnostics.monitor import Interval
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
+from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.processes import (
-    Interrupts,
-    check_not_locked,
-    process_group,
-    run_lock,
-    started_by_this_launch,
-)
+from flatnce.pretrain.training.processes import Interrupts
 from flatnce.pretrain.training.saved import CHECKPOINTS, KIND, read_saved, with_absolute_paths
 from flatnce.pretrain.training.state import Training, TrainingFailed
 from flatnce.pretrain.training.watch import Watcher
 
 __all__ = ["Outcome", "Steps", "error_line", "resume", "resume_steps", "train", "train_steps"]
 
-Report = Callable[[Mapping[str, Any]], None]
-"""Called with each line that is logged."""
+Report = Callable[[Mapping[str, Any]], None]  # called with each line that is logged
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,9 @@ class Outcome:
     step: int
 
 
+# A run in progress. It yields after each step whether it will read from the device, and so wait
+# for launched work, when it continues; it returns how it ended.
 Steps = Generator[bool, None, Outcome]
-"""A run in progress. It yields after each step whether it will read from the device when it
-continues, and so would wait for launched work; it returns how it ended."""
 
 
 def train(
@@ -94,8 +88,7 @@ def _take_all(steps: Steps) -> Outcome:
             try:
                 next(steps)
             except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
+                return end.value
 
 
 def train_steps(
@@ -108,8 +101,8 @@ def train_steps(
 ) -> Steps:
     """:func:`train`, step by step."""
     place, config = Path(directory), with_absolute_paths(config)
-    with process_group(config.run.device) as device:
-        started = started_by_this_launch(place, device)
+    with processes.process_group(config.run.device) as device:
+        started = processes.started_by_this_launch(place, device)
         if started and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
             if there != config:
@@ -121,14 +114,10 @@ def train_steps(
         training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
-            check_not_locked(place)
+            processes.check_not_locked(place)
+            seeds, anew = [config.run.seed], replace or started
             log = RunLog(
-                place,
-                kind=KIND,
-                config=config,
-                seeds=[config.run.seed],
-                device=str(device),
-                replace=replace or started,
+                place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=anew
             )
         try:
             return (yield from _run(Recorder(training, log, report), interrupts, save_first=True))
@@ -151,14 +140,14 @@ def resume_steps(
     results = read_run(place).results or {}
     if step is None and results.get("step") == found.step:
         return Outcome(place, True, found.step)
-    with process_group(config.run.device) as device:
+    with processes.process_group(config.run.device) as device:
         training = Training(config, place, device)
         training.restore(found)
         if dist.is_initialized():
             dist.barrier()  # every process has read what the first now changes
         log = None
         if distributed.rank() == 0:
-            check_not_locked(place)
+            processes.check_not_locked(place)
             checkpoint.rewind(place / CHECKPOINTS, found.step)
             log = RunLog.reopen(place, kind=KIND, step=training.step)
         return (yield from _run(Recorder(training, log, report), interrupts))
@@ -170,7 +159,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
     watch, per_epoch = training.config.watch, training.steps_per_epoch
     watch_every = max(1, round(watch.watch_every * per_epoch)) if watch.watch_every else None
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
-    lock = run_lock(training.directory) if recorder.log is not None else nullcontext()
+    lock = processes.run_lock(training.directory) if recorder.log is not None else nullcontext()
     # A sweep handles signals once for all its runs.
     handler = Interrupts() if shared is None else nullcontext(shared)
     with closing(recorder), lock, recorder.log_failure():
@@ -178,7 +167,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
             if save_first:
                 training.save()
             watcher = Watcher(training.config, training.images) if watch_every else None
-            clock = recorder.clock = Clock(training)
+            recorder.mark = time.perf_counter()
             for batch, epoch in training.batches():
                 training.take_step(batch, epoch)
                 step, last = training.step, training.step == training.steps
@@ -187,7 +176,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
                 watch_due = watch_every is not None and (step % watch_every == 0 or last)
                 save_due = step % save_every == 0 or last
                 yield watch_due or save_due
-                clock.stepped()
+                recorder.stepped()
                 training.writer.check()
                 while training.notes:
                     recorder.line("note", {**training.position(), "note": training.notes.pop(0)})
@@ -196,13 +185,13 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
                     recorder.begin_line(most=None if shared else 1)
                 if watcher and watch_due:
                     training.check()  # reads from the device, so the clock is accurate
-                    clock.stepped()
+                    recorder.stepped()
                     if distributed.rank() == 0:
                         training.watched = {**training.position(), **watcher(training.learner)}
                         recorder.line("watch", training.watched)
                     if distributed.is_active():
                         dist.barrier()
-                    clock.paused()
+                    recorder.paused()
                 # After the kNN of the same step, which is shown beside the line.
                 recorder.write_arrived(wait=watch_due or save_due)
                 # Several processes agree every ten steps; one process checks at each.
@@ -211,42 +200,16 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
                 recorder.write_arrived(wait=stop)
                 if save_due or stop:
                     training.check()
-                    clock.stepped()
+                    recorder.stepped()
                     training.save(wait=False)
-                    clock.paused()
+                    recorder.paused()
                 if stop and not last:
                     training.unwrap()
                     return Outcome(training.directory, False, step)
-        clock.paused()  # the time of the last checkpoint
+        recorder.paused()  # the time of the last checkpoint
         recorder.finish()
     training.unwrap()
     return Outcome(training.directory, True, training.step)
-
-
-class Clock:
-    """Wall time of a run, and how much of it was spent in steps since the last reading."""
-
-    def __init__(self, training: Training) -> None:
-        self.training, self.mark = training, time.perf_counter()
-        self.stepping, self.since = 0.0, training.step
-
-    def stepped(self) -> None:
-        """Count the time since the last call as training."""
-        self.stepping += self.paused()
-
-    def paused(self) -> float:
-        """Count the time since the last call as something else, and return it."""
-        now = time.perf_counter()
-        passed, self.mark = now - self.mark, now
-        self.training.seconds += passed
-        return passed
-
-    def images_per_second(self, step: int) -> float:
-        """Images per second of training since the last reading."""
-        images = (step - self.since) * self.training.config.run.batch_size
-        speed = images / max(self.stepping, 1e-9)
-        self.stepping, self.since = 0.0, step
-        return speed
 
 
 class Recorder:
@@ -257,7 +220,9 @@ class Recorder:
     """
 
     def __init__(self, training: Training, log: RunLog | None, report: Report | None) -> None:
-        self.training, self.log, self.clock = training, log, Clock(training)
+        self.training, self.log = training, log
+        # Seconds of training since the last line, and the step of that line.
+        self.mark, self.stepping, self.since = time.perf_counter(), 0.0, training.step
         self.report = None if log is None else report
         watch = training.config.watch
         # By default 20 lines per epoch, each a mean over at least 10 steps.
@@ -274,6 +239,17 @@ class Recorder:
         """Close open files."""
         if self.board is not None:
             self.board.close()
+
+    def stepped(self) -> None:
+        """Count the time since the last call as training."""
+        self.stepping += self.paused()
+
+    def paused(self) -> float:
+        """Count the time since the last call as something else, and return it."""
+        now = time.perf_counter()
+        passed, self.mark = now - self.mark, now
+        self.training.seconds += passed
+        return passed
 
     def line(self, kind: str, numbers: Mapping[str, Any]) -> None:
         """Log one line."""
@@ -322,9 +298,11 @@ class Recorder:
         if not arrived:
             return
         arrived[-1][2].wait()
-        self.clock.stepped()
+        self.stepped()
         # For lines that arrive together only their joint speed is known.
-        speed = self.clock.images_per_second(arrived[-1][0])
+        images = (arrived[-1][0] - self.since) * self.training.config.run.batch_size
+        speed = images / max(self.stepping, 1e-9)
+        self.stepping, self.since = 0.0, arrived[-1][0]
         for step, finite, interval in arrived:
             self.line("train", {**self._means(step, finite, interval), "images_per_second": speed})
             # The first line may cover only a step or two.

@@ -77,12 +77,8 @@ class WarmupCosine:
 def scaled_rate(base: float, batch: int, *, base_batch: int = 256, rule: str = "linear") -> float:
     """Scale a learning rate to another batch size.
 
-    ``linear`` suits SGD and LARS at large batches (the paper's choice); ``sqrt`` learns faster at
-    small batches and few epochs, and suits Adam.
-
-    References:
-        Goyal et al., 2017, Sec. 2.1, https://arxiv.org/abs/1706.02677; the square root in
-        Chen et al., 2020, SimCLR, Appendix B.1, https://arxiv.org/abs/2002.05709
+    ``linear`` (Goyal et al., 2017) suits SGD and LARS at large batches, the paper's choice;
+    ``sqrt`` (SimCLR, Appendix B.1) learns faster at small batches and few epochs, and suits Adam.
 
     Arguments:
         base: The rate at ``base_batch``.
@@ -220,19 +216,12 @@ def build_optimizer(
 
 
 def set_rate(optimizer: Optimizer, rate: float | Tensor) -> None:
-    """Set the learning rate of every group, in place where it is a tensor.
-
-    Arguments:
-        optimizer: The optimizer.
-        rate: The rate, for example :meth:`WarmupCosine.at` of the step.
-    """
+    """Set the learning rate of every group, in place where it is a tensor."""
     for group in optimizer.param_groups:
-        if not isinstance(group["lr"], Tensor):
-            group["lr"] = rate
-        elif isinstance(rate, Tensor):
-            group["lr"].copy_(rate)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].copy_(torch.as_tensor(rate))
         else:
-            group["lr"].fill_(rate)
+            group["lr"] = rate
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -240,10 +229,6 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
     Unlike torch's own method it keeps this optimizer's implementation (fused or not) and the
     tensor of its rate, into which the saved rate is written.
-
-    Arguments:
-        optimizer: An optimizer built like the saved one.
-        state: The saved state dict.
     """
     groups, own_groups = state["param_groups"], optimizer.param_groups
     if [group["param_names"] for group in groups] != [own["param_names"] for own in own_groups]:

@@ -18,10 +18,9 @@ from flatnce.pretrain.runs.log import read_run
 
 __all__ = ["Interrupts", "choose_device", "is_launched", "run_lock"]
 
-LOCK = ".training"
+LOCK, RESTARTS = ".training", "TORCHELASTIC_RESTART_COUNT"
 
-_joined = 0
-"""How often this process has joined a group: a script may train several times per launch."""
+_joined = 0  # how often this process has joined a group: a script may train several times
 
 
 def choose_device(device: str) -> torch.device:
@@ -53,24 +52,19 @@ def is_launched() -> bool:
 def started_by_this_launch(directory: Path, device: torch.device) -> bool:
     """Whether this launch started the run in a directory, before one of its processes died.
 
-    The first process decides for all, because restart counts differ between machines. A launch is
-    identified by its rendezvous id (``--rdzv-id``). The default id of one machine, ``none``,
-    counts only after a restart.
+    The first process decides for all. A launch is identified by its rendezvous id; the default id
+    of one machine, ``none``, counts only after a restart.
     """
     launch = os.environ.get("TORCHELASTIC_RUN_ID")
     found = False
     if launch and distributed.rank() == 0 and (directory / "config.json").is_file():
         same = read_run(directory).environment.get("launch") == launch
-        found = same and (launch != "none" or _restarts() != "0")
+        found = same and (launch != "none" or os.environ.get(RESTARTS, "0") != "0")
     if not distributed.is_active():
         return found
     answer = torch.tensor(int(found), device=device)
     dist.broadcast(answer, src=0)
     return bool(answer)
-
-
-def _restarts() -> str:
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @contextmanager
@@ -89,7 +83,7 @@ def process_group(device: str) -> Iterator[torch.device]:
         # (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
         global _joined
         _joined += 1
-        store = dist.PrefixStore(f"attempt-{_restarts()}-{_joined}", store)
+        store = dist.PrefixStore(f"attempt-{os.environ.get(RESTARTS)}-{_joined}", store)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     yield chosen

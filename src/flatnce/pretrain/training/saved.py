@@ -38,15 +38,11 @@ __all__ = [
     "with_absolute_paths",
 ]
 
-KIND = "train"
-"""Kind of run directory that training writes."""
+KIND = "train"  # kind of run directory that training writes
 CHECKPOINTS = "checkpoints"
-RUNS = "runs"
-"""Folder of runs that are given by name."""
-SWEEP = "sweep.json"
-"""File that marks the folder of a sweep."""
-PATHS = ("data", "root")
-"""Settings that config.json shortens, because they name paths of one machine."""
+RUNS = "runs"  # folder of runs that are given by name
+SWEEP = "sweep.json"  # marks the folder of a sweep
+PATHS = ("data", "root")  # settings that config.json shortens: paths of one machine
 
 
 @dataclass(frozen=True)
@@ -84,16 +80,17 @@ def describe_status(directory: Path, step: int) -> tuple[dict[str, Any], str]:
     status = run_status(directory)
     data: dict[str, Any] = {"finished": status.finished, "steps": status.steps}
     here = f"step {step:,}" if status.steps is None else f"step {step:,} of {status.steps:,}"
-    untrained = "" if step else "untrained: "
+    said = ""
     if status.failure:
         data["failure"] = status.failure
-        return data, f"{untrained}the run failed ({in_brief(status.failure)}); this is its {here}"
-    if untrained:
-        return data, f"{untrained}this is {here}, before any training"
-    if status.finished:
-        return data, ""
-    again = f"`flatnce resume {run_name(directory)}`"
-    return data, f"not finished: this is {here}; continue it: {again}"
+        said = f"the run failed ({in_brief(status.failure)}); this is its {here}"
+        said = said if step else f"untrained: {said}"
+    elif not step:
+        said = f"untrained: this is {here}, before any training"
+    elif not status.finished:
+        again = f"`flatnce resume {run_name(directory)}`"
+        said = f"not finished: this is {here}; continue it: {again}"
+    return data, said
 
 
 def in_brief(failure: str) -> str:
@@ -103,18 +100,16 @@ def in_brief(failure: str) -> str:
 
 def read_config(directory: str | Path) -> TrainConfig:
     """The config of a run directory, with shortened paths."""
-    return TrainConfig.from_plain(_written(Path(directory)))
+    return TrainConfig.from_plain(_written(directory))
 
 
 def read_saved(
     directory: str | Path, step: int | None = None
 ) -> tuple[TrainConfig, checkpoint.Checkpoint]:
     """The whole config of a run and a checkpoint of it, by default the newest."""
-    place = Path(directory)
-    written = _written(place)
-    found = checkpoint.load(place / CHECKPOINTS, step)
+    mine = {k: v for part in _written(directory).values() for k, v in part.items()}
+    found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
     config = TrainConfig.from_plain(found.state["config"])
-    mine = {k: v for part in written.values() for k, v in part.items()}
     theirs = json.loads(json.dumps(plain(config.flat()), allow_nan=False))
     difference = first_difference(theirs, mine)
     if difference:
@@ -135,7 +130,7 @@ def first_difference(
     return ""
 
 
-def _written(directory: Path) -> dict[str, dict[str, object]]:
+def _written(directory: str | Path) -> dict[str, dict[str, object]]:
     run = read_run(directory)
     if run.kind != KIND:
         raise ValueError(f"{run.directory} holds a {run.kind} run; name one of `flatnce train`")
@@ -182,8 +177,7 @@ def load_encoder(
         step: The step of a checkpoint that was kept.
         device: The encoder's device.
     """
-    place = Path(directory)
-    config, found = read_saved(place, step)
+    config, found = read_saved(directory, step)
     channels, size = found.state["channels"], found.state["size"]
     model = config.override(pretrained=False).model  # do not download published weights
     encoder = build_encoder(model, channels=channels, size=size)
@@ -195,8 +189,7 @@ def load_encoder(
 
 def find_run(name: str | Path) -> Path:
     """The directory of a run, given as a path or as a name in ``runs/``."""
-    given = Path(name)
-    for place in (given, Path(RUNS) / given):
+    for place in (Path(name), Path(RUNS) / name):
         if (place / "config.json").is_file():
             return place
         if (place / SWEEP).is_file():

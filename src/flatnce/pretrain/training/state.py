@@ -22,16 +22,10 @@ from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain.data import Batch, Streaming
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.training import optim
 from flatnce.pretrain.training.config import RunConfig, TrainConfig
 from flatnce.pretrain.training.images import open_images
 from flatnce.pretrain.training.learner import Learner, backward, build_learner
-from flatnce.pretrain.training.optim import (
-    WarmupCosine,
-    build_optimizer,
-    load_optimizer,
-    scaled_rate,
-    set_rate,
-)
 from flatnce.pretrain.training.saved import CHECKPOINTS
 
 __all__ = ["TrainingFailed", "check_ess"]
@@ -92,7 +86,7 @@ class Step:
         on_cuda = images.is_cuda
         taken = self.guard.taken
         with self._aside():
-            set_rate(self.optimizer, self.rate.at(taken if on_cuda else int(taken)))
+            optim.set_rate(self.optimizer, self.rate.at(taken if on_cuda else int(taken)))
         views = self.views(images, indices, epoch, dtype=self.dtype, channels_last=on_cuda)
         self.optimizer.zero_grad()
         loss = backward(self.learner, views, indices, self.micro_batch, self._update_monitor)
@@ -202,14 +196,9 @@ class Training:
             _forking.add(self)
         self.steps_per_epoch = len(self.images.loader)
         self.steps = config.run.epochs * self.steps_per_epoch
-        self.learner = build_learner(
-            config,
-            channels=self.images.channels,
-            size=self.images.size,
-            steps=self.steps,
-            device=device,
-            dtype=compute_dtype(config.run, device),
-        )
+        shape = {"channels": self.images.channels, "size": self.images.size}
+        dtype = compute_dtype(config.run, device)
+        self.learner = build_learner(config, **shape, steps=self.steps, device=device, dtype=dtype)
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
         if learns_scale and config.optimizer.optimizer != "adamw":
@@ -219,7 +208,7 @@ class Training:
                 parameter.register_hook(lambda gradient: 0.01 * gradient)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         peak = self.rate.peak
-        self.optimizer = build_optimizer(
+        self.optimizer = optim.build_optimizer(
             self.learner,
             config.optimizer.optimizer,
             # A captured step reads the rate from the device.
@@ -344,7 +333,7 @@ class Training:
         """Restore the exact state of a checkpoint."""
         found.restore(self.learner)
         state = found.state
-        load_optimizer(self.optimizer, state["optimizer"])
+        optim.load_optimizer(self.optimizer, state["optimizer"])
         self.monitor.load_state_dict(state["monitor"])
         self.monitor.to(self.device)
         self.step, self.seconds = found.step, state["seconds"]
@@ -387,14 +376,14 @@ def check_ess(config: TrainConfig) -> None:
 
 def compute_dtype(run: RunConfig, device: torch.device) -> torch.dtype:
     """The dtype in which the encoder computes."""
-    lower = run.precision == "auto" and device.type == "cuda"
-    return torch.bfloat16 if lower or run.precision == "bfloat16" else torch.float32
+    auto = run.precision == "auto" and device.type == "cuda"
+    return torch.bfloat16 if auto or run.precision == "bfloat16" else torch.float32
 
 
-def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> WarmupCosine:
+def rate_schedule(config: TrainConfig, steps_per_epoch: int) -> optim.WarmupCosine:
     """The learning rate by step."""
     asked, batch = config.optimizer, config.run.batch_size
-    peak = scaled_rate(asked.rate, batch, base_batch=asked.base_batch, rule=asked.scaling)
+    peak = optim.scaled_rate(asked.rate, batch, base_batch=asked.base_batch, rule=asked.scaling)
     steps = config.run.epochs * steps_per_epoch
     warmup = min(round(asked.warmup_epochs * steps_per_epoch), steps // 2)
-    return WarmupCosine(peak, steps, warmup)
+    return optim.WarmupCosine(peak, steps, warmup)

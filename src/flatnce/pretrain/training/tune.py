@@ -43,10 +43,9 @@ def tune(
 ) -> Tuned:
     """Train briefly with each rate and choose the one with the best kNN, as the paper does.
 
-    Trials use the base batch size, where the rate is not scaled, so that the best can be scaled to
-    any batch; they use the run's own batch size where the data set is smaller. They are judged on
-    held-out training images, never on the test set; without labels, by the information of the
-    large pool.
+    Trials use the base batch size, where the rate is not scaled, or the run's own where the data
+    set is smaller. They are judged on held-out training images, never on the test set; without
+    labels, by the information of the large pool.
 
     Arguments:
         config: The run to tune for.
@@ -71,10 +70,9 @@ def tune(
     trials = [_try(trial.override(rate=rate), Path(directory), report) for rate in rates]
     good = [found for found in trials if found.score is not None]
     if not good:
-        listed = ", ".join(f"{rate:g}" for rate in rates)
+        listed, why = ", ".join(f"{rate:g}" for rate in rates), trials[0].failure
         raise TrainingFailed(
-            f"none of the rates {listed} can be trained with; try smaller ones "
-            f"({trials[0].failure})"
+            f"none of the rates {listed} can be trained with; try smaller ({why})"
         )
     best = max(good, key=lambda found: found.score or 0.0).rate
     edge = len(rates) > 1 and best in (min(rates), max(rates))

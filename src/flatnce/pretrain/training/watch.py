@@ -22,8 +22,7 @@ from flatnce.pretrain.training.learner import Learner
 MOST_MEMORY, MOST_QUERIES = 20_000, 5_000
 HELD_OUT = 0.1
 UNSEEN_VIEWS = 2**33
-# An eighth as many other pairs choose the scale at which the pool is read. The bound holds at any
-# scale; at this one it is at most a few hundredths of a nat low.
+# An eighth as many other pairs choose the scale at which the pool is read.
 CALIBRATION_SHARE, LEAST_CALIBRATION = 8, 64
 
 
