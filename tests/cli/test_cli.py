@@ -48,13 +48,6 @@ def test_a_bad_value_is_one_line_and_exit_2(capsys):
     assert shown.startswith("flatnce demo: seeds=1") and shown.count("\n") == 1
 
 
-@pytest.mark.parametrize("bad", [["--stepz", "3"], ["--steps", "many"]])
-def test_a_bad_option_is_exit_2(bad):
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", *bad])
-    assert ended.value.code == 2
-
-
 def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd):
     done = python_m("demo", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
