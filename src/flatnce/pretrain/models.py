@@ -7,7 +7,7 @@ elsewhere. To add a backbone, write its entry in ``BACKBONES`` and build it in :
 
 import copy
 from importlib import import_module
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -329,13 +329,12 @@ class MomentumEncoder(nn.Module):
                 "the encoder has other parameters than the momentum encoder's copy of it; build "
                 "the momentum encoder after the encoder is complete"
             )
-        pairs = list(zip(mine, theirs, strict=True))
-        averaged = [pair for pair in pairs if pair[0].is_floating_point()]
-        counted = [pair for pair in pairs if not pair[0].is_floating_point()]
-        if averaged:
-            self._average(*map(list, zip(*averaged, strict=True)), step)
-        if counted:
-            torch._foreach_copy_(*map(list, zip(*counted, strict=True)))
+        averaged = [tensor.is_floating_point() for tensor in mine]
+        counted = [not floating for floating in averaged]
+        if any(averaged):
+            self._average([*compress(mine, averaged)], [*compress(theirs, averaged)], step)
+        if any(counted):
+            torch._foreach_copy_([*compress(mine, counted)], [*compress(theirs, counted)])
         self.updates.add_(1)
 
     def _average(self, mine: Any, theirs: Any, step: int | Tensor | None) -> None:
@@ -409,6 +408,9 @@ class GatheredBatchNorm(_BatchNorm):
 
 class GatheredBatchNormAct(GatheredBatchNorm):
     """A gathered batch norm with the dropout and activation that timm keeps in its norms."""
+
+    drop: nn.Module
+    act: nn.Module
 
     def forward(self, input: Float[Tensor, "b c *rest"]) -> Float[Tensor, "b c *rest"]:
         """Normalise, drop, activate."""

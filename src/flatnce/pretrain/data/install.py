@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 from flatnce.pretrain.data.catalog import (
@@ -130,7 +131,7 @@ def check(path: Path, checksum: str) -> None:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar or zip file; members that would land outside the folder are refused."""
     try:
-        options = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
+        options: Any = {"filter": "data"} if tarfile.is_tarfile(archive) else {}
         shutil.unpack_archive(archive, folder, **options)
     except (tarfile.TarError, shutil.ReadError, BadZipFile, EOFError, zlib.error) as error:
         raise DamagedData(f"{archive} cannot be unpacked ({error}); get it again") from error

@@ -6,181 +6,19 @@ the same parameters with few kernels. Everything here is measured: change no com
 order or stream without measuring it again (``benchmarks/kernels``, ``benchmarks/throughput``).
 """
 
-from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
-from torch.nn.modules.batchnorm import _NormBase
 
-from flatnce.pretrain.models import Encoder, SmallNet
+from flatnce.pretrain.fused_resnet.plan import HOOKS, Plan, contents_of, plan_of
+from flatnce.pretrain.models import Encoder
 
 __all__ = ["fuse_resnet"]
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""The attributes in which a module keeps its hooks."""
-
-SETTINGS = "padding padding_mode affine momentum eps return_indices output_size".split()
-"""Attributes of modules that :func:`plan_of` checks and the pass does not check again."""
-
-
-class Unit(NamedTuple):
-    """A convolution or matrix, then an optional batch norm, then an optional ReLU."""
-
-    map: nn.Conv2d | nn.Linear
-    norm: Any
-    relu: bool
-
-
-class Block(NamedTuple):
-    """Units in sequence; the input, through the shortcut, is added before the last ReLU."""
-
-    units: tuple[Unit, ...]
-    shortcut: Unit | None
-
-
-class Plan(NamedTuple):
-    """An encoder: its trunk, then the mean over the image, then its head."""
-
-    trunk: tuple[Unit | Block | nn.MaxPool2d, ...]
-    head: tuple[Unit, ...]
-
-    def units(self) -> Iterator[Unit]:
-        """Every unit, in the order of the forward pass."""
-        for part in (*self.trunk, *self.head):
-            if isinstance(part, Unit):
-                yield part
-            elif isinstance(part, Block):
-                if part.shortcut is not None:
-                    yield part.shortcut
-                yield from part.units
-
-    def parameters(self, norms: bool = True) -> list[Tensor]:
-        """Every parameter once, in the order of the units; with those of the norms or without."""
-        return [
-            parameter
-            for unit in self.units()
-            for module in (unit.map, unit.norm if norms else None)
-            if module is not None
-            for parameter in (module.weight, module.bias)
-            if parameter is not None
-        ]
-
-    def norms(self) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
-        """Every norm."""
-        return [unit.norm for unit in self.units() if unit.norm is not None]
-
-
-class _Unknown(Exception):
-    """The encoder contains something that the fused pass does not compute."""
-
-
-def plan_of(encoder: Any) -> Plan | None:
-    """The plan of an encoder, or None if it contains anything unknown."""
-    try:
-        _require(type(encoder) is Encoder)
-        plan = Plan(tuple(_trunk(encoder.backbone)), tuple(_row(encoder.head)))
-    except _Unknown:
-        return None
-    parameters = plan.parameters()
-    plain = all(type(part) is nn.Parameter and part.dtype == torch.float32 for part in parameters)
-    # All of the encoder's parameters and each once: none is shared, none is left out.
-    same = sorted(map(id, parameters)) == sorted(map(id, encoder.parameters()))
-    hooked = any(_hooked(module) for module in encoder.modules())
-    return plan if plain and same and not hooked else None
-
-
-def contents_of(encoder: nn.Module) -> list[object]:
-    """The objects that a plan depends on; it is valid as long as they are the same objects."""
-    found: list[object] = []
-    for module in encoder.modules():
-        own = vars(module)
-        found += (module, type(module), _hooked(module), *map(own.get, SETTINGS))
-        found += (*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values())
-    return found
-
-
-def _trunk(backbone: Any) -> Iterator[Unit | Block | nn.MaxPool2d]:
-    if type(backbone) is SmallNet:
-        yield from _row(backbone.layers)
-        return
-    try:
-        resnet = import_module("torchvision.models.resnet")
-    except ImportError:
-        raise _Unknown from None
-    _require(type(backbone) is resnet.ResNet)
-    yield _unit(backbone.conv1, backbone.bn1, backbone.relu)
-    if type(backbone.maxpool) is nn.MaxPool2d:
-        _require(not backbone.maxpool.return_indices)
-        yield backbone.maxpool
-    else:
-        _require(type(backbone.maxpool) is nn.Identity)
-    for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
-        _require(type(stage) is nn.Sequential)
-        for block in stage:
-            _require(type(block) in (resnet.BasicBlock, resnet.Bottleneck))
-            yield _block(block)
-    _require(type(backbone.fc) is nn.Identity)
-    pool = backbone.avgpool
-    _require(type(pool) is nn.AdaptiveAvgPool2d and pool.output_size in (1, (1, 1)))
-
-
-def _block(block: Any) -> Block:
-    numbers = range(1, 4 if hasattr(block, "conv3") else 3)
-    units = tuple(
-        _unit(getattr(block, f"conv{i}"), getattr(block, f"bn{i}"), block.relu) for i in numbers
-    )
-    way = block.downsample
-    if way is None:
-        return Block(units, None)
-    _require(type(way) is nn.Sequential and len(way) == 2)
-    shortcut = _unit(way[0], way[1], None)
-    # Both are normalised in one kernel, with one pair of constants.
-    _require(len({(unit.norm.eps, unit.norm.momentum) for unit in (shortcut, units[-1])}) == 1)
-    return Block(units, shortcut)
-
-
-def _row(parts: Any) -> Iterator[Unit]:
-    """Units from a sequence of maps, norms and ReLUs."""
-    _require(type(parts) is nn.Sequential)
-    left = list(parts)
-    while left:
-        map = left.pop(0)
-        norm = left.pop(0) if left and isinstance(left[0], _NormBase) else None
-        relu = left.pop(0) if left and isinstance(left[0], nn.ReLU) else None
-        _require(norm is None or relu is not None)
-        yield _unit(map, norm, relu)
-
-
-def _unit(map: Any, norm: Any, relu: Any) -> Unit:
-    """A unit of known parts."""
-    if type(map) is nn.Conv2d:
-        plain = map.padding_mode == "zeros" and not isinstance(map.padding, str)
-        _require(plain and map.bias is None and type(norm) is nn.BatchNorm2d)
-    else:
-        _require(type(map) is nn.Linear and type(norm) in (nn.BatchNorm1d, type(None)))
-    if norm is not None:
-        _require(norm.affine and norm.track_running_stats and norm.momentum is not None)
-        kept = (norm.running_mean, norm.running_var)
-        _require(all(isinstance(part, Tensor) and part.dtype == torch.float32 for part in kept))
-    _require(relu is None or type(relu) is nn.ReLU)
-    return Unit(map, norm, relu is not None)
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether the module has hooks or a forward of its own."""
-    own = vars(module)
-    return "forward" in own or any(map(own.get, HOOKS))
-
-
-def _require(known: bool) -> None:
-    if not known:
-        raise _Unknown
 
 
 class FusedResNet(nn.Module):

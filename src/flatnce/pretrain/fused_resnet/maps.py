@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatnce.pretrain.fused_resnet import Plan, kernels
+from flatnce.pretrain.fused_resnet import kernels
+from flatnce.pretrain.fused_resnet.plan import Plan
 
 AT_ONCE = 2**19
 """Elements of the first weights, which are cast at once; the others on the second stream."""

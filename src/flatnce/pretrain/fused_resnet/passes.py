@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from flatnce.pretrain.fused_resnet import Block, Plan, Unit
 from flatnce.pretrain.fused_resnet.maps import Casts, Collected, mapped, to_input, to_weight
 from flatnce.pretrain.fused_resnet.norm import Branch, differentiated, measured, normalised
+from flatnce.pretrain.fused_resnet.plan import Block, Plan, Unit
 
 Gradient = tuple[Tensor, ...]
 """The sum of one or two tensors."""
