@@ -23,7 +23,7 @@ from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not
 from flatnce.diagnose.rules import findings_on
 from flatnce.messages import check_choice
 
-LAYOUTS = {"two_view": two_view, "two_tower": two_tower}
+LAYOUTS: dict[str, Any] = {"two_view": two_view, "two_tower": two_tower}
 PRECISIONS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 DEFAULT_TEMPERATURE = 0.1  # of the losses of this package
 LOSS_SCALE = 2.0**16  # what torch.amp.GradScaler starts with, which float16 is not used without
@@ -81,9 +81,11 @@ class Case:
 
     def of(self, rows: Tensor) -> "Case":
         """The case of some of the samples, as one batch."""
-        parts = {name: getattr(self, name) for name in ("z1", "z2", "ids", "labels")}
-        chosen = {name: None if part is None else part[rows] for name, part in parts.items()}
-        return replace(self, **chosen, batch_size=len(rows))
+        chosen: dict[str, Any] = {"batch_size": len(rows)}
+        for name in ("z1", "z2", "ids", "labels"):
+            part = getattr(self, name)
+            chosen[name] = None if part is None else part[rows]
+        return replace(self, **chosen)
 
 
 @torch.no_grad()
@@ -262,9 +264,9 @@ def _usable_rows(z1: Tensor, z2: Tensor) -> Tensor:
 def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
     if usable.all():
         return []
-    count, lost = int((~usable).sum()), (~(z1.isfinite() & z2.isfinite()).all(dim=1)).sum()
-    counts = {"not_finite": int(lost), "zero": count - int(lost)}
-    return [finding("broken rows", count=count, samples=len(usable), **counts)]
+    lost = int((~(z1.isfinite() & z2.isfinite()).all(dim=1)).sum())
+    count = int((~usable).sum())
+    return [finding("broken rows", count=count, samples=len(usable), not_finite=lost)]
 
 
 # --- Batches: the numbers of a Monitor, and a better temperature ---------------------------------

@@ -175,10 +175,9 @@ def _logged(lines: Sequence[Mapping[str, Any]]) -> list[Numbers]:
 def _failure(status: Any) -> list[Finding]:
     if not status.failure:
         return []
-    remedies = ("remove the cause that it names, and go on by `flatnce resume RUN`",)
-    if status.diverged:
-        remedies = ("lower the learning rate or lengthen its warm-up", "raise the temperature")
-    return [Finding("failed", status.failure, remedies, status.step)]
+    kind = "diverged" if status.diverged else "failed"
+    found = finding(kind, since=status.step, within="run", message=status.failure)
+    return [replace(found, kind="failed")]
 
 
 def _embedded(

@@ -6,6 +6,7 @@ verdicts that only follow from another one.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
 from flatnce.diagnose.findings import Finding, finding, in_order
@@ -93,7 +94,7 @@ def _temperature_out_of_range(numbers: Numbers) -> list[Finding]:
     lowest, highest = 0.999 * LOWEST_TEMPERATURE, 1.001 * HIGHEST_TEMPERATURE
     if temperature is None or lowest <= temperature <= highest:
         return []
-    ends = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
+    ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
     which = "low" if temperature < LOWEST_TEMPERATURE else "high"
     return [finding(f"temperature too {which}", temperature=temperature, **ends)]
 

@@ -20,9 +20,7 @@ class FlatNCELoss(FlatNCE):
 
     With a memory bank (MoCo) the first argument is the query, the second its key, and all
     negatives come from the bank. As in lightly the bank starts with random unit rows and takes in
-    keys when the query needs a gradient. Unlike there it is saved in the state dict, and a batch
-    that passes its end continues at its beginning. A batch without gradient changes neither the
-    bank nor a controlled temperature.
+    keys when the query needs a gradient. Unlike there it is saved in the state dict.
 
     A batch of one without a bank has no negatives: its loss is 0 with a gradient of zero, as in
     lightly, and ``last`` stays that of the batch before.

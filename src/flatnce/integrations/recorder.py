@@ -20,11 +20,7 @@ LOG = logging.getLogger("flatnce")
 
 
 def objectives_in(*roots: object) -> dict[str, nn.Module]:
-    """Every flatnce loss inside modules, or inside mappings of modules, by its name there.
-
-    That is every module with a :class:`~flatnce.core.diagnostics.Snapshot` of its own in ``last``,
-    such as an objective or ``FlatClipLoss``. Other objects are ignored.
-    """
+    """Every module with a snapshot of its own in ``last``, inside modules or mappings of them."""
     found: dict[str, nn.Module] = {}
     for root in roots:
         parts: Iterable[tuple[str, object]] = [("", root)]
@@ -72,8 +68,7 @@ class Recorder:
         if not found:
             raise ValueError(
                 "no flatnce objective was found to watch; keep the loss (a flatnce.FlatNCE, say) "
-                "as an attribute of the model, or pass it as loss_fn (to FlatNCETrainer: as loss, "
-                "a FlatNCERankingLoss; with objective='infonce' it has the library's gradient)"
+                "as an attribute of the model, or pass it as loss_fn or to the trainer as loss"
             )
         if self.ess is not None:
             known = self.objectives.values()
@@ -141,6 +136,8 @@ def _control(losses: Sequence[Any], ess: Ess) -> None:
                 "temperature; leave ess out to learn it, or give the loss a number"
             )
     for loss in losses:
-        start = float(loss.temperature)
-        own = isinstance(ess, EssController)
-        loss.temperature = replace(ess) if own else EssController(ess, temperature_at_start=start)
+        if isinstance(ess, EssController):
+            loss.temperature = replace(ess)
+        else:
+            start = float(loss.temperature)
+            loss.temperature = EssController(ess, temperature_at_start=start)

@@ -1,8 +1,6 @@
 """FlatNCE in place of sentence-transformers' ``MultipleNegativesRankingLoss``.
 
-Change the name of the loss; data, trainer, arguments and evaluators stay. The value is the
-library's own (InfoNCE, never negative), the gradient is FlatNCE's. :class:`FlatNCETrainer` in
-place of ``SentenceTransformerTrainer`` also logs the diagnostics to every logger.
+The value is the library's own (InfoNCE, never negative), the gradient is FlatNCE's.
 """
 
 from abc import ABC
@@ -152,6 +150,7 @@ class Ranked(nn.Module):
 
     model: nn.Module
     scale: float
+    directions: tuple[str, ...]
 
     def __init__(
         self,
@@ -274,9 +273,8 @@ class FlatNCESymmetricRankingLoss(FlatNCERankingLoss):
 class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss):
     """Built and called as ``CachedMultipleNegativesRankingLoss`` (gradient caching).
 
-    A large batch in the memory of a small one; the library embeds every mini-batch twice. Takes
-    the arguments of the library's loss, in its order, and ``temperature`` and ``objective`` as in
-    :class:`FlatNCERankingLoss`.
+    Takes the arguments of the library's loss, in its order, and ``temperature`` and ``objective``
+    as in :class:`FlatNCERankingLoss`.
     """
 
     def forward(
@@ -333,8 +331,4 @@ class CachedFlatNCERankingLoss(Ranked, losses.CachedMultipleNegativesRankingLoss
 
 
 class FlatNCETrainer(DiagnosticsMixin, SentenceTransformerTrainer):
-    """``SentenceTransformerTrainer`` that logs the diagnostics of its losses.
-
-    Also takes ``ess`` and ``rows`` of
-    :class:`~flatnce.integrations.transformers.DiagnosticsMixin`.
-    """
+    """``SentenceTransformerTrainer`` that logs diagnostics; takes ``ess`` and ``rows``, too."""

@@ -1,8 +1,4 @@
-"""A batch of one row, which has no negatives: its loss is 0, as in the other libraries.
-
-The core refuses such a batch, because it is most often a mistake. Trainers of other libraries
-may have one at the end of an epoch.
-"""
+"""A batch of one row, which the core refuses: at the end of an epoch its loss is 0."""
 
 import torch
 from jaxtyping import Float

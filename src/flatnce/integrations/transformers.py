@@ -1,8 +1,7 @@
 """The diagnostics in the logs of Hugging Face's ``Trainer``.
 
-A user's callbacks run after the loggers' own, so numbers that they add to a log come too late.
-:class:`DiagnosticsMixin` therefore adds them in ``Trainer.log``. :class:`DiagnosticsCallback` is
-for a trainer that you cannot subclass; its ``attach`` puts it before the loggers.
+Callbacks run after the loggers, whose log they cannot add to: the mixin adds the numbers in
+``Trainer.log``, and ``DiagnosticsCallback.attach`` puts the callback before the loggers.
 """
 
 from typing import Any
