@@ -417,12 +417,13 @@ def convolve_gradient(
     OUT: tl.constexpr = SHAPE[0]
     TILE: tl.constexpr = SHAPE[1]
     BLOCK: tl.constexpr = SHAPE[2]
+    SEEN: tl.constexpr = WINDOW[7]  # a list of sizes takes named constants only
     part = tl.program_id(0)
     start = part * chunk
     end = tl.minimum(start + chunk, rows)
-    seen = tl.arange(0, WINDOW[7])
+    seen = tl.arange(0, SEEN)
     out = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK, WINDOW[7]], tl.float32)
+    total = tl.zeros([BLOCK, SEEN], tl.float32)
     for first in range(start, end, TILE):
         row = first + tl.arange(0, TILE)
         windows = _windows(images, row, end, sizes, WINDOW)

@@ -38,11 +38,15 @@ class Branch(NamedTuple):
     partial: Tensor | None = None
     part_rows: int = 0
 
-    def vectors(self) -> tuple[Tensor | None, ...]:
-        """What the forward kernels need of the norm."""
+    def vectors(self) -> tuple[Tensor, ...]:
+        """What the forward kernels need of the norm.
+
+        Triton cannot compare a tuple that has a None with None, so an unused place has ``saved``.
+        """
         norm = self.norm
         kept = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        return (self.partial, self.saved, norm.weight, norm.bias, *kept)
+        found = (self.partial, self.saved, norm.weight, norm.bias, *kept)
+        return tuple(self.saved if one is None else one for one in found)
 
 
 class Gradients(NamedTuple):
