@@ -170,7 +170,7 @@ REFUSED = [
             ("tensor(1)", "shape () and dtype torch.int64"),
         )
     ),
-    ("FlatNCE(EssController(control.Constant(1.5)))(z, rows(seed=1))", "ess_target"),
+    ("FlatNCE(EssController(control.Linear(1.5, 1.5, 1)))(z, rows(seed=1))", "ess_target"),
     ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower')(z, z, labels=labels)", "layout='two_view'"),
@@ -347,7 +347,7 @@ def test_an_ess_target_that_these_negatives_cannot_reach_is_refused(module, targ
 @pytest.mark.parametrize("value", [0.0, -1.0, NAN])
 def test_a_module_refuses_a_temperature_out_of_range(module, value):
     refuses(lambda: module(temperature=value), f"temperature={value}", "positive finite")
-    for temperature in (torch.tensor(value), control.Constant(value)):
+    for temperature in (torch.tensor(value), control.Linear(value, value, 1)):
         loss_fn = module(temperature=temperature)
         refuses(lambda f=loss_fn: f(rows(), rows()), "temperature", f"{value:g}", "positive")
 

@@ -17,7 +17,7 @@ from flatnce import (
     LearnedTemperature,
 )
 from flatnce import functional as F
-from flatnce.core.control import Constant, Cosine, Linear, Schedule
+from flatnce.core.control import Cosine, Linear, Schedule
 from forked import run_forked
 from layouts import random
 
@@ -35,7 +35,7 @@ def saved_and_loaded(state: dict) -> dict:
 # --- Schedules -----------------------------------------------------------------------------------
 
 LINE, HALF_COSINE = Linear(0.6, 0.2, steps=100), Cosine(0.6, 0.2, steps=100)
-VALUES = [(Constant(0.3), step, 0.3) for step in (0, 1, 10**9)]
+VALUES = [(Linear(0.3, 0.3, 5), step, 0.3) for step in (0, 1, 10**9)]
 VALUES += [(kind(0.1, 0.5, steps=10), 5, 0.3) for kind in (Linear, Cosine)]
 for step, value in ((0, 0.6), (50, 0.4), (100, 0.2), (1000, 0.2)):
     VALUES += [(LINE, step, value), (HALF_COSINE, step, value)]

@@ -90,12 +90,7 @@ class Contrast:
         return negative - (self.positive if self.positives is None else self.positives.lse)
 
     def reduce(self, rows: Float[Tensor, " n"], reduction: str = "mean") -> Float[Tensor, "..."]:
-        """Reduce one number per row; rows without a positive count as 0.
-
-        Arguments:
-            rows: One number per row.
-            reduction: ``mean`` (of the rows that have a positive), ``sum`` or ``none``.
-        """
+        """Reduce one number per row; rows without a positive count as 0."""
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
         if reduction == "mean":

@@ -28,17 +28,6 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
-    """The same value at every step."""
-
-    value: float
-
-    def at(self, step: Tensor) -> Float[Tensor, ""]:
-        """The value."""
-        return torch.full_like(step, self.value, dtype=torch.float32)
-
-
-@dataclass(frozen=True)
 class Linear:
     """From ``start`` to ``end`` in a straight line over ``steps``, then constant.
 

@@ -78,46 +78,17 @@ class PlainRows:
     Nothing here has a history, and nothing is computed before it is read.
     """
 
-    __slots__ = (
-        "beta",
-        "bias",
-        "checked",
-        "closed_form",
-        "found",
-        "gain",
-        "learned",
-        "negative",
-        "norms",
-        "others",
-        "positive",
-        "root",
-        "slope",
-        "top",
-        "unit",
-    )
-
-    positive: Tensor
-    """Positive score of each pair; rows repeat them as often as their number needs."""
-    negative: Tensor
-    """Log-sum-exp of the negatives' scores."""
-    root: Tensor
-    """Square root of the sum of the squared weights of the negatives."""
-    top: Tensor
-    """The largest negative score."""
-    unit: Tensor
-    """The rows that were multiplied, first those of the first argument."""
-    norms: Tensor | None
-    """Norms of the raw rows; None where rows are not normalised."""
-    bias: Tensor | None
-    """0 for each key of a queue, -inf for an empty slot; None without a queue."""
-    gain: Tensor | None
-    """What InfoNCE multiplies the gradient of each row by, until the gradient is computed."""
-    learned: bool
-    """Whether :attr:`slope` is wanted."""
-    slope: Tensor | None
-    """Mean derivative of InfoNCE by beta."""
-    found: Tensor | None
-    """Fault flags that a controller found."""
+    positive: Tensor  # score of each pair; rows repeat them as often as needed
+    negative: Tensor  # log-sum-exp of the negatives' scores
+    root: Tensor  # square root of the sum of the squared weights of the negatives
+    top: Tensor  # the largest negative score
+    unit: Tensor  # the rows that were multiplied, first those of the first argument
+    norms: Tensor | None  # of the raw rows; None where rows are not normalised
+    bias: Tensor | None  # 0 for each key of a queue, -inf for an empty slot
+    gain: Tensor | None  # factor of each row's gradient, until the gradient is computed
+    learned: bool  # whether the slope is wanted
+    slope: Tensor | None  # mean derivative of InfoNCE by beta
+    found: Tensor | None  # fault flags of a controller or a queue
 
     def __init__(
         self, closed_form: ClosedForm, beta: float | Tensor, others: int, checked: bool

@@ -204,22 +204,13 @@ def _squared_norm(tensors: list[Tensor]) -> Float[Tensor, ""]:
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """The sums of a :class:`Monitor` over an interval, which a GPU copies to the host.
-
-    Arguments:
-        flags: Faults.
-        sums: Sums of the diagnostics and of the steps, as means over processes; the steps of this
-            process; the numbers of the gradient meter.
-        gram: Second moments of the embeddings.
-        of_gradients: Names of the numbers of the gradient meter.
-        done: Event after which all have arrived.
-    """
+    """The sums of a :class:`Monitor` over an interval, which a GPU copies to the host."""
 
     flags: Tensor
-    sums: Tensor
-    gram: Tensor
-    of_gradients: tuple[str, ...]
-    done: torch.cuda.Event | None
+    sums: Tensor  # means over processes of totals and steps; own steps; gradient meter
+    gram: Tensor  # second moments of the embeddings
+    of_gradients: tuple[str, ...]  # names of the gradient meter's numbers
+    done: torch.cuda.Event | None  # after which all have arrived
 
     def arrived(self) -> bool:
         """Whether it can be read without waiting."""

@@ -1,24 +1,7 @@
 """The rules that judge a run: what is wrong, since when, and what to do about it.
 
-:data:`RULES` is a list that is evaluated in order on the last record of a run.
-:func:`verdict_on` reports the first rule that holds; :func:`verdicts_on`, which ``flatnce doctor``
-calls, reports all of them. "since" is the first record of the unbroken stretch in which the same
-rule holds.
-
-==============  ==================================================================================
-kind            rule (thresholds are the constants below)
-==============  ==================================================================================
-failed          gain, ESS, MI or its ceiling is not finite, or missing (a Monitor leaves NaN out)
-collapsed       uniformity above :data:`COLLAPSED_UNIFORMITY`, or effective rank under
-                :data:`COLLAPSED_RANK`: all samples have one embedding
-saturated       mean gain under :data:`SATURATED_GAIN`: the K-way task is solved, InfoNCE's
-                gradient has almost vanished
-peaked          fewer than :data:`PEAKED_NEGATIVES` effective negatives: one negative decides the
-                gradient, which is noisy
-uniform         ESS above :data:`UNIFORM_ESS`: all negatives have the same weight
-not learning    MI under :data:`IDLE_SHARE` of its ceiling
-healthy         none of these
-==============  ==================================================================================
+:data:`RULES` is evaluated in order on the last record of a run. "since" is the first record of the
+unbroken stretch in which the same rule holds.
 """
 
 import math

@@ -147,10 +147,7 @@ class TwoTower(Layout):
 
     def pairs(self, batch: Batch) -> tuple[Pairs, ...]:
         """One layout for each direction."""
-        if batch.labels is not None:
-            raise _labels_refused()
-        _check_views(batch, most=2)
-        return two_tower(batch.views[0], batch.views[1], ids=batch.ids, **batch.options)
+        return two_tower(*_two_views(batch), ids=batch.ids, **batch.options)
 
     def plain(self, batch: Batch) -> Plain | None:
         """Two towers and nothing else."""
@@ -164,10 +161,14 @@ class OwnView(Layout):
 
     def pairs(self, batch: Batch) -> tuple[Pairs, ...]:
         """The anchors of each view, against their own view."""
-        if batch.labels is not None:
-            raise _labels_refused()
-        _check_views(batch, most=2)
-        return own_view(batch.views[0], batch.views[1], ids=batch.ids, **batch.options)
+        return own_view(*_two_views(batch), ids=batch.ids, **batch.options)
+
+
+def _two_views(batch: Batch) -> tuple[Tensor, Tensor]:
+    if batch.labels is not None:
+        raise _labels_refused()
+    _check_views(batch, most=2)
+    return batch.views[0], batch.views[1]
 
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoTower(), OwnView())}
