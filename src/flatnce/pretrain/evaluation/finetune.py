@@ -19,7 +19,6 @@ from flatnce.messages import check_choice
 from flatnce.pretrain.data import FolderSet, Views
 from flatnce.pretrain.evaluation.features import (
     Images,
-    conversion,
     device_of,
     frozen,
     image_batches,
@@ -110,7 +109,21 @@ def finetune(
     files = isinstance(train_set, FolderSet)
     train_set = _prepared(train_set, config, job.device)
     rate, how = job.choose_rate(train_set)
-    protocol = {**_described(config, train_set, seed, start), **how, "rate": rate}
+    protocol: dict[str, Any] = {
+        "classifier": "linear, and the whole network under it",
+        "start": start,
+        "epochs": config.epochs,
+        "optimizer": "nadam",
+        "weight_decay": 0.0,
+        "crop_least": config.crop_least,
+        "flip": config.flip,
+        "batch_size": min(config.batch_size, len(train_set)),
+        "augmentation": "random resized crops and flips",
+        "seed": seed,
+        "fitted_on": len(train_set),
+        **how,
+        "rate": rate,
+    }
     protocol["precision"] = "bfloat16 (autocast)" if job.lower else "float32"
     if files:
         protocol["crops_from"] = f"centre square of {config.resize or config.size}"
@@ -250,27 +263,3 @@ def _prepared(image_set: Images, config: FinetuneConfig, device: torch.device) -
             return image_set.resized(side)
         image_set = image_set.resized(side).decoded()
     return image_set.to(device)
-
-
-def _described(config: FinetuneConfig, train_set: Images, seed: int, start: str) -> dict[str, Any]:
-    channels = train_set.shape[0]
-    return {
-        "classifier": "linear, and the whole network under it",
-        "start": start,
-        "epochs": config.epochs,
-        "optimizer": "nadam",
-        "weight_decay": 0.0,
-        "crop_least": config.crop_least,
-        "flip": config.flip,
-        "batch_size": min(config.batch_size, len(train_set)),
-        "augmentation": "random resized crops and flips",
-        "seed": seed,
-        "fitted_on": len(train_set),
-        "images": {
-            "size": config.size,
-            "resize": config.resize or config.size,
-            "mean": config.mean,
-            "std": config.std,
-            "channels": conversion(channels, config.channels or channels),
-        },
-    }

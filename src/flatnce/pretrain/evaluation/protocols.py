@@ -410,7 +410,9 @@ def _finetune(
         fresh=subject.fresh,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
-    return result(bench, name, data, found.scores, {"name": title, **found.protocol})
+    images = {**bench.images(data), "resize": config.resize}
+    protocol = {"name": title, **found.protocol, "images": images}
+    return result(bench, name, data, found.scores, protocol)
 
 
 def result(bench: Bench, name: str, data: str, scores: Tensor, protocol: dict[str, Any]) -> Result:

@@ -6,6 +6,7 @@ The text of the card, with the hub's front matter, is ``templates/card.md``.
 import json
 from collections.abc import Mapping
 from importlib import metadata, resources
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -41,6 +42,7 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
     every = [one for one in results.get("evaluations", ()) if isinstance(one, dict)]
     # An evaluation without a step is of the run's last step.
     mine = [e for e in every if e.get("step", results.get("step", source.step)) == source.step]
+    versions = {name: metadata.version(name) for name in FORMS[form].packages if find_spec(name)}
     text = environment.from_string(template.read_text("utf-8")).render(
         source=source,
         settings=source.settings,
@@ -51,12 +53,11 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
         folder=folder,
         normalised_inside=normalised_inside,
         data=data_of(source.settings),
-        epochs=_epochs(source),
         evaluations=[evaluation_row(result) for result in mine],
         other_evaluations=len(every) - len(mine),
         trained=source.run.environment if source.run else {},
         check=check,
-        versions={"flatnce": __version__, "torch": torch.__version__, **_versions(form)},
+        versions={"flatnce": __version__, "torch": torch.__version__, **versions},
     )
     return text.strip() + "\n"
 
@@ -83,27 +84,6 @@ def evaluation_row(result: Mapping[str, Any]) -> list[str]:
     data = _data_name(cells.data) if cells.data else ""
     numbers = [cells.score, cells.interval, cells.top5, cells.test_images]
     return [cells.name, data, cells.measure, *numbers]
-
-
-def _epochs(source: Source) -> str:
-    asked = source.settings["epochs"]
-    lines = source.run.metrics if source.run else []
-    past = [line.get("epoch") for line in lines if line.get("step", -1) <= source.step]
-    done = max((epoch for epoch in past if epoch is not None), default=asked)
-    reached = f"step {source.step:,}"
-    return (
-        f"{done:.3g} of {asked} asked for ({reached})" if done < asked else f"{asked} ({reached})"
-    )
-
-
-def _versions(form: str) -> dict[str, str]:
-    versions = {}
-    for package in FORMS[form].packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _plain(text: str) -> str:

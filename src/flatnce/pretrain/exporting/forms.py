@@ -290,14 +290,6 @@ class OnnxForm:
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
         """Write ``model.onnx``: any number of images of a fixed size to features."""
         program = _exported(_Network(source, normalise).eval(), source)
-        program.model.metadata_props.update(
-            {
-                "flatnce.architecture": source.architecture,
-                "flatnce.mean": " ".join(map(str, source.mean)),
-                "flatnce.std": " ".join(map(str, source.std)),
-                "flatnce.normalised_inside": str(normalise).lower(),
-            }
-        )
         size = sum(tensor.nbytes for tensor in source.backbone.state_dict().values())
         # A graph holds at most two gigabytes.
         program.save(str(folder / ONNX_MODEL), external_data=size > 1_500_000_000)
