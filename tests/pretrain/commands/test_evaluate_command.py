@@ -53,14 +53,6 @@ def test_json_is_json_and_nothing_else(first, capsys):
     assert result["protocol"]["neighbours"] == 5 and len(result["per_class"]) == 10
 
 
-def test_every_protocol_at_once(first, capsys):
-    assert run(["first", "--protocol", "all", "--pool", "50", *QUICK]) == 0
-    said = capsys.readouterr().out
-    assert "semi, 10 % of labels" in said and "supervised, 1 % of labels" in said
-    assert "of 3.91 nats" in said  # log 50
-    assert len(read_run(first).results["evaluations"]) == 12
-
-
 def test_the_small_knobs_reach_the_protocol(first, capsys):
     command = ["first", "--protocol", "semi", "--fraction", "0.05", "--batch-size", "16", *QUICK]
     assert run([*command, "--size", "12", "--seed", "4", "--json"]) == 0

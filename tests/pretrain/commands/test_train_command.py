@@ -8,7 +8,6 @@ import time
 import pytest
 
 from flatnce.cli import main
-from flatnce.cli.progress import progress_line
 from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked
@@ -179,16 +178,6 @@ def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path
     shown = capsys.readouterr().err
     assert "world_size=3" in shown and shown.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_progress_line_says_what_matters():
-    line = {"epoch": 2.0, "loss": 1.5, "mi": 2.64, "mi_ceiling": 4.14, "ess": 0.31, "gain": 0.42}
-    line |= {"temperature": 0.1, "images_per_second": 12345.6, "seconds": 60.0}
-    watched = {"knn": 0.505, "pool_mi": 5.0, "pool_ceiling": 9.21}
-    assert progress_line(line, watched, epochs=100) == (
-        "epoch 2.0/100  loss 1.500  MI 2.64 of 4.14  ESS 0.31  gain 0.42  T 0.1  kNN 50.5%  "
-        "pool MI 5.00 of 9.21  12,346 images/s  49:00 left"
-    )
 
 
 @pytest.mark.slow

@@ -48,24 +48,12 @@ def blobs(n=120, width=6, classes=3, seed=0, several=False):
 
 
 @pytest.mark.parametrize(
-    "regularisation",
-    [1.0, 1e-2, 1e-3, *(pytest.param(one, marks=pytest.mark.slow) for one in (1e-4, 1e-5, 1e-6))],
+    "regularisation", [1.0, 1e-2, *(pytest.param(one, marks=pytest.mark.slow) for one in (1e-4,))]
 )
-def test_it_agrees_with_scikit_learn(fixed, standardised, regularisation):
-    train, test = fixed
-    found = linear_probe(train, test, regularisations=[regularisation])
-    theirs = LogisticRegression(C=found.protocol["sklearn_C"], tol=1e-8, max_iter=20_000)
-    theirs.fit(standardised[0], train.labels.numpy())
-    accuracy = theirs.score(standardised[1], test.labels.numpy())
-    # 0.2 points are less than one of the 359 test images.
-    assert abs(measure(found.scores, test.labels)["top1"] - accuracy) <= 0.002
-    assert found.protocol["converged"]
-
-
-def test_its_minimum_is_scikit_learns(fixed, standardised):
+def test_its_minimum_is_scikit_learns(fixed, standardised, regularisation):
     train, _ = fixed
-    fit = Regression(train).fit(1e-2, tolerance=1e-8)
-    theirs = LogisticRegression(C=1 / (1e-2 * len(train)), tol=1e-10, max_iter=20_000)
+    fit = Regression(train).fit(regularisation, tolerance=1e-8)
+    theirs = LogisticRegression(C=1 / (regularisation * len(train)), tol=1e-10, max_iter=20_000)
     theirs.fit(standardised[0], train.labels.numpy())
     np.testing.assert_allclose(fit.weight.T, theirs.coef_, atol=1e-5)
     centred = fit.bias - fit.bias.mean()  # a constant added to all of them changes nothing

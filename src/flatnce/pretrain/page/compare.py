@@ -316,9 +316,7 @@ def _notes(
         return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
     text = (
         "Settled means that the 95 % interval leaves zero out; the intervals are not corrected "
-        f"for {len(differences)} comparisons. So many more seeds would let a paired t test find a "
-        "difference of the size seen in four of five repetitions; after few seeds that size is "
-        "itself a guess."
+        f"for {len(differences)} comparisons. The number of further seeds is for a power of 0.8."
     )
     notes = [Paragraph(text, "How to read it")]
     going = [
