@@ -286,15 +286,6 @@ def test_importance_weights_are_those_of_the_reference(name, with_positive):
     assert weighing == [pytest.approx(sorted(row), rel=1e-10) for row in expected]
 
 
-def test_importance_weights_are_flatnces_gradient_by_the_scores():
-    z1, z2 = layouts.random(5, 3, seed=0), layouts.random(5, 3, seed=1)
-    (pairs,) = F.two_tower(z1, z2, directions="left", normalize=False)
-    logits = (z1 @ z2.T / TEMPERATURE).requires_grad_()
-    F.flatnce(F.contrast_from_logits(logits, torch.arange(5)), reduction="sum").backward()
-    expected = F.importance_weights(pairs, TEMPERATURE) - torch.eye(5, dtype=torch.float64)
-    torch.testing.assert_close(logits.grad, expected, rtol=1e-12, atol=1e-12)
-
-
 # --- From logits ---------------------------------------------------------------------------------
 
 

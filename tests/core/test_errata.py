@@ -302,9 +302,3 @@ def test_the_dual_without_the_positive_gives_flatnces_number(positive, negatives
     bound = reference.dual_bound(positive, negatives, -number, with_positive=False)
     assert bound == close(number)  # the sign of erratum 6
     assert number == close(math.log(len(negatives)) - reference.gap(positive, negatives))
-
-
-@pytest.mark.parametrize("claimed", [10.0, 100.0, 1000.0])
-def test_flatnces_number_exceeds_any_claim_on_the_same_four_candidates(claimed):
-    row = reference.scaled(1.0, [0.5, -0.3, 0.2], 2.0 * claimed)
-    assert flatnce_number(*row) > claimed

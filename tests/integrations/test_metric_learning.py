@@ -50,13 +50,6 @@ def test_value_is_ntxents_through_every_reducer(reducer, distance):
     assert float((gradient(found, z) - gradient(expected, z)).norm()) > 1e-4
 
 
-def test_by_anchor_the_gradient_is_flatnces_with_labels():
-    z = embeddings()
-    loss_fn = FlatNCELoss(temperature=0.3, reducer=reducers.PerAnchorReducer())
-    expected = FlatNCE(0.3)(z, labels=LABELS)
-    torch.testing.assert_close(gradient(loss_fn(z, LABELS), z), gradient(expected, z), **EXACT)
-
-
 @pytest.mark.parametrize("low", [0, None])
 def test_reducers_that_drop_zeros_keep_saturated_pairs(low):
     z = torch.eye(4).repeat(2, 1).requires_grad_()

@@ -50,15 +50,13 @@ def test_value_and_gradient_of_the_scale_are_those_of_cliploss(clip_loss):
     found, expected = (torch.autograd.grad(loss, [*z, scale]) for loss in (ours, theirs))
     torch.testing.assert_close(found[2], expected[2], **EXACT)
     assert float((found[0] - expected[0]).norm()) > 1e-3  # the features' is another
-
-
-@pytest.mark.parametrize("scale", [2.0, 30.0])
-def test_features_get_flatnces_gradient(scale):
-    z = features()
-    reference = FlatNCE(1 / scale, layout="two_tower", normalize=False)
-    expected = torch.autograd.grad(reference(*z), z)
-    found = torch.autograd.grad(FlatClipLoss()(*z, scale_of(scale)), z)
-    torch.testing.assert_close(found, expected, **EXACT)
+    flat = FlatNCE(0.1, layout="two_tower", normalize=False)(*z)
+    torch.testing.assert_close(found[:2], torch.autograd.grad(flat, z), **EXACT)
+    loss_fn, monitor = FlatClipLoss(), Monitor()
+    loss_fn(*z, scale)
+    monitor.update(loss_fn.last)
+    assert monitor.compute()["temperature"] == pytest.approx(0.1)
+    assert monitor.history[-1]["alignment"] > 0  # the features are of length one
 
 
 def test_logged_numbers_are_in_the_dict_but_not_among_its_values_which_open_clip_sums():
@@ -79,16 +77,6 @@ def test_a_logit_bias_changes_nothing_and_gets_a_gradient_of_zero():
     loss = FlatClipLoss()(*z, scale, logit_bias=bias)
     torch.testing.assert_close(loss, FlatClipLoss()(*z, scale), **EXACT)
     assert float(torch.autograd.grad(loss, bias)[0]) == 0
-
-
-def test_diagnostics_are_in_last_and_fit_a_monitor():
-    loss_fn, monitor = FlatClipLoss(), Monitor()
-    with pytest.raises(ValueError, match="has not been called yet"):
-        _ = loss_fn.last
-    loss = loss_fn(*features(), scale_of())
-    monitor.update(loss_fn.last)
-    assert monitor.compute()["loss"] == pytest.approx(loss.item())
-    assert float(loss_fn.last.temperature) == pytest.approx(0.1)
 
 
 # --- Arguments -----------------------------------------------------------------------------------
