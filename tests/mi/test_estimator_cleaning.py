@@ -250,7 +250,6 @@ def test_maps_are_fitted_on_training_rows_only():
 
 RISING = {
     "exp": np.exp,
-    "cubic": lambda values: values**3,
     "affine": lambda values: 1e6 * values - 12,
     "steps apart": lambda values: values + 100 * (values > 0),
 }

@@ -121,26 +121,6 @@ def changed(column, value):
     return values
 
 
-REFUSED = {
-    "a vector": (lambda: mi.pairwise(table()[:, 0]), r"shape \(200, 1\).*at least two columns"),
-    "names": (lambda: mi.pairwise(table(), ["a", "b"]), "names 2 of 3 columns"),
-    "classical": (lambda: mi.pairwise(table(), method="ksg"), "method='ksg' gives no limits"),
-    "a constant": (lambda: mi.pairwise(changed(1, 3.0), ["a", "b", "c"]), "one value only in b"),
-    "infinite": (
-        lambda: mi.pairwise(changed(2, np.inf)),
-        "infinite values.* in column 2",
-    ),
-    "missing": (lambda: mi.pairwise(changed(0, np.nan)), "fewer than 50 values.* in column 0"),
-    "unit": (lambda: with_p_values({(0, 1): 0.5}).table("dits"), "choose one of nats, bits"),
-}
-
-
-@pytest.mark.parametrize("call, said", REFUSED.values(), ids=REFUSED)
-def test_tables_that_cannot_be_paired_are_refused_by_column(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()
-
-
 # --- Growing samples -----------------------------------------------------------------------------
 
 
@@ -206,24 +186,6 @@ def test_rows_of_a_group_stay_together_in_every_study(told):
     assert len(groups) == 3 and all((own == labels).all() for own in groups)
 
 
-CURVES = {
-    "few": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2)), "at least two more"),
-    "not whole": (lambda: mi.subsampling_curve(*pairs(), parts=(2, 3, 4)), "give 1 and"),
-    "small": (lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 7)), "needs at least 350 rows"),
-    "lengths": (lambda: mi.subsampling_curve(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
-    "classical": (
-        lambda: mi.subsampling_curve(*pairs(), parts=(1, 2, 3), method="cca"),
-        "method='cca' gives no limits",
-    ),
-}
-
-
-@pytest.mark.parametrize("call, said", CURVES.values(), ids=CURVES)
-def test_curves_that_cannot_be_are_refused(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()
-
-
 # --- Tasks of known truth ------------------------------------------------------------------------
 
 
@@ -265,17 +227,30 @@ def test_a_benchmark_as_text_and_json(result):
     assert plain["rows"][0]["mean"] == pytest.approx(result.rows[0].mean)
 
 
-@pytest.mark.parametrize(
-    "choices, said",
-    [
-        ({"methods": ["auot"]}, "method='auot' is unknown; did you mean 'auto'?"),
-        ({"tasks": ["1v1-normal-0.7"]}, "1v1-normal-0.75"),
-        ({"methods": []}, "at least one method"),
-        ({"tasks": []}, "one task"),
-        ({"seeds": ()}, "one seed"),
-    ],
-)
-def test_names_that_are_not_known_are_refused_before_any_work(choices, said):
-    with pytest.raises(ValueError) as caught:
-        mi.benchmark(**({"n": 100} | choices))
-    assert said in str(caught.value)
+def curve_of(*given, **choices):
+    return mi.subsampling_curve(*(given or pairs()), **choices)
+
+
+REFUSED = {
+    "a vector": (lambda: mi.pairwise(table()[:, 0]), r"shape \(200, 1\).*at least two columns"),
+    "names": (lambda: mi.pairwise(table(), ["a", "b"]), "names 2 of 3 columns"),
+    "classical": (lambda: mi.pairwise(table(), method="ksg"), "method='ksg' gives no limits"),
+    "constant": (lambda: mi.pairwise(changed(1, 3.0), ["a", "b", "c"]), "one value only in b"),
+    "infinite": (lambda: mi.pairwise(changed(2, np.inf)), "infinite values.* in column 2"),
+    "missing": (lambda: mi.pairwise(changed(0, np.nan)), "fewer than 50 values.* in column 0"),
+    "unit": (lambda: with_p_values({(0, 1): 0.5}).table("dits"), "choose one of nats, bits"),
+    "few parts": (lambda: curve_of(parts=(1, 2)), "at least two more"),
+    "no whole": (lambda: curve_of(parts=(2, 3, 4)), "give 1 and"),
+    "small parts": (lambda: curve_of(parts=(1, 2, 7)), "needs at least 350 rows"),
+    "lengths": (lambda: curve_of(pairs()[0], pairs()[1][1:]), "300 rows and y 299"),
+    "groups": (lambda: curve_of(parts=(1, 2, 3), groups=[1, 2]), r"shape \(2,\)"),
+    "method": (lambda: mi.benchmark(["auot"], n=9), "is unknown; did you mean 'auto'"),
+    "task": (lambda: mi.benchmark(tasks=["1v1-normal-0.7"], n=9), "1v1-normal-0.75"),
+    "nothing": (lambda: mi.benchmark(methods=[], n=9), "at least one method"),
+}
+
+
+@pytest.mark.parametrize("call, said", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_studied_is_refused_before_any_work(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

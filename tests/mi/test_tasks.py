@@ -142,12 +142,9 @@ def test_the_mean_of_the_pointwise_information_is_the_information(id):
 @pytest.mark.parametrize(
     "id",
     [
-        "1v1-normal-0.75",
-        "half_cube-1v1-normal-0.75",
         "wiggly-1v1-normal-0.75",
         "1v1-bimodal-0.75",
         "swissroll_x-normal_cdf-1v1-normal-0.75",
-        "1v1-additive-0.1",
         "1v1-additive-0.75",
         "student-identity-2-2-2",
         "asinh-student-identity-1-1-1",
