@@ -278,7 +278,7 @@ CHOICES = {
     "no critic": ({"critic": lambda: 3}, "critic is a int; wrap your modules"),
     "no u": (
         {"method": "flo", "critic": mi.SeparableCritic(nn.Linear(1, 2), nn.Linear(1, 2))},
-        "the critic has no u-head; pass dual=",
+        "learns u: give the critic a dual=",
     ),
     "both": ({"blocks": 3, "groups": list(range(60))}, "pass groups or blocks, not both"),
 }

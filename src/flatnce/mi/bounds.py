@@ -192,10 +192,7 @@ def recentre(rows: Rows, shift: Float[Tensor, " n"]) -> Contrast:
     """
     statistics = row_statistics(rows)
     if shift.shape != statistics.positive.shape:
-        raise ValueError(
-            f"shift has shape {tuple(shift.shape)}; pass one number per row, shape "
-            f"{tuple(statistics.positive.shape)}"
-        )
+        raise ValueError(f"shift has shape {tuple(shift.shape)}; pass one number per row")
     plain = statistics.plain
     return replace(
         statistics,
@@ -294,10 +291,7 @@ def flo(
     """
     statistics = row_statistics(rows)
     if dual.shape != statistics.positive.shape:
-        raise ValueError(
-            f"dual has shape {tuple(dual.shape)}; pass u(x_i, y_i), one number per row, shape "
-            f"{tuple(statistics.positive.shape)}"
-        )
+        raise ValueError(f"dual has shape {tuple(dual.shape)}; pass u, one number per row")
     pooled = statistics.gap - statistics.count.log()
     if with_positive:
         pooled = softplus(statistics.gap, threshold=50.0) - torch.log1p(statistics.count)
@@ -313,10 +307,8 @@ def cross_fitted_dual(rows: Rows, pool: Scores) -> Float[Tensor, " n"]:
     statistics = row_statistics(rows)
     pooled = pool_log_sum(pool)
     if pooled.shape != statistics.positive.shape:
-        raise ValueError(
-            f"pool has {len(pooled)} rows for {len(statistics.positive)} pairs; pass the scores "
-            "of these pairs' x's with other y's"
-        )
+        count = len(statistics.positive)
+        raise ValueError(f"pool has {len(pooled)} rows for {count} pairs; score these x's")
     size = pool.shape[1] if isinstance(pool, Tensor) else pool.columns
     return dual_from_pool(statistics.positive, pooled, size)
 
@@ -380,10 +372,8 @@ def interpolated(
     """
     blocks = blocks_of(scores)
     if not 0 <= alpha <= 1 or blocks.columns < 3:
-        raise ValueError(
-            f"alpha={alpha} with {blocks.columns} columns of scores; pass 0 <= alpha <= 1 and at "
-            "least 3 columns"
-        )
+        given = f"alpha={alpha} with {blocks.columns} columns of scores"
+        raise ValueError(f"{given}; pass 0 <= alpha <= 1 and at least 3 columns")
     baseline = log_baseline.expand(blocks.rows)
     log_alpha = math.log(alpha) if alpha > 0 else -math.inf
     log_rest = math.log1p(-alpha) if alpha < 1 else -math.inf

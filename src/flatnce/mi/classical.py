@@ -35,9 +35,7 @@ def two_tables(x: ArrayLike, y: ArrayLike) -> tuple[Table, Table]:
             row = int(np.argmin(np.isfinite(table).all(axis=1)))
             raise ValueError(f"{name} holds NaN or infinite values (row {row}); drop those rows")
     if len(left) != len(right) or len(left) < 2:
-        raise ValueError(
-            f"x has {len(left)} rows and y {len(right)}; partners come row by row, at least 2"
-        )
+        raise ValueError(f"x has {len(left)} rows and y {len(right)}; pass partners, at least 2")
     return left, right
 
 

@@ -75,10 +75,7 @@ def numbers_of(values: Any, name: str) -> Table:
         values = np.ma.filled(values.astype(np.float64), np.nan)  # masked values are missing
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"{name} has dtype {array.dtype}; pass real numbers: encode text, dates and "
-            "categories first (flatnce mi --encode does)"
-        )
+        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers: encode words first")
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}; pass rows by columns, or a vector")
     if array.ndim > 2:
@@ -99,10 +96,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     tables = [numbers_of(x, "x"), numbers_of(y, "y")]
     given = len(tables[0])
     if given != len(tables[1]):
-        raise ValueError(
-            f"x has {given} rows and y {len(tables[1])}; partners come row by row, so both need "
-            "the same number"
-        )
+        raise ValueError(f"x has {given} rows and y {len(tables[1])}; pass the same number")
     indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
     if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
         raise ValueError(
@@ -279,10 +273,7 @@ def fitted_transform(kind: str, table: Table) -> Transform:
 def _as_float32(table: Table) -> NDArray[np.float32]:
     largest = float(np.abs(table).max())
     if largest > 1e12:  # squares leave the range of float32 after a product or two
-        raise ValueError(
-            f"transform leaves a value of {largest:.2g}, too large for a critic; use "
-            "transform='copula', which takes ranks, or drop outliers"
-        )
+        raise ValueError(f"{largest:.2g} is too large for a critic; use transform='copula'")
     return table.astype(np.float32)
 
 
@@ -313,9 +304,7 @@ def units_of(
     if groups is not None:
         labels = np.asarray(groups)
         if labels.shape != (given,):
-            raise ValueError(
-                f"groups has shape {labels.shape}; pass one label for each of the {given} rows"
-            )
+            raise ValueError(f"groups has shape {labels.shape}; label each of the {given} rows")
         if labels.dtype.kind == "O":
             labels = labels.astype(str)
         units = _merge_duplicates(np.unique(labels[rows], return_inverse=True)[1], duplicates)
@@ -356,18 +345,13 @@ def splits_of(units: Indices, folds: int, seed: int) -> list[Split]:
     """
     whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
     if not whole or folds < 1 or folds == 2:
-        raise ValueError(
-            f"folds={folds!r}: give 1 (one split) or at least 3 (one fold is evaluated, one "
-            "stops, the others train)"
-        )
+        raise ValueError(f"folds={folds!r}: give 1 (one split) or at least 3")
     random = np.random.default_rng([seed, 0xF01D])
     if folds == 1:
         train, validation, test = _parts(units, (0.5, 0.25, 0.25), random)
         return [Split(train, validation, np.sort(test))]
     if int(units.max()) + 1 < 4 * folds:
-        raise ValueError(
-            f"folds={folds} for {int(units.max()) + 1} separable sets of rows; give fewer folds"
-        )
+        raise ValueError(f"folds={folds} for {int(units.max()) + 1} sets of rows; give fewer")
     parts = _parts(units, [1 / folds] * folds, random)
     splits = []
     for fold in range(folds):

@@ -249,10 +249,7 @@ def pairwise(
 def _refuse_classical(choices: Mapping[str, Any]) -> None:
     name = choices.get("method", "auto")
     if method_named(name).classical:
-        raise ValueError(
-            f"method={name!r} gives no limits and p-values, which this study needs; use "
-            "method='auto', or call the classical function directly"
-        )
+        raise ValueError(f"method={name!r} gives no limits and p-values; use method='auto'")
 
 
 @dataclass(frozen=True)

@@ -155,9 +155,7 @@ def read_tables(
         cells = frames[0][column]
         if cells.isna().any():
             row = int(cells.index[cells.isna()][0]) + 1
-            raise ValueError(
-                f"--group {group} has no value in row {row:,} of the data; fill it in"
-            )
+            raise ValueError(f"--group {group} has no value in row {row:,} of the data")
         groups = pd.factorize(cells.astype(str), sort=True)[0].astype(np.int64)
     if len(left) < total and block is not None:
         # Blocks are stretches of the file, not of the sample.
@@ -384,10 +382,8 @@ def _open(path: str | Path, header: bool = True) -> _File:
     if suffix == ".gz":
         suffix = Path(path.stem).suffix.lower() + ".gz"
     if suffix not in FORMATS:
-        raise ValueError(
-            f"{path}: a file {suffix or 'without suffix'} cannot be read; save the numbers as one "
-            f"of {readable}"
-        )
+        found = f"{path}: a file {suffix or 'without suffix'}"
+        raise ValueError(f"{found} cannot be read; save the numbers as one of {readable}")
     if suffix.removesuffix(".gz") in TEXT:
         return _open_text(path, header)
     if not header:
@@ -468,18 +464,14 @@ def _array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
                         name = member.removesuffix(".npy")
                         headers[name] = layout.read_array_header_1_0(file)
     except (ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} is not a file of numpy arrays ({error}); save numbers with numpy.save or "
-            "numpy.savez"
-        ) from error
+        problem = f"{path} is not a file of numpy arrays ({error})"
+        raise ValueError(f"{problem}; write it with numpy.save or numpy.savez") from error
     if not headers:
         raise ValueError(f"{path} holds no arrays")
     for name, (shape, _, kind) in headers.items():
         if kind.kind not in "biuf" or len(shape) not in (1, 2) or 0 in shape:
-            raise ValueError(
-                f"array {name!r} of {path} has dtype {kind} and shape {shape}; save real numbers, "
-                "rows by columns"
-            )
+            found = f"array {name!r} of {path} has dtype {kind} and shape {shape}"
+            raise ValueError(f"{found}; save real numbers, rows by columns")
     return {name: shape for name, (shape, _, _) in headers.items()}
 
 

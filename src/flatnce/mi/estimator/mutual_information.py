@@ -88,10 +88,8 @@ class EstimationOptions:
             device = torch.device(self.device)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(
-                f"device={self.device!r} is not available here ({str(error).splitlines()[0]}); "
-                "choose auto, cpu or cuda"
-            ) from error
+            problem = f"device={self.device!r} is not available here"
+            raise ValueError(f"{problem}; choose auto, cpu or cuda") from error
         return device
 
     def fit_settings(self, train_rows: int) -> fitting.FitSettings:
@@ -141,9 +139,7 @@ class EstimationOptions:
                 "mi.SeparableCritic(network_x, network_y), or pass a function that does"
             )
         if self.chosen_method.dual is not None and made.dual_head is None:
-            raise ValueError(
-                f"method={self.method!r} learns u, but the critic has no u-head; pass dual="
-            )
+            raise ValueError(f"method={self.method!r} learns u: give the critic a dual=")
         return made
 
 

@@ -112,10 +112,8 @@ class Task:
         """
         for name, rows, size in zip(("x", "y"), (x, y), self.dimensions, strict=True):
             if rows.ndim != 2 or rows.shape[1] != size or len(rows) != len(x):
-                raise ValueError(
-                    f"{name} has shape {rows.shape}; {self.id} has {size} columns of it, and x "
-                    "and y the same number of rows"
-                )
+                wanted = f"{self.id} takes ({len(x)}, {size})"
+                raise ValueError(f"{name} has shape {rows.shape}; {wanted}")
         return self.law.pointwise(x.astype(np.float64), y.astype(np.float64))
 
 
