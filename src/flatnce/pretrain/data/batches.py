@@ -136,11 +136,10 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
             f"{image_set.name}, {image_set.split}, or more than once, so that they need their "
             f"folder: {', '.join(unknown[:3])}"
         )
-    indices = [places[line][0] for line in named]
-    if len(set(indices)) < len(indices):
-        twice = next(line for line, i in zip(named, indices, strict=True) if indices.count(i) > 1)
-        raise ValueError(f"path={str(path)!r} names one image twice: {twice}")
-    return torch.tensor(indices)
+    indices = torch.tensor([places[line][0] for line in named])
+    if len(indices.unique()) < len(indices):
+        raise ValueError(f"path={str(path)!r} names an image twice; keep one of its lines")
+    return indices
 
 
 def _places(image_set: ImageSet | FolderSet) -> dict[str, list[int]]:

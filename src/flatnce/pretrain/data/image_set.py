@@ -99,11 +99,6 @@ class ImageSet(_Labelled):
                 f"images has shape {tuple(images.shape)} and dtype {images.dtype}; pass uint8 of "
                 "shape (images, channels, height, width), not empty"
             )
-        if images.device != self.labels.device:
-            raise ValueError(
-                f"images is on {images.device} and labels on {self.labels.device}; bring both to "
-                "one device"
-            )
         self._check_labels(len(images))
 
     @property
