@@ -3,14 +3,9 @@
 import csv
 import importlib
 import sys
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 pytest.importorskip(
     "lightning", reason="lightning is not installed: pip install 'flatnce[lightning]'"
@@ -21,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from flatnce import FlatNCE, InfoNCE
 from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.integrations.lightning import DiagnosticsCallback, _namespace
+from lightning_run import fit
 
 # Lightning's own, about torch and about short runs.
 pytestmark = [
@@ -37,29 +33,6 @@ LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
 @pytest.fixture(params=NAMESPACES)
 def pl(request) -> ModuleType:
     return pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-
-
-def fit(pl: ModuleType, folder: Path, loss_fn: Any, *callbacks: Any, **options: Any) -> Any:
-    """Four steps, unless told otherwise; returns the trainer."""
-
-    class Small(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.loss_fn = nn.Linear(6, 4), loss_fn
-
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-            one, two = (self.body(batch[0] + 0.1 * torch.randn_like(batch[0])) for _ in range(2))
-            return self.loss_fn(one, two)
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    usual = {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False}
-    usual |= {"enable_checkpointing": False, "enable_model_summary": False, "logger": False}
-    usual |= {"default_root_dir": str(folder), "callbacks": list(callbacks)}
-    trainer = pl.Trainer(**(usual | options))
-    trainer.fit(Small(), DataLoader(TensorDataset(torch.randn(24, 6)), batch_size=6))
-    return trainer
 
 
 def test_the_example_runs_and_its_diagnostics_reach_tensorboard(example, tmp_path):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from flatnce import EssController, FlatNCE, LearnedTemperature
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.integrations.recorder import Recorder
+from lightning_run import fit, two_views
 
 # Lightning's own, about torch and about short runs.
 pytestmark = [
@@ -30,34 +30,9 @@ def lightning(
     pl = pytest.importorskip(namespace, reason=f"{namespace} is not installed")
     from flatnce.integrations.lightning import DiagnosticsCallback
 
-    class Small(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Linear(6, 4)
-            self.loss_fn = loss_fn
-
-        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-            return two_views(self, batch[0])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
     callback = DiagnosticsCallback(every_n_steps=1, ess=ess)
-    trainer = pl.Trainer(
-        max_steps=steps,
-        accelerator="cpu",
-        accumulate_grad_batches=accumulate,
-        callbacks=[callback],
-        default_root_dir=str(folder),
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-        logger=False,
-    )
-    saved = folder / "saved.ckpt"
-    loader = DataLoader(TensorDataset(torch.randn(24, 6)), batch_size=6)
-    trainer.fit(Small(), loader, ckpt_path=str(saved) if saved.exists() else None)
-    trainer.save_checkpoint(saved)
+    options = {"max_steps": steps, "accumulate_grad_batches": accumulate}
+    fit(pl, folder, loss_fn, callback, **options).save_checkpoint(folder / "saved.ckpt")
     return callback.diagnostics
 
 
@@ -102,11 +77,6 @@ def transformers(
         recorder = callback.diagnostics
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))
     return recorder
-
-
-def two_views(model: Any, x: Tensor) -> Tensor:
-    """The loss between two noisy views of a batch."""
-    return model.loss_fn(*(model.body(x + 0.1 * torch.randn_like(x)) for _ in range(2)))
 
 
 HOSTS = {
