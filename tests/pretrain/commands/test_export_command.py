@@ -72,7 +72,7 @@ def test_a_run_that_is_not_finished_is_exported_and_called_so(
     "arguments, words",
     [
         (["first", "--to", "tim"], "did you mean 'timm'"),
-        (["first", "--to", "timm"], "to='torch' or to='onnx'"),
+        (["first", "--to", "timm"], "timm has neither backbone 'small'"),
         (["first", "--to", "torch", "--normalise"], "is for to='onnx'"),
         (["frist", "--to", "torch"], "did you mean 'first'"),
         (["first", "--to", "torch", "--out", "mine"], "never removed"),

@@ -17,7 +17,7 @@ from flatnce.pretrain.runs.log import read_run
 # The pages of other kinds of run, as (module, function): imported on demand, since this package
 # does not depend on theirs.
 OTHER_PAGES = {
-    "demo": ("flatnce.paper.demo.page", "demo_page"),
+    "demo": ("flatnce.paper.demo", "demo_page"),
     "reproduce": ("flatnce.paper.reproduce.page", "reproduce_page"),
 }
 
