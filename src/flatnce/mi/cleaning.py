@@ -10,7 +10,17 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 
-__all__ = ["CleanTables", "Cleaning", "numbers_of"]
+__all__ = [
+    "CleanTables",
+    "Cleaning",
+    "TRANSFORMS",
+    "Table",
+    "Transform",
+    "clean",
+    "fitted_transform",
+    "numbers_of",
+    "jackknife_groups",
+]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 TRANSFORMS = ("copula", "standard", "none")

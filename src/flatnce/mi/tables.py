@@ -27,6 +27,16 @@ require_extra("pandas", "reading a table", "mi")
 
 import pandas as pd  # noqa: E402
 
+__all__ = [
+    "ENCODINGS",
+    "FORMATS",
+    "ColumnInfo",
+    "Tables",
+    "describe_columns",
+    "read_table",
+    "read_tables",
+    "select",
+]
 
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")

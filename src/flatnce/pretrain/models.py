@@ -20,7 +20,18 @@ from flatnce.core.control import Schedule
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
 
-__all__ = ["Encoder", "MomentumEncoder", "RESNETS", "SmallNet", "backbone", "head", "sync_batch_norm"]
+__all__ = [
+    "BACKBONES",
+    "RESNETS",
+    "Backbone",
+    "Encoder",
+    "GatheredBatchNorm",
+    "MomentumEncoder",
+    "SmallNet",
+    "backbone",
+    "head",
+    "sync_batch_norm",
+]
 
 
 def backbone(

@@ -16,7 +16,7 @@ from flatnce.report.charts import Axis, Chart, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES, in_unit
 
-__all__ = ["charts_of_runs", "differences_of", "page_of_runs"]
+__all__ = ["charts_of_runs", "compare_page", "differences_of", "page_of_runs"]
 
 # Settings that change what is kept, where or how often, and not what is learned.
 NOT_COMPARED = (

@@ -36,7 +36,17 @@ from flatnce.pretrain.training.processes import Interrupts, choose_device, is_la
 from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
-__all__ = ["SweptRun", "find_sweep", "plan_sweep", "read_sweep", "sweep", "sweep_states", "varied"]
+__all__ = [
+    "SLACK",
+    "SweptRun",
+    "find_sweep",
+    "plan_sweep",
+    "read_sweep",
+    "sweep",
+    "sweep_states",
+    "varied",
+    "workspace",
+]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 

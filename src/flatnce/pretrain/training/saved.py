@@ -19,7 +19,24 @@ from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
 from flatnce.pretrain.training.learner import build_encoder
 
-__all__ = ["CHECKPOINTS", "KIND", "LoadedEncoder", "RUNS", "SWEEP", "describe_status", "find_run", "in_brief", "load_encoder", "read_config", "run_name", "run_status", "runs_in", "with_absolute_paths"]
+__all__ = [
+    "CHECKPOINTS",
+    "KIND",
+    "LoadedEncoder",
+    "RUNS",
+    "SWEEP",
+    "describe_status",
+    "find_run",
+    "first_difference",
+    "in_brief",
+    "load_encoder",
+    "read_config",
+    "read_saved",
+    "run_name",
+    "run_status",
+    "runs_in",
+    "with_absolute_paths",
+]
 
 KIND = "train"  # kind of run directory that training writes
 CHECKPOINTS = "checkpoints"
