@@ -10,17 +10,7 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 
-__all__ = [
-    "CleanTables",
-    "Cleaning",
-    "TRANSFORMS",
-    "Table",
-    "Transform",
-    "clean",
-    "fitted_transform",
-    "numbers_of",
-    "jackknife_groups",
-]
+__all__ = ["CleanTables", "Cleaning", "numbers_of"]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 TRANSFORMS = ("copula", "standard", "none")

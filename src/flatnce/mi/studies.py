@@ -227,10 +227,8 @@ def pairwise(
     for name, column in zip(names, values.T, strict=True):
         known = column[~np.isnan(column)]
         if len(known) < FEWEST_ROWS or np.isinf(known).any() or (known == known[0]).all():
-            raise ValueError(
-                f"table holds infinite values, fewer than {FEWEST_ROWS} values or one value only "
-                f"in {name}; leave the column out"
-            )
+            problem = f"infinite values, fewer than {FEWEST_ROWS} values or one value only"
+            raise ValueError(f"table holds {problem} in {name}; leave the column out")
     choices.setdefault("baselines", False)
     seed = choices.pop("seed", 0)
     pairs = list(combinations(range(width), 2))

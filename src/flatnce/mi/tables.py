@@ -499,13 +499,10 @@ def _open_text(path: Path, header: bool) -> _File:
             f"{path} has {len(names)} names in its first line and {usual} cells in the rows; "
             "delete the lines above the names, or name every column"
         )
-    signs = Counter(
-        match[1]
-        for row in rows
-        for match in (re.fullmatch(r"[-+]?\d+([.,])\d+", cell.strip()) for cell in row)
-        if match
-    )
-    decimal = "," if separator != "," and signs[","] > signs["."] else "."
+    cells = [cell.strip() for row in rows for cell in row]
+    commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in cells)
+    points = sum(bool(re.fullmatch(r"[-+]?\d+\.\d+", cell)) for cell in cells)
+    decimal = "," if separator != "," and commas > points else "."
     notes = []
     if encoding == "cp1252":
         notes.append(f"{path.name} is not UTF-8; it was read as cp1252.")
