@@ -82,7 +82,7 @@ def weights(directory):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"objective": "flatnce"},
+        {"rate": 0.05},
         # Slowly: so many norms in a row magnify rounding by much at every step.
         # In short, test_models.py: norms find each other, and timm's are converted.
         pytest.param(
@@ -104,7 +104,7 @@ def test_two_processes_train_as_one_does(settings, tmp_path):
     config = quick_config(**SHORT, **settings)
     alone = config.override(micro_batch=None)
     train(alone, tmp_path / "one")
-    if settings == {"objective": "flatnce"}:
+    if settings == {"rate": 0.05}:
         torchrun(tmp_path, config, tmp_path / "two")
     else:
         elastic(config, tmp_path / "two")
