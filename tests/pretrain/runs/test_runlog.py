@@ -140,17 +140,3 @@ def test_an_evaluation_made_again_replaces_the_first(tmp_path):
         add_evaluation(tmp_path, {**found, "top1": top1})
     scores = [one["top1"] for one in read_run(tmp_path).results["evaluations"]]
     assert scores == [0.6, 0.7]
-
-
-def test_results_keep_the_evaluations_that_came_before_them(tmp_path):
-    log = RunLog(tmp_path, kind="train", config={})
-    add_evaluation(tmp_path, {"name": "knn", "step": 3})
-    log.finish({"step": 5, "evaluations": []})
-    results = read_run(tmp_path).results
-    assert results["step"] == 5 and len(results["evaluations"]) == 1
-
-
-def test_a_run_of_another_kind_is_not_reopened(tmp_path):
-    RunLog(tmp_path, kind="demo", config={})
-    with pytest.raises(ValueError, match="holds a demo run, not a train run"):
-        RunLog.reopen(tmp_path, kind="train", step=0)

@@ -241,18 +241,6 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(configs, options,
     assert not (tmp_path / "sweep").exists()
 
 
-@pytest.mark.parametrize(
-    "other, words",
-    [
-        ({"s0": TINY}, "which has the run s1"),
-        ({**PAIR, "s1": PAIR["s1"].override(rate=0.3)}, "in the run s1 rate is 0.4 there and 0.3"),
-    ],
-)
-def test_another_sweep_in_the_same_place_is_refused(other, words, swept):
-    with pytest.raises(ValueError, match=words):
-        sweep(other, swept)
-
-
 def test_runs_are_added_to_a_sweep_and_only_they_are_trained(swept):
     more = {"s2": TINY.override(seed=2), **PAIR}
     runs = sweep(more, swept)

@@ -1,6 +1,7 @@
 """Estimates of a run, tuning of the rate, and measurements during training."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -133,8 +134,6 @@ def test_every_image_measured_on_is_of_the_training_part(training):
 
 
 def test_a_class_too_small_to_hold_out_of_does_not_stop_pretraining(training):
-    from dataclasses import replace
-
     labels = training.images.image_set.labels.clone()
     few = (labels == 3).nonzero().squeeze(1)
     labels[few[3:]] = 4
@@ -172,8 +171,6 @@ def test_the_pool_is_as_large_as_asked_for_and_the_set_allows(training):
 
 
 def test_without_labels_there_is_no_knn(training):
-    from dataclasses import replace
-
     blank = replace(training.images.image_set, labels=torch.full((1438,), -1))
     images = replace(training.images, image_set=blank)
     found = Watcher(training.config, images)(training.learner)

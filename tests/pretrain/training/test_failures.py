@@ -69,11 +69,6 @@ def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
     assert resume(tmp_path / "run").finished
 
 
-def test_a_rate_far_too_large_ends_in_words_and_not_in_a_trace(tmp_path):
-    with pytest.raises(TrainingFailed, match="Lower the learning rate"):
-        train(quick_config(rate=1e30, scaling="none"), tmp_path / "run")
-
-
 def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):
     training = Training(quick_config(), tmp_path / "run", torch.device("cpu"))
     assert "stopped: a number of another process" in str(training.failure(0))
@@ -180,11 +175,6 @@ def test_a_run_directory_that_exists_is_not_overwritten(run):
     with pytest.raises(ValueError, match="already holds a train run"):
         train(quick_config(), run)
     assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def test_a_run_directory_is_replaced_where_asked_for(run):
-    assert train(quick_config(seed=1), run, replace=True).finished
-    assert read_run(run).config["run"]["seed"] == 1
 
 
 @pytest.mark.parametrize("use", [resume, load_encoder], ids=["resume", "load_encoder"])

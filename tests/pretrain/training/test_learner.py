@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from flatnce.core.control import Cosine, EssController
-from flatnce.core.objectives import LearnedTemperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.pretrain import TrainConfig
 from flatnce.pretrain.models import Encoder, MomentumEncoder
@@ -34,19 +32,6 @@ def test_every_objective_trains_every_weight(objective):
     learner = learner_of(objective=objective)
     backward(learner, *views())
     assert all(p.grad is not None and p.grad.any() for p in learner.encoder.head.parameters())
-
-
-@pytest.mark.parametrize(
-    "settings, kind",
-    [
-        ({"temperature": 0.2}, float),
-        ({"temperature_end": 0.05}, Cosine),
-        ({"learn_temperature": True}, LearnedTemperature),
-        ({"ess": 0.3}, EssController),
-    ],
-)
-def test_each_rule_of_the_temperature_is_built(settings, kind):
-    assert isinstance(build_temperature(LossConfig(**settings), steps=10), kind)
 
 
 def test_an_ess_target_may_move():

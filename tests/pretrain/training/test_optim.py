@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head
+from flatnce.pretrain.models import Encoder, backbone, head
 from flatnce.pretrain.training.optim import (
     LARS,
     WarmupCosine,
@@ -229,14 +229,6 @@ def test_what_a_backbone_lists_does_not_decay():
     assert {"net.pos_embed", "net.cls_token"} <= {
         *names_of(build_optimizer(model, lr=1.0))["no_decay"]
     }
-
-
-def test_frozen_parameters_are_left_out():
-    encoder = small_encoder()
-    model = nn.ModuleDict({"encoder": encoder, "slow": MomentumEncoder(encoder)})
-    optimizer = build_optimizer(model, lr=0.1)
-    listed = [name for names in names_of(optimizer).values() for name in names]
-    assert listed and all(name.startswith("encoder.") for name in listed)
 
 
 # --- The rate, and states that travel ------------------------------------------------------------
