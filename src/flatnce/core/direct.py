@@ -45,7 +45,7 @@ def check_batches(left: Tensor, right: Tensor, layout: str) -> None:
     Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
 
 
-def may_be_direct(left: Tensor, right: Tensor, layout: str) -> int:
+def may_be_direct(left: Tensor, right: Tensor, layout: str, captured: bool) -> int:
     """The number of samples of a batch for :func:`~flatnce.core.direct.plain_loss`, or 0.
 
     A captured or compiled step pays nothing for the host, so the fused kernel is kept there.
@@ -59,7 +59,7 @@ def may_be_direct(left: Tensor, right: Tensor, layout: str) -> int:
     scores = 4 * b * b if layout == "views" else b * b
     if not left.is_cuda:
         return b if scores <= DIRECT_LIMIT else 0
-    if torch.cuda.is_current_stream_capturing():
+    if captured or torch.cuda.is_current_stream_capturing():
         half = left.dtype in (torch.float16, torch.bfloat16)
         return b if scores <= DENSE_LIMIT and not half else 0
     return b if scores <= 4 * DIRECT_LIMIT else 0

@@ -315,6 +315,10 @@ class Objective(nn.Module, ABC):
         self.power = 1.0
         self._last: Snapshot | None = None
 
+    captured = False
+    """Whether kernels are chosen as in a captured CUDA graph; set before warm-up steps, so that
+    they compute the same numbers as the captured ones."""
+
     closed_form: ClassVar[ClosedForm | None] = None
     """The loss in closed form, if plain batches have one; see :mod:`flatnce.core.direct`."""
 
@@ -465,7 +469,7 @@ class Objective(nn.Module, ABC):
         if layout is None:
             return None
         left, right = batch.views
-        b = may_be_direct(left, right, layout)
+        b = may_be_direct(left, right, layout, self.captured)
         source, here = self.temperature_source, faults.can_raise_now(left)
         temperature = source.learned() if b else None
         if temperature is not None and (self.temperature_gradient == "own" or batch.queue):

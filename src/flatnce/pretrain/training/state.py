@@ -199,6 +199,7 @@ class Training:
         shape = {"channels": self.images.channels, "size": self.images.size}
         dtype = compute_dtype(config.run, device)
         self.learner = build_learner(config, **shape, steps=self.steps, device=device, dtype=dtype)
+        self.learner.objective.captured = device.type == "cuda" and config.run.fast
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
         if learns_scale and config.optimizer.optimizer != "adamw":
