@@ -85,7 +85,8 @@ class PlainRows:
     unit: Tensor  # the rows that were multiplied, first those of the first argument
     norms: Tensor | None  # of the raw rows; None where rows are not normalised
     bias: Tensor | None  # 0 for each key of a queue, -inf for an empty slot
-    gain: Tensor | None  # factor of each row's gradient, until the gradient is computed
+    scaled: Tensor | None  # the rows times a beta that is a tensor, within a forward pass
+    gain: Tensor | None  # factor of each row's gradient, within a forward pass
     learned: bool  # whether the slope is wanted
     slope: Tensor | None  # mean derivative of InfoNCE by beta
     found: Tensor | None  # fault flags of a controller or a queue
@@ -95,7 +96,7 @@ class PlainRows:
     ) -> None:
         self.closed_form, self.beta = closed_form, beta
         self.others, self.checked = others, checked
-        self.norms = self.bias = self.gain = self.slope = self.found = None
+        self.norms = self.bias = self.scaled = self.gain = self.slope = self.found = None
         self.learned = False
 
     def fields(self) -> dict[str, Tensor]:
@@ -146,9 +147,9 @@ class PlainRows:
         gap = self.gap()
         return (gap if self.closed_form == "dcl" else softplus(gap, threshold=EXACT)).mean(-1)
 
-    def ess(self) -> Tensor:
-        """Mean effective sample size of the negatives, times their number."""
-        return self.root.pow(-2).mean(-1)
+    def size(self) -> Tensor:
+        """Sum over rows of m times the effective sample size, to the power of -1/2."""
+        return torch.linalg.vector_norm(self.root, -2)
 
     def faults(self) -> Tensor | None:
         """Fault flags; None where faults have been raised."""
@@ -199,6 +200,7 @@ class _Loss(torch.autograd.Function):
             loss, gradient = _views_loss(rows, needed)
         else:
             loss, gradient = _towers_loss(rows, needed)
+        rows.scaled = None
         if gradient is not None:
             gain, rows.gain = rows.gain, None
             if gain is None:
@@ -223,9 +225,11 @@ class _Loss(torch.autograd.Function):
             found = iter(torch.autograd.grad(loss, needed, incoming, create_graph=True))
             changes = [next(found) if one else None for one in asked]
             return (*changes, None, None, None, None, None)
-        to_rows = gradient * incoming
-        if to_rows.dtype is not left.dtype:
-            to_rows = to_rows.to(left.dtype)
+        if gradient.dtype is left.dtype:
+            to_rows = gradient * incoming
+        else:  # rounded once, as it is written
+            to_rows = torch.empty_like(gradient, dtype=left.dtype)
+            torch.mul(gradient, incoming, out=to_rows)
         to_left, to_right = to_rows.split(left.shape[0])
         return to_left, to_right, None, None, None, None, None
 
@@ -252,6 +256,7 @@ def _scores(rows: PlainRows, left: Tensor, right: Tensor, bias: Tensor | None = 
     beta = rows.beta
     if isinstance(beta, Tensor):
         left, beta = left * beta, 1.0
+        rows.scaled = left
     if bias is not None:
         return torch.addmm(bias, left, right.T, alpha=beta)
     # Nothing is added; the first argument only has to fit the shape.
@@ -284,7 +289,11 @@ def _mean_loss(rows: PlainRows, *weights: Tensor) -> tuple[Tensor, Tensor | None
 def _scaled(rows: PlainRows, by: Tensor) -> tuple[Tensor, float]:
     """Rows and a number whose product is beta times the rows, over the number of anchors."""
     n, beta = rows.negative.shape[0], rows.beta
-    return (by * beta, 1.0 / n) if isinstance(beta, Tensor) else (by, beta / n)
+    if not isinstance(beta, Tensor):
+        return by, beta / n
+    if rows.scaled is not None and by is rows.unit and rows.scaled.shape == by.shape:
+        return rows.scaled, 1.0 / n
+    return by * beta, 1.0 / n
 
 
 def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:

@@ -7,7 +7,6 @@ function receives the row statistics and returns one number per row, whose mean 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +28,8 @@ SATURATED_ROW = 0.01
 class Rows:
     """Row statistics of one or more steps, with what several diagnostics share.
 
+    Beside the statistics: ``gain``, what InfoNCE multiplies the gradient of each row by; ``loss``,
+    InfoNCE with the positives in the numerator; ``ceiling``, log K or log((m + P) / P).
     Each has one number per row along its last axis; the others are steps.
     """
 
@@ -38,33 +39,18 @@ class Rows:
         self.negative2, self.hardest = statistics["negative2"], statistics["hardest"]
         self.negatives = statistics["count"]
         self.positives = statistics.get("positives.count", 1.0)
+        # The negatives' plain log-sum-exp minus the positives'.
+        gap = statistics.get("plain", self.negative) - self.of_positives("lse")
+        self.gain, self.loss = gap.sigmoid(), softplus(gap, threshold=EXACT)
+        each = self.negatives
+        if isinstance(self.positives, Tensor):
+            each = each / self.positives.clamp_min(1.0)
+        self.ceiling = torch.log1p(each)
 
     @classmethod
     def of(cls, contrast: "Contrast") -> "Rows":
         """Those of one contrast."""
         return cls(contrast.by_row(), contrast.beta.reciprocal())
-
-    @cached_property
-    def gap(self) -> Tensor:
-        """The negatives' plain log-sum-exp minus the positives'."""
-        return self.statistics.get("plain", self.negative) - self.of_positives("lse")
-
-    @cached_property
-    def gain(self) -> Tensor:
-        """What InfoNCE multiplies the gradient of each row by."""
-        return self.gap.sigmoid()
-
-    @cached_property
-    def loss(self) -> Tensor:
-        """InfoNCE with the positives in the numerator."""
-        return softplus(self.gap, threshold=EXACT)
-
-    @cached_property
-    def ceiling(self) -> Tensor:
-        """Log K, or log((m + P) / P) of P positives."""
-        if isinstance(self.positives, Tensor):
-            return torch.log1p(self.negatives / self.positives.clamp_min(1.0))
-        return torch.log1p(self.negatives)
 
     def of_positives(self, name: str) -> Tensor:
         """A statistic of the positives of each row; of a single positive its score."""

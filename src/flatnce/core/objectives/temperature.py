@@ -6,8 +6,9 @@ temperature follows it by default, whatever the objective.
 """
 
 import math
+from collections.abc import Callable
 from numbers import Real
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -70,6 +71,8 @@ class TemperatureSource(nn.Module):
 
     beta: Tensor
     step: Tensor
+    raised: Tensor
+    lowered: Tensor
 
     def __init__(self, temperature: Temperature) -> None:
         super().__init__()
@@ -88,6 +91,9 @@ class TemperatureSource(nn.Module):
             self.source = float(temperature) if isinstance(temperature, Real) else temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
+            for name, too_large in (("raised", True), ("lowered", False)):
+                factor = torch.tensor(temperature.factor(too_large))
+                self.register_buffer(name, factor, persistent=False)
         self.moves = not (number or isinstance(temperature, Tensor | LearnedTemperature))
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -146,15 +152,16 @@ class TemperatureSource(nn.Module):
             self.step += 1
             return None
         if isinstance(contrast, PlainRows):
-            m = contrast.others
-            return self._move(contrast.ess(), 1 / m, m)
+            m, n = contrast.others, contrast.negative.shape[0]
+            size = contrast.size()
+            return self._move(lambda target: size < (m * n * target) ** -0.5, 1 / m)
         ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
         if distributed.is_active():
             ess, least = distributed.mean(torch.stack([ess, least])).unbind()
-        return self._move(ess.detach(), least.detach(), 1)
+        return self._move(lambda target: ess.detach() > target, least.detach())
 
-    def _move(self, ess: Tensor, least: float | Tensor, scale: int) -> Tensor | None:
-        """Move the temperature by an ESS times a scale, whose smallest value is known."""
+    def _move(self, is_above: Callable[[Any], Tensor], least: float | Tensor) -> Tensor | None:
+        """Move the temperature where the ESS is above its target, or is not."""
         controller, here = self.source, faults.can_raise_now(self.beta)
         assert isinstance(controller, EssController)
         target = controller.target_now(self.step, read=here)
@@ -167,14 +174,13 @@ class TemperatureSource(nn.Module):
             )
         self.step += 1
         if here:  # reading is free, and saves operations
-            factor_now = controller.factor(float(ess) > scale * float(target))
+            factor_now = controller.factor(bool(is_above(float(target))))
             self.beta.mul_(factor_now).clamp_(lowest, highest)
             return None
         if not (isinstance(least, float) and isinstance(target, float) and least < target <= 1):
             some = torch.ones_like(self.beta, dtype=torch.bool)
             found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
-        too_large = ess > scale * target
-        factor = torch.where(too_large, controller.factor(True), controller.factor(False))
+        factor = torch.where(is_above(target), self.raised, self.lowered)
         self.beta.mul_(factor).clamp_(lowest, highest)
         return found
 
