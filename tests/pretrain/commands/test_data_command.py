@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flatnce.pretrain.commands.data import run
-from flatnce.pretrain.data import CATALOG
+from flatnce.pretrain.data import CATALOG, FetchProgress, Installed
 from tiny_sets import shrink, write_cifar10, write_folder
 
 
@@ -22,6 +22,19 @@ def test_files_are_adopted_and_described_in_json(cifar10, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["how"] == "adopted" and said["splits"] == {"train": 15, "test": 3}
     assert said["folder"] == str(cifar10 / "root" / "cifar-10-batches-bin")
+
+
+def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):
+    def fetch(name, root, report):
+        for done in (10**6, 2 * 10**6, 4 * 10**6):
+            report(FetchProgress("made.tar", done, 4 * 10**6))
+        return Installed(name, tmp_path, "fetched", "a checksum")
+
+    monkeypatch.setattr("flatnce.pretrain.commands.data.fetch", fetch)
+    run(["cifar10"])
+    assert "made.tar: 4 MB of 4 MB, 100%" in capsys.readouterr().out
+    run(["cifar10", "--json"])
+    assert json.loads(capsys.readouterr().out)["how"] == "fetched"
 
 
 def test_a_set_that_is_there_is_said_to_be(cifar10, capsys):

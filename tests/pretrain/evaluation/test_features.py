@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from flatnce.pretrain.data import load
+from flatnce.pretrain.data import ImageSet, load
 from flatnce.pretrain.data.readers import image_folder
 from flatnce.pretrain.evaluation import Features, extract, frozen
 from flatnce.pretrain.evaluation.features import conversion, to_channels
@@ -118,3 +118,9 @@ def test_grey_is_repeated_and_colour_becomes_pillows_grey():
 def test_features_and_labels_must_fit(features, labels, words):
     with pytest.raises(ValueError, match=words):
         Features(features, labels)
+
+
+def test_a_set_in_memory_goes_to_the_device_batch_by_batch(network, monkeypatch):
+    monkeypatch.delattr(ImageSet, "to")
+    digits = load("digits", "test")
+    assert len(extract(network, digits, size=8, batch_size=100)) == len(digits)

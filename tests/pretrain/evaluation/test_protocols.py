@@ -52,6 +52,9 @@ def test_every_protocol_has_results(results):
     # Fine-tuning is there once: to transfer to the own set would be the same again.
     assert {result["name"] for result in results} == set(PROTOCOLS) - {"transfer-finetune"}
     assert all(result["data"] == "digits" and result["seconds"] > 0 for result in results)
+    # Both votes are of one computation and have its time.
+    both = [named(results, f"knn, k = {k}")["seconds"] for k in (200, 20)]
+    assert both[0] <= both[1]
     assert named(results, "knn, k = 200")["top1"] > 0.7
     assert named(results, "knn, k = 20")["top1"] > 0.9
     assert named(results, "linear")["top1"] > 0.95

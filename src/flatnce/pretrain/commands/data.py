@@ -1,6 +1,8 @@
 """``flatnce data``: fetch a data set, adopt files on disk, or list the data sets."""
 
 import json
+import sys
+import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from flatnce.pretrain.data import (
     Entry,
     FetchProgress,
     FolderSet,
+    Installed,
     adopt,
     data_root,
     fetch,
@@ -54,13 +57,7 @@ def run(arguments: list[str]) -> int:
     if options.adopt is not None:
         installed = adopt(entry.name, options.adopt, options.root)
     else:
-        with live_line(quiet=options.json, log=False) as (show, _):
-
-            def report(now: FetchProgress) -> None:
-                share = now.done / now.total
-                show(f"{now.file}: {_size(now.done)} of {_size(now.total)}, {share:.0%}")
-
-            installed = fetch(entry.name, options.root, report=report)
+        installed = _fetch(entry.name, options)
     found = {
         **_describe(entry),
         "how": installed.how,
@@ -68,6 +65,24 @@ def run(arguments: list[str]) -> int:
         "checked": installed.checked,
     }
     return _show(found, options.json)
+
+
+def _fetch(name: str, options: DataOptions) -> Installed:
+    """Download a set and show its progress, every five seconds where there is no terminal."""
+    began = shown = time.monotonic()
+    with live_line(quiet=options.json) as (show, _):
+
+        def report(now: FetchProgress) -> None:
+            nonlocal shown
+            time_now = time.monotonic()
+            if sys.stderr.isatty() or time_now - shown >= 5 or now.done == now.total:
+                shown = time_now
+                show(
+                    f"{now.file}: {_size(now.done)} of {_size(now.total)}, "
+                    f"{now.done / now.total:.0%}, {time_now - began:.0f} s"
+                )
+
+        return fetch(name, options.root, report=report)
 
 
 def _describe(entry: Entry) -> dict[str, Any]:

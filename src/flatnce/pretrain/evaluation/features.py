@@ -218,10 +218,12 @@ def loader_of(
 def image_batches(
     image_set: Images, batch_size: int, device: torch.device, side: int, workers: int | None = None
 ) -> Iterator[Tensor]:
-    """Every image once, in the order of the set, as unsigned bytes on a device."""
-    if isinstance(image_set, FolderSet):
-        image_set = image_set.resized(side)
-    for batch in loader_of(image_set, batch_size, device, workers).epoch(0):
+    """Every image once, in the order of the set, as unsigned bytes on a device, batch by batch."""
+    if isinstance(image_set, ImageSet):
+        for images in image_set.images.split(batch_size):
+            yield images.to(device, non_blocking=True)
+        return
+    for batch in loader_of(image_set.resized(side), batch_size, device, workers).epoch(0):
         yield batch.images
 
 
