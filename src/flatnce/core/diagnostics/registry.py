@@ -1,12 +1,13 @@
 """The registry of diagnostics: one entry each, from which everything else derives.
 
-A :class:`~flatnce.Monitor` computes and stores every entry under its name. Labels, units, charts
-and tables of the documentation read the same entries. To add a diagnostic, add an entry: its
-function receives the row statistics and returns one number per row, whose mean is reported.
+Labels, units, charts and tables of the documentation read the same entries. To add a diagnostic,
+add an entry to ``diagnostics.toml``, and its function of the row statistics to :data:`FUNCTIONS`.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from flatnce.core.contrast import Contrast
 
 __all__ = ["DIAGNOSTICS"]
-
 
 SATURATED_ROW = 0.01
 """A row is saturated when InfoNCE would shrink its gradient to less than this share."""
@@ -75,140 +75,31 @@ class Diagnostic:
 
     name: str
     label: str
-    unit: str
-    chart: str
     description: str
+    unit: str = ""
+    chart: str = ""
     function: Callable[[Rows], Tensor] | None = None
     needs_unit_rows: bool = False
 
 
+FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
+    "loss": lambda rows: rows.loss,
+    "mi": lambda rows: rows.ceiling - rows.loss,
+    "mi_ceiling": lambda rows: rows.ceiling,
+    "ess": Rows.ess,
+    "ess_with_positive": Rows.ess_with_positive,
+    "gain": lambda rows: rows.gain,
+    "saturated": lambda rows: (rows.gain < SATURATED_ROW).to(rows.gain.dtype),
+    "top1": lambda rows: (rows.of_positives("top") > rows.hardest).to(rows.hardest.dtype),
+    "negatives": lambda rows: rows.negatives,
+    "alignment": lambda rows: 2 - 2 * rows.of_positives("mean") * rows.temperature,
+    "temperature": lambda rows: rows.temperature,
+}
+"""Diagnostics whose mean over rows is reported."""
+
+_WORDS = tomllib.loads(Path(__file__).with_name("diagnostics.toml").read_text(encoding="utf-8"))
+
 DIAGNOSTICS: dict[str, Diagnostic] = {
-    entry.name: entry
-    for entry in (
-        Diagnostic(
-            "loss",
-            "loss",
-            "nats",
-            "loss",
-            "InfoNCE's value, whatever the objective.",
-            lambda rows: rows.loss,
-        ),
-        Diagnostic(
-            "objective_loss",
-            "objective's own loss",
-            "",
-            "loss",
-            "The value that the objective returned.",
-        ),
-        Diagnostic(
-            "mi",
-            "MI",
-            "nats",
-            "mi",
-            "K-sample mutual information: a lower bound, never above its ceiling.",
-            lambda rows: rows.ceiling - rows.loss,
-        ),
-        Diagnostic(
-            "mi_ceiling",
-            "MI ceiling",
-            "nats",
-            "mi",
-            "The most that the K-sample mutual information can be: log K.",
-            lambda rows: rows.ceiling,
-        ),
-        Diagnostic(
-            "ess",
-            "ESS",
-            "share",
-            "ess",
-            "Effective sample size of the negatives' weights, without the positive.",
-            Rows.ess,
-        ),
-        Diagnostic(
-            "ess_with_positive",
-            "ESS with the positive",
-            "share",
-            "ess",
-            "Effective sample size with the positive in the pool (InfoNCE's weights).",
-            Rows.ess_with_positive,
-        ),
-        Diagnostic(
-            "gain",
-            "gradient gain",
-            "share",
-            "gain",
-            "What InfoNCE multiplies a row's gradient by; FlatNCE has no such factor.",
-            lambda rows: rows.gain,
-        ),
-        Diagnostic(
-            "saturated",
-            "saturated rows",
-            "share",
-            "saturated",
-            f"Share of rows whose gain is below {SATURATED_ROW}.",
-            lambda rows: (rows.gain < SATURATED_ROW).to(rows.gain.dtype),
-        ),
-        Diagnostic(
-            "top1",
-            "top-1 retrieval",
-            "share",
-            "top1",
-            "Share of rows whose best positive scores above every negative.",
-            lambda rows: (rows.of_positives("top") > rows.hardest).to(rows.hardest.dtype),
-        ),
-        Diagnostic(
-            "negatives",
-            "negatives",
-            "",
-            "",
-            "Number of negatives per row.",
-            lambda rows: rows.negatives,
-        ),
-        Diagnostic(
-            "alignment",
-            "alignment",
-            "",
-            "geometry",
-            "Mean squared distance of positive pairs; 0 is perfect.",
-            lambda rows: 2 - 2 * rows.of_positives("mean") * rows.temperature,
-            needs_unit_rows=True,
-        ),
-        Diagnostic(
-            "temperature",
-            "temperature",
-            "",
-            "temperature",
-            "Fixed, scheduled, learned, or moved to hold an effective sample size.",
-            lambda rows: rows.temperature,
-        ),
-        Diagnostic(
-            "uniformity",
-            "uniformity",
-            "",
-            "geometry",
-            "Log mean Gaussian potential of distinct samples; lower spreads better.",
-        ),
-        Diagnostic(
-            "effective_rank",
-            "effective rank",
-            "",
-            "rank",
-            "How many directions the embeddings use.",
-        ),
-        Diagnostic(
-            "gradient_norm",
-            "gradient norm",
-            "",
-            "gradient_norm",
-            "Mean norm of the gradient.",
-        ),
-        Diagnostic(
-            "gradient_snr",
-            "gradient signal-to-noise",
-            "",
-            "gradient_snr",
-            "Signal-to-noise ratio of the gradient over the steps of an interval.",
-        ),
-    )
+    name: Diagnostic(name, function=FUNCTIONS.get(name), **entry) for name, entry in _WORDS.items()
 }
 """Diagnostics by name, in the order of records and charts."""

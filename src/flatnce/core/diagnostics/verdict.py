@@ -5,8 +5,11 @@ unbroken stretch in which the same rule holds.
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from flatnce.core.objectives.registry import gradient_lives
 
@@ -30,10 +33,9 @@ IDLE_SHARE = 0.05
 NEEDED = ("gain", "ess", "mi", "mi_ceiling")
 """What a record must hold, finite, to be judged."""
 
-MORE_NEGATIVES = "use more negatives (a larger batch, KeyQueue, gather=True)"
-HIGHER_TEMPERATURE = "raise the temperature, or let EssController hold an ESS of 0.2 to 0.4"
-
 Numbers = Mapping[str, float | int]
+
+_WORDS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that can be wrong with a record.
+    """One thing that can be wrong with a record; its words are in ``verdicts.toml``.
 
     Arguments:
         kind: The name of the verdict.
         holds: Whether it is wrong with this record; only asked of complete, finite records.
-        evidence: The numbers in words, for a record and the objective's name.
-        remedies: What to do, most promising first, for the objective's name.
         normal_early: Whether a healthy run may look like this in its first epoch.
         excludes: Kinds that are not reported beside this one.
     """
 
     kind: str
     holds: Callable[[Numbers], bool]
-    evidence: Callable[[Numbers, str], str]
-    remedies: Callable[[str], tuple[str, ...]]
     normal_early: bool = False
     excludes: tuple[str, ...] = ()
 
@@ -88,8 +86,9 @@ class Rule:
         first = len(history) - 1
         while first > 0 and self.holds_on(history[first - 1]):
             first -= 1
-        evidence = self.evidence(history[-1], objective)
-        return Verdict(self.kind, int(history[first]["step"]), evidence, self.remedies(objective))
+        evidence = _WORDS[self.kind]["evidence"].format(**_shown(history[-1], objective))
+        remedies = remedies_of(self.kind, objective)
+        return Verdict(self.kind, int(history[first]["step"]), evidence, remedies)
 
     def holds_on(self, numbers: Numbers) -> bool:
         """Whether the rule holds on any record; a failed one satisfies ``failed`` alone."""
@@ -135,8 +134,14 @@ def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict
 
 
 def remedies_of(kind: str, objective: str = "") -> tuple[str, ...]:
-    """The remedies of the rule of a kind."""
-    return next(rule for rule in RULES if rule.kind == kind).remedies(objective)
+    """What to do about a verdict, most promising first."""
+    words = _WORDS[kind]
+    remedies = list(words["remedies"])
+    if kind == "saturated" and gradient_lives(objective):
+        remedies[0] = words["first_if_gradient_lives"].format(objective=objective)
+    elif kind == "saturated" and not objective:
+        remedies[0] = words["first_if_unknown"]
+    return tuple(remedies)
 
 
 def not_finite(numbers: Numbers) -> list[str]:
@@ -159,112 +164,39 @@ def _is_collapsed(numbers: Numbers) -> bool:
     return spread > COLLAPSED_UNIFORMITY or numbers.get("effective_rank", 2.0) < COLLAPSED_RANK
 
 
-def _collapsed(numbers: Numbers, objective: str) -> str:
-    return (
-        f"uniformity {numbers.get('uniformity', math.nan):.2f} (0 is a single point), effective "
-        f"rank {numbers.get('effective_rank', math.nan):.1f}"
-    )
-
-
-def _saturated(numbers: Numbers, objective: str) -> str:
-    scales = "scales" if objective.casefold() == "infonce" else "would scale"
-    return f"{_information(numbers)}, InfoNCE {scales} gradients by {numbers['gain']:.3f}"
-
-
-def _after_saturation(objective: str) -> tuple[str, ...]:
-    if gradient_lives(objective):
-        first = (
-            f"go on: {objective}'s gradient does not shrink, but this MI cannot rise any more, so "
-            "watch a large-pool MI or a kNN instead"
-        )
-    else:
-        unless = "" if objective else ", unless it is FlatNCE or DCL already"
-        first = f"replace the loss by FlatNCE (one line){unless}"
-    return first, MORE_NEGATIVES, HIGHER_TEMPERATURE
-
-
-def _peaked(numbers: Numbers, objective: str) -> str:
-    return (
-        f"ESS {numbers['ess']:.3f}, that is {_effective_negatives(numbers):.1f} effective "
-        f"negatives of {negatives_of(numbers):.0f}"
-    )
-
-
-def _healthy(numbers: Numbers, objective: str) -> str:
-    evidence = f"{_information(numbers)}, gain {numbers['gain']:.2f}, ESS {numbers['ess']:.2f}"
-    if numbers.get("saturated", 0.0) > 0.25:
-        evidence += f", but {numbers['saturated']:.0%} of the rows are saturated"
-    return evidence
-
-
-def _information(numbers: Numbers) -> str:
-    return f"MI {numbers['mi']:.2f} of {numbers['mi_ceiling']:.2f} nats"
+def _shown(numbers: Numbers, objective: str) -> dict[str, Any]:
+    """What the evidence of a record may name."""
+    if bad := not_finite(numbers):
+        return {"bad": ", ".join(bad)}
+    share = numbers.get("saturated", 0.0)
+    return {
+        "uniformity": math.nan,
+        "effective_rank": math.nan,
+        **numbers,
+        "negatives": negatives_of(numbers),
+        "effective_negatives": _effective_negatives(numbers),
+        "scales": "scales" if objective.casefold() == "infonce" else "would scale",
+        "but": f", but {share:.0%} of the rows are saturated" if share > 0.25 else "",
+    }
 
 
 RULES = (
-    Rule(
-        "failed",
-        lambda numbers: bool(not_finite(numbers)),
-        lambda numbers, objective: f"{', '.join(not_finite(numbers))} not finite",
-        lambda objective: (
-            "lower the learning rate, lengthen its warm-up, clip gradients",
-            "compute scores and loss in float32, as flatnce's losses do, and shift before exp",
-        ),
-    ),
-    Rule(
-        "collapsed",
-        _is_collapsed,
-        _collapsed,
-        lambda objective: (
-            "lower the learning rate or lengthen its warm-up",
-            "check that the views of one sample differ and those of two samples are not alike",
-            "put batch normalisation into the projection head",
-        ),
-    ),
-    Rule(
-        "saturated",
-        lambda numbers: numbers["gain"] < SATURATED_GAIN,
-        _saturated,
-        _after_saturation,
-    ),
+    Rule("failed", lambda numbers: bool(not_finite(numbers))),
+    Rule("collapsed", _is_collapsed),
+    Rule("saturated", lambda numbers: numbers["gain"] < SATURATED_GAIN),
     Rule(
         "peaked",
         lambda numbers: _effective_negatives(numbers) < PEAKED_NEGATIVES,
-        _peaked,
-        lambda objective: (
-            HIGHER_TEMPERATURE,
-            "look for duplicates among the negatives and pass their ids",
-        ),
         normal_early=True,
         excludes=("uniform",),
     ),
-    Rule(
-        "uniform",
-        lambda numbers: numbers["ess"] > UNIFORM_ESS,
-        lambda numbers, objective: f"ESS {numbers['ess']:.3f}: every negative weighs alike",
-        lambda objective: (
-            "lower the temperature, or let EssController hold an ESS of 0.2 to 0.4",
-            "early in training, wait: embeddings that are still alike look like this",
-        ),
-        normal_early=True,
-    ),
+    Rule("uniform", lambda numbers: numbers["ess"] > UNIFORM_ESS, normal_early=True),
     Rule(
         "not learning",
         lambda numbers: numbers["mi"] < IDLE_SHARE * numbers["mi_ceiling"],
-        lambda numbers, objective: _information(numbers),
-        lambda objective: (
-            "raise the learning rate",
-            "check that row i of both inputs is the same sample",
-            "weaken the augmentation",
-        ),
         normal_early=True,
     ),
 )
 """The rules, in the order in which they are evaluated."""
 
-HEALTHY = Rule(
-    "healthy",
-    lambda numbers: not any(rule.holds_on(numbers) for rule in RULES),
-    _healthy,
-    lambda objective: (),
-)
+HEALTHY = Rule("healthy", lambda numbers: not any(rule.holds_on(numbers) for rule in RULES))

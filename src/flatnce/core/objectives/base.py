@@ -38,6 +38,7 @@ from flatnce.core.pairs import (
     two_tower,
     with_queue,
 )
+from flatnce.messages import check_choice
 
 Plain: TypeAlias = Literal["views", "both"]
 """Layouts that a kernel computes from raw rows: two views, or both directions of two towers."""
@@ -286,21 +287,12 @@ class Objective(nn.Module, ABC):
         temperature_gradient: Literal["infonce", "own"] = "infonce",
     ) -> None:
         super().__init__()
-        layout = LAYOUTS.get(layout, layout) if isinstance(layout, str) else layout
         if not isinstance(layout, Layout):
-            raise ValueError(
-                f"layout={layout!r} is unknown; choose one of {', '.join(LAYOUTS)}, or pass a "
-                "Layout"
-            )
-        for name, value, known in (
-            ("temperature_gradient", temperature_gradient, ("infonce", "own")),
-            ("kernel", kernel, ("auto", *KERNELS)),
-            ("form", form, (None, "each", "out", "in")),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"{name}={value!r} is unknown; choose one of {', '.join(map(str, known))}"
-                )
+            check_choice("layout", layout, LAYOUTS, ", or pass a Layout")
+            layout = LAYOUTS[layout]
+        check_choice("temperature_gradient", temperature_gradient, ("infonce", "own"))
+        check_choice("kernel", kernel, ("auto", *KERNELS))
+        check_choice("form", form, (None, "each", "out", "in"))
         if not (queue is None or isinstance(queue, KeyQueue)):
             raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
         if isinstance(layout, TwoTower | OwnView) and (queue is not None or form is not None):

@@ -35,6 +35,7 @@ from flatnce.core.contrast import Contrast, contrast_from_logits
 from flatnce.core.direct import EXACT, ClosedForm, without_autocast
 from flatnce.core.objectives.base import Batch, Objective, Options, OwnView
 from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
+from flatnce.messages import check_choice, check_positive
 
 __all__ = [
     "DCL",
@@ -215,8 +216,7 @@ def _checked_logits(
             f"label_smoothing={label_smoothing} has no FlatNCE form; pass 0.0, or use torch's "
             "cross_entropy"
         )
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
     classes_last = input if input.ndim <= 2 else input.movedim(1, -1)
     if input.ndim == 0 or classes_last.shape[:-1] != target.shape:
         raise ValueError(
@@ -236,9 +236,8 @@ def _weighted_rows(
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row times its weight, and the weights, by the definition."""
     # A left-out row may be anything; give it a harmless one so that it cannot raise.
-    harmless = torch.zeros_like(rows)
     column = torch.where(kept, target, 0)
-    contrast = contrast_from_logits(torch.where(kept[:, None], rows, harmless), column)
+    contrast = contrast_from_logits(torch.where(kept[:, None], rows, 0), column)
     _assert_usable(contrast, kept)
     losses = flatnce(contrast, reduction="none")
     scale = kept.to(losses.dtype)
@@ -357,8 +356,7 @@ class _MeanFlatNCE(torch.autograd.Function):
 
 def _flat(rows: Float[Tensor, " n"], contrast: Contrast, value: Value) -> Float[Tensor, " n"]:
     """The gradient of ``rows`` with InfoNCE's value, or with the value 1."""
-    if value not in ("infonce", "constant"):
-        raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
+    check_choice("value", value, ("infonce", "constant"))
     scale = (rows - rows.detach()).exp()  # 1, with the gradient of the rows
     if value == "constant":
         return scale
@@ -404,8 +402,7 @@ class _Flat(Objective, ABC):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(temperature, **options)
-        if value not in ("infonce", "constant"):
-            raise ValueError(f"value={value!r} is unknown; choose 'infonce' or 'constant'")
+        check_choice("value", value, ("infonce", "constant"))
         self.value = value
 
     def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
@@ -555,8 +552,7 @@ class SigLIP(Objective):
                 "pass the number to start from, one over the scale"
             )
         start = float(temperature)
-        if not 0 < start < float("inf"):
-            raise ValueError(f"temperature={temperature} must be a positive finite number")
+        check_positive("temperature", start)
         if "temperature_gradient" in options:
             raise ValueError("temperature_gradient: SigLIP's scale follows its own; leave it out")
         learned = LearnedTemperature(start, lowest=min(start, 0.01), highest=max(start, 1.0))

@@ -5,7 +5,6 @@ of model cards, the table in the documentation, the verdict's remedies and the b
 all read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["OBJECTIVES", "gradient_lives"]
@@ -28,14 +27,6 @@ class Setting:
     label: str
 
 
-def _of_both_views(batch: int) -> int:
-    return 2 * batch - 2
-
-
-def _of_one_view(batch: int) -> int:
-    return batch - 1
-
-
 @dataclass(frozen=True)
 class Entry:
     """What there is to know about one objective.
@@ -49,7 +40,6 @@ class Entry:
         card: What a model card calls it; by default the label.
         settings: Its own settings.
         layout: Its layout where none is given.
-        negatives: Negatives per row of a batch of two views, in that layout.
         learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
         function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
         other_names: Losses of other libraries with the same gradient.
@@ -63,10 +53,13 @@ class Entry:
     card: str = ""
     settings: tuple[Setting, ...] = ()
     layout: str = "two_view"
-    negatives: Callable[[int], int] = _of_both_views
     learns_scale: bool = False
     function: str = ""
     other_names: tuple[str, ...] = ()
+
+    def negatives(self, batch: int) -> int:
+        """Negatives per row of a batch of two views, in the objective's layout."""
+        return 2 * batch - 2 if self.layout == "two_view" else batch - 1
 
 
 OBJECTIVES: dict[str, Entry] = {
@@ -130,7 +123,6 @@ OBJECTIVES: dict[str, Entry] = {
             summary="DCL with the negatives of the anchor's own view only.",
             gradient_lives=True,
             layout="own_view",
-            negatives=_of_one_view,
         ),
         Entry(
             name="siglip",
@@ -140,7 +132,6 @@ OBJECTIVES: dict[str, Entry] = {
             summary="Every pair classified by a sigmoid, with a learned scale and bias.",
             gradient_lives=False,
             layout="two_tower",
-            negatives=_of_one_view,
             learns_scale=True,
             other_names=("SigLipLoss", "SigmoidLoss"),
         ),
@@ -150,12 +141,7 @@ OBJECTIVES: dict[str, Entry] = {
 
 
 def entry_of(name: str) -> Entry | None:
-    """The objective of a typed name, a class name or another library's, in any case.
-
-    Examples:
-        >>> entry_of("HolderFlatNCE").name, entry_of("NTXentLoss")
-        ('holder', None)
-    """
+    """The objective of a typed name, a class name or another library's, in any case."""
     for entry in OBJECTIVES.values():
         names = (entry.name, entry.class_name, *entry.other_names)
         if name.casefold() in (known.casefold() for known in names):
