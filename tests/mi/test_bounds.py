@@ -153,6 +153,16 @@ def test_equals_its_definition(name, columns, spread):
     assert float(value_of(name, given)) == pytest.approx(wanted, rel=1e-10, abs=1e-10)
 
 
+def test_capped_bounds_reach_their_ceilings_and_stay_below():
+    scores = 100 * torch.eye(N, dtype=torch.float64) - 50
+    for name in ("infonce", "js"):
+        assert BOUNDS[name].ceiling is not None
+        assert float(BOUNDS[name].value(scores)) == pytest.approx(BOUNDS[name].ceiling(N))
+    low = torch.full((N,), -40.0, dtype=torch.float64)
+    for alpha in (0.2, 0.9):
+        assert interpolated(scores, low, alpha) <= 1 + math.log((N - 1) / alpha) + 1e-9
+
+
 @every_form
 def test_blocks_of_any_size_give_the_same(name):
     scores, *rest = draw(WIDER)

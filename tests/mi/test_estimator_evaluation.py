@@ -1,6 +1,7 @@
 """Numbers read on test rows: sums, read-outs, standard errors and p-values against loops."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -12,11 +13,13 @@ from estimator_reference import READOUTS, infonce, jackknife, mean, others, with
 from flatnce.mi import SeparableCritic, critic_for
 from flatnce.mi.estimator.readouts import (
     EvaluationPart,
+    evaluate,
     group_sums,
     learned_dual_readout,
     permutation_p_value,
     readouts_of,
 )
+from flatnce.mi.estimator.result import evaluation_flags
 
 N, POOL, GROUPS = 17, 11, 4
 
@@ -89,6 +92,14 @@ def test_an_offset_of_the_rows_changes_no_read_out():
     for name in one:
         assert two[name].nats == pytest.approx(one[name].nats, rel=1e-9)
         assert two[name].standard_error == pytest.approx(one[name].standard_error, rel=1e-7)
+
+
+def test_scores_of_heavy_tails_raise_the_flag_and_their_estimate_stays_below_its_ceiling():
+    for size, names in ((0.1, []), (4.0, ["heavy_tails"])):
+        found = evaluate([part(size)], 19, 0)
+        raised = [flag.name for flag in evaluation_flags(found)]
+        assert [name for name in raised if name == "heavy_tails"] == names
+        assert found.readouts["infonce"].nats <= found.ceiling == pytest.approx(math.log(N))
 
 
 # --- Several parts -------------------------------------------------------------------------------
@@ -184,6 +195,44 @@ def test_under_independence_it_keeps_its_level(parts):
     for level in (0.05, 0.5):
         margin = 3.5 * math.sqrt(level * (1 - level) / count)
         assert np.mean(np.array(found) <= level + 1e-9) == pytest.approx(level, abs=margin)
+
+
+def test_over_all_orders_of_few_rows_every_rank_is_equally_likely(monkeypatch):
+    """Each of the 4! pairings in turn the true one, all of them drawn: p takes 24 even values."""
+    given = permuted_part(4)
+    orders = [np.array(order) for order in itertools.permutations(range(4))]
+
+    class Every(np.random.Generator):
+        def __init__(self, _):
+            super().__init__(np.random.PCG64(0))
+            self.left = iter(orders[1:])  # the first leaves all in place: the true one
+
+        def permutation(self, count):
+            return next(self.left)
+
+    monkeypatch.setattr(np.random, "default_rng", Every)
+    parts = [dataclasses.replace(given, y=given.y[order]) for order in orders]
+    found = sorted(permutation_p_value([part], len(orders) - 1, 0) for part in parts)
+    assert found == pytest.approx([rank / 24 for rank in range(1, 25)])
+
+
+def test_it_is_never_nought_and_never_above_one():
+    assert permutation_p_value([permuted_part(30, strength=20.0)], 99, 0) == pytest.approx(0.01)
+    constant = dataclasses.replace(permuted_part(30), x=torch.zeros(30, 2).double())
+    assert permutation_p_value([constant], 99, 0) == 1.0
+
+
+@pytest.mark.parametrize("sizes", [[4] * 12, [3, 4, 5, 4] * 3], ids=["even", "uneven"])
+def test_rows_that_repeat_within_a_unit_do_not_look_like_information(sizes):
+    """Rows of a unit share x and share y, x and y independent: row by row this would be p = 0."""
+    found, units = [], np.repeat(np.arange(12), sizes)
+    for number in range(150):
+        given = permuted_part(12, seed=number)
+        whole = dataclasses.replace(given, x=given.x[units], y=given.y[units], units=units)
+        found.append(permutation_p_value([whole], 39, number))
+    shares = [np.mean(np.array(found) <= level + 1e-9) for level in (0.05, 0.5)]
+    assert shares[0] < 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 150)
+    assert shares[1] == pytest.approx(0.5, abs=3.5 * math.sqrt(0.25 / 150))
 
 
 def test_units_of_one_size_move_as_wholes():

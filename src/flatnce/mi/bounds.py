@@ -123,12 +123,11 @@ def row_statistics(rows: Rows) -> Contrast:
     def stacked(block: Tensor, start: int) -> Tensor:
         part = statistics_of(block, start)
         flags.append(part.faults)
-        return torch.stack(
-            (part.positive, part.negative, part.negative2, part.count, part.hardest)
-        )
+        return torch.stack([getattr(part, name) for name in names])
 
     if blocks.rows * blocks.columns <= blocks.entries:
         return statistics_of(blocks.block(0, blocks.rows), 0)
+    names = ("positive", "negative", "negative2", "count", "hardest")
     positive, negative, negative2, count, hardest = _collected(blocks, stacked)
     flagged = faults.combine(*flags)
     faults.raise_flagged(flagged)  # one read of the device is cheap by comparison
@@ -362,8 +361,8 @@ def interpolated(
     r"""Interpolate TUBA and InfoNCE with the baseline :math:`\alpha\,m(x) + (1-\alpha)a(x)`.
 
     m(x) is the mean of exp(g) over all candidates but one, so this is a bound for every α and
-    every n, never above log((c − 1)/α) with c columns. α = 0 is TUBA; α = 1 is InfoNCE among c − 1
-    candidates, averaged over which one is left out.
+    every n, never above 1 + log((c − 1)/α) with c columns. α = 0 is TUBA; α = 1 is InfoNCE among
+    c − 1 candidates, averaged over which one is left out.
 
     Arguments:
         scores: Partner of row i in column i; at least 3 columns.
@@ -421,9 +420,8 @@ def jensen_shannon_loss(scores: Scores) -> Float[Tensor, ""]:
 
     def both_classes(block: Tensor, partner: Tensor, start: int) -> Tensor:
         others = softplus(block, threshold=50.0).masked_fill(partner, 0.0).sum(dim=1)
-        return torch.stack(
-            (softplus(-block.diagonal(start), threshold=50.0), others / (block.shape[1] - 1))
-        )
+        own = softplus(-block.diagonal(start), threshold=50.0)
+        return torch.stack((own, others / (block.shape[1] - 1)))
 
     joint, marginal = reduce_rows(scores, both_classes)
     return joint.mean() + marginal.mean()
@@ -470,12 +468,8 @@ def holder_statistics(rows: Rows, power: float) -> Contrast:
         pooled = (powered.negative - log_count) / power
         log_size = 2 * powered.negative - powered.negative2  # effective size under softmax(γ g)
     negative = log_count + pooled
-    return replace(
-        plain,
-        negative=negative,
-        negative2=2 * negative - log_size,
-        plain=plain.negative.detach(),
-    )
+    negative2, before = 2 * negative - log_size, plain.negative.detach()
+    return replace(plain, negative=negative, negative2=negative2, plain=before)
 
 
 def _limit(block: Tensor, partner: Tensor, power: float) -> Tensor:

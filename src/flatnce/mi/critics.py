@@ -213,8 +213,7 @@ class SeparableCritic(Critic):
         similarity: ``dot``, or ``cosine`` times a bounded scale. FlatNCE needs the cosine: the
             scale of an unbounded critic diverges under it.
         scale: Scale of the cosine: its start, or a :class:`BoundedScale` with its own bounds.
-        dual: The u-head, see :class:`Critic`.
-        constrained: Set u = −g(x, y) + s(x).
+        of_u: ``dual`` and ``constrained`` of :class:`Critic`.
     """
 
     def __init__(
@@ -224,17 +223,15 @@ class SeparableCritic(Critic):
         *,
         similarity: str = "dot",
         scale: float | BoundedScale = 20.0,
-        dual: nn.Module | None = None,
-        constrained: bool = False,
+        **of_u: Any,
     ) -> None:
-        super().__init__(left, right, dual=dual, constrained=constrained)
+        super().__init__(left, right, **of_u)
         check_choice("similarity", similarity, ("dot", "cosine"))
         self.scale: BoundedScale | None = None
         if similarity == "cosine":
             self.scale = scale if isinstance(scale, BoundedScale) else BoundedScale(scale)
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        """Score all pairs of features."""
         if left.shape[1:] != right.shape[1:]:
             raise ValueError(
                 f"the towers give features of shape {tuple(left.shape)} and {tuple(right.shape)}; "
@@ -245,7 +242,6 @@ class SeparableCritic(Critic):
         return self.scale().to(left) * (normalize(left, dim=1) @ normalize(right, dim=1).T)
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        """Score partners only."""
         if self.scale is None:
             return (left * right).sum(dim=1)
         cosines = (normalize(left, dim=1) * normalize(right, dim=1)).sum(dim=1)
@@ -262,29 +258,20 @@ class BilinearCritic(SeparableCritic):
         left: Tower of x.
         right: Tower of y.
         widths: Widths of the left and the right features.
-        dual: The u-head, see :class:`Critic`.
-        constrained: Set u = −g(x, y) + s(x).
+        of_u: ``dual`` and ``constrained`` of :class:`Critic`.
     """
 
     def __init__(
-        self,
-        left: nn.Module,
-        right: nn.Module,
-        widths: tuple[int, int],
-        *,
-        dual: nn.Module | None = None,
-        constrained: bool = False,
+        self, left: nn.Module, right: nn.Module, widths: tuple[int, int], **of_u: Any
     ) -> None:
-        super().__init__(left, right, dual=dual, constrained=constrained)
+        super().__init__(left, right, **of_u)
         # Scores of unit features start at order 1.
         self.weight = nn.Parameter(torch.randn(widths) / (widths[0] * widths[1]) ** 0.5)
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        """Score all pairs of features."""
         return super().score(left @ self.weight.to(left), right)
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        """Score partners only."""
         return super().score_paired(left @ self.weight.to(left), right)
 
 
@@ -299,8 +286,7 @@ class JointCritic(Critic):
         left: Tower of x; by default the identity.
         right: Tower of y; by default the identity.
         pairs_at_once: Pairs that the network sees at once; chunks are recomputed for gradients.
-        dual: The u-head, see :class:`Critic`.
-        constrained: Set u = −g(x, y) + s(x).
+        of_u: ``dual`` and ``constrained`` of :class:`Critic`.
     """
 
     def __init__(
@@ -310,37 +296,29 @@ class JointCritic(Critic):
         right: nn.Module | None = None,
         *,
         pairs_at_once: int = 2**16,
-        dual: nn.Module | None = None,
-        constrained: bool = False,
+        **of_u: Any,
     ) -> None:
-        super().__init__(
-            left or nn.Identity(), right or nn.Identity(), dual=dual, constrained=constrained
-        )
+        super().__init__(left or nn.Identity(), right or nn.Identity(), **of_u)
         check_at_least("pairs_at_once", pairs_at_once, 1)
         self.network, self.pairs_at_once = network, pairs_at_once
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
-        """Score all pairs of features, a few rows at a time."""
         first = self._first_layer()
         if first is not None:
             weights = first.weight.split((left.shape[1], right.shape[1]), dim=1)
             left = nn.functional.linear(left, weights[0], first.bias)
             right = right @ weights[1].T
         step = max(self.pairs_at_once // len(right), 1)
-        if len(left) <= step:
-            return self._rows(left, right)
-        if not torch.is_grad_enabled():
+        if len(left) <= step or not torch.is_grad_enabled():
             return torch.cat([self._rows(part, right) for part in left.split(step)])
         return torch.cat(
             [checkpoint(self._rows, part, right, use_reentrant=False) for part in left.split(step)]
         )
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
-        """Score partners only."""
         return self.network(torch.cat((left, right), dim=1)).reshape(-1)
 
     def _first_layer(self) -> nn.Linear | None:
-        """Return the network's first layer if it can be applied to each side separately."""
         if isinstance(self.network, nn.Sequential) and len(self.network) > 1:
             return self.network[0] if type(self.network[0]) is nn.Linear else None
         return None
@@ -348,10 +326,7 @@ class JointCritic(Critic):
     def _rows(self, left: Tensor, right: Tensor) -> Tensor:
         n, m = len(left), len(right)
         if self._first_layer() is None:
-            both = (
-                left[:, None].expand(n, m, left.shape[1]),
-                right[None].expand(n, m, right.shape[1]),
-            )
+            both = left[:, None].expand(n, m, -1), right[None].expand(n, m, -1)
             return self.network(torch.cat(both, dim=2).reshape(n * m, -1)).reshape(n, m)
         hidden = (left[:, None] + right[None]).reshape(n * m, -1)
         assert isinstance(self.network, nn.Sequential)
@@ -382,29 +357,24 @@ def critic_for(
     check_choice("kind", kind, ("dot", "cosine", "bilinear", "joint"))
     check_choice("dual", dual, (None, "free", "constrained"))
     sides = widths if kind == "joint" else (features, features)
-    constrained = dual == "constrained"
-    head = None
+    of_u: dict[str, Any] = {}
     if dual is not None:
-        head = perceptron(sides[0] if constrained else sum(sides), 1, hidden[-1:])
+        constrained = dual == "constrained"
+        inputs = sides[0] if constrained else sum(sides)
+        of_u = {"dual": perceptron(inputs, 1, hidden[-1:]), "constrained": constrained}
     if kind == "joint":
-        network = perceptron(sum(widths), 1, hidden)
-        return JointCritic(network, dual=head, constrained=constrained)
+        return JointCritic(perceptron(sum(widths), 1, hidden), **of_u)
     left, right = (perceptron(width, features, hidden) for width in widths)
     if kind == "bilinear":
-        return BilinearCritic(left, right, sides, dual=head, constrained=constrained)
-    return SeparableCritic(
-        left, right, similarity=kind, scale=scale, dual=head, constrained=constrained
-    )
+        return BilinearCritic(left, right, sides, **of_u)
+    return SeparableCritic(left, right, similarity=kind, scale=scale, **of_u)
 
 
 LARGEST_CORRELATION = 0.99999
 
 
 class Squares(nn.Module):
-    """Append to the columns their squares and the logarithm of the mean square.
-
-    A perceptron is slow to learn norms, on which heavy tails, shells and spirals depend.
-    """
+    """Append squares and the log of the mean square: a perceptron is slow to learn norms."""
 
     def forward(self, values: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
         squares = values.square()
@@ -413,24 +383,17 @@ class Squares(nn.Module):
 
 
 class GaussianTower(nn.Module):
-    """One side's features: those of a perceptron, a linear map, and a quadratic form beside a 1.
-
-    ``leads``: whether the quadratic form comes before the 1; true for one of the two towers.
-    """
+    """One side's features: a perceptron's, a linear map, and a quadratic form beside a 1."""
 
     centre: Tensor
     size: Tensor
 
     def __init__(
-        self,
-        start: Sequence[Tensor],
-        hidden: Sequence[int],
-        features: int,
-        *,
-        leads: bool,
+        self, start: Sequence[Tensor], hidden: Sequence[int], features: int, *, leads: bool
     ) -> None:
         super().__init__()
         # Columns by directions for the product of both sides, and for minus half of their square.
+        # With ``leads``, true for one of the two towers, the quadratic form comes before the 1.
         linear, quadratic, centre, size = start
         self.register_buffer("centre", centre)
         self.register_buffer("size", size)
