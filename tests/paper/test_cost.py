@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatnce.paper.commands.cost import run
-from flatnce.paper.cost import PAPER, cost, run_cost
+from flatnce.paper.cost import PAPER, cost, run, run_cost
 from flatnce.pretrain.runs.log import RunLog
 
 GPU = [row for row in PAPER if row.device == "V100 GPU"]

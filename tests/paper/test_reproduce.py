@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flatnce.cli import main
-from flatnce.paper.commands import reproduce as command
-from flatnce.paper.reproduce import engine
+from flatnce.paper.reproduce import command, engine
 from flatnce.paper.reproduce.analyses import negatives_of
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun

@@ -35,7 +35,7 @@ COMMANDS = {
 
 # The module of each command.
 HOMES = {
-    "demo": "flatnce.paper.commands.demo",
+    "demo": "flatnce.paper.demo",
     "data": "flatnce.pretrain.commands.data",
     "train": "flatnce.pretrain.commands.train",
     "resume": "flatnce.pretrain.commands.resume",
@@ -45,9 +45,9 @@ HOMES = {
     "compare": "flatnce.pretrain.commands.compare",
     "export": "flatnce.pretrain.commands.export",
     "mi": "flatnce.mi.command",
-    "reproduce": "flatnce.paper.commands.reproduce",
+    "reproduce": "flatnce.paper.reproduce.command",
     "doctor": "flatnce.diagnose.command",
-    "cost": "flatnce.paper.commands.cost",
+    "cost": "flatnce.paper.cost",
 }
 
 # Packages that the commands need and the core does not.

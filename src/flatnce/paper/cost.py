@@ -1,15 +1,19 @@
-"""What training costs: Table S1 of the paper (devices x hours x price), and the same for a run."""
+"""``flatnce cost``: Table S1 of the paper (devices x hours x price), and the same for a run."""
 
+import json
 import tomllib
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import tyro
+
+from flatnce.cli.console import console_of, text_table
 from flatnce.messages import check_at_least
 from flatnce.pretrain.runs.log import Run, read_run
 
-__all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "paper_table", "run_cost"]
+__all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "run_cost"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,6 @@ def cost(devices: int, hours: float, price: float) -> float:
     return devices * hours * price
 
 
-def paper_table() -> list[dict[str, Any]]:
-    """The rows of Table S1 as plain data, with the computed cost beside the printed one."""
-    return [{**asdict(row), "cost": row.cost, "agrees": row.agrees} for row in PAPER]
-
-
 def run_cost(
     directory: str | Path, price: float | None = None, devices: int | None = None
 ) -> RunCost:
@@ -114,3 +113,78 @@ def _seconds(run: Run) -> float:
             f"{run.directory} does not say how long it took; name a run that has begun"
         )
     return float(numbers[-1])
+
+
+# The command.
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Devices x hours x price: Table S1 of the paper, and your own run beside it.
+
+    Computing alone: no storage, no network, no tuning.
+
+    Arguments:
+        run: A run's name in runs/, or its folder.
+        price: What one device costs you per hour.
+        devices: How many computed at once; by default what the run recorded, else 1.
+        json: Print JSON and nothing else.
+    """
+
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    price: Annotated[float | None, tyro.conf.arg(metavar="DOLLARS")] = None
+    devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(CostOptions, prog="flatnce cost", args=arguments)
+    for name in ("price", "devices"):
+        if options.run is None and getattr(options, name) is not None:
+            raise ValueError(
+                f"--{name} {getattr(options, name)} is for a run of yours: "
+                "`flatnce cost RUN --price 2.5 --devices 1`"
+            )
+    own = None
+    if options.run is not None:
+        from flatnce.pretrain.training.saved import find_run
+
+        own = run_cost(find_run(options.run), options.price, options.devices)
+    if options.json:
+        fields = ("hours", "device_hours", "cost")
+        plain = own and asdict(own) | {name: getattr(own, name) for name in fields}
+        table = [{**asdict(row), "cost": row.cost, "agrees": row.agrees} for row in PAPER]
+        print(json.dumps({"paper": table, "note": PRICE_NOTE, "run": plain}))
+        return 0
+    header = ["model", "devices", "hours", "device-hours", "price", "cost", "as printed"]
+    rows = []
+    for row in PAPER:
+        rounded = ", rounded" if row.agrees and row.rounded_to >= 1_000 else ""
+        rows.append(_cells(row.model, row, ",.0f", f"${row.printed:,.0f}{rounded}"))
+    if own is not None:
+        rows.append(_cells(own.run, own, ",.3g"))
+    title = "Cost of training a contrastive learner (Table S1 of the paper)"
+    console = console_of()
+    console.print(text_table(header, rows, left=2, title=title))
+    for line in (PRICE_NOTE, *(f"{row.model}: {row.note}." for row in PAPER if row.note)):
+        console.print(f"\n{line}", markup=False)
+    if own is not None and not own.finished:
+        console.print(f"\n{own.run} is not finished: its hours are those so far.", markup=False)
+    if own is not None and own.price is None:
+        console.print("\nGive your price per device-hour: --price.")
+    return 0
+
+
+def _cells(name: str, row: PaperRow | RunCost, style: str, printed: str = "") -> list[str]:
+    hours = [format(number, style) for number in (row.hours, row.devices * row.hours)]
+    price = "" if row.price is None else f"${row.price:g}"
+    cost = "" if row.cost is None else _dollars(row.cost)
+    return [name, f"{row.devices:,} x {row.device or 'device'}", *hours, price, cost, printed]
+
+
+def _dollars(amount: float) -> str:
+    """To the dollar, to the cent below 100, or to one significant digit below a cent."""
+    if amount >= 100:
+        return f"${amount:,.0f}"
+    return f"${amount:.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.1g}"

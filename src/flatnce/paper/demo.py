@@ -1,4 +1,4 @@
-"""The demo: critics of Gaussian pairs trained with InfoNCE and with FlatNCE, and their page.
+"""``flatnce demo``: critics of Gaussian pairs trained with InfoNCE and FlatNCE, and their page.
 
 A small critic learns to tell a partner from K - 1 others. All runs of a case are one stack of
 parameters: each run's loss depends on its own slice only, so the gradient of the sum of the losses
@@ -8,6 +8,7 @@ Axes: ``r`` runs, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinat
 an embedding.
 """
 
+import json
 import math
 import re
 import statistics
@@ -15,18 +16,21 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import torch
+import tyro
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, relu
 
 from flatnce import functional as F
+from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_positive
 from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
@@ -34,8 +38,6 @@ from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import capitalised, in_unit
-
-__all__ = ["TEXTS", "DemoConfig", "demo_page", "run_demo", "summary_table"]
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 """In the order in which runs are stacked: all seeds of the first, then all of the second."""
@@ -509,3 +511,47 @@ def _end_by_size(cases: list[Plain], ceiling: Mapping[str, float]) -> Figure:
 def _setting(case: Plain) -> str:
     beta, rate = case["inverse_temperature"], case["learning_rate"]
     return f"K = {case['candidates']}, β = {beta:g}, rate {rate:g}"
+
+
+# The command.
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """InfoNCE against FlatNCE where the truth is known.
+
+    Trains small critics on correlated Gaussians that share 10 nats, prints a table and writes a
+    page with the curves. About a minute on a CPU.
+
+    Arguments:
+        config: What to run.
+        json: Print the results as JSON and nothing else.
+    """
+
+    config: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(DemoOptions, prog="flatnce demo", args=arguments)
+    with live_line(quiet=options.json, log=False) as (update, say):
+
+        def progress(line: str, last: bool) -> None:
+            (say if last else update)(line)
+
+        results = run_demo(options.config, progress)
+    page = demo_page(options.config.out)
+    if options.json:
+        print(json.dumps(results))
+        return 0
+    table, console = summary_table(results), console_of()
+    caption = TEXTS["columns"].format(**results)
+    console.print()
+    console.print(
+        text_table(table.header, table.rows, left=2, title=table.caption, caption=caption)
+    )
+    for finding in results["findings"]:
+        console.print(f"\n[bold]{finding['topic']}.[/bold] {finding['text']}")
+    print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")
+    return 0

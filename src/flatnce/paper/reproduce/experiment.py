@@ -11,8 +11,6 @@ from typing import Any
 
 from flatnce.messages import check_choice, did_you_mean
 
-__all__ = ["EXPERIMENTS", "Setting", "check_options", "find_experiment"]
-
 _FILE = resources.files("flatnce.paper.reproduce").joinpath("experiments.toml")
 CONTENT: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
 

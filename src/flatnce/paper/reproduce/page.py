@@ -9,8 +9,6 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.report.page import Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import OBJECTIVES, VARIABLES, capitalised, in_unit
 
-__all__ = ["reproduce_page", "table_of"]
-
 Plain = Mapping[str, Any]
 
 

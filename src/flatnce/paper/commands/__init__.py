@@ -1,1 +1,0 @@
-"""The commands ``demo``, ``cost`` and ``reproduce``."""
