@@ -7,9 +7,9 @@ A *run* is one (information, seed). All runs are trained together as one stack o
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,7 +21,6 @@ from flatnce.core.diagnostics.pool import best_scale
 from flatnce.functional import contrast_from_logits
 from flatnce.mi.bounds import (
     barber_agakov,
-    flatnce_loss,
     flo,
     flo_alternating_losses,
     infonce,
@@ -53,9 +52,6 @@ CHECKS, CHECK_PAIRS = 6, 500  # of the held-out value in training
 
 CALIBRATED, UNSTABLE, SPREAD = "calibrated InfoNCE", "unstable", "gradient's spread"
 
-Loss = Callable[[int, Tensor, Tensor, bool], Tensor]
-"""From run, scores, u, and whether the step is of u alone, to the run's loss."""
-
 
 @dataclass(frozen=True)
 class Size:
@@ -67,6 +63,7 @@ class Size:
     pool: int
     batches: int
     batch: int = 64
+    compared: Sequence[int] = ()  # batch sizes at which the true critic is read
     dimensions: int = 20
     width: int = 128
     rate: float = 5e-4
@@ -117,12 +114,90 @@ def one_negative(scores: Float[Tensor, "n m"]) -> Contrast:
     return contrast_from_logits(pairs, torch.zeros(n, dtype=torch.long))
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One bound of the registry with one kind of critic and, for some, a learned u or baseline.
+
+    ``dual`` is the kind of u, a key of :data:`DUALS`. ``single`` means one negative per row, that
+    is one shuffled copy of y (K = 1), and ``alternating`` that critic and u are updated in turn
+    instead of jointly. ``in_paper`` is what Table 1 says of its bias and its stability, ``charts``
+    the charts that show it.
+    """
+
+    label: str
+    bound: str
+    critic: str = "dot"
+    dual: str | None = None
+    single: bool = False
+    alternating: bool = False
+    options: Mapping[str, float] = field(default_factory=dict, compare=False)
+    in_paper: Sequence[str] = field(default=(), compare=False)
+    charts: Sequence[str] = field(default=(), compare=False)
+
+    @property
+    def is_bound(self) -> str:
+        """Whether it is a lower bound on mutual information, in words."""
+        if BOUNDS[self.bound].is_lower_bound:
+            return "yes"
+        words = {"expected": "of another divergence", "limit": "in the limit"}
+        return words.get(BOUNDS[self.bound].promise, "no")
+
+    @property
+    def trains(self) -> bool:
+        """Whether a critic is trained with it; Barber–Agakov has a density in its place."""
+        return BOUNDS[self.bound].reads != "densities"
+
+    def extra(self, batch: int) -> int:
+        """The number of further y's that it takes beside a batch."""
+        return batch if "pool" in BOUNDS[self.bound].needs else 0
+
+    def optimisers(self, critics: StackedCritics, rate: float) -> list[torch.optim.Adam]:
+        """One optimiser of all weights, or those of the critics and of u, which take turns."""
+        if not self.alternating:
+            return [torch.optim.Adam(critics.parameters(), rate)]
+        sides = critics.parameters("critic"), critics.parameters("dual")
+        return [torch.optim.Adam(side, rate) for side in sides]
+
+    def value(self, scores: Float[Tensor, "n m"], dual: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+        """Its number in nats."""
+        own, arguments = self._arguments(scores, dual)
+        return BOUNDS[self.bound].value(own, **arguments)
+
+    def loss(
+        self,
+        scores: Float[Tensor, "n m"],
+        dual: Float[Tensor, " n"],
+        memory: dict[str, Any],
+        of_u: bool,
+    ) -> Float[Tensor, ""]:
+        """What a step minimises, or a step ``of_u`` alone; ``memory`` keeps MINE's average."""
+        own, arguments = self._arguments(scores, dual)
+        if self.alternating:
+            return flo_alternating_losses(own, dual)[int(of_u)]
+        if self.bound == "mine":
+            loss, memory["average"] = mine_loss(own, memory.get("average"))
+            return loss
+        return BOUNDS[self.bound].loss(own, **arguments)
+
+    def _arguments(self, scores: Tensor, dual: Tensor) -> tuple[Any, dict[str, Any]]:
+        n, arguments = len(scores), dict[str, Any](self.options)
+        own = scores[:, :n]
+        needs = BOUNDS[self.bound].needs
+        if "dual" in needs:
+            arguments["dual"] = dual
+        if "log_baseline" in needs:  # u = −g + log a(x)
+            arguments["log_baseline"] = dual + own.diagonal()
+        if "pool" in needs:
+            arguments["pool"] = scores[:, n:]
+        return (one_negative(own) if self.single else own), arguments
+
+
 class _OnSphere(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         return COSINE_SCALE**0.5 * normalize(features, dim=-1)
 
 
-def start_critics(size: Size, kind: str, dual: str | None = None) -> StackedCritics:
+def start_critics(variant: Variant, size: Size) -> StackedCritics:
     """Untrained critics, one per run; those of one seed start alike for every objective."""
     critics: list[Critic] = []
     dual_critics: list[Critic] = []
@@ -130,15 +205,15 @@ def start_critics(size: Size, kind: str, dual: str | None = None) -> StackedCrit
     for _, seed in size.runs:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if kind == "cosine":
+            if variant.critic == "cosine":
                 towers = [
                     nn.Sequential(perceptron(width, 32, hidden), _OnSphere()) for width in widths
                 ]
                 critics.append(SeparableCritic(*towers))
                 continue
-            head = None if dual == "critic" else dual
+            head = None if variant.dual == "critic" else variant.dual
             critics.append(critic_for("dot", widths, hidden=hidden, dual=head))
-            if dual == "critic":
+            if variant.dual == "critic":
                 dual_critics.append(critic_for("dot", widths, hidden=hidden))
     return StackedCritics(critics, dual_critics)
 
@@ -152,13 +227,18 @@ class TrainedCritics:
     the gradient's length over its mean in the second half. Milliseconds are per step and run.
     """
 
+    variant: Variant
     size: Size
     critics: StackedCritics
     alive: Bool[Tensor, " s"]
     held_out: Values = field(default_factory=list)
-    best: list[float] = field(default_factory=list)
+    best: list[float] = field(init=False)
     spread: Values = field(default_factory=list)
     milliseconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.best = [-math.inf] * self.critics.count
+        self.memories: list[dict[str, Any]] = [{} for _ in self.best]
 
     def unstable(self) -> Values:
         """1 for a run that diverged or fell below half of its best value, else 0."""
@@ -180,28 +260,18 @@ class TrainedCritics:
             SPREAD: cell(self.of(nats, self.spread), "rounded"),
         }
 
-    def scores(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of every x with every y, and u of partners (zeros where there is none)."""
-        scores, dual = self.critics(x, y)
-        return scores, scores.new_zeros(scores.shape[:2]) if dual is None else dual
 
-
-def train_critics(
-    critics: StackedCritics, size: Size, loss: Loss, *, extra: int = 0, alternating: bool = False
-) -> TrainedCritics:
+def train_critics(variant: Variant, size: Size) -> TrainedCritics:
     """Train with Adam on fresh pairs; runs that are no longer finite are left as they are."""
-    stream, alive = Stream(size, purpose=0), torch.ones(critics.count, dtype=torch.bool)
-    trained = TrainedCritics(size, critics, alive, best=[-math.inf] * critics.count)
-    parts: tuple[Literal["all", "critic", "dual"], ...] = (
-        ("critic", "dual") if alternating else ("all",)
-    )
-    optimisers = [torch.optim.Adam(critics.parameters(part), size.rate) for part in parts]
+    critics, stream = start_critics(variant, size), Stream(size, purpose=0)
+    trained = TrainedCritics(variant, size, critics, torch.ones(critics.count, dtype=torch.bool))
+    optimisers = variant.optimisers(critics, size.rate)
     norms: list[Tensor] = []
     seconds = 0.0
     for step in range(size.steps):
-        x, y = stream.draw(size.batch, extra)
+        x, y = stream.draw(size.batch, variant.extra(size.batch))
         began, turn = time.process_time(), step % len(optimisers)
-        lengths = _gradients(trained, x, y, loss, turn == 1)
+        lengths = _gradients(trained, x, y, turn == 1)
         if lengths is None:
             break
         optimisers[turn].step()
@@ -217,18 +287,25 @@ def train_critics(
     return trained
 
 
-def _gradients(
-    trained: TrainedCritics, x: Tensor, y: Tensor, loss: Loss, of_u: bool
-) -> Tensor | None:
+def _scores_and_dual(critics: StackedCritics, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of every x with every y, and u of partners (zeros where there is none)."""
+    scores, dual = critics(x, y)
+    return scores, scores.new_zeros(scores.shape[:2]) if dual is None else dual
+
+
+def _gradients(trained: TrainedCritics, x: Tensor, y: Tensor, of_u: bool) -> Tensor | None:
     """Compute every run's gradient and return its length; None where no run is left."""
-    scores, dual = trained.scores(x, y)
+    scores, dual = _scores_and_dual(trained.critics, x, y)
     trained.alive &= scores.isfinite().flatten(1).all(1) & dual.isfinite().all(1)
     going = trained.alive.nonzero().flatten().tolist()
     if not going:
         return None
     critics = trained.critics
     critics.zero_grad()
-    torch.stack([loss(run, scores[run], dual[run], of_u) for run in going]).sum().backward()
+    losses = [
+        trained.variant.loss(scores[run], dual[run], trained.memories[run], of_u) for run in going
+    ]
+    torch.stack(losses).sum().backward()
     lengths = critics.gradient_norms()
     trained.alive &= lengths.isfinite()
     critics.drop_gradients(~trained.alive)
@@ -239,8 +316,8 @@ def _gradients(
 def held_out_values(trained: TrainedCritics, pool: int) -> Values:
     """InfoNCE among a held-out pool, at the scale that is best on another; None if diverged."""
     stream = Stream(trained.size, purpose=1)
-    calibration, _ = trained.scores(*stream.draw(pool))
-    scores, _ = trained.scores(*stream.draw(pool))
+    calibration, _ = _scores_and_dual(trained.critics, *stream.draw(pool))
+    scores, _ = _scores_and_dual(trained.critics, *stream.draw(pool))
     values: Values = []
     for run, alive in enumerate(trained.alive):
         if not alive or not bool(scores[run].isfinite().all()):
@@ -280,82 +357,18 @@ STEADY, WILD = 0.2, 1.0  # spreads of the gradient up to which stability is exce
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class BoundVariant:
-    """One bound of the registry with one kind of critic and, for some, a learned u or baseline.
+RowsOf = Mapping[Variant, Sequence[Row]]
 
-    ``single`` means one negative per row, that is one shuffled copy of y. ``in_paper`` is what
-    Table 1 says of its bias and its stability, ``charts`` the charts that show it.
-    """
-
-    label: str
-    bound: str
-    critic: str = "dot"
-    dual: str | None = None
-    options: Mapping[str, float] = field(default_factory=dict)
-    single: bool = False
-    in_paper: Sequence[str] = ()
-    charts: Sequence[str] = ()
-
-    @property
-    def is_bound(self) -> str:
-        """Whether it is a lower bound on mutual information, in words."""
-        if BOUNDS[self.bound].is_lower_bound:
-            return "yes"
-        words = {"expected": "of another divergence", "limit": "in the limit"}
-        return words.get(BOUNDS[self.bound].promise, "no")
-
-    @property
-    def trains(self) -> bool:
-        """Whether a critic is trained with it; Barber–Agakov has a density in its place."""
-        return BOUNDS[self.bound].reads != "densities"
-
-    @property
-    def needs_pool(self) -> bool:
-        """Whether it takes further y's."""
-        return "pool" in BOUNDS[self.bound].needs
-
-    def value(self, scores: Float[Tensor, "n m"], dual: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-        """Its number in nats."""
-        own, arguments = self._arguments(scores, dual)
-        return BOUNDS[self.bound].value(own, **arguments)
-
-    def loss(
-        self, scores: Float[Tensor, "n m"], dual: Float[Tensor, " n"], memory: dict[str, Any]
-    ) -> Float[Tensor, ""]:
-        """What is minimised; ``memory`` keeps MINE's moving average."""
-        own, arguments = self._arguments(scores, dual)
-        if self.bound == "mine":
-            loss, memory["average"] = mine_loss(own, memory.get("average"))
-            return loss
-        return BOUNDS[self.bound].loss(own, **arguments)
-
-    def _arguments(self, scores: Tensor, dual: Tensor) -> tuple[Any, dict[str, Any]]:
-        n, arguments = len(scores), dict[str, Any](self.options)
-        own = scores[:, :n]
-        needs = BOUNDS[self.bound].needs
-        if "dual" in needs:
-            arguments["dual"] = dual
-        if "log_baseline" in needs:  # u = −g + log a(x)
-            arguments["log_baseline"] = dual + own.diagonal()
-        if "pool" in needs:
-            arguments["pool"] = scores[:, n:]
-        return (one_negative(own) if self.single else own), arguments
-
-
-RowsOf = Mapping[BoundVariant, Sequence[Row]]
-
-BOUND_VARIANTS = [BoundVariant(**entry) for entry in EXPERIMENTS["table-1"].variants]
+BOUND_VARIANTS = [Variant(**entry) for entry in EXPERIMENTS["table-1"].variants]
 
 
 def compare_bounds(runs: Runs) -> Findings:
     """Values at the true critic, then critics trained with each bound."""
     size = Size(seeds=runs.setting.seeds, **runs.setting.pick(runs.experiment.sizes))
-    batches = {"smoke": (16, 64), "small": (16, 64, 256), "paper": (16, 64, 256, 1024)}
     true = {
         (variant, batch): bias_and_deviation(variant, size, batch)
         for variant in BOUND_VARIANTS
-        for batch in runs.setting.pick(batches)
+        for batch in size.compared
     }
     by_variant = {one: list(_rows(one, size, true[one, size.batch])) for one in BOUND_VARIANTS}
     rows = [row for of_variant in by_variant.values() for row in of_variant]
@@ -364,17 +377,11 @@ def compare_bounds(runs: Runs) -> Findings:
 
 
 def _rows(
-    variant: BoundVariant, size: Size, true: Mapping[float, tuple[Values, Values]]
+    variant: Variant, size: Size, true: Mapping[float, tuple[Values, Values]]
 ) -> Iterator[dict[str, Any]]:
     """Train critics with a bound, and give its rows of the table, one per information."""
     if variant.trains:
-        memories: list[dict[str, Any]] = [{} for _ in size.runs]
-        trained = train_critics(
-            start_critics(size, variant.critic, variant.dual),
-            size,
-            lambda run, scores, dual, _: variant.loss(scores, dual, memories[run]),
-            extra=size.batch if variant.needs_pool else 0,
-        )
+        trained = train_critics(variant, size)
         with torch.no_grad():
             own = bias_and_deviation(variant, size, size.batch, trained)
     for nats in size.nats:
@@ -394,18 +401,18 @@ def _rows(
 
 
 def bias_and_deviation(
-    variant: BoundVariant, size: Size, batch: int, trained: TrainedCritics | None = None
+    variant: Variant, size: Size, batch: int, trained: TrainedCritics | None = None
 ) -> dict[float, tuple[Values, Values]]:
     """Bias and standard deviation per seed over held-out batches, by information.
 
     They are of the value at the true critic, or at the critics that the bound trained.
     """
-    stream, extra = Stream(size, 2 if trained is None else 3), batch if variant.needs_pool else 0
+    stream = Stream(size, 2 if trained is None else 3)
     values: list[list[float]] = [[] for _ in size.runs]
     for _ in range(size.batches):
-        x, y = stream.draw(batch, extra)
+        x, y = stream.draw(batch, variant.extra(batch))
         if trained is not None:
-            scores, dual = (part.double() for part in trained.scores(x, y))
+            scores, dual = (part.double() for part in _scores_and_dual(trained.critics, x, y))
         for run, (nats, _) in enumerate(size.runs):
             if trained is None:
                 values[run].append(float(_true_value(variant, x[run], y[run], nats)))
@@ -424,7 +431,7 @@ def bias_and_deviation(
     return numbers
 
 
-def _true_value(variant: BoundVariant, x: Tensor, y: Tensor, nats: float) -> Tensor:
+def _true_value(variant: Variant, x: Tensor, y: Tensor, nats: float) -> Tensor:
     scores = true_scores(x.double(), y.double(), nats)
     own = scores.diagonal()
     if variant.trains:
@@ -433,7 +440,7 @@ def _true_value(variant: BoundVariant, x: Tensor, y: Tensor, nats: float) -> Ten
     return barber_agakov(own + marginal, marginal)
 
 
-def _target(variant: BoundVariant, nats: float, dimensions: int) -> float:
+def _target(variant: Variant, nats: float, dimensions: int) -> float:
     """What the bound is about: the information, or the Jensen–Shannon divergence."""
     if variant.bound != "js":
         return nats
@@ -451,7 +458,7 @@ def jensen_shannon_truth(partners: Float[Tensor, " n"], others: Float[Tensor, " 
     return float(math.log(2) - (softplus(-partners).mean() + softplus(others).mean()) / 2)
 
 
-def _by_batch(runs: Runs, true: Mapping[tuple[BoundVariant, int], Any], size: Size) -> Charts:
+def _by_batch(runs: Runs, true: Mapping[tuple[Variant, int], Any], size: Size) -> Charts:
     nats, batches = size.nats[len(size.nats) // 2], sorted({batch for _, batch in true})
     shown = [variant for variant in BOUND_VARIANTS if "by-batch" in variant.charts]
     x = axis("batch", ticks=batches, logarithmic=True)
@@ -519,7 +526,6 @@ def _stability(rows: Sequence[Row]) -> str:
 # Every variant is trained on Gaussians and on images, where its encoder's features are classified.
 
 DUALS = {"free": "u-head", "critic": "second critic", "constrained": "u = −g + s(x)"}
-OBJECTIVE_NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "flo": "FLO"}
 
 TRAININGS = (
     ("joint", False, False),
@@ -541,58 +547,30 @@ Outcome = tuple[float | None, float | None]
 """Test accuracy by kNN with all labels and by a linear probe with few; None if diverged."""
 
 
-@dataclass(frozen=True)
-class PrimalDualVariant:
-    """An objective, the u beside it (a key of :data:`DUALS`), and how both are trained.
-
-    ``alternating`` means that critic and u are updated in turn instead of jointly, ``single`` that
-    there is one negative per row (K = 1). On images all critics are cosines.
-    """
-
-    objective: str
-    critic: str = "dot"
-    dual: str | None = None
-    alternating: bool = False
-    single: bool = False
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What tells it from the others, in words."""
-        return {
-            "objective": OBJECTIVE_NAMES[self.objective],
-            "critic": self.critic,
-            "u": DUALS[self.dual] if self.dual else "none",
-            "training": "alternating" if self.alternating else "joint" if self.dual else "none",
-            "negatives": "one" if self.single else "all",
-        }
-
-    def loss(
-        self, scores: Float[Tensor, "n n"], dual: Float[Tensor, " n"], of_u: bool
-    ) -> Float[Tensor, ""]:
-        """What is minimised."""
-        rows: Tensor | Contrast = one_negative(scores) if self.single else scores
-        if self.objective == "infonce":
-            return -infonce(rows)
-        if self.objective == "flatnce":
-            return flatnce_loss(rows)
-        if self.alternating:
-            return flo_alternating_losses(rows, dual)[int(of_u)]
-        return -flo(rows, dual)
-
-
 PRIMAL_DUAL_VARIANTS = (
-    PrimalDualVariant("infonce"),
-    PrimalDualVariant("infonce", "cosine"),
-    PrimalDualVariant("flatnce", "cosine"),
-    PrimalDualVariant("infonce", single=True),
-    PrimalDualVariant("infonce", "cosine", single=True),
-    PrimalDualVariant("flatnce", "cosine", single=True),
+    Variant("InfoNCE", "infonce"),
+    Variant("InfoNCE", "infonce", "cosine"),
+    Variant("FlatNCE", "flatnce", "cosine"),
+    Variant("InfoNCE", "infonce", single=True),
+    Variant("InfoNCE", "infonce", "cosine", single=True),
+    Variant("FlatNCE", "flatnce", "cosine", single=True),
     *(
-        PrimalDualVariant("flo", "dot", dual, alternating, single)
+        Variant("FLO", "flo", "dot", dual, single, alternating)
         for dual, alternating, single in itertools.product(DUALS, (False, True), (False, True))
     ),
 )
 """Every u, joint and alternating, with all negatives and with one; and what they compare with."""
+
+
+def variables_of(variant: Variant) -> dict[str, str]:
+    """What tells a primal-dual variant from the others, in words."""
+    return {
+        "objective": variant.label,
+        "critic": variant.critic,
+        "u": DUALS[variant.dual] if variant.dual else "none",
+        "training": "alternating" if variant.alternating else "joint" if variant.dual else "none",
+        "negatives": "one" if variant.single else "all",
+    }
 
 
 def compare_variants(runs: Runs) -> Findings:
@@ -602,18 +580,18 @@ def compare_variants(runs: Runs) -> Findings:
     config = preset("digits").override(batch_size=64, epochs=1 if scale == "smoke" else 8)
     if scale == "paper":
         config = preset("cifar10").override(epochs=100)
-    variants: Sequence[PrimalDualVariant] = PRIMAL_DUAL_VARIANTS
+    variants = PRIMAL_DUAL_VARIANTS
     if scale == "smoke":  # every u, joint and alternating, K = 1 and all, but not each with each
         variants = PRIMAL_DUAL_VARIANTS[:3] + PRIMAL_DUAL_VARIANTS[6::3]
     # On images all critics are cosines, so variants that differ in the critic alone are the same.
     on_images = [one for one in variants if one.dual or one.critic == "cosine"]
     if scale == "smoke":
         on_images = on_images[::3]
-    trained = {variant: _train_on_gaussians(variant, size) for variant in variants}
+    trained = {variant: train_critics(variant, size) for variant in variants}
     rows = []
-    shown: dict[tuple[str, PrimalDualVariant], Values] = {}
+    shown: dict[tuple[str, Variant], Values] = {}
     for nats, variant in itertools.product(size.nats, variants):
-        variables = {"data": _gaussians(nats), **variant.variables}
+        variables = {"data": _gaussians(nats), **variables_of(variant)}
         critics = trained[variant]
         cells = critics.cells(nats)
         if variant.dual:
@@ -625,7 +603,7 @@ def compare_variants(runs: Runs) -> Findings:
     variables = {"data": data, "objective": "untrained"}
     rows.append({"variables": variables, "measures": _image_cells(start)})
     for variant in on_images:
-        variables = {"data": data, **variant.variables, "critic": "cosine"}
+        variables = {"data": data, **variables_of(variant), "critic": "cosine"}
         cells = _image_cells([train_on_images(variant, one, one.run.epochs) for one in configs])
         rows.append({"variables": variables, "measures": cells})
         shown[data, variant] = cells[LINEAR]["values"]
@@ -640,7 +618,7 @@ def compare_variants(runs: Runs) -> Findings:
 
 def _bar_per_training(
     heading: Mapping[str, str],
-    shown: Mapping[tuple[str, PrimalDualVariant], Values],
+    shown: Mapping[tuple[str, Variant], Values],
     data: str,
     critic: str,
     y: Mapping[str, Any],
@@ -649,10 +627,10 @@ def _bar_per_training(
     bars = []
     for series, (words, alternating, single) in enumerate(TRAININGS):
         variants = [
-            PrimalDualVariant("infonce", critic, single=single),
-            PrimalDualVariant("flatnce", "cosine", single=single),
+            Variant("InfoNCE", "infonce", critic, single=single),
+            Variant("FlatNCE", "flatnce", "cosine", single=single),
         ]
-        variants += [PrimalDualVariant("flo", "dot", u, alternating, single) for u in DUALS]
+        variants += [Variant("FLO", "flo", "dot", u, single, alternating) for u in DUALS]
         values = [shown.get((data, variant), [None]) for variant in variants]
         bars.append(line(words, range(len(values)), values, series))
     x, categories = axis("objective, or u of FLO"), ["InfoNCE", "FlatNCE", *DUALS.values()]
@@ -663,22 +641,13 @@ def _gaussians(nats: float) -> str:
     return f"Gaussians, {nats:g} nats"
 
 
-def _train_on_gaussians(variant: PrimalDualVariant, size: Size) -> TrainedCritics:
-    return train_critics(
-        start_critics(size, variant.critic, variant.dual),
-        size,
-        lambda run, scores, dual, of_u: variant.loss(scores, dual, of_u),
-        alternating=variant.alternating,
-    )
-
-
 @torch.no_grad()
 def _flo_values(trained: TrainedCritics) -> Values:
     """FLO of the critic and its u on held-out batches with all negatives: a bound."""
     size, total = trained.size, torch.zeros(trained.critics.count, dtype=torch.float64)
     stream = Stream(size, purpose=3)
     for _ in range(size.batches):
-        scores, dual = trained.scores(*stream.draw(size.batch))
+        scores, dual = _scores_and_dual(trained.critics, *stream.draw(size.batch))
         for run in trained.alive.nonzero().flatten().tolist():
             total[run] += flo(scores[run].double(), dual[run].double()) / size.batches
     return [
@@ -695,18 +664,7 @@ def _image_cells(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-class _Embeddings(nn.Module):
-    """An encoder's embeddings, which a critic scores."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encoder(images)[1]
-
-
-def train_on_images(variant: PrimalDualVariant, config: TrainConfig, epochs: int) -> Outcome:
+def train_on_images(variant: Variant, config: TrainConfig, epochs: int) -> Outcome:
     """Train an encoder by Adam on two views of each image, then classify with its features."""
     images = open_images(config, _device())
     with torch.random.fork_rng():
@@ -716,22 +674,17 @@ def train_on_images(variant: PrimalDualVariant, config: TrainConfig, epochs: int
         second = None
         if variant.dual == "critic":
             second = _critic(_encoder(config, images)).to(_device())
-    u_parts = [part for part in (critic.dual_head, second) if part is not None]
-    of_u = [weight for part in u_parts for weight in part.parameters()]
-    of_encoder = list(encoder.parameters())
-    sides = [of_encoder, of_u] if variant.alternating else [of_encoder + of_u]
-    optimisers = [torch.optim.Adam(side, RATE) for side in sides]
+    critics = StackedCritics([critic], [] if second is None else [second])
+    optimisers = variant.optimisers(critics, RATE)
     batches = ((epoch, batch) for epoch in range(epochs) for batch in images.loader.epoch(epoch))
     for step, (epoch, batch) in enumerate(batches):
         turn = step % len(optimisers)
-        views = images.views(batch.images, batch.indices, epoch)
-        scores, dual = _scores_and_dual(critic, second, *views)
+        left, right = images.views(batch.images, batch.indices, epoch)
+        scores, dual = _scores_and_dual(critics, left[None], right[None])
         if not bool(scores.isfinite().all() & dual.isfinite().all()):
             return None, None
-        critic.zero_grad()
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        variant.loss(scores, dual, turn == 1).backward()
+        critics.zero_grad()
+        variant.loss(scores[0], dual[0], {}, turn == 1).backward()
         optimisers[turn].step()
     if not all(bool(weight.isfinite().all()) for weight in encoder.parameters()):
         return None, None
@@ -749,7 +702,7 @@ def _encoder(config: TrainConfig, images: Images) -> Encoder:
 
 
 def _critic(encoder: Encoder, dual: str | None = None) -> SeparableCritic:
-    tower, u_head = _Embeddings(encoder), None
+    tower, u_head = nn.Sequential(encoder.backbone, encoder.head), None
     if dual in ("free", "constrained"):
         u_head = perceptron(WIDTH if dual == "constrained" else 2 * WIDTH, 1, (2 * WIDTH,))
     return SeparableCritic(
@@ -760,18 +713,6 @@ def _critic(encoder: Encoder, dual: str | None = None) -> SeparableCritic:
         dual=u_head,
         constrained=dual == "constrained",
     )
-
-
-def _scores_and_dual(
-    critic: SeparableCritic, second: SeparableCritic | None, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Scores, and u: the critic's own, the second critic's, or zeros."""
-    if critic.dual_head is not None:
-        return critic.scores_and_dual(left, right)
-    scores = critic(left, right)
-    if second is not None:
-        return scores, second.paired(left, right)
-    return scores, scores.new_zeros(len(scores))
 
 
 def classify(encoder: Encoder, config: TrainConfig, images: Images) -> Outcome:
