@@ -232,6 +232,7 @@ class SeparableCritic(Critic):
             self.scale = scale if isinstance(scale, BoundedScale) else BoundedScale(scale)
 
     def score(self, left: Tensor, right: Tensor) -> Float[Tensor, "n m"]:
+        """Score all pairs of features by their product."""
         if left.shape[1:] != right.shape[1:]:
             raise ValueError(
                 f"the towers give features of shape {tuple(left.shape)} and {tuple(right.shape)}; "
@@ -242,6 +243,7 @@ class SeparableCritic(Critic):
         return self.scale().to(left) * (normalize(left, dim=1) @ normalize(right, dim=1).T)
 
     def score_paired(self, left: Tensor, right: Tensor) -> Float[Tensor, " n"]:
+        """Score the features of partners by their product."""
         if self.scale is None:
             return (left * right).sum(dim=1)
         cosines = (normalize(left, dim=1) * normalize(right, dim=1)).sum(dim=1)
