@@ -8,8 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from flatnce.pretrain.data import load
 from flatnce.pretrain.evaluation import Features, extract, linear_probe, measure, probe_by_descent
-from flatnce.pretrain.evaluation import probe as descent_module
-from flatnce.pretrain.evaluation import probe as logistic_module
+from flatnce.pretrain.evaluation import probe as probe_module
 from flatnce.pretrain.evaluation.probe import (
     FORMS,
     DescentConfig,
@@ -105,7 +104,7 @@ def test_one_against_the_rest_leaves_out_what_does_not_count():
 def test_convergence_is_checked_and_told(fixed, monkeypatch):
     train, _ = fixed
     with monkeypatch.context() as patched:
-        patched.setattr(logistic_module, "MOST_ITERATIONS", 3)
+        patched.setattr(probe_module, "MOST_ITERATIONS", 3)
         few = Regression(train).fit(1e-3)
     assert not few.converged and few.iterations == 3
     done = Regression(train).fit(1e-3)
@@ -115,8 +114,8 @@ def test_convergence_is_checked_and_told(fixed, monkeypatch):
 def test_blocks_and_a_warm_start_lead_to_the_same_minimum(monkeypatch):
     train = blobs()
     expected = Regression(train).fit(1e-3, tolerance=1e-9)
-    monkeypatch.setattr(logistic_module, "BLOCK", 60)  # ten rows at a time
-    monkeypatch.setattr(logistic_module, "COPIED", 1)
+    monkeypatch.setattr(probe_module, "BLOCK", 60)  # ten rows at a time
+    monkeypatch.setattr(probe_module, "COPIED", 1)
     regression = Regression(train)
     warm = regression.fit(1e-3, start=regression.fit(10.0), tolerance=1e-9)
     torch.testing.assert_close(warm.weight, expected.weight, atol=1e-6, rtol=0)
@@ -133,15 +132,17 @@ def test_constant_and_repeated_features_do_no_harm():
 def test_of_equal_accuracy_the_lower_loss_decides():
     sharpness = {3.0: 1.0, 2.0: 9.0, 1.0: torch.nan}  # diverged
 
-    def score(value, part, aside):
+    def score(part, aside):
         assert len(part) == 108 and len(aside) == 12
-        return sharpness[value] * torch.nn.functional.one_hot(aside.labels, 3).double()
+        for value in sharpness.values():
+            yield value * torch.nn.functional.one_hot(aside.labels, 3).double()
 
-    best, protocol = choose("rate", (3.0, 2.0, 1.0), blobs(), 0.1, 7, score)
+    best, protocol = choose("rate", list(sharpness), blobs(), 0.1, 7, score)
     assert best == 2.0
     assert protocol["chosen_on"]["held_out"]["count"] == 12 and protocol["chosen_on"]["seed"] == 7
     with pytest.raises(ValueError, match="diverged with each"):
-        choose("rate", (1.0,), blobs(), 0.1, 7, score)
+        sharpness = {1.0: torch.nan, 2.0: torch.nan}
+        choose("rate", list(sharpness), blobs(), 0.1, 7, score)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -195,7 +196,7 @@ def test_the_last_images_of_an_epoch_are_used(monkeypatch):
         seen.append(len(labels))
         return classification_loss(scores, labels)
 
-    monkeypatch.setattr(descent_module, "classification_loss", watched)
+    monkeypatch.setattr(probe_module, "classification_loss", watched)
     probe_by_descent(blobs(100), blobs(), DescentConfig(2, 40, rates=(0.1,)))
     assert seen == [40, 40, 20] * 2
 

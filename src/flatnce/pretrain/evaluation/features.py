@@ -94,14 +94,16 @@ class Features:
             )
         return self
 
-    def check_queries(self, queries: Tensor, name: str) -> None:
-        """Check these features, and the shape of those to classify."""
+    def check_queries(self, given: "Features | Tensor", name: str) -> Tensor:
+        """The features to classify; check their shape, and the features of this set."""
+        queries = given.features if isinstance(given, Features) else given
         width = self.check().features.shape[1]
         if queries.ndim != 2 or queries.shape[1] != width:
             raise ValueError(
                 f"{name} has shape {tuple(queries.shape)}; pass rows of width {width}, as the "
                 "training features"
             )
+        return queries
 
 
 @contextmanager

@@ -7,7 +7,7 @@ and "Semi-supervised Learning Supervised Baselines".
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,9 +122,8 @@ def finetune(
         "seed": seed,
         "fitted_on": len(train_set),
         **how,
-        "rate": rate,
+        "precision": "bfloat16 (autocast)" if job.lower else "float32",
     }
-    protocol["precision"] = "bfloat16 (autocast)" if job.lower else "float32"
     if files:
         protocol["crops_from"] = f"centre square of {config.resize or config.size}"
     return Probe(job.classify(job.train(train_set, rate), test_set), protocol)
@@ -145,14 +144,13 @@ class _Job:
     def choose_rate(self, train_set: Images) -> tuple[float, dict[str, Any]]:
         """The learning rate, and how it was chosen if there are several."""
         rates, seed = self.config.rates, self.seed
-        if len(rates) == 1:
-            return rates[0], {}
-        if not has_pairs(train_set.labels):
+        if len(rates) > 1 and not has_pairs(train_set.labels):
             why = f"nothing: none could be held out, and the first of the rates {rates} was taken"
-            return rates[0], {"chosen_on": why}
+            return rates[0], {"chosen_on": why, "rate": rates[0]}
 
-        def score(rate: float, part: Images, aside: Images) -> Tensor:
-            return self.classify(self.train(part, rate, choosing=True), aside)
+        def score(part: Images, aside: Images) -> Iterator[Tensor]:
+            for rate in rates:
+                yield self.classify(self.train(part, rate, choosing=True), aside)
 
         return choose("rate", rates, train_set, self.config.validation, seed, score)
 

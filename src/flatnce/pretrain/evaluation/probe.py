@@ -15,7 +15,7 @@ References:
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -242,7 +242,7 @@ def _binary_cross_entropy(
     return (each * share).sum(), error * share
 
 
-# Strongest first: of two with equal accuracy and loss, the stronger is taken.
+# Of two with equal accuracy and loss, the stronger is taken.
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
 VALIDATION = 0.1
 
@@ -283,38 +283,31 @@ def linear_probe(
         validation: Share of the training images held out to choose on.
         seed: Seed of that draw.
     """
-    asked = test.features if isinstance(test, Features) else test
-    train.check_queries(asked, "test")
+    queries = train.check_queries(test, "test")
     if not regularisations:
         raise ValueError("regularisations is empty; give one or more")
-    start, chosen = None, regularisations[0]
-    how: dict[str, Any] = {}
-    if len(regularisations) > 1:
-        fits: dict[float, LogisticFit] = {}
+    values = sorted(regularisations, reverse=True)
+    fits: dict[float, LogisticFit] = {}
 
-        def score(regularisation: float, part: Features, aside: Features) -> Tensor:
-            if not fits:
-                regression, last = Regression(part), None
-                # From the strongest λ on, each fit starts from the last one. The best λ is known
-                # before the last digits of the weights are.
-                for value in sorted(regularisations, reverse=True):
-                    fits[value] = last = regression.fit(
-                        value, start=last, tolerance=10 * TOLERANCE
-                    )
-            return fits[regularisation].classifier.scores(aside.features)
+    def score(part: Features, aside: Features) -> Iterator[Tensor]:
+        # From the strongest λ on, each fit starts from the last one. The best λ is known before
+        # the last digits of the weights are.
+        regression, last = Regression(part), None
+        for value in values:
+            fits[value] = last = regression.fit(value, start=last, tolerance=10 * TOLERANCE)
+            yield last.classifier.scores(aside.features)
 
-        chosen, how = choose("regularisation", regularisations, train, validation, seed, score)
+    chosen, how = choose("regularisation", values, train, validation, seed, score)
+    if len(values) > 1:
         # If the best λ is at the edge, widen the grid.
-        how["regularisation_at_end"] = chosen in (min(regularisations), max(regularisations))
-        start = fits[chosen]
-    fit = Regression(train).fit(chosen, start=start)
+        how["regularisation_at_end"] = chosen in (values[0], values[-1])
+    fit = Regression(train).fit(chosen, start=fits.get(chosen))
     kind = "logistic regression, one against the rest"
     protocol: dict[str, Any] = {
         "classifier": kind if train.several else "multinomial logistic regression",
         "optimizer": "L-BFGS",
         "features": "standardised by the training images",
         **how,
-        "regularisation": chosen,
         "sklearn_C": 1 / (chosen * len(train)) if chosen else None,
         "fitted_on": len(train),
         "converged": fit.converged,
@@ -323,7 +316,7 @@ def linear_probe(
         "tolerance": TOLERANCE,
         "training_loss": fit.loss,
     }
-    return Probe(fit.classifier.scores(asked), protocol)
+    return Probe(fit.classifier.scores(queries), protocol)
 
 
 @dataclass(frozen=True)
@@ -394,8 +387,13 @@ def probe_by_descent(
     if isinstance(form, str):
         check_choice("form", form, FORMS)
     config = FORMS[form] if isinstance(form, str) else form
-    asked = test.features if isinstance(test, Features) else test
-    train.check_queries(asked, "test")
+    queries = train.check_queries(test, "test")
+
+    def score(part: Features, aside: Features) -> Iterator[Tensor]:
+        for rate in config.rates:
+            yield _descend(part, config, rate, seed).scores(aside.features)
+
+    rate, how = choose("rate", config.rates, train, validation, seed, score)
     protocol: dict[str, Any] = {
         "classifier": "linear, by gradient descent",
         **asdict(config),
@@ -404,20 +402,12 @@ def probe_by_descent(
         "features": "as they are",
         "seed": seed,
         "fitted_on": len(train),
+        **how,
     }
     del protocol["rates"]
-    rate = config.rates[0]
-    if len(config.rates) > 1:
-
-        def score(rate: float, part: Features, aside: Features) -> Tensor:
-            return _descend(part, config, rate, seed).scores(aside.features)
-
-        rate, how = choose("rate", config.rates, train, validation, seed, score)
-        protocol |= how
-    protocol["rate"] = rate
     if config.optimizer == "sgd":
         protocol["rate_of"] = "256 images; a step takes it times its batch over 256"
-    return Probe(_descend(train, config, rate, seed).scores(asked), protocol)
+    return Probe(_descend(train, config, rate, seed).scores(queries), protocol)
 
 
 def _descend(train: Features, config: DescentConfig, rate: float, seed: int) -> Classifier:
@@ -481,17 +471,19 @@ def choose(
     train: Set,
     validation: float,
     seed: int,
-    score: Callable[[float, Set, Set], Tensor],
+    score: Callable[[Set, Set], Iterator[Tensor]],
 ) -> tuple[float, dict[str, Any]]:
     """The first of the values that score best on held-out training images, and the protocol.
 
-    ``score`` is called with a value, the images that stay and those held out, and scores these.
+    ``score`` is called with the images that stay and those held out, and yields the scores of
+    these for each value. A single value is taken as it is.
     """
+    if len(values) == 1:
+        return values[0], {what: values[0]}
     rest, held = validation_split(train.labels, validation, seed)
     part, aside = train.subset(rest), train.subset(held)
     found = {}
-    for value in values:
-        scores = score(value, part, aside)
+    for value, scores in zip(values, score(part, aside), strict=True):
         found[value] = _goodness(scores, aside.labels.to(scores.device))
     best = max(values, key=found.__getitem__)
     if found[best][1] == -math.inf:
