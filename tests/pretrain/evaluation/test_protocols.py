@@ -6,34 +6,30 @@ import json
 import pytest
 import torch
 
-from flatnce.pretrain.data import ImageSet, MissingData, Views, label_fraction, load
+from flatnce.pretrain import LoadedEncoder, preset
+from flatnce.pretrain.data import ImageSet, MissingData, label_fraction, load
 from flatnce.pretrain.evaluation import PROTOCOLS, TRANSFER_SETS, Options
 from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
-from flatnce.pretrain.evaluation.protocols import Bench, Subject, evaluate, plan
+from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
 from flatnce.pretrain.models import Encoder, backbone, head
 from tiny_sets import shrink, write_cifar10, write_folder
 
 QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
 
 
-def subject(channels=1, size=8):
+def trained(channels=1, size=8):
     torch.manual_seed(0)
-    mean, std = (0.3,) * channels, (0.4,) * channels
-    views = Views(size, seed=0, crop=(0.5, 1.0), flip=0.0, jitter=0.0, mean=mean, std=std)
-
-    def fresh():
-        return backbone("small", channels=channels)
-
-    encoder = Encoder(fresh(), head(128, out=16))
-    more = {"views": views, "data": "digits", "flip": 0.0, "fresh": fresh}
-    return Subject(encoder, size, channels, mean, std, **more)
+    encoder = Encoder(backbone("small", channels=channels), head(128, out=16))
+    config = preset("digits").override(crop_least=0.5, flip=0.0, jitter=0.0, head_out=16)
+    numbers = ((0.3,) * channels, (0.4,) * channels)
+    return LoadedEncoder(encoder, config, 0, numbers, channels, size)
 
 
 @pytest.fixture(scope="module")
 def results():
     """Every protocol on digits."""
-    bench = Bench(subject(), dataclasses.replace(QUICK, per_class=True))
+    bench = Bench(trained(), dataclasses.replace(QUICK, per_class=True))
     return list(evaluate(bench, plan(["all"], "digits")))
 
 
@@ -100,7 +96,7 @@ def test_mutual_information_is_of_test_images_and_calibrated_on_others(results):
 
 
 def test_a_neighbourhood_larger_than_the_set_is_all_of_it_and_says_so(cifar10):
-    bench = Bench(subject(3, 32), Options(root=cifar10))
+    bench = Bench(trained(3, 32), Options(root=cifar10))
     found = list(evaluate(bench, [("knn", "cifar10")]))
     assert [result["protocol"]["name"] for result in found] == [
         "knn, k = 15 (all training images)"
@@ -112,7 +108,7 @@ def test_a_grey_encoder_is_carried_over_to_colour(cifar10):
     options = dataclasses.replace(QUICK, root=cifar10, validation=0.3)
     found = list(
         evaluate(
-            Bench(subject(), options), plan(["transfer"], "digits", ["cifar10"], root=cifar10)
+            Bench(trained(), options), plan(["transfer"], "digits", ["cifar10"], root=cifar10)
         )
     )
     assert [result["name"] for result in found] == ["transfer-linear", "transfer-finetune"]
@@ -125,7 +121,7 @@ def test_a_grey_encoder_is_carried_over_to_colour(cifar10):
 
 
 def test_sizes_are_options():
-    bench = Bench(subject(), Options(size=12, resize=16))
+    bench = Bench(trained(), Options(size=12, resize=16))
     assert bench.features("digits", "test").features.shape == (359, 128)
     assert (bench.images("digits")["size"], bench.images("digits")["resize"]) == (12, 16)
 
@@ -137,7 +133,7 @@ def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
     file.write_text("\n".join(map(str, numbers)))
     found = list(
         evaluate(
-            Bench(subject(), dataclasses.replace(QUICK, label_list=str(file))),
+            Bench(trained(), dataclasses.replace(QUICK, label_list=str(file))),
             [("semi", "digits")],
         )
     )
@@ -165,7 +161,7 @@ def voc(name, split, root=None, **options):
 def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeypatch, protocol):
     monkeypatch.setattr(bench_module, "load", voc)
     options = Options(epochs=30, rates=(1e-2,), batch_size=20, per_class=True)
-    (found,) = evaluate(Bench(subject(3, 12), options), [(protocol, "voc2007")])
+    (found,) = evaluate(Bench(trained(3, 12), options), [(protocol, "voc2007")])
     assert found["measure"] == "mAP, 11-point" and "top1" not in found
     assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
     assert found["interval"][0] < found["interval"][1]
@@ -175,7 +171,7 @@ def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeyp
 def test_a_folder_of_images(tmp_path):
     for part, count in (("train", 6), ("val", 2)):
         write_folder(tmp_path / part, {"cat": count, "dog": count})
-    bench = Bench(subject(3, 8), Options(workers=0))
+    bench = Bench(trained(3, 8), Options(workers=0))
     pairs = plan(["linear"], f"{tmp_path}/")
     (found,) = evaluate(bench, pairs)
     assert found["test_images"] == 4 and found["protocol"]["train"]["images"] == 12
@@ -242,8 +238,8 @@ def test_a_list_that_is_not_there_is_said_before_any_work():
 
 def test_the_settings_are_in_the_result():
     options = Options(seed=3, epochs=2, batch_size=50, rates=(1e-3,), validation=0.2)
-    found = next(evaluate(Bench(subject(), options), [("finetune", "digits")]))["protocol"]
+    found = next(evaluate(Bench(trained(), options), [("finetune", "digits")]))["protocol"]
     expected = {"seed": 3, "epochs": 2, "batch_size": 50, "rate": 1e-3, "optimizer": "nadam"}
     assert {name: found[name] for name in expected} == expected
-    default = Bench(subject(), Options(epochs=1))
+    default = Bench(trained(), Options(epochs=1))
     assert next(evaluate(default, [("finetune", "digits")]))["protocol"]["rate"] == 5e-5

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
 from flatnce.messages import check_at_least, check_choice, check_positive
@@ -41,28 +41,13 @@ from flatnce.pretrain.evaluation.probe import (
     linear_probe,
     probe_by_descent,
 )
-from flatnce.pretrain.models import Encoder
+from flatnce.pretrain.training.images import views_of
+from flatnce.pretrain.training.learner import build_encoder
+from flatnce.pretrain.training.saved import LoadedEncoder
 
 # The test part held out of a folder without one, which is always the same images: its share, the
 # seed, and the smallest class it works for.
 SHARE, SEED, FEWEST = 0.2, 0, 5
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """An encoder, its input, and how it was trained; ``fresh`` builds its backbone anew."""
-
-    encoder: Encoder
-    size: int
-    channels: int = 3
-    mean: tuple[float, ...] = (0.5,)
-    std: tuple[float, ...] = (0.25,)
-    fresh: Callable[[], nn.Module] | None = None
-    views: Views | None = None
-    temperature: float = 0.1
-    data: str = ""
-    crop_least: float = 0.08
-    flip: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -121,16 +106,32 @@ class Options:
 
 
 class Bench:
-    """Loads data sets and extracts the features of a subject once for all protocols."""
+    """Loads data sets and extracts the features of a trained encoder once for all protocols.
+
+    ``data`` is the set that the encoder was trained on. Where the options do not name a root, the
+    data sets are where they were in training; ``temperature`` is by default the config's.
+    """
 
     def __init__(
         self,
-        subject: Subject,
+        run: LoadedEncoder,
         options: Options | None = None,
         report: Callable[[str], None] = lambda line: None,
+        temperature: float | None = None,
     ) -> None:
-        self.subject, self.options, self.report = subject, options or Options(), report
-        self.size = self.options.size or subject.size
+        given, trained = options or Options(), run.config.data
+        self.options = replace(
+            given,
+            root=given.root or trained.root,
+            skip_unreadable=given.skip_unreadable or trained.skip_unreadable,
+        )
+        self.run, self.report = run, report
+        self.temperature = temperature or run.config.loss.temperature
+        self.size = given.size or run.size
+        self.mean, self.std = (tuple(numbers) for numbers in run.normalisation)
+        self.data = trained.data
+        if trained.data == "folder" and trained.root is not None:
+            self.data = trained.root if is_path(trained.root) else f"./{trained.root}"
         self.sets: dict[tuple[str, str], Images] = {}
         self.extracted: dict[tuple[str, str], Features] = {}
         self._held: dict[str, Tensor] = {}
@@ -164,7 +165,7 @@ class Bench:
             "seed": SEED,
             "drawn": drawn(self._held[data]),
         }
-        if Path(data).resolve() == Path(self.subject.data).resolve():
+        if Path(data).resolve() == Path(self.data).resolve():
             found["note"] = "the encoder was pretrained on these images too, without their labels"
         return {**found, **images}
 
@@ -178,18 +179,27 @@ class Bench:
     def features(self, data: str, part: str) -> Features:
         """Features of the training or test images of a set, on the device."""
         if (data, part) not in self.extracted:
-            subject = self.subject
-            self.extracted[data, part] = extract(
-                subject.encoder.backbone,
-                self.load(data, part),
-                size=self.size,
-                resize=self.options.resize,
-                mean=subject.mean,
-                std=subject.std,
-                channels=subject.channels,
-                workers=self.options.workers,
-            )
+            self.extracted[data, part] = self.extract(self.load(data, part))
         return self.extracted[data, part]
+
+    def extract(self, images: Images) -> Features:
+        """Features of some images, on the device."""
+        return extract(
+            self.run.encoder.backbone,
+            images,
+            size=self.size,
+            resize=self.options.resize,
+            mean=self.mean,
+            std=self.std,
+            channels=self.run.channels,
+            workers=self.options.workers,
+        )
+
+    def embed(self, images: Images, views: Views) -> tuple[Tensor, Tensor]:
+        """Embeddings of two views of some images, on the device."""
+        return embed_views(
+            self.run.encoder, images, views, self.run.channels, self.options.workers
+        )
 
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
@@ -197,9 +207,9 @@ class Bench:
         return {
             "size": self.size,
             "resize": self.options.resize or self.size,
-            "mean": self.subject.mean,
-            "std": self.subject.std,
-            "channels": conversion(found, self.subject.channels),
+            "mean": self.mean,
+            "std": self.std,
+            "channels": conversion(found, self.run.channels),
         }
 
 
@@ -316,24 +326,19 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
 
 def mi(bench: Bench, data: str) -> Iterator[Result]:
     """Mutual information of two views in a pool of test images, calibrated on training images."""
-    subject, seed = bench.subject, bench.options.seed
-    if subject.views is None:
-        raise ValueError("protocol='mi' needs the views that the encoder was trained with")
-    views = replace(subject.views, seed=2**32 + seed)  # other seeds than those of training
+    seed = bench.options.seed
+    # Other seeds than those of training.
+    views = replace(views_of(bench.run.config, bench.run.size), seed=2**32 + seed)
     test, train = (bench.load(data, part) for part in ("test", "train"))
     pool = permutation(len(test), seed)[: bench.options.pool]
     others = permutation(len(train), seed)[: len(pool)]
-    pairs = [
-        embed_views(
-            subject.encoder, part.subset(chosen), views, subject.channels, bench.options.workers
-        )
-        for part, chosen in ((test, pool), (train, others))
-    ]
-    found: dict[str, Any] = pool_information(*pairs[0], subject.temperature, calibration=pairs[1])
+    pairs = bench.embed(test.subset(pool), views)
+    calibration = bench.embed(train.subset(others), views)
+    found: dict[str, Any] = pool_information(*pairs, bench.temperature, calibration=calibration)
     if min(len(pool), len(others)) >= 20:  # the groups of the jackknife
         from flatnce.mi import embedding_information  # training must not load it
 
-        answer = embedding_information(*pairs[0], calibration=pairs[1], seed=seed).plain()
+        answer = embedding_information(*pairs, calibration=calibration, seed=seed).plain()
         more = ("lower", "standard_error", "p_value", "readouts")
         found |= {name: answer[name] for name in more}
         found["flags"] = [flag["name"] for flag in answer["flags"]]
@@ -341,11 +346,11 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
         "name": "mi",
         "data": data,
         "measure": "InfoNCE's bound over the pool, in nats",
-        "temperature": subject.temperature,
+        "temperature": bench.temperature,
         "views": {name: getattr(views, name) for name in views.__dataclass_fields__},
         "pool": {**bench.part(data, "test"), **drawn(pool)},
         "chosen_on": {**bench.part(data, "train"), **drawn(others)},
-        "channels": conversion(test.shape[0], subject.channels),
+        "channels": conversion(test.shape[0], bench.run.channels),
         "seed": seed,
     }
     yield {
@@ -382,33 +387,34 @@ def _finetune(
 ) -> Result:
     """Fine-tune on the training images, or on the chosen ones."""
     began = time.perf_counter()
-    options, subject = bench.options, bench.subject
+    options, run = bench.options, bench.run
     train = bench.load(data, "train")
-    mine = data == subject.data
+    mine = data == bench.data
+    model = run.config.override(pretrained=False).model
     # Photographs are resized before their centre is cut.
     usual = bench.size if bench.size < 65 else round(bench.size * 8 / 7)
     config = FinetuneConfig(
         bench.size,
         options.resize or usual,
-        mean=subject.mean,
-        std=subject.std,
-        channels=subject.channels,
+        mean=bench.mean,
+        std=bench.std,
+        channels=run.channels,
         epochs=options.epochs or 100,
         batch_size=options.batch_size or 512,
         rates=options.rates or ((5e-5,) if chosen is None else (5e-4, 5e-5, 5e-3)),
-        crop_least=subject.crop_least if mine else 0.08,
-        flip=subject.flip if mine else 0.5,
+        crop_least=run.config.views.crop_least if mine else 0.08,
+        flip=run.config.views.flip if mine else 0.5,
         validation=options.validation,
         workers=options.workers,
     )
     found = finetune(
-        subject.encoder.backbone,
+        run.encoder.backbone,
         train if chosen is None else train.subset(chosen),
         bench.load(data, "test"),
         config,
         seed=options.seed,
         start=start,
-        fresh=subject.fresh,
+        fresh=lambda: build_encoder(model, channels=run.channels, size=run.size).backbone,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
     images = {**bench.images(data), "resize": config.resize}

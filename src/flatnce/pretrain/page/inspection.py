@@ -25,8 +25,7 @@ from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
-from flatnce.pretrain.evaluation import Bench, Options, embed_views, extract
-from flatnce.pretrain.evaluation.run_evaluation import own_data, subject_of
+from flatnce.pretrain.evaluation import Bench, Options
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
 from flatnce.pretrain.training.estimate import estimate_run
@@ -88,30 +87,21 @@ def inspect_encoder(
     """
     asked = options or InspectionOptions()
     run = load_encoder(directory, step, choose_device(device))
-    images, part = _images(run, asked)
+    bench = Bench(run, Options(workers=run.config.data.workers))
+    images, part = _images(bench, asked)
     # One class number per image; None without labels, or with several per image.
     has_labels = images.labels.ndim == 1 and int(images.labels.min()) >= 0
     labels = images.labels.tolist() if has_labels else None
-    mean, std = run.normalisation
-    features = extract(
-        run.encoder.backbone,
-        images,
-        size=run.size,
-        mean=tuple(mean),
-        std=tuple(std),
-        channels=run.channels,
-        workers=run.config.data.workers,
-    )
-    rows = normalize(features.features, dim=1).cpu()
+    rows = normalize(bench.extract(images).features, dim=1).cpu()
     found = {
         "format_version": FORMAT_VERSION,
         "step": run.step,
-        "data": own_data(run.config),
+        "data": bench.data,
         "part": part,
         "images": len(images),
         "options": asdict(asked),
         "classes": list(images.classes) if labels is not None else [],
-        "similarities": _similarities(run, images, asked.seed),
+        "similarities": _similarities(bench, images, asked.seed),
         "projection": {**project(rows, asked.projection, asked.seed), "labels": labels},
         **_neighbours(images, rows, labels, asked),
         "memory": _memory(run, read_run(directory).environment.get("processes", 1)),
@@ -148,23 +138,20 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
     return found
 
 
-def _images(run: LoadedEncoder, asked: InspectionOptions) -> tuple[ImageSet | FolderSet, str]:
+def _images(bench: Bench, asked: InspectionOptions) -> tuple[ImageSet | FolderSet, str]:
     """Some test images; for a set without labels, some training images."""
-    config = run.config
-    options = Options(root=config.data.root, skip_unreadable=config.data.skip_unreadable)
     try:
-        source, part = Bench(subject_of(run), options).load(own_data(config), "test"), "test"
+        source, part = bench.load(bench.data, "test"), "test"
     except ValueError:  # no labels, so no held-out part
-        source, part = load_images(config.data), "training"
+        source, part = load_images(bench.run.config.data), "training"
     return source.subset(permutation(len(source), asked.seed)[: asked.images]), part
 
 
-def _similarities(run: LoadedEncoder, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
+def _similarities(bench: Bench, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
     """Histograms of the cosines between two views of one image, and of different images."""
     # Beside the seeds of training and of watching, so that these views are new.
-    views = replace(views_of(run.config, run.size), seed=2**34 + seed)
-    workers = run.config.data.workers
-    z1, z2 = embed_views(run.encoder, images, views, run.channels, workers)
+    views = replace(views_of(bench.run.config, bench.run.size), seed=2**34 + seed)
+    z1, z2 = bench.embed(images, views)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
     if not bool(cosines.isfinite().all()):
         raise ValueError(
