@@ -79,6 +79,11 @@ def html_without_charts(page: Page) -> str:
     return render_page(replace(page, sections=sections))
 
 
+def charts_of(page: Page) -> list:
+    """Every chart of a page."""
+    return [figure.chart for section in page.sections for figure in section.figures]
+
+
 def quick_config(**settings):
     """A run of 14 steps on the CPU."""
     quick = {"epochs": 1, "batch_size": 96, "log_every": 2, "checkpoint_every": 0.25, "pool": 64}

@@ -9,15 +9,14 @@ from scipy import stats
 
 from flatnce.pretrain.page.compare import (
     Paired,
-    charts_of_runs,
     differences_of,
     group_runs,
     page_of_runs,
     paired,
     seeds_needed,
 )
-from flatnce.pretrain.runs.log import RunLog, read_run
-from made_runs import html_without_charts, write_pairs, write_run
+from flatnce.pretrain.runs.log import RunLog
+from made_runs import charts_of, html_without_charts, write_pairs, write_run
 
 
 def page(runs, **asked) -> str:
@@ -70,8 +69,7 @@ def test_what_cannot_or_need_not_be_settled(mean, needed):
 
 
 def test_groups_are_made_by_what_differs_but_the_seed(tmp_path):
-    runs = [read_run(run) for run in write_pairs(tmp_path, [0.1, 0.2])]
-    groups, names, others = group_runs(runs)
+    groups, names, others = group_runs(write_pairs(tmp_path, [0.1, 0.2]))
     assert names == ["objective"] and others == []
     assert [group.name for group in groups] == ["InfoNCE", "FlatNCE"]
     assert [len(group.runs) for group in groups] == [2, 2]
@@ -114,10 +112,11 @@ def test_groups_of_long_names_get_a_letter_and_the_page_says_how_they_differ(tmp
         in lead
     )
     assert "D: FlatNCE, batch size 64 (2 seeds)." in lead
-    figures = [figure for section in page_of_runs(runs).sections for figure in section.figures]
-    assert [line.label for line in figures[0].chart.data[:4]] == ["A", "B", "C", "D"]
-    spelt = charts_of_runs(runs)[0].data[0]  # for papers, which have no list beside the chart
-    assert spelt.label == "A: InfoNCE, batch size 32"
+    first = charts_of(page_of_runs(runs))[0]
+    assert [line.label for line in first.data[:4]] == ["A", "B", "C", "D"]
+    # For papers, which have no list beside the chart.
+    spelt = charts_of(page_of_runs(runs, whole_names=True))[0]
+    assert spelt.data[0].label == "A: InfoNCE, batch size 32"
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
@@ -192,11 +191,12 @@ def test_runs_of_which_none_is_finished_have_curves_only(tmp_path):
     runs = [write_run(tmp_path / o, o, finished=False) for o in ("infonce", "flatnce")]
     html = page(runs)
     assert "No run has finished" in html and "Seeds pooled" not in html
-    assert charts_of_runs(runs)
+    assert charts_of(page_of_runs(runs))
 
 
 def test_curves_are_means_with_their_spread(tmp_path):
-    charts = {chart.name: chart for chart in charts_of_runs(write_pairs(tmp_path, [0.1, 0.3]))}
+    compared = page_of_runs(write_pairs(tmp_path, [0.1, 0.3]))
+    charts = {chart.name: chart for chart in charts_of(compared)}
     infonce, flatnce = charts["chart-knn"].data
     # Seed 1 lies 0.01 above seed 0, and FlatNCE 0.1 and 0.3 above InfoNCE.
     assert infonce.y[-1] == pytest.approx(0.9 + 0.005)
@@ -205,5 +205,5 @@ def test_curves_are_means_with_their_spread(tmp_path):
 
 
 def test_what_was_set_alike_is_not_drawn(tmp_path):
-    names = [chart.name for chart in charts_of_runs(write_pairs(tmp_path, [0.1]))]
+    names = [chart.name for chart in charts_of(page_of_runs(write_pairs(tmp_path, [0.1])))]
     assert "chart-loss" in names and "chart-temperature" not in names

@@ -19,7 +19,7 @@ from flatnce.pretrain.page.inspection import (
     picture_of,
     project,
 )
-from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
+from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog
 from tiny_sets import write_image
@@ -108,7 +108,7 @@ def test_a_long_run_with_a_full_portrait_stays_small(tmp_path, portrait):
     full["neighbours"] = [{"label": "1", "picture": picture, "neighbours": near}] * 6
     (place / "portrait.json").write_text(json.dumps(full))
     assert 300_000 < run_page(place).stat().st_size < 1_000_000
-    clouds = charts_of_run(place)[-1].data
+    clouds = made_runs.charts_of(page_of_run(place))[-1].data
     assert len(clouds) == 12 and clouds[-1].label == "other classes"
 
 

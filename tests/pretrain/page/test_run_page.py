@@ -6,9 +6,9 @@ from importlib.metadata import version
 import pytest
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
-from flatnce.pretrain.page.run import charts_of_run, page_of_run, run_page
+from flatnce.pretrain.page.run import page_of_run, run_page
 from flatnce.pretrain.runs.log import RunLog, add_evaluation
-from made_runs import html_without_charts, lines_of
+from made_runs import charts_of, html_without_charts, lines_of
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 CONFIG = {
@@ -97,7 +97,9 @@ def text_of(folder) -> str:
 
 def curves_of(folder) -> dict:
     """The lines of every chart of a run."""
-    return {chart.name.removeprefix("chart-"): chart.data for chart in charts_of_run(folder)}
+    return {
+        chart.name.removeprefix("chart-"): chart.data for chart in charts_of(page_of_run(folder))
+    }
 
 
 def test_every_measure_has_its_chart_in_reading_order(folder, html):

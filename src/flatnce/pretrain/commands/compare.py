@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.pretrain.page.compare import charts_of_runs, differences_of, page_of_runs
+from flatnce.pretrain.page.compare import differences_of, page_of_runs
 from flatnce.pretrain.page.serve import loopback_of, serve
 from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
-from flatnce.report.charts import FORMATS, Chart, write_figures
+from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
 
 
@@ -86,8 +86,9 @@ def compare(
         directories,
         options.out or Path("comparison.html"),
         partial(page_of_runs, directories, **asked),
-        partial(charts_of_runs, directories, **asked),
         options,
+        # A paper has no list of letters beside the chart.
+        paper=partial(page_of_runs, directories, **asked, whole_names=True),
         differences=differences_of(directories, **asked) if options.json else [],
     )
 
@@ -108,19 +109,25 @@ def publish(
     directories: Sequence[Path],
     out: Path,
     page: Callable[[], Page],
-    charts: Callable[[], Sequence[Chart]],
     options: PageOptions,
     first: Callable[[], str] = lambda: "",
+    paper: Callable[[], Page] | None = None,
     **more: object,
 ) -> int:
-    """Write a page and figures and print where; ``first`` runs before and may leave a note."""
+    """Write a page and its figures and print where.
+
+    ``first`` runs before and may leave a note; ``paper`` is the page with figures for a paper,
+    where they differ.
+    """
     check_place(out)
     with served(directories, page, options):
         note = first()
         write_page(page(), out)
         figures: Sequence[Path] = ()
         if options.figures is not None:
-            figures = write_figures(charts(), options.figures, options.formats)
+            sections = (paper or page)().sections
+            charts = [figure.chart for section in sections for figure in section.figures]
+            figures = write_figures(charts, options.figures, options.formats)
         if options.json:
             plain = {"page": str(out), "figures": list(map(str, figures)), "left_out": note}
             print(json.dumps({**plain, **more}), flush=True)

@@ -11,7 +11,7 @@ import tyro
 
 from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, publish
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
-from flatnce.pretrain.page.run import charts_of_run, page_of_run
+from flatnce.pretrain.page.run import page_of_run
 from flatnce.pretrain.runs.log import read_run
 
 # The pages of other kinds of run, as (module, function): imported on demand, since this package
@@ -64,7 +64,6 @@ def run(arguments: list[str]) -> int:
             directories,
             asked.out or directory / "report.html",
             partial(page_of_run, directory),
-            partial(charts_of_run, directory),
             asked,
             partial(_inspect, directory, options),
         )

@@ -12,11 +12,11 @@ import numpy as np
 from flatnce.messages import check_choice
 from flatnce.pretrain.page.run import CATALOGUE, CHARTS, Curves, finished, flat, thinned
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
-from flatnce.report.charts import Axis, Chart, Line, Reference, line_chart
+from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
 from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES, in_unit
 
-__all__ = ["charts_of_runs", "compare_page", "differences_of", "page_of_runs"]
+__all__ = ["compare_page", "differences_of", "page_of_runs"]
 
 # Settings that change what is kept, where or how often, and not what is learned.
 NOT_COMPARED = (
@@ -92,9 +92,10 @@ def measures_of(groups: Sequence[Group]) -> list[Measure]:
 
 
 def group_runs(
-    runs: Sequence[Run], by: Sequence[str] = (), against: str | None = None
+    directories: Sequence[str | Path], by: Sequence[str] = (), against: str | None = None
 ) -> tuple[list[Group], list[str], list[str]]:
     """The groups, the settings that define them, and those that differ inside them."""
+    runs = [read_run(directory) for directory in directories]
     if len(runs) < 2:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
     for run in runs:
@@ -158,11 +159,14 @@ def _named(names: Sequence[str], ordered: Sequence[dict[tuple[Any, ...], Run]]) 
     return groups
 
 
+def _label(name: str) -> str:
+    return VARIABLES.get(name, name.replace("_", " "))
+
+
 def _setting_text(name: str, value: Any) -> str:
     if name == "objective":
         return OBJECTIVES.get(value, str(value))
-    label = VARIABLES.get(name, name.replace("_", " "))
-    return f"no {label}" if value is None else f"{label} {value}"
+    return f"no {_label(name)}" if value is None else f"{_label(name)} {value}"
 
 
 @dataclass(frozen=True)
@@ -239,10 +243,16 @@ def compare_page(
 
 
 def page_of_runs(
-    directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
+    directories: Sequence[str | Path],
+    *,
+    by: Sequence[str] = (),
+    against: str | None = None,
+    whole_names: bool = False,
 ) -> Page:
-    """The page that compares training runs."""
-    groups, names, others = group_runs(_read(directories), by, against)
+    """The page that compares training runs; charts may have whole names instead of letters."""
+    groups, names, others = group_runs(directories, by, against)
+    if whole_names:
+        groups = [replace(group, label=group.name) for group in groups]
     runs = [run for group in groups for run in group.runs.values()]
     measures, differences = measures_of(groups), _differences(groups)
     table = _difference_table(groups, differences) if differences else None
@@ -252,8 +262,7 @@ def page_of_runs(
     figures = _overlaid(groups)
     if figures:
         sections.append(Section("During training", figures=figures))
-    words = [VARIABLES.get(name, name.replace("_", " ")) for name in names]
-    what = ", ".join(words) or "nothing but the seed"
+    what = ", ".join(map(_label, names)) or "nothing but the seed"
     title = f"Comparison of {len(groups)} groups by {what}"
     if len(groups) <= 3 and all(group.label == group.name for group in groups):
         title = f"Comparison: {' against '.join(group.name for group in groups)}"
@@ -264,20 +273,11 @@ def page_of_runs(
     return Page(title, lead, sections, _facts(runs))
 
 
-def charts_of_runs(
-    directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
-) -> list[Chart]:
-    """Every chart of that page, with the whole names of the groups."""
-    groups, _, _ = group_runs(_read(directories), by, against)
-    figures = _overlaid([replace(group, label=group.name) for group in groups])
-    return [figure.chart for figure in figures]
-
-
 def differences_of(
     directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
 ) -> list[dict[str, Any]]:
     """Every difference as plain data: measure, groups, pairs, mean, interval, seeds needed."""
-    groups, _, _ = group_runs(_read(directories), by, against)
+    groups, _, _ = group_runs(directories, by, against)
     return [
         {
             "measure": measure.label,
@@ -292,10 +292,6 @@ def differences_of(
         }
         for measure, group, one in _differences(groups)
     ]
-
-
-def _read(directories: Sequence[str | Path]) -> list[Run]:
-    return [read_run(directory) for directory in directories]
 
 
 def _differences(groups: Sequence[Group]) -> list[Difference]:
@@ -325,10 +321,9 @@ def _notes(
     if going:
         notes.append(Paragraph(f"{', '.join(going)}: drawn, but not in the tables.", "Unfinished"))
     if others:
-        names = ", ".join(name.replace("_", " ") for name in others)
         text = (
-            f"Inside the groups, {names} differs too. Pairs agree in it and in the seed; "
-            "pooled means mix it."
+            f"Inside the groups, {', '.join(map(_label, others))} differs too. Pairs agree in it "
+            "and in the seed; pooled means mix it."
         )
         notes.append(Paragraph(text, "Mind"))
     return notes

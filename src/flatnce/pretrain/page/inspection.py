@@ -252,11 +252,6 @@ def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]
     return {"method": method, "shares": shares, "x": across, "y": up}
 
 
-def inspection_figures(found: Inspection) -> list[Figure]:
-    """The histogram of similarities and the projection of the embedding."""
-    return [_histogram(found), _embedding(found)]
-
-
 def inspection_sections(found: Inspection | None, name: str) -> list[Section]:
     """The sections about the encoder; a hint if it was not inspected."""
     if found is None:
@@ -269,7 +264,8 @@ def inspection_sections(found: Inspection | None, name: str) -> list[Section]:
         f"The checkpoint of step {found['step']:,}, seen through {found['images']:,} "
         f"{found['part']} images of {found['data']}."
     )
-    sections = [Section("The encoder", [Paragraph(about)], figures=inspection_figures(found))]
+    figures = [_histogram(found), _embedding(found)]
+    sections = [Section("The encoder", [Paragraph(about)], figures=figures)]
     if found["neighbours"]:
         text = "By cosine of the backbone's features, among the images looked at."
         same = found["nearest_same"]

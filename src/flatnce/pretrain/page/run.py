@@ -10,17 +10,13 @@ import numpy as np
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.messages import format_bytes
-from flatnce.pretrain.page.inspection import (
-    inspection_figures,
-    inspection_sections,
-    read_inspection,
-)
+from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
-from flatnce.report.charts import Axis, Chart, Line, Reference, line_chart
+from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import OBJECTIVES, capitalised, duration_text
 
-__all__ = ["charts_of_run", "page_of_run", "run_page"]
+__all__ = ["page_of_run", "run_page"]
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -134,14 +130,6 @@ def page_of_run(directory: str | Path) -> Page:
         "State": "finished" if finished(run) else "unfinished",
     }
     return Page(f"Training run {run.directory.name}", _lead(run, settings), sections, facts)
-
-
-def charts_of_run(directory: str | Path) -> list[Chart]:
-    """Every chart of a training run's page."""
-    run = read_run(directory)
-    inspection = read_inspection(run.directory)
-    figures = [*_curves(run), *(inspection_figures(inspection) if inspection else [])]
-    return [figure.chart for figure in figures]
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
