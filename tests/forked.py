@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,15 @@ class Forked:
         self._heard.cleanup()
         assert not late, f"not done in {timeout} s\n{out}\n{err}"
         return subprocess.CompletedProcess([], code, out, err)
+
+
+def wait_for_lines(path: Path, lines: int = 1) -> None:
+    """Wait until another process has written so many lines to a file."""
+    for _ in range(4500):
+        if path.is_file() and len(path.read_text().splitlines()) >= lines:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{path} does not grow")
 
 
 def run_forked(code: str, *arguments: object, timeout: float = 300) -> str:

@@ -8,11 +8,6 @@ from flatnce.cli import main
 from made_runs import write_pairs
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def names(tmp_path):
     return [run.name for run in write_pairs(tmp_path / "runs", [0.02, 0.03, 0.01])]
@@ -42,18 +37,3 @@ def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
     (tmp_path / "runs" / "mine" / "sweep.json").write_text("{}")
     assert main(["compare", "mine", "mine/infonce-0", "--out", "a.html"]) == 0
     assert "4 runs in 2 groups" in (tmp_path / "a.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    "more, words",
-    [
-        (["--by", "objectiv"], "did you mean 'objective'"),
-        (["--against", "dcl"], "choose one of infonce, flatnce"),
-        (["--host", "10.0.0.1"], "served on 127.0.0.1 only"),
-        (["--out", "runs"], "is a folder"),
-    ],
-)
-def test_misuse_is_one_line_with_the_remedy(names, capsys, more, words):
-    assert main(["compare", *names, *more]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1

@@ -65,16 +65,3 @@ def test_a_folder_of_images_is_looked_into(tmp_path, capsys):
     assert run([str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["splits"] == {"train": 3, "test": 2} and said["classes"] == 2
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ([], "name a data set"),
-        (["cifra10"], "did you mean 'cifar10'"),
-        (["./photos", "--adopt", "."], "used in place"),
-    ],
-)
-def test_misuse_is_a_value_error(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        run(arguments)

@@ -23,10 +23,9 @@ def trained_once(tmp_path_factory):
 
 
 @pytest.fixture
-def first(trained_once, tmp_path, monkeypatch):
+def first(trained_once, tmp_path):
     """A fresh copy of the run, by its name."""
     shutil.copytree(trained_once, tmp_path / "runs" / "first")
-    monkeypatch.chdir(tmp_path)
     return tmp_path / "runs" / "first"
 
 
@@ -72,33 +71,6 @@ def test_the_temperature_is_what_training_had_come_to(first):
         file.write(json.dumps({"kind": "train", "step": 23, "temperature": 0.5}) + "\n")
     (found,) = evaluate_run(first, "mi")
     assert found["protocol"]["temperature"] == 0.25
-
-
-def test_help_fits_a_screen_and_names_every_protocol(capsys):
-    assert run(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("\n") < 40 and max(map(len, said.splitlines())) <= 92
-    assert all(name in said for name in ("knn", "linear-long", "semi", "transfer", "mi", "all"))
-    assert run([]) == 2
-    assert "usage: flatnce evaluate RUN" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        run(["--help-all"])
-    assert ended.value.code == 0 and "--label-list" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["first", "--protocol", "kn"], "did you mean 'knn'"),
-        (["frist"], "did you mean 'first'"),
-        (["first", "--step", "3"], "3"),
-        (["first", "--fraction", "2.0"], "fraction="),
-        (["first", "--device", "nowhere"], "device='nowhere'"),
-    ],
-)
-def test_misuse_is_named(first, arguments, words):
-    with pytest.raises((ValueError, OSError), match=words):
-        run(arguments)
 
 
 def test_missing_data_sets_are_named_before_anything_is_done(first, tmp_path):

@@ -10,12 +10,10 @@ from export_subjects import write_run
 from flatnce import cli
 from flatnce.pretrain.commands.export import run
 from flatnce.pretrain.exporting import load_exported
-from flatnce.pretrain.runs.checkpoint import NoCheckpoint
 
 
 @pytest.fixture
-def first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def first(tmp_path):
     return write_run(tmp_path / "runs" / "first")
 
 
@@ -52,9 +50,8 @@ def test_json_is_all_there_is_on_standard_output(first, tmp_path, capsys):
     ],
 )
 def test_a_run_that_is_not_finished_is_exported_and_called_so(
-    steps, failure, line, tmp_path, monkeypatch, capsys
+    steps, failure, line, tmp_path, capsys
 ):
-    monkeypatch.chdir(tmp_path)
     directory = write_run(tmp_path / "runs" / "r", steps=steps, finished=False, epochs=100)
     with (directory / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "watch", "step": 30, "epoch": 5.0}) + "\n")
@@ -66,30 +63,6 @@ def test_a_run_that_is_not_finished_is_exported_and_called_so(
     assert run(["r", "--to", "torch", "--replace", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["finished"], said["steps"], said.get("failure", "")) == (False, 600, failure)
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["first", "--to", "tim"], "did you mean 'timm'"),
-        (["first", "--to", "timm"], "timm has neither backbone 'small'"),
-        (["first", "--to", "torch", "--normalise"], "is for to='onnx'"),
-        (["frist", "--to", "torch"], "did you mean 'first'"),
-        (["first", "--to", "torch", "--out", "mine"], "never removed"),
-    ],
-)
-def test_misuse_is_a_value_error(first, tmp_path, arguments, words):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(ValueError, match=words):
-        run(arguments)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
-
-
-def test_a_step_that_is_not_there_is_named_with_those_that_are(first):
-    with pytest.raises(NoCheckpoint, match="no checkpoint of step 7; it has 0, 30"):
-        run(["first", "--to", "torch", "--step", "7"])
-    assert not (first / "exports").exists()
 
 
 def test_a_missing_package_is_one_line_and_exit_1(first, capsys, monkeypatch):

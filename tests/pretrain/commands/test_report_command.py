@@ -16,12 +16,6 @@ from flatnce.pretrain.runs.log import RunLog
 QUICK = ["--images", "40", "--device", "cpu"]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
-
-
 @pytest.fixture
 def first(tmp_path):
     return write_run(tmp_path / "runs" / "first")
@@ -59,25 +53,6 @@ def test_a_run_whose_checkpoints_are_gone_gets_a_page_and_a_reason(tmp_path, cap
     said = capsys.readouterr().out
     assert "the encoder was not looked at:" in said and "checkpoint" in said
     assert (tmp_path / "runs" / "old" / "report.html").is_file()
-
-
-@pytest.mark.parametrize(
-    "typed, code, words",
-    [
-        ([], 2, "name at least one run"),
-        (["frist"], 2, "did you mean 'first'"),
-        (["first", "--watch", "--host", "0.0.0.0"], 2, "served on 127.0.0.1 only"),
-        (["first", "--step", "7"], 1, "no checkpoint of step 7"),
-        (["first", "--out", "nowhere/report.html"], 2, "its folder does not exist"),
-        (["first", "--out", "runs"], 2, "is a folder"),
-        (["first", "--no-portrait", "--figures", "f", "--formats", "gif"], 2, "pdf, svg, png"),
-        (["first", "--projection", "tsne"], 2, "choose one of auto, pca, umap"),
-    ],
-)
-def test_misuse_is_one_line_with_the_remedy(first, capsys, typed, code, words):
-    assert main(["report", *typed]) == code
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("more, words", [([], "unfinished"), (["--out", "a.html"], "--out")])

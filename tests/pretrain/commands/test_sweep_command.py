@@ -3,7 +3,6 @@
 import io
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,12 @@ from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, preset
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.display import Board, over_seeds, show_tables, sweep_rows
-from flatnce.pretrain.sweeping.grid import MOST_RUNS, extended, grid_configs, name_of
+from flatnce.pretrain.sweeping.grid import extended, grid_configs, name_of
 from flatnce.pretrain.sweeping.sweep import SweptRun
-from forked import Forked
+from forked import Forked, wait_for_lines
+from made_runs import lasting_lines
 
 QUICK = "--epochs 1 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
-
-
-@pytest.mark.parametrize("typed", [["--help"], ["-h"], ["cifar10", "--help"]])
-def test_help_fits_a_screen(typed, capsys):
-    assert main(["sweep", *typed]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 45 and max(map(len, lines)) <= 92
-    text = "\n".join(lines)
-    for flag in ("--objective", "--seed", "--at-once", "--resume NAME", "--help-all"):
-        assert flag in text
-    assert main(["sweep"]) == 2
-    assert "usage: flatnce sweep" in capsys.readouterr().err
 
 
 def test_a_grid_ends_in_one_table_and_goes_on_only_where_asked(capsys):
@@ -141,56 +123,6 @@ def test_a_sweep_is_added_to_and_pointed_at(capsys):
     assert main([*grid, "--dry-run", "--device", "cpu"]) == 0  # looking is never refused
 
 
-@pytest.mark.parametrize(
-    "typed, code, words",
-    [
-        (["digist", "--seed", "0", "1"], 2, "did you mean 'digits'"),
-        (["--seed", "0", "1"], 2, "comes before the data set"),
-        (["digits", "--seed", "0"], 2, "a grid of one run"),
-        (["digits"], 2, "a grid of one run"),
-        (["digits", "--seed", "0", "1", "0"], 2, "two runs would be called flatnce-b64-s0"),
-        (["digits", "--seed", *map(str, range(MOST_RUNS + 1))], 2, "1,001 runs, more than 1,000"),
-        (["digits", "--batch-size", "32", "9999"], 2, "run flatnce-b9999-s0: batch_size=9999"),
-        (["digits", "--learn-temperature", "yes", "no"], 2, "is a switch and takes no values"),
-        (["digits", "--gamma", "1", "2"], 2, "--gamma has no effect here"),
-        (["digits", "--seed", "0", "1", "--gamma", "1"], 2, "--gamma has no effect here"),
-        (["digits", "--ess-rate", "0.1", "0.2"], 2, "it is for --ess"),
-        (["--resume"], 2, "`flatnce sweep --resume NAME`"),
-        (
-            ["digits", "--seed", "0", "1", "--at-once", "0"],
-            2,
-            "at_once=0 must be a whole number between",
-        ),
-        (["digits", "--backbone", "small", "resnet81"], 2, "did you mean 'resnet18'"),
-        (["--resume", "nothing"], 2, "resume='nothing' is not a sweep"),
-        (["cifar10", "--seed", "0", "1"], 1, "flatnce data cifar10"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
-    assert main(["sweep", *typed]) == code
-    shown = capsys.readouterr().err
-    assert words in shown and shown.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "typed, words",
-    [
-        (["--bacth-size", "32", "64"], "--batch-size"),
-        (["--batch-size", "32", "many"], "many"),
-        (["--objective", "flatnce", "infonse"], "did you mean 'infonce'"),
-        (["--batch-size", "64", "1"], "batch_size=1 leaves no negatives"),
-        (["--seed", "0", "1", "--name", "a", "b"], "Unrecognized options: b"),
-    ],
-)
-def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", "digits", *typed])
-    assert ended.value.code == 2
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_dry_run_names_the_runs_and_does_nothing(capsys, tmp_path):
     typed = "sweep digits --ess None 0.3 --seed 0 1 --dry-run --device cpu".split()
     assert main(typed) == 0
@@ -205,15 +137,6 @@ def test_a_dry_run_names_the_runs_and_does_nothing(capsys, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def settled(path, lines):
-    """Wait until a file has so many lines."""
-    for _ in range(4500):
-        if path.is_file() and len(path.read_text().splitlines()) >= lines:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{path} does not grow")
-
-
 def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_path, capsys):
     grid = "sweep digits --batch-size 144 96 --epochs 2 --log-every 1 --watch-every 0".split()
     grid += "--no-tensorboard --device cpu --view-size 4 --name".split()
@@ -221,24 +144,20 @@ def test_a_sweep_stopped_and_then_killed_goes_on_to_what_it_would_have_been(tmp_
 
     metrics = tmp_path / "runs" / "hurt" / "flatnce-b96-s0" / "metrics.jsonl"
     process = Forked(*grid, "hurt")
-    settled(metrics, 3)
+    wait_for_lines(metrics, 3)
     process.send_signal(signal.SIGTERM)
     done = process.wait(timeout=60)
     assert done.returncode == 130 and done.stderr == "", done.stderr
     assert "flatnce sweep --resume hurt" in done.stdout and "stopped" in done.stdout
     assert "trained 2 of 2 runs in " in done.stdout and "0 of 2 are done" in done.stdout
     process = Forked("sweep", "--resume", "hurt")
-    settled(metrics, 12)
+    wait_for_lines(metrics, 12)
     process.kill()
     process.wait()
     assert main(["sweep", "--resume", "hurt"]) == 0
 
-    def lasting(line):
-        return {k: v for k, v in line.items() if k not in ("seconds", "images_per_second")}
-
     for name in ("flatnce-b144-s0", "flatnce-b96-s0"):
-        whole, hurt = (read_run(f"runs/{place}/{name}").metrics for place in ("whole", "hurt"))
-        assert list(map(lasting, whole)) == list(map(lasting, hurt))
+        assert lasting_lines(f"runs/whole/{name}") == lasting_lines(f"runs/hurt/{name}")
 
 
 def parse(line):

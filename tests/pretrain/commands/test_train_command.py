@@ -8,76 +8,10 @@ import time
 import pytest
 
 from flatnce.cli import main
-from flatnce.pretrain import preset
 from flatnce.pretrain.runs.log import read_run
-from forked import Forked
+from forked import Forked, wait_for_lines
 
 QUICK = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))
-
-
-@pytest.mark.parametrize("typed", [["--help"], ["-h"], ["digits", "--help"], ["cifar10", "-h"]])
-def test_help_fits_a_screen(typed, capsys):
-    assert main(["train", *typed]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 45 and max(map(len, lines)) <= 92
-    text = "\n".join(lines)
-    for flag in ("--objective", "--batch-size", "--ess", "--dry-run", "presets:", "--help-all"):
-        assert flag in text
-    assert "cifar10" not in typed or "--backbone resnet18" in text
-    assert main(["train"]) == 2
-    assert "usage: flatnce train" in capsys.readouterr().err
-
-
-def test_help_all_lists_every_setting(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "--help-all"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    for name in preset("digits").flat():
-        assert f"--{name.replace('_', '-')}" in shown, name
-
-
-@pytest.mark.parametrize(
-    "typed, code, words",
-    [
-        (["digist"], 2, "did you mean 'digits'"),
-        (["--epochs", "3"], 2, "comes before the data set"),
-        (["digits", "--backbone", "resnet81"], 2, "did you mean 'resnet18'"),
-        (["digits", "--preset", "cifr10"], 2, "did you mean 'cifar10'"),
-        (["digits", "--batch-size", "9999"], 2, "larger than the data set"),
-        (["digits", "--evaluate", "linaer"], 2, "linear"),
-        (["cifar10"], 1, "flatnce data cifar10"),
-        (["./nowhere"], 1, "nowhere"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
-    assert main(["train", *typed]) == code
-    shown = capsys.readouterr().err
-    assert words in shown and shown.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "typed, words",
-    [
-        (["--bacth-size", "32"], "--batch-size"),
-        (["--batch-size", "many"], "many"),
-        (["--objective", "infonse"], "did you mean 'infonce'"),
-        (["--ess", "0.3", "--learn-temperature"], "both change the"),
-    ],
-)
-def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "digits", *typed])
-    assert ended.value.code == 2
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -125,21 +59,12 @@ def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
     assert "training stopped" in shown and shown.count("\n") == 1
 
 
-def begun(metrics):
-    """Wait until a run has logged something."""
-    for _ in range(900):
-        if metrics.is_file() and metrics.stat().st_size:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{metrics} does not grow")
-
-
 FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()
 
 
 def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     process = Forked("train", "digits", "--name", "long", *FOREVER)
-    begun(tmp_path / "runs" / "long" / "metrics.jsonl")
+    wait_for_lines(tmp_path / "runs" / "long" / "metrics.jsonl")
     process.send_signal(signal.SIGINT)
     done = process.wait(timeout=60)
     assert done.returncode == 130, done.stderr
@@ -155,7 +80,7 @@ def _one_thread(monkeypatch):
 def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
     typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
     process = Forked(*typed, *FOREVER, session=True)
-    begun(tmp_path / "runs" / "two" / "metrics.jsonl")
+    wait_for_lines(tmp_path / "runs" / "two" / "metrics.jsonl")
     assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     done = process.wait(timeout=60)
@@ -173,20 +98,13 @@ def test_a_failure_in_several_processes_is_said_once_and_not_repeated():
     assert done.stderr.count("training stopped") == 1
 
 
-def test_what_several_processes_cannot_share_is_refused_at_once(capsys, tmp_path):
-    assert main(["train", "digits", "--devices", "3", *QUICK, "--batch-size", "64"]) == 2
-    shown = capsys.readouterr().err
-    assert "world_size=3" in shown and shown.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 def test_a_launcher_that_is_killed_takes_its_processes_with_it(tmp_path):
     typed = ["train", "digits", "--name", "orphan", "--devices", "2", "--batch-size", "32"]
     process = Forked(*typed, *FOREVER, session=True)
     metrics = tmp_path / "runs" / "orphan" / "metrics.jsonl"
-    begun(metrics)
+    wait_for_lines(metrics)
     process.kill()
     process.wait()
     size = -1

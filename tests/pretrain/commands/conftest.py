@@ -1,0 +1,9 @@
+"""Every command runs in a folder of its own, without data sets."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLATNCE_DATA", str(tmp_path / "no-data"))

@@ -1,0 +1,140 @@
+"""What the commands have in common: help on one screen, and misuse in one line with its remedy."""
+
+import pytest
+
+from export_subjects import write_run
+from flatnce.cli import main
+from flatnce.pretrain import preset
+from flatnce.pretrain.sweeping.grid import MOST_RUNS
+from made_runs import write_pairs
+
+TRAIN = "--objective --batch-size --ess --dry-run presets: --help-all"
+SWEEP = "--objective --seed --at-once --resume NAME --help-all"
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ("train --help", TRAIN),
+        ("train -h", TRAIN),
+        ("train digits --help", TRAIN),
+        ("train cifar10 -h", f"{TRAIN} --backbone resnet18"),
+        ("sweep --help", SWEEP),
+        ("sweep -h", SWEEP),
+        ("sweep cifar10 --help", SWEEP),
+        ("evaluate --help", "knn linear-long semi transfer mi all --help-all"),
+    ],
+)
+def test_help_fits_a_screen(typed, words, capsys):
+    assert main(typed.split()) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") <= 45 and max(map(len, shown.splitlines())) <= 92
+    assert all(word in shown.split() for word in words.split())
+    command = typed.split()[0]
+    assert main([command]) == 2
+    assert f"usage: flatnce {command}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command, names", [("train", preset("digits").flat()), ("evaluate", ["label_list"])]
+)
+def test_help_all_lists_every_setting(command, names, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help-all"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name in names:
+        assert f"--{name.replace('_', '-')}" in shown, name
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        ("train digist", 2, "did you mean 'digits'"),
+        ("train --epochs 3", 2, "comes before the data set"),
+        ("train digits --backbone resnet81", 2, "did you mean 'resnet18'"),
+        ("train digits --preset cifr10", 2, "did you mean 'cifar10'"),
+        ("train digits --batch-size 9999", 2, "larger than the data set"),
+        ("train digits --evaluate linaer", 2, "linear"),
+        ("train digits --devices 3 --batch-size 64 --device cpu", 2, "world_size=3"),
+        ("train cifar10", 1, "flatnce data cifar10"),
+        ("train ./nowhere", 1, "nowhere"),
+        ("sweep digist --seed 0 1", 2, "did you mean 'digits'"),
+        ("sweep --seed 0 1", 2, "comes before the data set"),
+        ("sweep digits --seed 0", 2, "a grid of one run"),
+        ("sweep digits", 2, "a grid of one run"),
+        ("sweep digits --seed 0 1 0", 2, "two runs would be called flatnce-b64-s0"),
+        (f"sweep digits --seed {' '.join(map(str, range(MOST_RUNS + 1)))}", 2, "1,001 runs, more"),
+        ("sweep digits --batch-size 32 9999", 2, "run flatnce-b9999-s0: batch_size=9999"),
+        ("sweep digits --learn-temperature yes no", 2, "is a switch and takes no values"),
+        ("sweep digits --gamma 1 2", 2, "--gamma has no effect here"),
+        ("sweep digits --seed 0 1 --gamma 1", 2, "--gamma has no effect here"),
+        ("sweep digits --ess-rate 0.1 0.2", 2, "it is for --ess"),
+        ("sweep --resume", 2, "`flatnce sweep --resume NAME`"),
+        ("sweep digits --seed 0 1 --at-once 0", 2, "at_once=0 must be a whole number between"),
+        ("sweep digits --backbone small resnet81", 2, "did you mean 'resnet18'"),
+        ("sweep --resume nothing", 2, "resume='nothing' is not a sweep"),
+        ("sweep cifar10 --seed 0 1", 1, "flatnce data cifar10"),
+        ("data", 2, "name a data set"),
+        ("data cifra10", 2, "did you mean 'cifar10'"),
+        ("data ./photos --adopt .", 2, "used in place"),
+        ("report", 2, "name at least one run"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, capsys, tmp_path):
+    assert main(typed.split()) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "typed, code, words",
+    [
+        ("report frist", 2, "did you mean 'first'"),
+        ("report first --watch --host 0.0.0.0", 2, "served on 127.0.0.1 only"),
+        ("report first --step 7", 1, "no checkpoint of step 7; it has 0, 30"),
+        ("report first --out nowhere/report.html", 2, "its folder does not exist"),
+        ("report first --out runs", 2, "is a folder"),
+        ("report first --no-portrait --figures f --formats gif", 2, "pdf, svg, png"),
+        ("report first --projection tsne", 2, "choose one of auto, pca, umap"),
+        ("compare infonce-0 flatnce-0 --by objectiv", 2, "did you mean 'objective'"),
+        ("compare infonce-0 flatnce-0 --against dcl", 2, "choose one of infonce, flatnce"),
+        ("export first --to tim", 2, "did you mean 'timm'"),
+        ("export first --to torch --normalise", 2, "is for to='onnx'"),
+        ("export first --to torch --out runs", 2, "never removed"),
+        ("export first --to torch --step 7", 1, "no checkpoint of step 7; it has 0, 30"),
+        ("evaluate first --protocol kn", 2, "did you mean 'knn'"),
+        ("evaluate first --step 3", 1, "no checkpoint of step 3"),
+        ("evaluate first --fraction 2.0", 2, "fraction="),
+        ("evaluate first --device nowhere", 2, "device='nowhere'"),
+    ],
+)
+def test_misuse_on_a_run_is_one_line_with_the_remedy(typed, code, words, capsys, tmp_path):
+    write_run(tmp_path / "runs" / "first")
+    write_pairs(tmp_path / "runs", [0.02])
+    assert main(typed.split()) == code
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        ("train digits --bacth-size 32", "--batch-size"),
+        ("train digits --batch-size many", "many"),
+        ("train digits --objective infonse", "did you mean 'infonce'"),
+        ("train digits --ess 0.3 --learn-temperature", "both change the"),
+        ("sweep digits --bacth-size 32 64", "--batch-size"),
+        ("sweep digits --batch-size 32 many", "many"),
+        ("sweep digits --objective flatnce infonse", "did you mean 'infonce'"),
+        ("sweep digits --batch-size 64 1", "batch_size=1 leaves no negatives"),
+        ("sweep digits --seed 0 1 --name a b", "Unrecognized options: b"),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(typed.split())
+    assert ended.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
