@@ -141,7 +141,6 @@ def extract(
     std: float | Sequence[float] = 0.25,
     channels: int | None = None,
     batch_size: int = 512,
-    device: torch.device | str | None = None,
     workers: int | None = None,
 ) -> Features:
     """Features of every image, without augmentation, in the order of the set.
@@ -156,15 +155,14 @@ def extract(
         channels: Channels that the backbone takes; by default those of the images. Grey is
             repeated to colour; colour becomes grey by luma.
         batch_size: Images per batch.
-        device: Where to compute; by default where the backbone is.
         workers: Processes that decode files; by default one per core.
     """
-    where = device_of(backbone) if device is None else torch.device(device)
+    device = device_of(backbone)
     prepare = Views.evaluation(size, resize, mean=mean, std=std)
     taken = image_set.shape[0] if channels is None else channels
     parts = []
     with frozen(backbone), torch.no_grad():
-        for images in image_batches(image_set, batch_size, where, resize or size, workers):
+        for images in image_batches(image_set, batch_size, device, resize or size, workers):
             made = backbone(prepare(to_channels(images, taken)))
             if not isinstance(made, Tensor) or made.ndim != 2:
                 raise ValueError(
@@ -172,7 +170,7 @@ def extract(
                     "of an Encoder pass encoder.backbone"
                 )
             parts.append(made.to(torch.float32))
-    return Features(torch.cat(parts), image_set.labels.to(where), image_set.classes)
+    return Features(torch.cat(parts), image_set.labels.to(device), image_set.classes)
 
 
 def embed_views(

@@ -227,12 +227,10 @@ class _Job:
         return scores.float()
 
     def _model(self, classes: int) -> nn.Module:
-        network = copy.deepcopy(self.backbone)
-        if self.start == "scratch":
-            network = self._fresh().to(self.device)
+        network = self._fresh() if self.start == "scratch" else copy.deepcopy(self.backbone)
         width: Any = network.width
-        model = nn.Sequential(network, nn.Linear(width, classes).to(self.device))
-        return model.requires_grad_(True)
+        model = nn.Sequential(network, nn.Linear(width, classes))
+        return model.to(self.device).requires_grad_(True)
 
     def _fresh(self) -> nn.Module:
         if self.fresh is None:

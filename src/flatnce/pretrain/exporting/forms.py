@@ -245,8 +245,6 @@ class TimmForm(TorchForm):
         return {
             # Without the tag that names timm's published weights.
             "architecture": source.architecture.partition(".")[0],
-            "num_classes": 0,
-            "num_features": source.width,
             "pretrained_cfg": {
                 **known,
                 "num_classes": 0,

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flatnce.messages import check_choice
-from flatnce.pretrain.page.run import CATALOGUE, CHARTS, Curves, finished, flat, thinned
+from flatnce.pretrain.page import CATALOGUE, TEXT
+from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
@@ -310,22 +311,16 @@ def _notes(
         return [Paragraph("There is one group: nothing to compare it with.")]
     if not differences:
         return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
-    text = (
-        "Settled means that the 95 % interval leaves zero out; the intervals are not corrected "
-        f"for {len(differences)} comparisons. The number of further seeds is for a power of 0.8."
-    )
-    notes = [Paragraph(text, "How to read it")]
+    reading = TEXT["differences"].format(count=len(differences))
+    notes = [Paragraph(reading, "How to read it")]
     going = [
         run.directory.name for group in groups for run in group.runs.values() if not finished(run)
     ]
     if going:
         notes.append(Paragraph(f"{', '.join(going)}: drawn, but not in the tables.", "Unfinished"))
     if others:
-        text = (
-            f"Inside the groups, {', '.join(map(_label, others))} differs too. Pairs agree in it "
-            "and in the seed; pooled means mix it."
-        )
-        notes.append(Paragraph(text, "Mind"))
+        mind = TEXT["inside_groups"].format(names=", ".join(map(_label, others)))
+        notes.append(Paragraph(mind, "Mind"))
     return notes
 
 

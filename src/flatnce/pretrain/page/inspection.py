@@ -26,6 +26,7 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
 from flatnce.pretrain.evaluation import Bench, Options
+from flatnce.pretrain.page import TEXT
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
 from flatnce.pretrain.training.estimate import estimate_run
@@ -255,17 +256,11 @@ def project(rows: Tensor, method: str = "auto", seed: int = 0) -> dict[str, Any]
 def inspection_sections(found: Inspection | None, name: str) -> list[Section]:
     """The sections about the encoder; a hint if it was not inspected."""
     if found is None:
-        hint = (
-            "Similarities of positives and negatives, a picture of the embedding and nearest "
-            f"neighbours are measured by `flatnce report {name}`."
-        )
-        return [Section("The encoder", [Paragraph(hint)])]
-    about = (
-        f"The checkpoint of step {found['step']:,}, seen through {found['images']:,} "
-        f"{found['part']} images of {found['data']}."
-    )
+        hint = Paragraph(TEXT["not_inspected"].format(name=name))
+        return [Section("The encoder", [hint])]
+    about = Paragraph(TEXT["inspected"].format(**found))
     figures = [_histogram(found), _embedding(found)]
-    sections = [Section("The encoder", [Paragraph(about)], figures=figures)]
+    sections = [Section("The encoder", [about], figures=figures)]
     if found["neighbours"]:
         text = "By cosine of the backbone's features, among the images looked at."
         same = found["nearest_same"]
@@ -288,10 +283,7 @@ def _histogram(inspection: Inspection) -> Figure:
         (f"{low:.2f} to {high:.2f}", f"{100 * yes:.2f}", f"{100 * no:.2f}")
         for (low, high), yes, no in zip(bins, found["positive"], found["negative"], strict=True)
     ]
-    means = (
-        f"Positives have cosine {found['positive_mean']:.2f} on average, negatives "
-        f"{found['negative_mean']:.2f}."
-    )
+    means = TEXT["means"].format(**found)
     title = "Similarity of positives and negatives"
     chart = line_chart(
         "chart-similarities",
@@ -301,10 +293,7 @@ def _histogram(inspection: Inspection) -> Figure:
         Axis("cosine"),
         Axis("share of pairs (%)", low=0.0, factor=100.0),
     )
-    caption = (
-        "Cosines of the embeddings that the loss compares: two views of one image, and views of "
-        f"different images. {means} The less they overlap, the easier a positive is found."
-    )
+    caption = TEXT["similarities"].format(means=means)
     table = Table("Share of pairs by cosine, %", ["Cosine", *KINDS.values()], rows)
     return Figure(title, chart, caption, table)
 
@@ -339,11 +328,7 @@ def _embedding(inspection: Inspection) -> Figure:
         Axis(axes[0]),
         Axis(axes[1]),
     )
-    caption = (
-        f"Normalised features of the backbone, projected by {method}. Labels set the colours and "
-        "were not used for the positions. Two dimensions lose much: classes that overlap here may "
-        "be separate."
-    )
+    caption = TEXT["embedding"].format(method=method)
     rows = [
         (str(number + 1), name, f"{x:.3f}", f"{y:.3f}")
         for number, (name, x, y) in enumerate(zip(names, found["x"], found["y"], strict=True))

@@ -1,6 +1,5 @@
 """The page of one training run: verdict, key numbers, evaluations, curves, encoder."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.messages import format_bytes
+from flatnce.pretrain.page import CATALOGUE, TEXT
 from flatnce.pretrain.page.inspection import inspection_sections, read_inspection
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.report.charts import Axis, Line, Reference, line_chart
@@ -19,15 +19,6 @@ from flatnce.report.text import OBJECTIVES, capitalised, duration_text
 __all__ = ["page_of_run", "run_page"]
 
 Records = Sequence[Mapping[str, Any]]
-
-CATALOGUE = tomllib.loads(Path(__file__).with_name("charts.toml").read_text(encoding="utf-8"))
-
-RESULT = (
-    "These are the results to quote, each with its protocol and step: they are on test images. "
-    "Choices inside a protocol were made on a validation split. results.json holds the whole "
-    "protocol of each. kNN among the key numbers and during training is of held-out training "
-    "images, for watching the run: not a result."
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,9 @@ def page_of_run(directory: str | Path) -> Page:
     if evaluations:
         header = ["Protocol", "Data", "Step", "Score", "95 % interval", "Top-5", "Test images"]
         table = Table("On test images", header, [evaluation_row(one) for one in evaluations])
-        sections.append(Section("Evaluations", [Paragraph(RESULT, "The result")], table))
+        sections.append(
+            Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], table)
+        )
     figures = _curves(run)
     if figures:
         sections.append(Section("During training", figures=figures))
