@@ -61,7 +61,7 @@ def test_a_resnet_has_the_published_size_and_width(name, stem):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
     entry = BACKBONES[name]
-    assert on_meta(name, size=32).width == entry.width, "backbones.py: the width is another"
+    assert on_meta(name, size=32).width == entry.width, "models.py: the width is another"
     row = f"| `{name}` | {entry.title} | {entry.width} |"
     docs = Path(__file__).parents[2] / "docs" / "reference" / "training.md"
     assert row in docs.read_text(), f"docs/reference/training.md lacks {row}"

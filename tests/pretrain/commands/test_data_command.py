@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flatnce.pretrain.commands.data import run
-from flatnce.pretrain.data import CATALOG, FetchProgress, Installed
+from flatnce.pretrain.data import CATALOG, Installed
 from tiny_sets import shrink, write_cifar10, write_folder
 
 
@@ -27,7 +27,7 @@ def test_files_are_adopted_and_described_in_json(cifar10, capsys):
 def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):
     def fetch(name, root, report):
         for done in (10**6, 2 * 10**6, 4 * 10**6):
-            report(FetchProgress("made.tar", done, 4 * 10**6))
+            report("made.tar", done, 4 * 10**6)
         return Installed(name, tmp_path, "fetched", "a checksum")
 
     monkeypatch.setattr("flatnce.pretrain.commands.data.fetch", fetch)

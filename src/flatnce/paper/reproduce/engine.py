@@ -27,8 +27,7 @@ from flatnce.paper.reproduce.experiment import (
     find_experiment,
 )
 from flatnce.paper.reproduce.runs import Runs
-from flatnce.pretrain.data import MissingData
-from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.data import MissingData, is_path
 from flatnce.pretrain.evaluation import missing_sets
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run

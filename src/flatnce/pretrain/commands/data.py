@@ -12,16 +12,15 @@ from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.pretrain.data import (
     CATALOG,
     Entry,
-    FetchProgress,
     FolderSet,
     Installed,
     adopt,
     data_root,
     fetch,
     find,
+    image_folder,
+    is_path,
 )
-from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.data.readers import image_folder
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,13 @@ def _fetch(name: str, options: DataOptions) -> Installed:
     began = shown = time.monotonic()
     with live_line(quiet=options.json) as (show, _):
 
-        def report(now: FetchProgress) -> None:
+        def report(file: str, done: int, total: int) -> None:
             nonlocal shown
-            time_now = time.monotonic()
-            if sys.stderr.isatty() or time_now - shown >= 5 or now.done == now.total:
-                shown = time_now
-                show(
-                    f"{now.file}: {_size(now.done)} of {_size(now.total)}, "
-                    f"{now.done / now.total:.0%}, {time_now - began:.0f} s"
-                )
+            now = time.monotonic()
+            if sys.stderr.isatty() or now - shown >= 5 or done == total:
+                shown = now
+                share = f"{_size(done)} of {_size(total)}, {done / total:.0%}"
+                show(f"{file}: {share}, {now - began:.0f} s")
 
         return fetch(name, options.root, report=report)
 

@@ -17,7 +17,7 @@ from flatnce.cli.progress import show_progress
 from flatnce.cli.short_help import short_help
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands.evaluate import results_table
-from flatnce.pretrain.data.catalog import find, is_path
+from flatnce.pretrain.data import find, is_path
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page

@@ -23,10 +23,11 @@ from flatnce.pretrain.data.catalog import (
     UnreadableImage,
     data_root,
     find,
+    is_path,
 )
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
-from flatnce.pretrain.data.install import FetchProgress, Installed, adopt, fetch
-from flatnce.pretrain.data.readers import load
+from flatnce.pretrain.data.install import Installed, adopt, fetch
+from flatnce.pretrain.data.readers import has_part, image_folder, load
 from flatnce.pretrain.data.views import Views
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
     "CATALOG",
     "DamagedData",
     "Entry",
-    "FetchProgress",
     "FolderSet",
     "ImageSet",
     "Installed",
@@ -48,7 +48,10 @@ __all__ = [
     "data_root",
     "fetch",
     "find",
+    "has_part",
     "holdout",
+    "image_folder",
+    "is_path",
     "label_fraction",
     "label_list",
     "load",

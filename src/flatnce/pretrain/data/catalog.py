@@ -13,7 +13,7 @@ from typing import Any
 
 from flatnce.messages import did_you_mean
 
-__all__ = ["CATALOG", "IMAGENET_MEAN", "IMAGENET_STD", "find", "is_path"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD"]
 
 ROOT_VARIABLE = "FLATNCE_DATA"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

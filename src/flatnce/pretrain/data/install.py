@@ -38,15 +38,6 @@ BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, Tim
 
 
 @dataclass(frozen=True)
-class FetchProgress:
-    """The progress of a download: a file, and its bytes that have arrived and in all."""
-
-    file: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True)
 class Installed:
     """A set that is ready to be loaded: its folder, if it needs one, and what was checked.
 
@@ -59,7 +50,7 @@ class Installed:
     checked: str
 
 
-Report = Callable[[FetchProgress], None]
+Report = Callable[[str, int, int], None]
 
 
 def fetch(name: str, root: str | Path | None = None, *, report: Report | None = None) -> Installed:
@@ -68,7 +59,7 @@ def fetch(name: str, root: str | Path | None = None, *, report: Report | None = 
     Arguments:
         name: A name of :data:`CATALOG`.
         root: The folder of the data sets; see :func:`data_root`.
-        report: Called as bytes arrive.
+        report: Called as bytes arrive, with the file's name, its bytes so far and in all.
     """
     entry, where = find(name), data_root(root)
     there = _already(entry, where)
@@ -200,7 +191,7 @@ def _transfer(url: str, item: Download, partial: Path, report: Report | None) ->
                 have += len(block)
                 file.write(block)
                 if report is not None:
-                    report(FetchProgress(item.file, have, item.bytes))
+                    report(item.file, have, item.bytes)
     if have > item.bytes:
         partial.unlink()
         raise DamagedData(f"{url} sends more than the {item.bytes:,} bytes of {item.file}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatnce.core import faults
 from flatnce.pretrain.data.augmentation import draws, fused, pixels
-from flatnce.pretrain.data.augmentation.pixels import Normalisation, PerImage
+from flatnce.pretrain.data.augmentation.pixels import Normalisation
 
 __all__ = ["CentreCrop"]
 
@@ -67,10 +67,10 @@ class Plan(NamedTuple):
     keys: draws.Keys
     boxes: pixels.Boxes
     jitter: pixels.Jitter | None
-    grayscale: PerImage | None
-    blur: PerImage | None
-    blur_sigma: PerImage | None
-    solarize: PerImage | None
+    grayscale: pixels.PerImage | None
+    blur: pixels.PerImage | None
+    blur_sigma: pixels.PerImage | None
+    solarize: pixels.PerImage | None
     squares: pixels.Squares | None
 
 
@@ -218,7 +218,7 @@ class Views:
         """The draws for images of this size."""
         uniforms = draws.draw_uniforms(keys)
 
-        def drawn(place: int, probability: float) -> PerImage | None:
+        def drawn(place: int, probability: float) -> pixels.PerImage | None:
             return (uniforms[place] < probability).to(torch.float32) if probability else None
 
         blurred = drawn(draws.BLUR, self.blur_probability)
@@ -240,7 +240,7 @@ class Views:
     ) -> Float[Tensor, "v b c size size"]:
         """The pixels of a plan."""
 
-        def each(field: PerImage) -> Float[Tensor, "n 1 1"]:
+        def each(field: pixels.PerImage) -> Float[Tensor, "n 1 1"]:
             return field.reshape(-1, 1, 1)
 
         planes = pixels.crop_and_resize(raw, plan.boxes, self.size)

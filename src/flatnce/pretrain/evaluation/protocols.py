@@ -22,14 +22,15 @@ from flatnce.pretrain.data import (
     Views,
     data_root,
     find,
+    has_part,
     holdout,
+    image_folder,
+    is_path,
     label_fraction,
     label_list,
     load,
     permutation,
 )
-from flatnce.pretrain.data.catalog import is_path
-from flatnce.pretrain.data.readers import has_part, image_folder
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS, TEMPERATURE, knn_scores

@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_choice
-from flatnce.pretrain.data.catalog import is_path
+from flatnce.pretrain.data import is_path
 from flatnce.pretrain.exporting.forms import (
     CARD,
     FORMAT_VERSION,

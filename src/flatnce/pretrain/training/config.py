@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_at_least, check_choice, check_positive, did_you_mean
-from flatnce.pretrain.data.catalog import CATALOG, is_path
+from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
 __all__ = ["LossConfig", "PRESETS", "TrainConfig", "preset"]

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.data import CATALOG, Batching, data_root
-from flatnce.pretrain.data.catalog import find
+from flatnce.pretrain.data import CATALOG, Batching, data_root, find
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import load_images, views_of
 from flatnce.pretrain.training.learner import build_encoder

@@ -11,7 +11,7 @@ import torch
 
 from flatnce.environment import plain
 from flatnce.messages import did_you_mean
-from flatnce.pretrain.data.catalog import CATALOG, is_path
+from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FAILURE, read_run

@@ -21,7 +21,7 @@ from torch import Tensor
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.augmentation.draws import Keys, Uniforms
 
-__all__ = ["Normalisation", "PerImage"]
+__all__ = ["Normalisation"]
 
 Planes: TypeAlias = Float[Tensor, "c n y x"]
 PerView: TypeAlias = Float[Tensor, "n 1 1"]
