@@ -125,7 +125,7 @@ def record_draws(settings, shape, indices, epoch, views):
     out = torch.empty(len(FIELDS), shape[0], views, dtype=torch.float64, device=indices.device)
     given = fused.constants(fused.setting_numbers(settings, shape[1]), settings.size, *shape[1:])
     used = {name: given[name] for name in draws_kernel.arg_names if name in given}
-    seed = (settings.seed + 2**63) % 2**64 - 2**63
+    seed = draws.signed(settings.seed)
     draws_kernel[(-(-count // MANY),)](
         indices, epoch, out, seed, views, count, **used, MANY=MANY, enable_fp_fusion=False
     )

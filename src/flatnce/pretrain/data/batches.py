@@ -15,14 +15,12 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from flatnce.messages import check_at_least
+from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
-
-WORD = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
 
 
 def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
@@ -39,19 +37,12 @@ def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
         >>> permutation(6, 0, 0).tolist()
         [0, 2, 5, 4, 3, 1]
     """
-    state = np.zeros(1, dtype=np.uint64)
+    state = torch.zeros((), dtype=torch.int64, device="cpu")
     for part in key:
-        state = _mix((state + np.uint64(GOLDEN)) ^ np.uint64(part & WORD))
-    counters = np.arange(1, n + 1, dtype=np.uint64)
-    words = _mix(counters * np.uint64(GOLDEN) + state)
-    return torch.from_numpy(np.argsort(words, kind="stable"))
-
-
-def _mix(words: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+        state = draws.mix((state + draws.GAMMA) ^ draws.signed(part))
+    words = draws.word(state, torch.arange(n, device="cpu"))
+    # Words are unsigned: those with the highest bit come last.
+    return (words ^ draws.signed(2**63)).argsort(stable=True)
 
 
 def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, " m"]:
@@ -250,9 +241,7 @@ class Resident(_Loader):
 
     Arguments:
         image_set: The :class:`ImageSet`, on the device of the batches.
-        batch_size: Samples in a global batch, over all processes.
-        seed: Seed of the orders.
-        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
+        batch_size, seed, **options: As in :class:`Batching`.
 
     Examples:
         >>> images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
@@ -281,11 +270,9 @@ class Streaming(_Loader):
 
     Arguments:
         image_set: The :class:`FolderSet`.
-        batch_size: Samples in a global batch, over all processes.
-        seed: Seed of the orders.
+        batch_size, seed, **options: As in :class:`Batching`.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
         device: The device of the batches.
-        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
     """
 
     def __init__(
@@ -310,7 +297,7 @@ class Streaming(_Loader):
             _Decoder(self.image_set),
             batch_sampler=[batch.tolist() for batch in ours],  # type: ignore[arg-type]
             num_workers=self.workers,
-            collate_fn=_unchanged,
+            collate_fn=default_convert,  # leaves a batch as the decoder made it
             pin_memory=self.device.type == "cuda",
             # Without it DataLoader draws from the global generator and a resumed run differs.
             generator=torch.Generator(),
@@ -340,7 +327,3 @@ class _Decoder(Dataset[Any]):
         except UnreadableImage as error:
             return str(error)
         return images
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

@@ -47,14 +47,14 @@ NOISE_FROM = 64
 """From here on, one word for every value of the picture."""
 
 
-def _signed(value: int) -> int:
-    """The int64 with the same 64 bits."""
-    return value - 2**64 if value >= 2**63 else value
+def signed(value: int) -> int:
+    """The int64 with the same lowest 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
-GAMMA = _signed(0x9E3779B97F4A7C15)
-FIRST_FACTOR = _signed(0xBF58476D1CE4E5B9)
-SECOND_FACTOR = _signed(0x94D049BB133111EB)
+GAMMA = signed(0x9E3779B97F4A7C15)
+FIRST_FACTOR = signed(0xBF58476D1CE4E5B9)
+SECOND_FACTOR = signed(0x94D049BB133111EB)
 
 
 def _shifted(z: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
@@ -64,7 +64,11 @@ def _shifted(z: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
 
 def word(key: Int[Tensor, "..."], number: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
     """Word ``number`` of the SplitMix64 stream whose state is ``key``: 64 random bits."""
-    z = key + (number + 1) * GAMMA
+    return mix(key + (number + 1) * GAMMA)
+
+
+def mix(z: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """SplitMix64's finaliser."""
     z = (z ^ _shifted(z, 30)) * FIRST_FACTOR
     z = (z ^ _shifted(z, 27)) * SECOND_FACTOR
     return z ^ _shifted(z, 31)
@@ -74,7 +78,7 @@ def view_keys(seed: int, epoch: int | Tensor, indices: Int[Tensor, " b"], views:
     """The key of every image and view."""
     device = indices.device
     # full fills on the device; torch.tensor would copy from the host and wait.
-    first = torch.full((), _signed(seed % 2**64), dtype=torch.int64, device=device)
+    first = torch.full((), signed(seed), dtype=torch.int64, device=device)
     if not isinstance(epoch, Tensor):
         epoch = torch.full((), epoch, dtype=torch.int64, device=device)
     number = indices.to(torch.int64)[:, None] * MOST_VIEWS + torch.arange(views, device=device)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatnce.pretrain.data.augmentation import pixels
+from flatnce.pretrain.data.augmentation import draws, pixels
 
 LARGEST_SIZE = 64
 """Side of the largest view whose channels fit the registers of one program."""
@@ -50,11 +50,9 @@ def render(
     """Views of shape (v, b, c, size, size), by the kernel; the settings are a ``Views``."""
     if not isinstance(epoch, Tensor):
         epoch = torch.full((), epoch, dtype=torch.int64, device=images.device)
-    seed = (settings.seed + 2**63) % 2**64 - 2**63  # the signed number with its lowest 64 bits
     numbers = setting_numbers(settings, images.shape[1])
-    return _render(
-        images, indices, epoch, seed, numbers, settings.size, views, dtype, channels_last
-    )
+    seed, size = draws.signed(settings.seed), settings.size
+    return _render(images, indices, epoch, seed, numbers, size, views, dtype, channels_last)
 
 
 def setting_numbers(settings: Any, channels: int) -> list[float]:
