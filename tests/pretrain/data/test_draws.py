@@ -6,12 +6,14 @@ rates and correlations within 3.3 standard errors.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from flatnce.pretrain.data import permutation
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.augmentation.pixels import draw_boxes, draw_jitter, draw_squares
 from flatnce.pretrain.data.views import Views
@@ -21,11 +23,14 @@ OURS, THEIRS = 40_000, 8_000
 ERRORS = 3.3
 
 
+GAMMA = 0x9E3779B97F4A7C15
+
+
 def splitmix64(state):
     """The published generator, in Python's integers."""
     mask = 2**64 - 1
     while True:
-        state = (state + 0x9E3779B97F4A7C15) & mask
+        state = (state + GAMMA) & mask
         z = state
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
@@ -33,8 +38,8 @@ def splitmix64(state):
 
 
 def nth(state, number):
-    stream = splitmix64(state)
-    return next(word for j, word in enumerate(stream) if j == number)
+    """Word ``number`` of a stream; that of -1 is the state itself, mixed."""
+    return next(splitmix64(state + number * GAMMA))
 
 
 def uniforms_of(count, views=1, seed=0, epoch=0):
@@ -76,6 +81,13 @@ def test_a_draw_is_a_function_of_seed_epoch_index_and_view(seed, epoch, index, v
     found = draws.draw_uniforms(keys)[:, 1, view]
     # The test keeps all 64 bits, the draw the upper 53.
     assert found.tolist() == pytest.approx(expected, rel=0, abs=2.0**-53)
+
+
+def test_a_permutation_sorts_the_samples_by_their_words():
+    state = 0
+    for part in (2021, 7):
+        state = nth((state + GAMMA) % 2**64 ^ part, -1)
+    assert permutation(50, 2021, 7).tolist() == sorted(range(50), key=partial(nth, state))
 
 
 def test_uniforms_are_uniform_at_every_place(uniforms):

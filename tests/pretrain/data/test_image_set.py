@@ -119,14 +119,6 @@ def test_unreadable_images_are_skipped_only_if_asked(spoilt):
     assert found.resized(8).decoded().images.shape == (5, 3, 8, 8)
 
 
-def test_a_folder_set_in_memory_is_the_same_images(tmp_path):
-    found = image_folder(write_folder(tmp_path, {"cat": 2, "dog": 2}), "train").resized(8)
-    resident = found.decoded()
-    assert torch.equal(resident.images[3], found.decode(3))
-    assert resident.shape == found.shape == (3, 8, 8)
-    assert torch.equal(resident.labels, found.labels)
-
-
 def test_bad_folder_sets_are_refused():
     with pytest.raises(ValueError, match="paths is empty"):
         FolderSet((), torch.zeros(0).long(), ("one",))

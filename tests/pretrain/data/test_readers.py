@@ -367,13 +367,6 @@ def test_a_folder_of_classes_is_all_train(tmp_path):
         load(str(tmp_path), "test")
 
 
-def test_an_empty_class_folder_is_named(photos):
-    (photos / "train" / "bat").mkdir()
-    (photos / "train" / "bat" / "notes.txt").write_text("no image")
-    with pytest.raises(DamagedData, match=r"class folder .*bat holds no image"):
-        load(str(photos))
-
-
 def test_parts_with_different_classes_are_refused(photos):
     write_folder(photos / "val", {"emu": 1})
     with pytest.raises(DamagedData, match="would not agree: emu"):

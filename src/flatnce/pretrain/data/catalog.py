@@ -140,18 +140,17 @@ def find(name: str) -> Entry:
 
 def _layout(table: dict[str, Any]) -> Layout:
     downloads = tuple(Download(**item) for item in table.get("downloads", ()))
-    required = dict.fromkeys(table.get("required", ()), "")
-    return Layout(table["folder"], {**required, **table.get("files", {})}, downloads)
+    return Layout(table["folder"], table["files"], downloads)
 
 
 def _read_catalog() -> dict[str, Entry]:
     tables = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
-    layouts = {name: tuple(map(_layout, t.pop("layouts", ()))) for name, t in tables.items()}
     entries = {}
     for name, table in tables.items():
+        layouts = tables[table.pop("layouts_of", name)].get("layouts", ())
         for key in {"mean", "std"} & table.keys():
             table[key] = tuple(table[key])
-        entries[name] = Entry(name, layouts=layouts[table.pop("layouts_of", name)], **table)
+        entries[name] = Entry(**{**table, "name": name, "layouts": tuple(map(_layout, layouts))})
     return entries
 
 

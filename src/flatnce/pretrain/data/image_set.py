@@ -107,11 +107,6 @@ class ImageSet(_Labelled):
         _, channels, height, width = self.images.shape
         return channels, height, width
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the images."""
-        return self.images.device
-
     def to(self, device: torch.device | str) -> "ImageSet":
         """The same set on a device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))

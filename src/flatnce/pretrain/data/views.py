@@ -15,8 +15,7 @@ from flatnce.pretrain.data.augmentation.pixels import Normalisation
 __all__ = ["CentreCrop"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-CACHED_VALUES = 2**19
-"""Values of a chunk on the CPU: the tensors of a chunk stay in the cache."""
+CACHED_VALUES = 2**19  # of a chunk on the CPU: the tensors of a chunk stay in the cache
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,9 @@ class CentreCrop:
     def __call__(self, images: Tensor) -> Tensor:
         """Views of shape (b, c, size, size), float32."""
         _check_images(images)
-        normalise = Normalisation(self.mean, self.std)
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            middle = self._middle(images)
-            return normalise(middle.transpose(0, 1)).transpose(0, 1)
+            planes = self._middle(images).transpose(0, 1)
+            return Normalisation(self.mean, self.std)(planes).transpose(0, 1)
 
     def _middle(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c size size"]:
         short, wanted = min(images.shape[2:]), self.resize or self.size
@@ -162,15 +160,12 @@ class Views:
         Normalisation(self.mean, self.std)
 
     @staticmethod
-    def evaluation(
-        size: int,
-        resize: int | None = None,
-        *,
-        mean: float | Sequence[float] = 0.5,
-        std: float | Sequence[float] = 0.25,
-    ) -> CentreCrop:
-        """The view for evaluation: the resized centre of the picture (:class:`CentreCrop`)."""
-        return CentreCrop(size, resize, mean=mean, std=std)
+    def evaluation(size: int, resize: int | None = None, **options: Any) -> CentreCrop:
+        """The view for evaluation: the resized centre of the picture (:class:`CentreCrop`).
+
+        ``options`` are mean and std, as for the views.
+        """
+        return CentreCrop(size, resize, **options)
 
     @classmethod
     def finetune(cls, size: int, *, seed: int, **options: Any) -> "Views":

@@ -11,20 +11,12 @@ from torch import Tensor, nn
 from flatnce.pretrain.fused_resnet import kernels
 from flatnce.pretrain.fused_resnet.plan import Plan
 
-AT_ONCE = 2**19
-"""Elements of the first weights, which are cast at once; the others on the second stream."""
-
-TOGETHER = 2**19
-"""Elements of gradients that are converted to float32 together."""
-
-PIECES = 64
-"""Tensors that torch copies in one kernel."""
-
-PIECE, MOST = 2**12, 2**16
-"""Elements of the smallest piece, and those that torch gives to one program."""
-
-TILE, RANGE = 128, 512
-"""Output pixels of a tile of the first convolution; fewest whose gradients are summed apart."""
+AT_ONCE = 2**19  # elements of the first weights, cast at once; the others on the second stream
+TOGETHER = 2**19  # elements of gradients that are converted to float32 together
+PIECES = 64  # tensors that torch copies in one kernel
+PIECE, MOST = 2**12, 2**16  # elements of the smallest piece, and those torch gives to one program
+TILE = 128  # output pixels of a tile of the first convolution
+RANGE = 512  # fewest output pixels whose gradients are summed apart
 
 Map = nn.Conv2d | nn.Linear
 

@@ -9,20 +9,11 @@ from flatnce.pretrain.fused_resnet import kernels
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
 
-WHOLE = 8192
-"""Most elements of a tile that one program holds in registers, so that one kernel is enough."""
-
-NARROW, SECTOR = 8, 16
-"""Fewest and most channels of such a tile: up to 32 bytes of a row in half precision."""
-
-BLOCK = 32
-"""Channels of a program otherwise: 64 bytes of a row in half precision."""
-
-FEW, MANY = 8192, 4096
-"""Elements of a tile that reads one or two matrices, and of one that reads more."""
-
-PARTS = 128
-"""Most ranges of rows that are measured or summed apart: every later program reads them all."""
+WHOLE = 8192  # most elements of a tile that fits in registers: one kernel is then enough
+NARROW, SECTOR = 8, 16  # fewest and most channels of such a tile: up to 32 bytes of a row
+BLOCK = 32  # channels of a program otherwise: 64 bytes of a row in half precision
+FEW, MANY = 8192, 4096  # elements of a tile that reads one or two matrices, and more of them
+PARTS = 128  # most ranges of rows measured or summed apart: every later program reads them all
 
 
 class Branch(NamedTuple):

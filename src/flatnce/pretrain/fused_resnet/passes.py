@@ -17,11 +17,8 @@ from flatnce.pretrain.fused_resnet.maps import Casts, Collected, mapped, to_inpu
 from flatnce.pretrain.fused_resnet.norm import Branch, differentiated, measured, normalised
 from flatnce.pretrain.fused_resnet.plan import Block, Plan, Unit
 
-Gradient = tuple[Tensor, ...]
-"""The sum of one or two tensors."""
-
-MOST = 16
-"""Pieces of work on the second stream before the main stream waits for half of them."""
+Gradient = tuple[Tensor, ...]  # the sum of one or two tensors
+MOST = 16  # pieces of work on the second stream before the main stream waits for half of them
 
 
 class SideTrack:

@@ -10,11 +10,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.pretrain.models import Encoder, SmallNet
 
+# The attributes in which a module keeps its hooks.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""The attributes in which a module keeps its hooks."""
-
+# Attributes of modules that plan_of checks and the pass does not check again.
 SETTINGS = "padding padding_mode affine momentum eps return_indices output_size".split()
-"""Attributes of modules that :func:`plan_of` checks and the pass does not check again."""
 
 
 class Unit(NamedTuple):

@@ -17,11 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Keys: TypeAlias = Int[Tensor, "b v"]
-"""One stream per image and view."""
-
+Keys: TypeAlias = Int[Tensor, "b v"]  # one stream per image and view
+# Numbers in [0, 1) by place in the stream; float64, of 53 random bits.
 Uniforms: TypeAlias = Float[Tensor, "draws b v"]
-"""Numbers in [0, 1) by place in the stream; float64, of 53 random bits."""
 
 MOST_VIEWS = 256
 ATTEMPTS = 10
@@ -43,8 +41,7 @@ CUTOUT = 36
 CUTOUT_ROW = 37
 CUTOUT_COLUMN = 38
 PLACES = 39
-NOISE_FROM = 64
-"""From here on, one word for every value of the picture."""
+NOISE_FROM = 64  # from here on, one word for every value of the picture
 
 
 def signed(value: int) -> int:

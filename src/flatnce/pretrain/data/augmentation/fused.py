@@ -18,14 +18,9 @@ from torch import Tensor
 
 from flatnce.pretrain.data.augmentation import draws, pixels
 
-LARGEST_SIZE = 64
-"""Side of the largest view whose channels fit the registers of one program."""
-
-MOST_TAPS = 8
-"""Source pixels per side in one pixel of a view: images up to four times the view's side."""
-
-# A constant for compiled callers.
-FOUND = find_spec("triton") is not None
+LARGEST_SIZE = 64  # side of the largest view whose channels fit the registers of one program
+MOST_TAPS = 8  # source pixels per side in a pixel of a view: images up to four times its side
+FOUND = find_spec("triton") is not None  # a constant for compiled callers
 
 
 def takes(images: Tensor, size: int) -> bool:
@@ -118,7 +113,7 @@ def constants(
         "SOLARIZE": solarize,
         "NOISE": noise,
         "NORMAL": tuple(normal),
-        "CUTOUT": (cutout, max(1, size // 2)),
+        "CUTOUT": (cutout, pixels.square_side(size)),
     }
 
 

@@ -25,11 +25,10 @@ __all__ = ["Normalisation"]
 
 Planes: TypeAlias = Float[Tensor, "c n y x"]
 PerView: TypeAlias = Float[Tensor, "n 1 1"]
-PerImage: TypeAlias = Float[Tensor, "b v"]
-"""One number per image and view."""
+PerImage: TypeAlias = Float[Tensor, "b v"]  # one number per image and view
 
+# Weights are multiples of 1/GRID, held as whole numbers; values go up to GRID.
 GRID = 2048
-"""Weights are multiples of 1/GRID, held as whole numbers; values go up to GRID."""
 
 
 def to_grid(weights: Float[Tensor, "*n taps"]) -> Float[Tensor, "*n taps"]:
@@ -52,12 +51,9 @@ def filter_separably(
     return done.view(b * v, y, c, x).permute(2, 0, 1, 3).contiguous().mul_(1 / GRID)
 
 
-RATIO = 4 / 3
-"""The widest box; the tallest is its inverse."""
-
+RATIO = 4 / 3  # of the widest box; that of the tallest is its inverse
 LEVELS = 255
-REFINE = 8
-"""Pixels are kept in eighths of a level between rows and columns: 8·255 fits the grid."""
+REFINE = 8  # pixels are kept in eighths of a level between rows and columns: 8·255 fits the grid
 
 
 class Boxes(NamedTuple):
@@ -135,21 +131,14 @@ def _window(
     return to_grid(weights.mul_(inside[..., None, :]))
 
 
-BLENDS = 3
-"""Brightness, contrast, saturation, in this order; the fourth operation is hue."""
-
-LUMINANCE = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue (ITU-R BT.601), as torchvision rounds them."""
-
+BLENDS = 3  # brightness, contrast, saturation, in this order; the fourth operation is hue
+LUMINANCE = (0.2989, 0.587, 0.114)  # red, green, blue (ITU-R BT.601), as torchvision rounds them
 JITTER_PROBABILITY = 0.8
-JITTER_AMOUNT = (0.8, 0.8, 0.8, 0.2)
-"""Amounts of brightness, contrast, saturation and hue, at strength 1."""
-
+JITTER_AMOUNT = (0.8, 0.8, 0.8, 0.2)  # of brightness, contrast, saturation, hue at strength 1
 BLUR_SIGMA = (0.1, 2.0)
 SOLARIZE_THRESHOLD = 128 / 255
-
+# The luminance is rounded to 1/MEAN_GRID for its mean: rows up to 1,024 pixels add exactly.
 MEAN_GRID = 2**14
-"""The luminance is rounded to 1/MEAN_GRID for its mean: rows up to 1,024 pixels add exactly."""
 
 
 class Jitter(NamedTuple):
@@ -306,7 +295,7 @@ class Squares(NamedTuple):
 def draw_squares(uniforms: Uniforms, size: int, probability: float) -> Squares:
     """Squares of half the picture's side whose middle is uniform over the pixels (Cutout)."""
     top, left = (
-        torch.floor(uniforms[place] * size) - _side(size) // 2
+        torch.floor(uniforms[place] * size) - square_side(size) // 2
         for place in (draws.CUTOUT_ROW, draws.CUTOUT_COLUMN)
     )
     applied = uniforms[draws.CUTOUT] < probability
@@ -318,8 +307,8 @@ def cut_out(planes: Planes, squares: Squares) -> Planes:
     size = planes.shape[-1]
     pixel = torch.arange(size, device=planes.device)
     top, left, applied = (field.flatten()[:, None] for field in squares)
-    rows = (pixel >= top) & (pixel < top + _side(size)) & (applied > 0)
-    columns = (pixel >= left) & (pixel < left + _side(size))
+    rows = (pixel >= top) & (pixel < top + square_side(size)) & (applied > 0)
+    columns = (pixel >= left) & (pixel < left + square_side(size))
     return planes * ~(rows[:, :, None] & columns[:, None])
 
 
@@ -330,7 +319,8 @@ def add_noise(planes: Planes, keys: Keys, sigma: float) -> Planes:
     return (planes + sigma * normals).clamp_(0.0, 1.0)
 
 
-def _side(size: int) -> int:
+def square_side(size: int) -> int:
+    """The side of the square that is cut out."""
     return max(1, size // 2)
 
 
