@@ -2,10 +2,11 @@
 
 A backbone is a module without its classifier whose attribute ``width`` is the width of its
 features. The ResNets are torchvision's and keep its parameter names, so that exported weights load
-elsewhere. To add a backbone, write its entry in ``BACKBONES`` and build it in :func:`backbone`.
+elsewhere. To add a backbone, write the function that builds it and its entry in ``BACKBONES``.
 """
 
 import copy
+from collections.abc import Callable
 from importlib import import_module
 from itertools import compress, pairwise
 from typing import Any, NamedTuple
@@ -23,7 +24,6 @@ from flatnce.messages import check_at_least, check_choice, did_you_mean
 __all__ = [
     "BACKBONES",
     "RESNETS",
-    "Backbone",
     "Encoder",
     "GatheredBatchNorm",
     "MomentumEncoder",
@@ -69,24 +69,9 @@ def backbone(
     check_choice("stem", stem, ("auto", "small", "standard"))
     check_at_least("size", 1 if size is None else size, 1)
     check_at_least("channels", channels, 1)
-    if name == "small":
-        if stem == "standard" or pretrained:
-            raise ValueError(
-                f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
-                f"pretrained={pretrained} were given; leave both out, or take resnet18"
-            )
-        return SmallNet(channels)
-    if name in RESNETS and stem == "auto":
-        if size is None:
-            raise ValueError(
-                f"stem='auto' chooses the stem of {name} by the image size, which is not given; "
-                "pass size= (up to 64 pixels: small), or stem='small' or stem='standard'"
-            )
-        stem = "small" if size <= 64 else "standard"
+    build = BACKBONES[name].build if name in BACKBONES else _timm_backbone
     try:
-        if name in RESNETS:
-            return _resnet(name, stem, channels, pretrained)
-        return _timm_backbone(name, stem, size, channels, pretrained)
+        return build(name, stem, size, channels, pretrained)
     except OSError as error:
         raise OSError(
             f"the published weights of {name} could not be fetched ({error}); connect once, or "
@@ -116,12 +101,28 @@ class SmallNet(nn.Module):
         return self.layers(images).mean(dim=(2, 3))
 
 
-def _resnet(name: str, stem: str, channels: int, pretrained: bool) -> nn.Module:
+def _small(name: str, stem: str, size: int | None, channels: int, pretrained: bool) -> nn.Module:
+    if stem == "standard" or pretrained:
+        raise ValueError(
+            f"backbone 'small' has one stem and no published weights, but stem={stem!r} and "
+            f"pretrained={pretrained} were given; leave both out, or take resnet18"
+        )
+    return SmallNet(channels)
+
+
+def _resnet(name: str, stem: str, size: int | None, channels: int, pretrained: bool) -> nn.Module:
+    if stem == "auto":
+        if size is None:
+            raise ValueError(
+                f"stem='auto' chooses the stem of {name} by the image size, which is not given; "
+                "pass size= (up to 64 pixels: small), or stem='small' or stem='standard'"
+            )
+        stem = "small" if size <= 64 else "standard"
     models = require_extra("torchvision.models", f"the backbone {name}")
     network = models.get_model(name, weights="DEFAULT" if pretrained else None)
-    size, stride = (3, 1) if stem == "small" else (7, 2)
+    window, stride = (3, 1) if stem == "small" else (7, 2)
     if stem == "small" or channels != network.conv1.in_channels:
-        network.conv1 = nn.Conv2d(channels, 64, size, stride, padding=size // 2, bias=False)
+        network.conv1 = nn.Conv2d(channels, 64, window, stride, padding=window // 2, bias=False)
         # Initialised like the other convolutions of a ResNet (He et al., fan-out).
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     if stem == "small":
@@ -158,23 +159,24 @@ def _timm_backbone(
 
 
 class Backbone(NamedTuple):
-    """The entry of a backbone: a line about it, and the width of its features."""
+    """A line about a backbone, the width of its features, and the function that builds it."""
 
     title: str
     width: int
+    build: Callable[[str, str, int | None, int, bool], nn.Module]
 
 
 BACKBONES = {
-    "resnet18": Backbone("ResNet-18 of torchvision", 512),
-    "resnet34": Backbone("ResNet-34 of torchvision", 512),
-    "resnet50": Backbone("ResNet-50 of torchvision", 2048),
-    "resnet101": Backbone("ResNet-101 of torchvision", 2048),
-    "resnet152": Backbone("ResNet-152 of torchvision", 2048),
-    "small": Backbone("three convolutions, for small images on a CPU", 128),
+    "resnet18": Backbone("ResNet-18 of torchvision", 512, _resnet),
+    "resnet34": Backbone("ResNet-34 of torchvision", 512, _resnet),
+    "resnet50": Backbone("ResNet-50 of torchvision", 2048, _resnet),
+    "resnet101": Backbone("ResNet-101 of torchvision", 2048, _resnet),
+    "resnet152": Backbone("ResNet-152 of torchvision", 2048, _resnet),
+    "small": Backbone("three convolutions, for small images on a CPU", 128, _small),
 }
 """Every backbone by its name; other names are timm's."""
 
-RESNETS = tuple(name for name in BACKBONES if name.startswith("resnet"))
+RESNETS = tuple(name for name, entry in BACKBONES.items() if entry.build is _resnet)
 """The backbones with a choice of stem."""
 
 
