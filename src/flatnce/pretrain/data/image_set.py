@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
@@ -190,28 +189,16 @@ class FolderSet(_Labelled):
             images[number] = self.decode(number)
 
         with ThreadPoolExecutor(available_cores()) as pool:
-            try:
-                for _ in pool.map(fill, range(len(self))):
-                    pass
-            except UnreadableImage:
-                pool.shutdown(cancel_futures=True)  # else the other thousands are decoded first
-                raise
+            list(pool.map(fill, range(len(self))))  # raises the first error and cancels the rest
         return ImageSet(images, self.labels, self.classes, self.name, self.split)
 
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     """Decode a file to RGB, shorter side to ``size``, centre square."""
-    image = _opened(path)
-    width, height = image.size
-    if width <= height:
-        width, height = size, int(size * height / width)
-    else:
-        width, height = int(size * width / height), size
-    if image.size != (width, height):
-        image = image.resize((width, height), 3)  # Pillow's BICUBIC
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    square = image.crop((left, top, left + size, top + size))
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+    functional = require_extra("torchvision.transforms.functional", "decoding image files")
+    bicubic = functional.InterpolationMode.BICUBIC
+    resized = functional.resize(_opened(path), size, bicubic)
+    return functional.pil_to_tensor(functional.center_crop(resized, size))
 
 
 def _opened(path: str, quick: bool = False) -> Any:
