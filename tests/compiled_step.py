@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from flatnce import DCL, EssController, FlatNCE, KeyQueue, LearnedTemperature, Monitor
 from flatnce.core.control import Cosine
-from flatnce.core.objectives import Objective
+from flatnce.core.objectives.base import Objective
 
 BATCH, WIDTH = 10, 8
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

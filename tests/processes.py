@@ -24,7 +24,7 @@ from flatnce import DHEL, EssController, FlatNCE, InfoNCE, KeyQueue, Monitor, Si
 from flatnce import LearnedTemperature as Learned
 from flatnce import functional as F
 from flatnce.core import faults
-from flatnce.core.objectives import Objective
+from flatnce.core.objectives.base import Objective
 from flatnce.functional import Contrast
 from flatnce.integrations.lightly import FlatNCELoss
 from forked import Forked

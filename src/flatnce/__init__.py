@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from flatnce import pretrain as pretrain
     from flatnce.core.control import EssController as EssController
     from flatnce.core.diagnostics import Monitor as Monitor
-    from flatnce.core.objectives import LearnedTemperature as LearnedTemperature
     from flatnce.core.objectives.losses import DCL as DCL
     from flatnce.core.objectives.losses import DHEL as DHEL
     from flatnce.core.objectives.losses import FlatNCE as FlatNCE
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from flatnce.core.objectives.losses import HolderFlatNCE as HolderFlatNCE
     from flatnce.core.objectives.losses import InfoNCE as InfoNCE
     from flatnce.core.objectives.losses import SigLIP as SigLIP
+    from flatnce.core.objectives.temperature import LearnedTemperature as LearnedTemperature
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
 
@@ -36,7 +36,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "Monitor": "flatnce.core.diagnostics",
         "EssController": "flatnce.core.control",
         "KeyQueue": "flatnce.core.pairs",
-        "LearnedTemperature": "flatnce.core.objectives",
+        "LearnedTemperature": "flatnce.core.objectives.temperature",
         "doctor": "flatnce.diagnose",
         "functional": "flatnce.functional",
         "mi": "flatnce.mi",

@@ -8,7 +8,7 @@ from torch.nn.functional import softplus
 
 from flatnce import DCL, FlatNCE, InfoNCE
 from flatnce import functional as F
-from flatnce.core.objectives import Layout, TwoTower, TwoView
+from flatnce.core.objectives.base import Layout, TwoTower, TwoView
 from layouts import IDS, LABELS, mask_of, random
 from processes import Pairwise
 

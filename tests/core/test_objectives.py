@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy as torch_cross_entropy
 
 import layouts
 import reference
-from flatnce import DCL, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE
+from flatnce import DCL, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, LearnedTemperature
 from flatnce import functional as F
-from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.core.objectives.base import Objective
 from flatnce.core.pairs import KeyQueue
 from flatnce.functional import Contrast
 

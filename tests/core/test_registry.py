@@ -17,8 +17,8 @@ from flatnce import Monitor
 from flatnce import functional as F
 from flatnce.core import pairs
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
-from flatnce.core.objectives import Objective, losses
-from flatnce.core.objectives.base import LAYOUTS
+from flatnce.core.objectives import losses
+from flatnce.core.objectives.base import LAYOUTS, Objective
 from flatnce.core.objectives.registry import OBJECTIVES, Setting, entry_of, gradient_lives
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig

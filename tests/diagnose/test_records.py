@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flatnce.diagnose import examine, examine_installation, installation
+from flatnce.diagnose import examine, installation
+from flatnce.diagnose.installation import examine_installation
 from flatnce.diagnose.records import curve_findings, examine_run
 from flatnce.diagnose.rules import findings_on
 from flatnce.pretrain import preset, train

@@ -215,7 +215,7 @@ def contrast_of(
             precision the fused kernel multiplies unit rows in float16.
         slope: Also compute InfoNCE's derivative in beta, for a safely learned temperature.
         statistic: Terms of a row's scores to be summed, see
-            :meth:`flatnce.core.objectives.Objective.statistic`.
+            :meth:`flatnce.core.objectives.base.Objective.statistic`.
 
     Examples:
         >>> from flatnce.core.pairs import two_view

@@ -109,19 +109,9 @@ class EssController:
         beta = torch.full((), 1 / self.temperature_at_start, device=device)
         return {"beta": beta, "step": torch.zeros((), dtype=torch.long, device=device)}
 
-    def target_at(self, state: State) -> Float[Tensor, ""]:
-        """The target at the state's step."""
-        target = self.target
-        if isinstance(target, int | float):
-            return torch.full_like(state["beta"], target)
-        return target.at(state["step"])
-
-    def target_now(self, step: Tensor, *, read: bool) -> float | Float[Tensor, ""]:
-        """The target at a step; a number where it is one, or where it may be read."""
-        if isinstance(self.target, int | float):
-            return float(self.target)
-        found = self.target.at(step)
-        return float(found) if read else found
+    def target_at(self, step: Tensor) -> float | Float[Tensor, ""]:
+        """The target at a step count; a tensor if it is a schedule."""
+        return float(self.target) if isinstance(self.target, int | float) else self.target.at(step)
 
     def temperature(self, state: State) -> Float[Tensor, ""]:
         """The temperature to use now."""
@@ -134,15 +124,10 @@ class EssController:
             state: From :meth:`init` or an earlier update.
             ess: Mean ESS without the positive, at the state's temperature.
         """
-        beta = self.moved(state["beta"], ess, self.target_at(state))
-        return {"beta": beta, "step": state["step"] + 1}
-
-    def moved(
-        self, beta: Float[Tensor, ""], ess: Float[Tensor, ""], target: float | Float[Tensor, ""]
-    ) -> Float[Tensor, ""]:
-        """The inverse temperature after seeing an ESS at another one."""
-        factor = torch.where(ess.to(beta) > target, self.factor(True), self.factor(False))
-        return (beta * factor).clamp(1 / self.highest, 1 / self.lowest)
+        beta, step = state["beta"], state["step"]
+        above = ess.to(beta) > self.target_at(step)
+        moved = beta * torch.where(above, self.factor(True), self.factor(False))
+        return {"beta": moved.clamp(1 / self.highest, 1 / self.lowest), "step": step + 1}
 
     def factor(self, too_large: bool) -> float:
         """What β is multiplied by where the ESS is above its target, or not."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from flatnce.diagnose.findings import KINDS as KINDS
     from flatnce.diagnose.findings import Diagnosis as Diagnosis
     from flatnce.diagnose.findings import Finding as Finding
-    from flatnce.diagnose.installation import examine_installation as examine_installation
     from flatnce.diagnose.records import examine as examine
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -25,7 +24,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "Finding": "flatnce.diagnose.findings",
         "doctor": "flatnce.diagnose.embeddings",
         "examine": "flatnce.diagnose.records",
-        "examine_installation": "flatnce.diagnose.installation",
         "read_embeddings": "flatnce.diagnose.embeddings",
     },
 )

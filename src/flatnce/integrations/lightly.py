@@ -16,7 +16,7 @@ class FlatNCELoss(FlatNCE):
     """Called and built as lightly's ``NTXentLoss``: its value, FlatNCE's gradient.
 
     Takes projections that need not be normalised. The gradient is that of lightly's ``DCLLoss``
-    at the same temperature. Diagnostics are in :attr:`~flatnce.core.objectives.Objective.last`.
+    at the same temperature. Diagnostics are in ``last``.
 
     With a memory bank (MoCo) the first argument is the query, the second its key, and all
     negatives come from the bank. As in lightly the bank starts with random unit rows and takes in

@@ -10,7 +10,8 @@ from torch import nn
 from flatnce.core import distributed
 from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics import Monitor, Snapshot, Verdict
-from flatnce.core.objectives import LearnedTemperature, Objective
+from flatnce.core.objectives.base import Objective
+from flatnce.core.objectives.temperature import LearnedTemperature
 from flatnce.integrations.open_clip import FlatClipLoss
 
 Ess: TypeAlias = float | Schedule | EssController

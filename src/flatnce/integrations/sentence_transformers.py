@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.objectives import Batch, Objective
 from flatnce.core.objectives import losses as objective_losses
+from flatnce.core.objectives.base import Batch, Objective
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import Arguments, Pairs
 from flatnce.core.selection import NEGATIVE_TO_ALL, Selection

@@ -7,7 +7,7 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController
-from flatnce.core.objectives import Objective
+from flatnce.core.objectives.base import Objective
 from flatnce.core.objectives.temperature import TemperatureSource
 
 
@@ -55,7 +55,6 @@ def _row_at_target(source: TemperatureSource, zero: Float[Tensor, ""]) -> Contra
     row, count = zero.reshape(1), 1e6
     target = torch.ones_like(row)
     if isinstance(source.source, EssController):
-        wanted = source.source.target_at({"beta": source.beta, "step": source.step})
-        target = wanted.to(row).reshape(1)
+        target = target * source.source.target_at(source.step)
     log_of_squares = -(count * target).log()
     return Contrast(row, row, log_of_squares, torch.full_like(row, count), row, row[0] + 1)

@@ -29,7 +29,7 @@ from torch.nn.functional import softplus
 
 from flatnce.core import faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
-from flatnce.core.diagnostics.measures import mutual_information
+from flatnce.core.diagnostics import mutual_information
 from flatnce.messages import check_at_least
 
 __all__ = [

@@ -14,7 +14,7 @@ from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW, Rows
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 
-__all__ = ["effective_sample_size", "least_effective_sample_size", "mutual_information"]
+__all__ = ["least_effective_sample_size"]
 
 
 def effective_sample_size(

@@ -21,8 +21,6 @@ from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
-__all__ = ["Interval"]
-
 OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not None)
 """Diagnostics that are the mean over rows of a function of the row statistics."""
 

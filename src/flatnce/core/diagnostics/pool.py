@@ -18,7 +18,7 @@ from flatnce.core.contrast import contrast_of
 from flatnce.core.diagnostics.measures import mutual_information, retrieval_top1
 from flatnce.core.pairs import two_tower
 
-__all__ = ["best_scale", "calibrated_scale"]
+__all__ = ["calibrated_scale"]
 
 SCALE_LIMITS = (0.05, 500.0)
 

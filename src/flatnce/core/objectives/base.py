@@ -40,6 +40,8 @@ from flatnce.core.pairs import (
 )
 from flatnce.messages import check_choice
 
+__all__ = ["Batch", "Layout", "Objective", "OwnView", "TwoTower", "TwoView"]
+
 Plain: TypeAlias = Literal["views", "both"]
 """Layouts that a kernel computes from raw rows: two views, or both directions of two towers."""
 

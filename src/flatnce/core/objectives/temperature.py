@@ -18,10 +18,11 @@ from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController, Schedule
-from flatnce.core.diagnostics.measures import effective_sample_size, least_effective_sample_size
+from flatnce.core.diagnostics import effective_sample_size
+from flatnce.core.diagnostics.measures import least_effective_sample_size
 from flatnce.core.direct import PlainRows
 
-__all__ = ["Temperature", "TemperatureSource"]
+__all__ = ["LearnedTemperature", "Temperature", "TemperatureSource"]
 
 
 class LearnedTemperature(nn.Module):
@@ -162,26 +163,25 @@ class TemperatureSource(nn.Module):
 
     def _move(self, is_above: Callable[[Any], Tensor], least: float | Tensor) -> Tensor | None:
         """Move the temperature where the ESS is above its target, or is not."""
-        controller, here = self.source, faults.can_raise_now(self.beta)
+        controller, found = self.source, None
         assert isinstance(controller, EssController)
-        target = controller.target_now(self.step, read=here)
-        lowest, highest = 1 / controller.highest, 1 / controller.lowest
-        found = None
-        if here and not float(least) < float(target) <= 1:
-            raise ValueError(
-                f"ess_target (value {float(target):.6g}): {faults.FAULTS['ess_target']} (here 1/m "
-                f"is {float(least):.4g})"
-            )
+        target = controller.target_at(self.step)
+        factor: float | Tensor
+        if faults.can_raise_now(self.beta):  # reading is free, and saves operations
+            target = float(target)
+            if not float(least) < target <= 1:
+                raise ValueError(
+                    f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']} (here 1/m "
+                    f"is {float(least):.4g})"
+                )
+            factor = controller.factor(bool(is_above(target)))
+        else:
+            if isinstance(least, Tensor) or isinstance(target, Tensor) or not least < target <= 1:
+                some = torch.ones_like(self.beta, dtype=torch.bool)
+                found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
+            factor = torch.where(is_above(target), self.raised, self.lowered)
         self.step += 1
-        if here:  # reading is free, and saves operations
-            factor_now = controller.factor(bool(is_above(float(target))))
-            self.beta.mul_(factor_now).clamp_(lowest, highest)
-            return None
-        if not (isinstance(least, float) and isinstance(target, float) and least < target <= 1):
-            some = torch.ones_like(self.beta, dtype=torch.bool)
-            found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
-        factor = torch.where(is_above(target), self.raised, self.lowered)
-        self.beta.mul_(factor).clamp_(lowest, highest)
+        self.beta.mul_(factor).clamp_(1 / controller.highest, 1 / controller.lowest)
         return found
 
     def extra_repr(self) -> str:

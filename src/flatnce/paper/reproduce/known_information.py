@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from flatnce.core.contrast import Contrast
-from flatnce.core.diagnostics.pool import best_scale
+from flatnce.core.diagnostics import best_scale
 from flatnce.functional import contrast_from_logits
 from flatnce.mi.bounds import (
     barber_agakov,

@@ -10,9 +10,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from flatnce.core import distributed
 from flatnce.core.control import Cosine, EssController
-from flatnce.core.objectives import LearnedTemperature, Objective, losses
+from flatnce.core.objectives import losses
+from flatnce.core.objectives.base import Objective
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.core.objectives.temperature import Temperature
+from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 from flatnce.core.pairs import KeyQueue
 from flatnce.pretrain.models import Encoder, MomentumEncoder, backbone, head, sync_batch_norm
 from flatnce.pretrain.training.config import LossConfig, ModelConfig, TrainConfig

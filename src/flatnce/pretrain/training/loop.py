@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.core.diagnostics.monitor import Interval
+from flatnce.core.diagnostics import Interval
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
 from flatnce.pretrain.training import processes
