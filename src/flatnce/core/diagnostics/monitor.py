@@ -6,7 +6,7 @@ The monitor accumulates on the device and returns one flat dictionary, whose key
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,18 +43,6 @@ FORMER_MEANS = (
 )
 """The order of ``totals`` in states that were saved without names."""
 
-SHOWN = (
-    "ess",
-    "ess_with_positive",
-    "gain",
-    "mi",
-    "mi_ceiling",
-    "saturated",
-    "top1",
-    "temperature",
-)
-"""Diagnostics that are attributes of a :class:`Snapshot`."""
-
 WAITING_STEPS = 16
 """Steps that are collected before their diagnostics are computed together."""
 
@@ -64,9 +52,9 @@ class Snapshot:
     """The last batch of a loss: ``loss_fn.last``.
 
     Its diagnostics are the attributes ``ess``, ``ess_with_positive``, ``gain``, ``mi``,
-    ``mi_ceiling``, ``saturated``, ``top1`` and ``temperature``: zero-dimensional tensors on the
-    device. Reading one raises the faults of the batch, which on an accelerator waits for it; in a
-    training loop use :class:`~flatnce.Monitor`.
+    ``mi_ceiling``, ``saturated``, ``top1``, ``negatives``, ``alignment`` (of unit rows) and
+    ``temperature``: zero-dimensional tensors on the device. Reading one raises the faults of the
+    batch, which on an accelerator waits for it; in a training loop use :class:`~flatnce.Monitor`.
 
     Arguments:
         contrast: Row statistics, detached.
@@ -92,20 +80,23 @@ class Snapshot:
 
     def __getattr__(self, name: str) -> Any:
         """A diagnostic of the batch, or what is computed from ``rows`` when it is first read."""
-        if name in SHOWN:
-            contrast = self._checked()
-            numbers = DIAGNOSTICS[name].function(Rows.of(contrast))  # type: ignore[misc]
-            return numbers if numbers.ndim == 0 else contrast.reduce(numbers)
-        if self.rows is None or name not in ("contrast", "loss", "embeddings"):
+        if self.rows is not None and name in ("contrast", "loss", "embeddings"):
+            if name == "contrast":
+                value: Any = contrast_of_rows(self.rows)
+            elif name == "loss":
+                value = self.rows.loss()
+            else:
+                value = self.rows.unit[: self.rows.positive.shape[-1]]
+            self.__dict__[name] = value
+            return value
+        entry = DIAGNOSTICS.get(name)
+        known = entry is not None and (self.unit_rows or not entry.needs_unit_rows)
+        if entry is None or entry.function is None or not known:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name == "contrast":
-            value: Any = contrast_of_rows(self.rows)
-        elif name == "loss":
-            value = self.rows.loss()
-        else:
-            value = self.rows.unit[: self.rows.positive.shape[-1]]
-        self.__dict__[name] = value
-        return value
+        if not faults.must_not_read(self.contrast.beta):
+            faults.raise_flagged(self.contrast.faults)
+        numbers = entry.function(Rows.of(self.contrast))
+        return numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
 
     def __repr__(self) -> str:
         """Sizes, and numbers where reading them is free."""
@@ -128,12 +119,6 @@ class Snapshot:
         if found := faults.flagged(self.contrast.faults):
             said.append(f"faults={'+'.join(found)}")
         return f"Snapshot({', '.join(said)})"
-
-    def _checked(self) -> Contrast:
-        flags = self.contrast.faults
-        if not faults.must_not_read(self.contrast.beta):
-            faults.raise_flagged(flags)
-        return self.contrast
 
 
 class GradientMeter:
@@ -285,7 +270,7 @@ class Monitor(nn.Module):
         if not isinstance(last, Snapshot | Contrast):
             raise ValueError(f"last is a {type(last).__name__}; pass loss_fn.last, not the loss")
         step = _step_of(last, self.rows)
-        like = step.rows[0]
+        like = step.rows["positive"]
         if self.totals.device != like.device:
             self.to(like.device)
         if isinstance(last, Snapshot):
@@ -302,12 +287,8 @@ class Monitor(nn.Module):
             if len(self._waiting) == WAITING_STEPS:
                 self._take_waiting()
         self.steps += 1
-        if step.plain is None:
-            contrast = last.contrast if isinstance(last, Snapshot) else last
-            if contrast.faults is not None:
-                self.faults |= contrast.faults
-        elif step.plain.found is not None:
-            self.faults |= step.plain.found
+        if step.found is not None:
+            self.faults |= step.found
 
     def update_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Add the gradients of one step, after ``backward``; optional, outside a compiled step.
@@ -436,24 +417,25 @@ class Monitor(nn.Module):
         def together(values: Sequence[Tensor]) -> Tensor:
             return torch.stack(tuple(values)) if len(steps) > 1 else values[0]
 
-        columns = [together(column) for column in zip(*(step.rows for step in steps), strict=True)]
-        statistics = dict(zip(first.names, columns, strict=True))
+        statistics = {name: together([step.rows[name] for step in steps]) for name in first.rows}
+        like = statistics["positive"]
         betas = [step.beta for step in steps]
         if isinstance(betas[0], Tensor):
             beta = together(betas)  # type: ignore[arg-type]
         elif len(set(betas)) == 1:  # filled on the device, without a copy from the host
-            beta = columns[0].new_full((len(steps),) if len(steps) > 1 else (), betas[0])
+            beta = like.new_full((len(steps),) if len(steps) > 1 else (), betas[0])
         else:
-            beta = columns[0].new_tensor(betas)
+            beta = like.new_tensor(betas)
+        unknown = torch.full_like(beta, torch.nan)
         losses = [step.loss for step in steps if step.loss is not None]
+        loss = together(losses) if losses else unknown
         if first.plain is not None:
             plain = first.plain.with_fields(beta, **statistics)
-            statistics, losses = plain.statistics(), [plain.loss()]
+            statistics, loss = plain.statistics(), plain.loss()
             found = plain.faults()
             if found is not None:
                 self.faults |= found
         rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
-        unknown = torch.full_like(beta, torch.nan)
         values = []
         for entry in OF_ROWS:
             known = first.unit_rows or not entry.needs_unit_rows
@@ -463,9 +445,6 @@ class Monitor(nn.Module):
         of_rows = torch.stack(values, dim=-2)
         of_rows = of_rows if weight is None else of_rows * weight[..., None, :]
         samples = [step.samples for step in steps if step.samples is not None]
-        loss = unknown
-        if losses:
-            loss = losses[0] if first.plain is not None else together(losses)
         potential = self._look_at(together(samples)) if samples else unknown
         others = torch.stack([loss.double(), potential.double()], dim=-1)
         means = torch.cat([of_rows.mean(-1).double(), others], dim=-1)
@@ -493,12 +472,12 @@ class Monitor(nn.Module):
 class _Step:
     """The inputs of the diagnostics of one step; of a plain batch those of ``plain``."""
 
-    names: tuple[str, ...]
+    rows: dict[str, Tensor]
     unit_rows: bool
-    rows: tuple[Tensor, ...]
     beta: Tensor | float
     loss: Tensor | None
     samples: Tensor | None
+    found: Tensor | None
     plain: PlainRows | None = None
 
     def is_like(self, other: "_Step") -> bool:
@@ -510,20 +489,20 @@ class _Step:
         if self.plain is not None:  # tensors of its own, of which the samples may be a part
             if self.samples is not None and 2 * len(self.samples) < len(self.plain.unit):
                 self.samples = self.samples.clone()
-            found, self.plain = self.plain.found, self.plain.with_fields(self.beta)
-            self.plain.found = found
+            self.plain = self.plain.with_fields(self.beta)
             return self
         samples = None if self.samples is None else self.samples.detach().clone()
         loss = None if self.loss is None else self.loss.detach().clone()
-        rows = torch.stack(self.rows).unbind()
+        copies = torch.stack(tuple(self.rows.values())).unbind()
+        rows = dict(zip(self.rows, copies, strict=True))
         beta = self.beta.detach().clone() if isinstance(self.beta, Tensor) else self.beta
-        return _Step(self.names, self.unit_rows, rows, beta, loss, samples)
+        return replace(self, rows=rows, beta=beta, loss=loss, samples=samples)
 
     def _signature(self) -> tuple[object, ...]:
-        tensors = (self.rows[0], self.rows[-1], self.loss, self.samples)
+        tensors = (*self.rows.values(), self.loss, self.samples)
         kinds = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
         plain = self.plain and (self.plain.closed_form, self.plain.others)
-        return (self.names, self.unit_rows, plain, *kinds)
+        return (*self.rows, self.unit_rows, plain, *kinds)
 
 
 def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:
@@ -532,19 +511,16 @@ def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:
     samples = None
     if limit and isinstance(last, Snapshot) and last.embeddings is not None:
         samples = last.embeddings[:limit] if len(last.embeddings) > 1 else None
-    rows = last.rows if isinstance(last, Snapshot) else None
-    if rows is not None:
-        fields = rows.fields()
-        return _Step(
-            tuple(fields), unit_rows, tuple(fields.values()), rows.beta, None, samples, rows
-        )
+    plain = last.rows if isinstance(last, Snapshot) else None
+    if plain is not None:
+        return _Step(plain.fields(), unit_rows, plain.beta, None, samples, plain.found, plain)
     contrast = last.contrast if isinstance(last, Snapshot) else last
-    present = {
+    rows = {
         name: value.detach() if value.requires_grad else value
         for name, value in contrast.by_row().items()
     }
     loss = last.loss if isinstance(last, Snapshot) else None
-    return _Step(tuple(present), unit_rows, tuple(present.values()), contrast.beta, loss, samples)
+    return _Step(rows, unit_rows, contrast.beta, loss, samples, contrast.faults)
 
 
 def _sent(tensor: Tensor) -> Tensor:

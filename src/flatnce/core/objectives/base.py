@@ -499,17 +499,13 @@ class Objective(nn.Module, ABC):
 
     def _plain_or_queue(self, batch: Batch) -> str | None:
         """The name of a layout that has a direct function."""
-        queue = batch.queue
-        if queue is None:
+        if batch.queue is None:
             return self.layout.plain(batch)
-        if type(self.layout) is not TwoView or isinstance(
-            self.temperature_source.source, EssController
-        ):
+        controlled = isinstance(self.temperature_source.source, EssController)
+        without_queue = replace(batch, queue=None)
+        if type(self.layout) is not TwoView or controlled or not without_queue.has_two_views_only:
             return None
-        batch.queue = None
-        alone = batch.has_two_views_only
-        batch.queue = queue
-        return ("in_batch" if batch.in_batch else "queue") if alone else None
+        return "in_batch" if batch.in_batch else "queue"
 
     def _defined_loss(
         self, batch: Batch, beta: float | Tensor, left: Tensor, right: Tensor
