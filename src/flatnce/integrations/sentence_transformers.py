@@ -90,11 +90,10 @@ class Ranking(Objective, ABC):
     def _both_sides(self, views: tuple[Tensor, ...]) -> tuple[Pairs, Pairs | None]:
         given = Arguments(self.normalize, self.gather)
         names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
-        columns = [given.embeddings(name, z) for name, z in zip(names, views, strict=True)]
-        for name, column in zip(names, columns, strict=True):
-            given.same_batch(name, column, names[0], columns[0])
+        columns = given.batches(**dict(zip(names, views, strict=True)))
         queries, documents, *hard = columns
-        local, total = given.groups(None, len(queries), queries.device)
+        given.samples(queries, ids=None, false_negatives=None, negatives=None)
+        total = given.total
         given.enough(names[0], total, hard[0] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
         # Hard negatives are negatives of every query, including the one they came with.
@@ -109,15 +108,8 @@ class Ranking(Objective, ABC):
             back.extend(everyone[1:])
 
         def side(anchors: Tensor, keys: list[Tensor], groups: list[Tensor], to: Tensor) -> Pairs:
-            return Pairs(
-                anchors,
-                torch.cat(keys),
-                Selection(local, torch.cat(groups)),
-                to[:, None],
-                gathered=self.gather,
-                faults=given.faults,
-                operands=given.operands,
-            )
+            negatives = Selection(given.local, torch.cat(groups))
+            return given.pairs(anchors, torch.cat(keys), negatives, positives=to[:, None])
 
         forth = side(queries, keys, groups, documents)
         return forth, side(documents, back, [total] * len(back), queries) if back else None

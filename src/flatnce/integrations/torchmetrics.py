@@ -19,8 +19,7 @@ from flatnce.messages import check_at_least
 require_extra("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
 
-_READ = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1")
-_MEANS = (*_READ, "negatives")
+_MEANS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1", "negatives")
 
 
 class ContrastiveDiagnostics(Metric):
@@ -77,9 +76,9 @@ class ContrastiveDiagnostics(Metric):
         )
         # Without its faults: reading a snapshot checks them, which waits for an accelerator.
         read = Snapshot(replace(contrast, faults=None), contrast.positive[0])
-        readings = [*(getattr(read, name) for name in _READ), contrast.count.mean()]
+        readings = [getattr(read, name).detach().double() for name in _MEANS]
         n = contrast.positive.shape[0]
-        self.totals += n * torch.stack([value.detach().double() for value in readings])
+        self.totals += n * torch.stack(readings)
         self.rows += n
         if contrast.faults is not None:
             self.flags += contrast.faults.to(self.flags)

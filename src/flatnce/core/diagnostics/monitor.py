@@ -299,11 +299,7 @@ class Monitor(nn.Module):
         self.gradients.update(parameters)
 
     def compute(
-        self,
-        step: int | None = None,
-        *,
-        reset: bool = True,
-        interval: Interval | None = None,
+        self, step: int | None = None, *, reset: bool = True, interval: Interval | None = None
     ) -> dict[str, float | int]:
         """Means since the last reset as plain numbers; raises the faults found, each once.
 

@@ -19,16 +19,11 @@ from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.control import EssController
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.direct import (
-    ClosedForm,
-    PlainRows,
-    may_be_direct,
-    plain_loss,
-    without_autocast,
-)
+from flatnce.core.direct import ClosedForm, PlainRows, may_be_direct, plain_loss, without_autocast
 from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
 from flatnce.core.pairs import (
+    Arguments,
     Form,
     KeyQueue,
     Pairs,
@@ -201,11 +196,7 @@ def _labelled(batch: Batch) -> Pairs:
     if batch.queue is not None or batch.ids is not None:
         raise _labels_refused()
     for place, view in enumerate(views[1:], start=2):
-        if view.shape != views[0].shape or view.dtype != views[0].dtype:
-            raise ValueError(
-                f"z{place} has shape {tuple(view.shape)} and dtype {view.dtype}, z1 "
-                f"{tuple(views[0].shape)} and {views[0].dtype}; views of one batch agree"
-            )
+        Arguments(batch.normalize, batch.gather).same_batch(f"z{place}", view, "z1", views[0])
     if not isinstance(labels, Tensor):
         raise ValueError(f"labels is a {type(labels).__name__}; pass a torch.Tensor")
     if labels.shape != views[0].shape[:1]:
@@ -547,13 +538,7 @@ class Objective(nn.Module, ABC):
         contrast = contrast_of(pairs, temperature, power=self.power, **options)
         return contrast, first.anchors[: batch.views[0].shape[0]].detach()
 
-    def _finish(
-        self,
-        contrast: Contrast,
-        loss: Tensor,
-        samples: Tensor,
-        batch: Batch,
-    ) -> None:
+    def _finish(self, contrast: Contrast, loss: Tensor, samples: Tensor, batch: Batch) -> None:
         """Advance control and queue, and leave a snapshot."""
         detached = contrast.detach()
         if self.training:

@@ -483,11 +483,7 @@ class HolderFlatNCE(Objective):
     """
 
     def __init__(
-        self,
-        temperature: Temperature = 0.1,
-        *,
-        gamma: float = 2.0,
-        **options: Unpack[Options],
+        self, temperature: Temperature = 0.1, *, gamma: float = 2.0, **options: Unpack[Options]
     ) -> None:
         super().__init__(temperature, **options)
         if gamma != gamma:
@@ -572,11 +568,7 @@ class SigLIP(Objective):
     """
 
     def __init__(
-        self,
-        temperature: Temperature = 0.1,
-        *,
-        bias: float = -10.0,
-        **options: Unpack[Options],
+        self, temperature: Temperature = 0.1, *, bias: float = -10.0, **options: Unpack[Options]
     ) -> None:
         if not isinstance(temperature, Real):
             raise ValueError(
