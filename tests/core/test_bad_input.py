@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 import flatnce
-from flatnce import (
-    DCL,
-    EssController,
-    FlatNCE,
-    FlatNCEPlus,
-    HolderFlatNCE,
-    InfoNCE,
-    Monitor,
-)
+from flatnce import DCL, EssController, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core import control, faults
 from flatnce.core.pairs import KeyQueue

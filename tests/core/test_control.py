@@ -10,12 +10,7 @@ from torch import Tensor
 
 import layouts
 import reference
-from flatnce import (
-    EssController,
-    FlatNCE,
-    KeyQueue,
-    LearnedTemperature,
-)
+from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
 from flatnce.core.control import Cosine, Linear, Schedule
 from forked import run_forked

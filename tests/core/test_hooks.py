@@ -19,14 +19,7 @@ class OwnView(Layout):
     """Negatives from the anchor's own view alone."""
 
     def pairs(self, batch):
-        one, two = batch.views
-        both = F.two_tower(one, two, **batch.options)
-        turned = F.two_tower(two, one, **batch.options)
-        pairs = (both[0], turned[0])
-        return tuple(
-            F.Pairs(p.anchors, p.anchors, p.negatives, p.positives, operands=p.operands)
-            for p in pairs
-        )
+        return F.own_view(*batch.views, **batch.options)
 
 
 class Renamed(TwoView):
@@ -102,11 +95,7 @@ CALLS = {
     "two views": ({}, F.two_view, {}),
     "two towers": (TOWERS, F.two_tower, {}),
     "ids and mask": ({}, lambda z1, z2: F.two_view(z1, z2, **KEYWORDS), KEYWORDS),
-    "own negatives": (
-        TOWERS,
-        lambda z1, z2: F.two_tower(z1, z2, negatives=z1[:, None] + z2),
-        {},
-    ),
+    "own negatives": (TOWERS, lambda z1, z2: F.two_tower(z1, z2, negatives=z1[:, None] + z2), {}),
     "labels": (
         {},
         lambda z1, z2: F.labelled(torch.cat([z1, z2]), torch.tensor(LABELS[:5] * 2)),

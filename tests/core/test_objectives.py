@@ -394,27 +394,6 @@ def test_the_gradient_is_the_gaps_or_that_times_the_gain(read, weigh, power, bat
     assert relative(found, slow_gradient(dtype, batch, weigh, power)) < error
 
 
-@every_batch
-def test_infonce_is_torchs_cross_entropy_of_the_candidates(batch):
-    z1, z2, temperature = batch_of(batch)
-
-    def by_torch(z1: Tensor, z2: Tensor) -> Tensor:
-        z = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
-        logits = (z @ z.T / temperature).fill_diagonal_(-INFINITY)
-        return torch_cross_entropy(logits, torch.arange(12).roll(6))
-
-    ours = [z.clone().requires_grad_() for z in (z1, z2)]
-    theirs = [z.clone().requires_grad_() for z in (z1, z2)]
-    found = F.infonce(F.contrast_of(F.two_view(*ours), temperature))
-    expected = by_torch(*theirs)
-    # cross_entropy subtracts numbers of the size of the scores: that is its precision.
-    tolerance = {"rtol": 1e-10, "atol": 1e-13}
-    torch.testing.assert_close(found, expected, **tolerance)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs), **tolerance
-    )
-
-
 # --- Second derivatives --------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import reference
 from flatnce import Monitor
 from flatnce import functional as F
 from flatnce.core import pairs
+from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.objectives import losses
 from flatnce.core.objectives.base import LAYOUTS, Objective
@@ -199,7 +200,7 @@ def test_a_module_is_restored_read_and_called_with_half_precision_and_ids(entry)
     numbers = monitor.compute(step=2)
     measured = {name for name, one in DIAGNOSTICS.items() if one.function is not None}
     assert all(math.isfinite(numbers[name]) for name in {*measured, "loss", "temperature"})
-    assert monitor.objective == entry.class_name and monitor.verdict().evidence
+    assert monitor.verdict() == verdict_on([numbers], entry.class_name)
     doubled = [torch.cat([z, z[:1]]) for z in views(4)]
     counts = []
     for ids in (torch.tensor([0, 1, 2, 3, 0]), None):

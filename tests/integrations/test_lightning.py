@@ -16,15 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from flatnce import FlatNCE, InfoNCE
 from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.integrations.lightning import DiagnosticsCallback, _namespace
-from lightning_run import fit
+from trainer_runs import LIGHTNING_WARNINGS, fit
 
-# Lightning's own, about torch and about short runs.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
-    pytest.mark.filterwarnings("ignore:The number of training batches.*"),
-    pytest.mark.filterwarnings("ignore:.*litlogger.*"),
-]
+pytestmark = LIGHTNING_WARNINGS
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
 LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")

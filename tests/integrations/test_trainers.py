@@ -12,15 +12,9 @@ from torch import Tensor, nn
 from flatnce import EssController, FlatNCE, LearnedTemperature
 from flatnce.integrations.open_clip import FlatClipLoss
 from flatnce.integrations.recorder import Recorder
-from lightning_run import fit, two_views
+from trainer_runs import LIGHTNING_WARNINGS, Small, fit, trainer_of
 
-# Lightning's own, about torch and about short runs.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
-    pytest.mark.filterwarnings("ignore:The number of training batches.*"),
-    pytest.mark.filterwarnings("ignore:.*exists and is not empty.*"),
-]
+pytestmark = LIGHTNING_WARNINGS
 
 
 def lightning(
@@ -43,36 +37,14 @@ def transformers(
     pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
     host = pytest.importorskip("transformers", reason="transformers is not installed")
     ours = importlib.import_module("flatnce.integrations.transformers")
-
-    class Small(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Linear(6, 4)
-            self.loss_fn = loss_fn
-
-        def forward(self, x: Tensor, **_: Tensor) -> dict[str, Tensor]:
-            return {"loss": two_views(self, x)}
-
-    arguments = host.TrainingArguments(
-        str(folder),
-        max_steps=steps,
-        gradient_accumulation_steps=accumulate,
-        logging_steps=1,
-        per_device_train_batch_size=6,
-        report_to="none",
-        save_steps=4,
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    data = [{"x": x} for x in torch.randn(24, 6)]
+    model, arguments = Small(loss_fn), {"logging_steps": 1, "save_steps": 4}
+    arguments |= {"max_steps": steps, "gradient_accumulation_steps": accumulate}
     if kind == "trainer":
-        trainer = ours.FlatNCETrainer(Small(), arguments, None, data, ess=ess)
+        trainer = trainer_of(ours.FlatNCETrainer, folder, model, arguments, ess=ess)
         recorder = trainer.diagnostics
     else:
-        trainer, callback = (
-            host.Trainer(Small(), arguments, None, data),
-            ours.DiagnosticsCallback(ess=ess),
-        )
+        trainer = trainer_of(host.Trainer, folder, model, arguments)
+        callback = ours.DiagnosticsCallback(ess=ess)
         callback.attach(trainer)
         recorder = callback.diagnostics
     trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'flatnce[transformers]'"
@@ -12,46 +11,22 @@ pytest.importorskip(
 pytest.importorskip("accelerate", reason="its Trainer needs accelerate: pip install accelerate")
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer
 
 from flatnce import EssController, FlatNCE, InfoNCE
 from flatnce.integrations.transformers import DiagnosticsCallback, FlatNCETrainer
+from trainer_runs import Small, trainer_of
 
 LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
 
 
-class Small(nn.Module):
-    """Two noisy views of a vector, and the losses between them."""
-
-    def __init__(self, loss_fn: nn.Module, other: nn.Module | None = None) -> None:
-        super().__init__()
-        self.body = nn.Linear(6, 4)
-        self.loss_fn, self.other = loss_fn, other
-
-    def forward(self, x: Tensor, **_: Tensor) -> dict[str, Tensor]:
-        views = [self.body(x + 0.1 * torch.randn_like(x)) for _ in range(2)]
-        loss = self.loss_fn(*views)
-        return {"loss": loss if self.other is None else loss + self.other(*views)}
-
-
 @pytest.fixture
 def trainer(tmp_path):
-    """Build a trainer of four steps, unless told otherwise, that logs every second step."""
+    """Build a trainer of four steps that logs every second step."""
 
-    def build(kind, model, data=None, report_to="none", **options):
-        arguments = TrainingArguments(
-            str(tmp_path),
-            max_steps=4,
-            logging_steps=2,
-            per_device_train_batch_size=6,
-            report_to=report_to,
-            save_strategy="no",
-            use_cpu=True,
-            disable_tqdm=True,
-        )
-        data = torch.randn(24, 6) if data is None else data
-        rows = [{"x": x} for x in data]
-        return kind(model, arguments, None, rows, eval_dataset=rows, **options)
+    def build(kind, model, report_to="none", **options):
+        arguments = {"logging_steps": 2, "save_strategy": "no", "report_to": report_to}
+        return trainer_of(kind, tmp_path, model, arguments, **options)
 
     return build
 
@@ -82,10 +57,8 @@ def test_the_example_trains_and_its_diagnostics_reach_history_and_tensorboard(tr
 
 
 def test_an_attached_callback_reaches_history_and_tensorboard_too(trainer, tmp_path):
-    run, callback = (
-        trainer(Trainer, Small(FlatNCE()), report_to="tensorboard"),
-        DiagnosticsCallback(),
-    )
+    run = trainer(Trainer, Small(FlatNCE()), report_to="tensorboard")
+    callback = DiagnosticsCallback()
     callback.attach(run)
     run.train()
     found = logged(run, "flatnce/ess")
