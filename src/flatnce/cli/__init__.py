@@ -15,7 +15,7 @@ from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
 from flatnce.messages import did_you_mean
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["main"]
 
 COMMANDS = {
     "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
@@ -33,22 +33,25 @@ COMMANDS = {
     "cost": "devices x hours x price: the paper's table and your own run",
 }
 
-# The module of each command.
-HOMES = {
+# The module of each command; most are part of pretraining.
+HOMES = {name: f"flatnce.pretrain.commands.{name}" for name in COMMANDS} | {
     "demo": "flatnce.paper.demo",
-    "data": "flatnce.pretrain.commands.data",
-    "train": "flatnce.pretrain.commands.train",
-    "resume": "flatnce.pretrain.commands.resume",
-    "sweep": "flatnce.pretrain.commands.sweep",
-    "evaluate": "flatnce.pretrain.commands.evaluate",
-    "report": "flatnce.pretrain.commands.report",
-    "compare": "flatnce.pretrain.commands.compare",
-    "export": "flatnce.pretrain.commands.export",
     "mi": "flatnce.mi.command",
     "reproduce": "flatnce.paper.reproduce.command",
     "doctor": "flatnce.diagnose.command",
     "cost": "flatnce.paper.cost",
 }
+
+LISTED = "\n".join(f"  {name:<9}  {what}" for name, what in COMMANDS.items())
+OVERVIEW = f"""usage: flatnce COMMAND [OPTIONS]
+
+Contrastive learning that works with small batches.
+
+commands:
+{LISTED}
+
+flatnce COMMAND --help    a command's options
+flatnce --version         the version"""
 
 # Packages that the commands need and the core does not.
 EXTRAS = ("tyro", "rich", "jinja2", "markupsafe", "matplotlib")
@@ -63,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
-        print(_overview(), file=sys.stderr)
+        print(OVERVIEW, file=sys.stderr)
         return 2
     name, rest = given[0], given[1:]
     if name in ("-h", "--help"):
-        print(_overview())
+        print(OVERVIEW)
         return 0
     if name in ("-V", "--version"):
         print(f"flatnce {__version__}")
@@ -110,19 +113,3 @@ def _complain(line: str, code: int) -> int:
     if not report_failure(line, code):  # one of several processes leaves it to the launcher
         print(line, file=sys.stderr)
     return code
-
-
-def _overview() -> str:
-    listed = "\n".join(f"  {name:<9}  {what}" for name, what in COMMANDS.items())
-    return OVERVIEW.format(commands=listed)
-
-
-OVERVIEW = """usage: flatnce COMMAND [OPTIONS]
-
-Contrastive learning that works with small batches.
-
-commands:
-{commands}
-
-flatnce COMMAND --help    a command's options
-flatnce --version         the version"""

@@ -97,17 +97,17 @@ def _read(folder: Path, step: int) -> Checkpoint:
                 f"{folder} has format_version {version}, this flatnce reads up to "
                 f"{FORMAT_VERSION}; upgrade flatnce (it was written by {manifest['flatnce']})"
             )
-        expected = [manifest["files"][name]["sha256"] for name in (WEIGHTS, STATE)]
-        contents = [(folder / name).read_bytes() for name in (WEIGHTS, STATE)]
+        contents = {}
+        for name in (WEIGHTS, STATE):
+            contents[name] = (folder / name).read_bytes()
+            if hashlib.sha256(contents[name]).hexdigest() != manifest["files"][name]["sha256"]:
+                raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{error.filename} is missing") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpoint(f"{path} was cut short or changed") from error
-    for name, content, checksum in zip((WEIGHTS, STATE), contents, expected, strict=True):
-        if hashlib.sha256(content).hexdigest() != checksum:
-            raise DamagedCheckpoint(f"{folder / name} was cut short or changed")
-    weights = dict(sorted(_safetensors().load(contents[0]).items()))  # else in any order
-    state = torch.load(io.BytesIO(contents[1]), map_location="cpu", weights_only=True)
+    weights = dict(sorted(_safetensors().load(contents[WEIGHTS]).items()))  # else in any order
+    state = torch.load(io.BytesIO(contents[STATE]), map_location="cpu", weights_only=True)
     return Checkpoint(folder, step, weights, state)
 
 

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -25,30 +25,26 @@ __all__ = ["over_seeds", "show_tables", "sweep_progress", "sweep_rows"]
 @contextmanager
 def sweep_progress(configs: Mapping[str, TrainConfig], *, quiet: bool) -> Iterator[SweepReport]:
     """A function that shows each line of each run: in a table on a terminal, else by epoch."""
-    board = Board(configs)
-    console = Console(stderr=True, highlight=False)
+    live = sys.stderr.isatty()
+    board, console = Board(configs, each_epoch=not live), Console(stderr=True, highlight=False)
 
-    def show(name: str, line: Mapping[str, Any]) -> None:
+    def report(name: str, line: Mapping[str, Any]) -> None:
         for text in board.take(name, line):
-            console.print(text, markup=False)
+            if live:
+                console.print(text, markup=False)
+            elif not quiet:
+                print(text, flush=True)
 
-    def say(name: str, line: Mapping[str, Any]) -> None:
-        for text in (*board.take(name, line), *board.progress(name, line)):
-            print(text, flush=True)
-
-    if sys.stderr.isatty():
-        options: dict[str, Any] = {"refresh_per_second": 2, "transient": True}
-        with Live(console=console, get_renderable=board.table, **options):
-            yield show
-    else:
-        yield (lambda name, line: None) if quiet else say
+    options: dict[str, Any] = {"refresh_per_second": 2, "transient": True}
+    with Live(console=console, get_renderable=board.table, **options) if live else nullcontext():
+        yield report
 
 
 class Board:
-    """The state of each run of a sweep."""
+    """The state of each run of a sweep; with ``each_epoch`` it also makes a line per epoch."""
 
-    def __init__(self, configs: Mapping[str, TrainConfig]) -> None:
-        self.configs = configs
+    def __init__(self, configs: Mapping[str, TrainConfig], each_epoch: bool = False) -> None:
+        self.configs, self.each_epoch = configs, each_epoch
         self.states = dict.fromkeys(configs, "waiting")
         self.lines: dict[str, Mapping[str, Any]] = {}
         self.watched: dict[str, Mapping[str, Any]] = {}
@@ -59,23 +55,19 @@ class Board:
         kind = line["kind"]
         if kind == "train":
             self.lines[name] = line
+            if self.each_epoch and int(line["epoch"]) > self.shown.get(name, 0):
+                self.shown[name] = int(line["epoch"])
+                return [f"{name}  {self._text(name)}"]
         elif kind == "watch":
             self.watched[name] = line
         elif kind == "state":
             self.states[name] = "running" if line["state"] == "started" else line["state"]
             if line["state"] == "failed":
                 return [f"! {name} failed: {in_brief(line['failure'])}"]
+            if self.each_epoch and line["state"] == "stopped":
+                return [f"{name}  stopped at step {line['step']:,} and saved"]
         elif warning := warning_of(line, name):
             return [warning]
-        return []
-
-    def progress(self, name: str, line: Mapping[str, Any]) -> list[str]:
-        """One line per epoch and run."""
-        if line["kind"] == "train" and int(line["epoch"]) > self.shown.get(name, 0):
-            self.shown[name] = int(line["epoch"])
-            return [f"{name}  {self._text(name)}"]
-        if line["kind"] == "state" and line["state"] == "stopped":
-            return [f"{name}  stopped at step {line['step']:,} and saved"]
         return []
 
     def table(self) -> RenderableType:
@@ -165,10 +157,17 @@ def over_seeds(
 Row = Mapping[str, Any]
 Columns = dict[str, list[str]]  # cells by the heading of their column
 
-FORMATS = {"loss": ".3f", "ess": ".2f", "gain": ".2f", "knn": ".1%", "mi": ".2f", "pool_mi": ".2f"}
-FORMATS |= {"mi_ceiling": ".2f", "pool_ceiling": ".2f", "images_per_second": ",.0f"}
-HEADINGS = {"loss": "loss", "ess": "ESS", "gain": "gain", "knn": "kNN", "mi": "MI"}
-HEADINGS |= {"mi_ceiling": "ceiling", "pool_mi": "pool MI", "images_per_second": "images/s"}
+# Heading and format of each measurement.
+SHOWN = {
+    "loss": ("loss", ".3f"),
+    "ess": ("ESS", ".2f"),
+    "gain": ("gain", ".2f"),
+    "knn": ("kNN", ".1%"),
+    "mi": ("MI", ".2f"),
+    "mi_ceiling": ("ceiling", ".2f"),
+    "pool_mi": ("pool MI", ".2f"),
+    "images_per_second": ("images/s", ",.0f"),
+}
 # Left out first on a narrow terminal: other columns or the name of the run show it too.
 DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
 
@@ -176,9 +175,9 @@ DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
 def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
     """Print the runs and the means over seeds; on a narrow terminal columns are left out."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    tables = [("", _of_runs(rows))]
+    tables = [("", _columns(rows))]
     if means:
-        tables.append(("\nmean over seeds ± standard deviation", _of_means(means)))
+        tables.append(("\nmean over seeds ± standard deviation", _columns(means)))
     left_out: dict[str, None] = {}
     for title, columns in tables:
         lines = _lines(columns)
@@ -206,46 +205,29 @@ def _lines(columns: Columns) -> list[str]:
     return ["  ".join(line) for line in zip(*padded, strict=True)]
 
 
-def _of_runs(rows: Sequence[Row]) -> Columns:
-    columns = {"run": [row["run"] for row in rows], **_settings(rows)}
-    columns["epochs"] = [f"{row['epoch']:.1f}/{row['epochs']}" for row in rows]
-    for name, heading in HEADINGS.items():
-        columns[heading] = [_number(row, name) for row in rows]
-    columns["state"] = [_state(row) for row in rows]
-    return columns
+def _columns(rows: Sequence[Row]) -> Columns:
+    cells = [_cells(row) for row in rows]
+    return {heading: [row[heading] for row in cells] for heading in cells[0]}
 
 
-def _of_means(means: Sequence[Row]) -> Columns:
-    columns = {"runs": [mean["runs"] for mean in means], **_settings(means)}
-    columns["seeds"] = [str(len(mean["seeds"])) for mean in means]
-    for name, heading in HEADINGS.items():
-        if name in MEASURED:
-            columns[heading] = [_with_spread(mean, name) for mean in means]
-        elif name in CEILINGS:
-            columns[heading] = [_number(mean, name) for mean in means]
-    return columns
-
-
-def _settings(rows: Sequence[Row]) -> Columns:
-    """A column per varied setting."""
-    names = rows[0]["settings"]
-    return {_option(name): [str(row["settings"][name]) for row in rows] for name in names}
+def _cells(row: Row) -> dict[str, str]:
+    """The cells of a run, or of a mean over seeds, by heading; what is unknown is empty."""
+    mean = "seeds" in row
+    cells = {"runs": row["runs"]} if mean else {"run": row["run"]}
+    cells |= {_option(name): str(value) for name, value in row["settings"].items()}
+    if mean:
+        cells["seeds"] = str(len(row["seeds"]))
+    else:
+        cells["epochs"] = f"{row['epoch']:.1f}/{row['epochs']}"
+    for name, (heading, form) in SHOWN.items():
+        if name in row:
+            known = [row[key] for key in (name, f"{name}_spread") if row.get(key) is not None]
+            cells[heading] = " ± ".join(format(value, form) for value in known)
+    if not mean:
+        unwell = row["verdict"] not in (None, "healthy") and row["state"] != "failed"
+        cells["state"] = f"{row['state']}, {row['verdict']}" if unwell else row["state"]
+    return cells
 
 
 def _option(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _number(row: Row, name: str) -> str:
-    return "" if row[name] is None else format(row[name], FORMATS[name.removesuffix("_spread")])
-
-
-def _with_spread(mean: Row, name: str) -> str:
-    known = mean[name] is not None
-    return f"{_number(mean, name)} ± {_number(mean, f'{name}_spread')}" if known else ""
-
-
-def _state(row: Row) -> str:
-    """The state of a run, with its verdict unless that is healthy."""
-    unwell = row["verdict"] not in (None, "healthy") and row["state"] != "failed"
-    return f"{row['state']}, {row['verdict']}" if unwell else str(row["state"])

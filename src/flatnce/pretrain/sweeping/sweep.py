@@ -28,7 +28,7 @@ from flatnce.environment import available_memory
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training import saved
-from flatnce.pretrain.training.config import LossConfig, TrainConfig
+from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images, shared_images
 from flatnce.pretrain.training.loop import Outcome, Steps, error_line, resume_steps, train_steps
@@ -37,7 +37,6 @@ from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
 __all__ = [
-    "SLACK",
     "SweptRun",
     "find_sweep",
     "plan_sweep",
@@ -45,7 +44,6 @@ __all__ = [
     "sweep",
     "sweep_states",
     "varied",
-    "workspace",
 ]
 
 State = Literal["done", "failed", "stopped", "waiting"]
@@ -234,7 +232,8 @@ class _Driver:
     def _steps(self, name: str) -> Steps:
         """A run from its start, or from its newest checkpoint."""
         directory, config = self.place / name, self.configs[name]
-        report = partial(self.report, name)
+        options: dict[str, Any] = {"report": partial(self.report, name)}
+        options["interrupts"] = self.interrupts
         (directory / TRACE).unlink(missing_ok=True)
         if checkpoint.steps(directory / CHECKPOINTS):
             there, _ = saved.read_saved(directory)
@@ -244,24 +243,19 @@ class _Driver:
                     f"{directory} holds another run: {difference} in the sweep; restore the "
                     "sweep's own files, or move it away"
                 )
-            return (yield from resume_steps(directory, report=report, interrupts=self.interrupts))
+            return (yield from resume_steps(directory, **options))
         # A run that was killed before its first checkpoint is replaced.
-        start = partial(train_steps, config, directory, replace=True)
-        return (yield from start(report=report, interrupts=self.interrupts))
+        return (yield from train_steps(config, directory, replace=True, **options))
 
     def _failure(self, name: str, error: Exception) -> str:
         """The message of an error; an unexpected one is kept with its trace."""
-        if isinstance(error, ValueError | OSError | TrainingFailed):
-            return str(error)
-        directory = self.place / name
-        said = error_line(error)
+        said, path = error_line(error), self.place / name / TRACE
         if isinstance(error, torch.OutOfMemoryError):
             said = f"out of memory with {len(self.slots)} runs at once; continue with fewer"
-        if directory.is_dir():
-            trace = "".join(traceback.format_exception(error))
-            (directory / TRACE).write_text(trace, encoding="utf-8")
-            said += f" (the trace: {directory / TRACE})"
-        return said
+        if isinstance(error, ValueError | OSError | TrainingFailed) or not path.parent.is_dir():
+            return said
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return f"{said} (the trace: {path})"
 
 
 class RunSlot:
@@ -424,11 +418,13 @@ def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -
         listed = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"device: the runs ask for {listed}; give all the same, or two sweeps")
     device = devices.pop()
+    on_cuda = device.type == "cuda"
+    workspace = 2**29 if on_cuda else 2**26  # of libraries, kNN and the pool, per run
     # Tracing a network is slow: do it once for runs that need the same memory.
-    estimates = {}
+    estimates, usual = {}, TrainConfig()
     needs, steps = [], 0
     for name, config in configs.items():
-        kind = replace(config, loss=LossConfig(), run=replace(config.run, epochs=1, seed=0))
+        kind = replace(config.override(epochs=1, seed=0), loss=usual.loss)
         try:
             load_images(config.data, device)
             check_ess(config)
@@ -437,17 +433,11 @@ def plan_sweep(configs: Mapping[str, TrainConfig], at_once: int | None = None) -
         except ValueError as error:
             raise ValueError(f"run {name}: {error}") from error
         found = estimates[kind]
-        needs.append(round(SLACK * (found.bytes - found.data_bytes)) + workspace(device))
+        needs.append(round(SLACK * (found.bytes - found.data_bytes)) + workspace)
         steps += config.run.epochs * found.steps_per_epoch
-    on_cuda = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_cuda else available_memory() or 2**32
     fitting = at_once or _fitting(needs, free)
     return SweepPlan(device, min(fitting, len(configs)), max(needs), steps)
-
-
-def workspace(device: torch.device) -> int:
-    """Bytes per run for libraries, kNN and the pool."""
-    return 2**29 if device.type == "cuda" else 2**26
 
 
 def _fitting(needs: list[int], free: int) -> int:

@@ -11,7 +11,7 @@ from flatnce.messages import check_at_least, check_choice, check_positive, did_y
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
-__all__ = ["LossConfig", "PRESETS", "TrainConfig", "preset"]
+__all__ = ["PRESETS", "TrainConfig", "preset"]
 
 
 @dataclass(frozen=True)

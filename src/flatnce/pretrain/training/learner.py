@@ -1,7 +1,7 @@
 """Encoder and objective as one module, and its gradient with or without gradient caching."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float, Int
@@ -172,13 +172,12 @@ def backward(
     loss.backward()
     assert z.grad is not None
     after = _random_state(views.device)
+    no_sync = getattr(learner.called, "no_sync", nullcontext)  # of DistributedDataParallel
     shares = z.grad.split(micro_batch, dim=1)
     for number, (part, share, state) in enumerate(zip(parts, shares, seeds, strict=True)):
         _set_random_state(state, views.device)
-        with ExitStack() as stack:
-            no_sync = getattr(learner.called, "no_sync", None)
-            if no_sync is not None and number + 1 < len(parts):  # one all-reduce, at the end
-                stack.enter_context(no_sync())
+        last = number + 1 == len(parts)  # with one all-reduce, at the end
+        with nullcontext() if last else no_sync():
             learner.embed(part).backward(share)
     _set_random_state(after, views.device)
     return loss.detach()

@@ -261,17 +261,13 @@ def _check_numbers(lr: float | Tensor, weight_decay: float, momentum: float) -> 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The groups that are not empty, each parameter with its name."""
     exempt = _exempt(model)
-    decay: list[tuple[str, nn.Parameter]] = []
-    no_decay: list[tuple[str, nn.Parameter]] = []
+    decay: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "name": "decay"}
+    no_decay: dict[str, Any] = {"params": [], "weight_decay": 0.0, "name": "no_decay"}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or name in exempt
-            (no_decay if plain else decay).append((name, parameter))
-    groups = [
-        {"params": decay, "weight_decay": weight_decay, "name": "decay"},
-        {"params": no_decay, "weight_decay": 0.0, "name": "no_decay"},
-    ]
-    return [group for group in groups if group["params"]]
+            group = no_decay if parameter.ndim < 2 or name in exempt else decay
+            group["params"].append((name, parameter))
+    return [group for group in (decay, no_decay) if group["params"]]
 
 
 def _exempt(model: nn.Module) -> set[str]:

@@ -1,6 +1,5 @@
 """What is saved of a training run: its config, its status, its checkpoints, its encoder."""
 
-import json
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,8 +109,7 @@ def read_saved(
     mine = {k: v for part in _written(directory).values() for k, v in part.items()}
     found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
     config = TrainConfig.from_plain(found.state["config"])
-    theirs = json.loads(json.dumps(plain(config.flat()), allow_nan=False))
-    difference = first_difference(theirs, mine)
+    difference = first_difference(plain(config.flat()), mine)
     if difference:
         raise ValueError(
             f"{found.folder} is a checkpoint of another model or run: {difference} in "

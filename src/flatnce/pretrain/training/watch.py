@@ -50,13 +50,11 @@ class Watcher:
         """Measure the learner."""
         found: dict[str, float | int] = {}
         if self.memory is not None and self.queries is not None:
-            views, workers = self.images.views, self.config.data.workers
+            net, views = learner.encoder.backbone, self.images.views
             options: dict[str, Any] = {"size": views.size, "mean": views.mean, "std": views.std}
-            options["batch_size"] = 512
-            known, asked = (
-                extract(learner.encoder.backbone, part, workers=workers, **options)
-                for part in (self.memory, self.queries)
-            )
+            options["workers"] = self.config.data.workers
+            known = extract(net, self.memory, **options)
+            asked = extract(net, self.queries, **options)
             k = min(self.config.watch.knn_neighbours, len(known))
             right = knn_predict(known, asked.features, k) == asked.labels
             found["knn"] = float(right.float().mean())
