@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from flatnce.pretrain.data.augmentation.pixels import Jitter
-from flatnce.pretrain.data.views import Plan
+from flatnce.pretrain.data.views import Plan, Views
 
 BLENDS = ("brightness", "contrast", "saturation")
+EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5, "noise": 0.1}
 
 
 def pictures(n: int, channels: int = 3, height: int = 32, width: int | None = None) -> Tensor:
@@ -17,6 +18,15 @@ def pictures(n: int, channels: int = 3, height: int = 32, width: int | None = No
     smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
     noise = torch.rand(n, channels, height, width, generator=generator)
     return (255 * (0.8 * smooth + 0.2 * noise).clamp(0, 1)).round().to(torch.uint8)
+
+
+# Views and the images they are made of. The kernel for a GPU does not take the large ones.
+SETTINGS = {
+    "plain": (Views(32, seed=1), pictures(24)),
+    "everything": (Views(33, seed=1, **EVERYTHING), pictures(24, 3, 40, 37)),
+    "grey": (Views(21, seed=1, **EVERYTHING), pictures(24, 1, 28)),
+    "large": (Views(70, seed=1), pictures(24, 3, 80)),
+}
 
 
 def decode(jitter: Jitter, i: int, v: int) -> list[tuple[str, float]]:

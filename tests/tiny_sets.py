@@ -139,7 +139,7 @@ def write_image(path: Path, seed: int = 0, width: int = 20, height: int = 16) ->
 
 
 def write_folder(root: Path, counts: dict[str, int]) -> Path:
-    """A folder a class with so many images, as .png so that pixels stay."""
+    """A folder per class with so many images, as .png so that pixels stay."""
     for name, count in counts.items():
         for number in range(count):
             write_image(root / name / f"{name}_{number}.png", seed=len(name) * 100 + number)

@@ -2,8 +2,8 @@
 
     python tests/pretrain/test_kernels_compile.py one
 
-prints one JSON object: bytes of fast memory by kernel and by the types of its arguments. Launches
-are recorded, not executed, so the arguments are those that the package passes.
+prints one JSON object: bytes of shared memory by kernel and by the types of its arguments.
+Launches are recorded, not executed, so the arguments are those that the package passes.
 """
 
 import json
@@ -28,8 +28,7 @@ from flatnce.pretrain.data.views import Views
 from flatnce.pretrain.models import Encoder, head
 
 CARD = GPUTarget("cuda", 90, 32)
-FAST_MEMORY = 232_448
-"""Bytes that a program may ask for on it."""
+SHARED_MEMORY = 232_448  # bytes that a program may use on it
 
 KERNELS = {"measure", "normalise", "normalise_whole", "reduce", "differentiate"}
 KERNELS |= {"differentiate_whole", "convolve", "convolve_gradient", "views_kernel"}
@@ -80,7 +79,7 @@ def launches(which: str) -> dict[str, tuple]:
 
 
 def compile_kernels(which: str) -> dict[str, int]:
-    """Bytes of fast memory by launch."""
+    """Bytes of shared memory by launch."""
     found = {}
     for name, (kernel, options, signature, constants, attributes) in launches(which).items():
         source = ASTSource(kernel, signature, constants, attributes)
@@ -98,7 +97,7 @@ def test_every_kernel_compiles_and_fits(which):
     assert ran.returncode == 0, ran.stderr[-2000:]
     taken = json.loads(ran.stdout)
     assert {name.partition(" ")[0] for name in taken} == KERNELS
-    assert max(taken.values()) <= FAST_MEMORY, taken
+    assert max(taken.values()) <= SHARED_MEMORY, taken
 
 
 if __name__ == "__main__":

@@ -11,17 +11,9 @@ from flatnce.pretrain.data import views as views_module
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.views import CentreCrop, Views
 from forked import run_forked
-from pictures import by_torchvision, pictures
+from pictures import EVERYTHING, SETTINGS, by_torchvision, pictures
 
 LEVEL = 1 / 255
-EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5, "noise": 0.1}
-
-SETTINGS = {
-    "plain": (Views(32, seed=1), pictures(24)),
-    "everything": (Views(33, seed=1, **EVERYTHING), pictures(24, 3, 40, 37)),
-    "grey": (Views(21, seed=1, **EVERYTHING), pictures(24, 1, 28)),
-    "large": (Views(64, seed=1), pictures(24, 3, 64)),
-}
 
 
 @pytest.fixture(params=SETTINGS)

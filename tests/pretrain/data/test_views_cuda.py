@@ -5,21 +5,13 @@ import torch
 
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.views import Views
-from pictures import pictures
+from pictures import SETTINGS
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
     pytest.mark.filterwarnings("ignore:TensorFloat32"),
 ]
-
-EVERYTHING = {"blur": 0.5, "solarize": 0.3, "cutout": 0.5}
-SETTINGS = {
-    "plain": (Views(32, seed=1), pictures(24)),
-    "everything": (Views(33, seed=1, **EVERYTHING, noise=0.1), pictures(24, 3, 40, 37)),
-    "grey": (Views(21, seed=1, **EVERYTHING), pictures(24, 1, 28)),
-    "large": (Views(96, seed=1), pictures(24, 3, 120)),
-}
 
 
 @pytest.fixture(params=SETTINGS)
