@@ -160,17 +160,3 @@ def test_progress_is_told_after_every_epoch(network, digits):
     finetune(network, *digits, config, report=told.append)
     assert len(told) == 6 and told[0].startswith("epoch 1 of 2, trying rate 0.001, loss ")
     assert told[-1].startswith("epoch 2 of 2, rate 0.001, loss ")
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"epochs": 0}, "epochs=0"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"rates": ()}, r"rates=\(\)"),
-        ({"rates": (0.0,)}, "positive"),
-    ],
-)
-def test_bad_settings_are_named(change, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(CONFIG, **change)

@@ -205,10 +205,6 @@ def test_the_last_images_of_an_epoch_are_used(monkeypatch):
     "make, words",
     [
         (lambda: probe_by_descent(blobs(), blobs(), "medium"), "form='medium'"),
-        (lambda: DescentConfig(0, 1), "epochs=0"),
-        (lambda: DescentConfig(1, 0), "batch_size=0"),
-        (lambda: DescentConfig(1, 1, optimizer="lars"), "optimizer='lars'"),
-        (lambda: DescentConfig(1, 1, rates=()), r"rates=\(\)"),
         (lambda: linear_probe(blobs(), blobs(), regularisations=[]), "one or more"),
         (lambda: linear_probe(blobs(), blobs(), regularisations=[-1.0]), "at least 0"),
         (lambda: linear_probe(blobs(), blobs(width=5)), "rows of width 6"),

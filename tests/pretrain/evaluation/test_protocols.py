@@ -8,7 +8,13 @@ import torch
 
 from flatnce.pretrain import LoadedEncoder, preset
 from flatnce.pretrain.data import ImageSet, MissingData, label_fraction, load
-from flatnce.pretrain.evaluation import PROTOCOLS, TRANSFER_SETS, Options
+from flatnce.pretrain.evaluation import (
+    PROTOCOLS,
+    TRANSFER_SETS,
+    DescentConfig,
+    FinetuneConfig,
+    Options,
+)
 from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
@@ -38,6 +44,12 @@ def cifar10(tmp_path, monkeypatch):
     write_cifar10(tmp_path)
     shrink(monkeypatch, "cifar10", train=15, test=3)
     return str(tmp_path)
+
+
+def run(protocol, data="digits", encoder=None, **options):
+    """The results of one protocol, quickly."""
+    bench = Bench(encoder or trained(), dataclasses.replace(QUICK, **options))
+    return list(evaluate(bench, [(protocol, data)]))
 
 
 def named(results, name):
@@ -96,28 +108,19 @@ def test_mutual_information_is_of_test_images_and_calibrated_on_others(results):
 
 
 def test_a_neighbourhood_larger_than_the_set_is_all_of_it_and_says_so(cifar10):
-    bench = Bench(trained(3, 32), Options(root=cifar10))
-    found = list(evaluate(bench, [("knn", "cifar10")]))
-    assert [result["protocol"]["name"] for result in found] == [
-        "knn, k = 15 (all training images)"
-    ]
-    assert found[0]["protocol"]["neighbours_asked"] == 20
+    (found,) = run("knn", "cifar10", trained(3, 32), root=cifar10)
+    assert found["protocol"]["name"] == "knn, k = 15 (all training images)"
+    assert found["protocol"]["neighbours_asked"] == 20
 
 
 def test_a_grey_encoder_is_carried_over_to_colour(cifar10):
-    options = dataclasses.replace(QUICK, root=cifar10, validation=0.3)
-    found = list(
-        evaluate(
-            Bench(trained(), options), plan(["transfer"], "digits", ["cifar10"], root=cifar10)
-        )
-    )
-    assert [result["name"] for result in found] == ["transfer-linear", "transfer-finetune"]
-    for result in found:
-        images = result["protocol"]["images"]
+    for protocol in ("transfer-linear", "transfer-finetune"):
+        (found,) = run(protocol, "cifar10", root=cifar10, validation=0.3)
+        images = found["protocol"]["images"]
         assert images["channels"] == "colour to grey by luma (BT.601)" and images["size"] == 8
-        assert result["test_images"] == 3
+        assert found["test_images"] == 3
     # On another set than its own the protocol's crops and flips apply.
-    assert found[1]["protocol"]["flip"] == 0.5 and found[1]["protocol"]["crop_least"] == 0.08
+    assert found["protocol"]["flip"] == 0.5 and found["protocol"]["crop_least"] == 0.08
 
 
 def test_sizes_are_options():
@@ -131,12 +134,7 @@ def test_a_list_of_images_may_be_given_instead_of_a_fraction(tmp_path):
     numbers = [labels.index(c) for c in range(10)]
     file = tmp_path / "few.txt"
     file.write_text("\n".join(map(str, numbers)))
-    found = list(
-        evaluate(
-            Bench(trained(), dataclasses.replace(QUICK, label_list=str(file))),
-            [("semi", "digits")],
-        )
-    )
+    found = run("semi", label_list=str(file))
     assert [result["protocol"]["start"] for result in found] == ["pretrained", "scratch"]
     assert found[0]["protocol"]["labels"]["drawn"]["indices"] == numbers
     assert found[0]["protocol"]["name"] == "semi, 10 labels listed"
@@ -160,8 +158,8 @@ def voc(name, split, root=None, **options):
 @pytest.mark.parametrize("protocol", ["linear", "transfer-linear", "transfer-finetune"])
 def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeypatch, protocol):
     monkeypatch.setattr(bench_module, "load", voc)
-    options = Options(epochs=30, rates=(1e-2,), batch_size=20, per_class=True)
-    (found,) = evaluate(Bench(trained(3, 12), options), [(protocol, "voc2007")])
+    options = {"epochs": 30, "rates": (1e-2,), "batch_size": 20, "per_class": True}
+    (found,) = run(protocol, "voc2007", trained(3, 12), **options)
     assert found["measure"] == "mAP, 11-point" and "top1" not in found
     assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
     assert found["interval"][0] < found["interval"][1]
@@ -213,33 +211,33 @@ def test_all_is_every_protocol_on_the_runs_own_set():
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "settings, words",
     [
-        ({"fraction": (0.0,)}, "fraction="),
-        ({"fraction": ()}, "fraction is empty"),
-        ({"neighbours": (0,)}, "neighbours="),
-        ({"neighbours": ()}, "neighbours is empty"),
-        ({"epochs": 0}, "epochs=0"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"size": 0}, "size=0"),
-        ({"rates": (-1.0,)}, "rates="),
-        ({"pool": 1}, "pool=1"),
+        (lambda: Options(fraction=(0.0,)), "fraction="),
+        (lambda: Options(fraction=()), "fraction is empty"),
+        (lambda: Options(neighbours=(0,)), "neighbours="),
+        (lambda: Options(neighbours=()), "neighbours is empty"),
+        (lambda: Options(epochs=0), "epochs=0"),
+        (lambda: Options(batch_size=0), "batch_size=0"),
+        (lambda: Options(size=0), "size=0"),
+        (lambda: Options(rates=(-1.0,)), "rates="),
+        (lambda: Options(pool=1), "pool=1"),
+        (lambda: Options(label_list="none.txt"), r"label_list='none\.txt'"),
+        (lambda: DescentConfig(0, 1), "epochs=0"),
+        (lambda: DescentConfig(1, 0), "batch_size=0"),
+        (lambda: DescentConfig(1, 1, optimizer="lars"), "optimizer='lars'"),
+        (lambda: DescentConfig(1, 1, rates=()), r"rates=\(\)"),
+        (lambda: FinetuneConfig(8, rates=(0.0,)), "positive"),
     ],
 )
-def test_bad_options_are_named(change, words):
-    with pytest.raises(ValueError, match=words):
-        Options(**change)
-
-
-def test_a_list_that_is_not_there_is_said_before_any_work():
-    with pytest.raises(MissingData, match=r"label_list='none\.txt'"):
-        Options(label_list="none.txt")
+def test_bad_settings_are_named(settings, words):
+    with pytest.raises((ValueError, MissingData), match=words):
+        settings()
 
 
 def test_the_settings_are_in_the_result():
-    options = Options(seed=3, epochs=2, batch_size=50, rates=(1e-3,), validation=0.2)
-    found = next(evaluate(Bench(trained(), options), [("finetune", "digits")]))["protocol"]
+    (found,) = run("finetune", seed=3, epochs=2, batch_size=50, validation=0.2)
     expected = {"seed": 3, "epochs": 2, "batch_size": 50, "rate": 1e-3, "optimizer": "nadam"}
-    assert {name: found[name] for name in expected} == expected
-    default = Bench(trained(), Options(epochs=1))
-    assert next(evaluate(default, [("finetune", "digits")]))["protocol"]["rate"] == 5e-5
+    assert {name: found["protocol"][name] for name in expected} == expected
+    (default,) = run("finetune", rates=None)
+    assert default["protocol"]["rate"] == 5e-5
