@@ -2,7 +2,6 @@
 
 import base64
 import io
-import threading
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -175,9 +174,7 @@ def test_the_checker_sees_what_is_wrong(chromium, tmp_path, body, said):
 
 def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_path):
     place = made_runs.write_run(tmp_path / "going", finished=False)
-    with serve([place], lambda: page_of_run(place)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}/"
+    with serve([place], lambda: page_of_run(place)) as (address, _):
         chromium.open(address)
         chromium.run("document.querySelector('details').open = true")
         chromium.run("document.querySelectorAll('summary')[1].focus()")
@@ -193,7 +190,6 @@ def test_the_watched_page_follows_the_run_and_keeps_what_is_open(chromium, tmp_p
         focused = "[...document.querySelectorAll('summary')].indexOf(document.activeElement)"
         assert chromium.run(focused) == 1
         assert chromium.run(PROBLEMS) == []
-        server.shutdown()
     chromium.until(lambda: "stopped" in chromium.run("document.body.innerText"))
     hosts = {urlsplit(url).hostname for url in chromium.requests if url.startswith("http")}
     assert hosts == {"127.0.0.1"}

@@ -1,7 +1,7 @@
 """The watched page's server: this machine only, one page, its state."""
 
 import http.client
-import threading
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,26 +19,27 @@ def place(tmp_path):
 @pytest.fixture
 def ask(place):
     """Ask the server of a run's page; returns status, headers and text."""
-    with serve([place], lambda: page_of_run(place)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
+    with serve([place], lambda: page_of_run(place)) as (address, _):
+        where = urlsplit(address)
 
-        def get(path="/", method="GET", host=f"127.0.0.1:{port}"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        def get(path="/", method="GET", host=where.netloc):
+            connection = http.client.HTTPConnection(where.netloc, timeout=30)
             connection.request(method, path, headers={"Host": host})
             answer = connection.getresponse()
             found = answer.status, answer.headers, answer.read().decode()
             connection.close()
             return found
 
-        get.port = port
+        get.port = where.port
         yield get
-        server.shutdown()
 
 
 def test_a_port_in_use_is_named(ask, place):
-    with pytest.raises(OSError, match=f"port={ask.port} on 127.0.0.1: .*name another"):
-        serve([place], lambda: page_of_run(place), port=ask.port)
+    with (
+        pytest.raises(OSError, match=f"port={ask.port} on 127.0.0.1: .*name another"),
+        serve([place], lambda: page_of_run(place), port=ask.port),
+    ):
+        pass
 
 
 def test_the_page_has_its_state_and_a_script_of_its_own(ask, place):
@@ -77,9 +78,9 @@ def test_a_damaged_run_is_said_and_the_server_goes_on(ask, place):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.com", ""])
-def test_other_hosts_are_refused(place, host):
+def test_other_hosts_are_refused(host):
     with pytest.raises(ValueError, match=r"served on 127\.0\.0\.1 only"):
-        serve([place], lambda: page_of_run(place), host=host)
+        loopback_of(host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "localhost"])

@@ -6,7 +6,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, Any
 
 import tyro
@@ -148,18 +147,12 @@ def served(
     if not options.watch:
         yield
         return
-    with serve(directories, page, host=options.host, port=options.port) as server:
-        address = f"http://{options.host}:{server.server_address[1]}/"
-        answering = Thread(target=server.serve_forever, daemon=True)
-        answering.start()
-        try:
-            if not options.json:
-                print(f"{address} follows the run; stop with Ctrl-C", flush=True)
-            yield
-            if options.json:
-                print(json.dumps({"address": address}), flush=True)
-            with suppress(KeyboardInterrupt):
-                while answering.is_alive():
-                    answering.join(1.0)  # with a timeout, so that Ctrl-C is noticed
-        finally:
-            server.shutdown()
+    with serve(directories, page, host=options.host, port=options.port) as (address, answering):
+        if not options.json:
+            print(f"{address} follows the run; stop with Ctrl-C", flush=True)
+        yield
+        if options.json:
+            print(json.dumps({"address": address}), flush=True)
+        with suppress(KeyboardInterrupt):
+            while answering.is_alive():
+                answering.join(1.0)  # with a timeout, so that Ctrl-C is noticed

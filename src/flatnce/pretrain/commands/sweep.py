@@ -73,7 +73,11 @@ def run(arguments: list[str]) -> int:
         return print_help(arguments, USAGE, SweepOptions, MAIN_OPTIONS, MORE_HELP)
     if arguments[0].partition("=")[0] == "--resume":
         return _resume(arguments)
-    options, configs = _parse(arguments)
+    data, typed = split_data(arguments, "sweep")
+    start = starting_config(data, option_value("--preset", typed))
+    rest, values = split_options(typed, start.flat())
+    configs = grid_configs(rest, values, lambda line: _options(line, start).config)
+    options = _options(rest, start)
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
     directory = Path(RUNS) / (options.name or usual)
@@ -104,14 +108,6 @@ def _resume(arguments: list[str]) -> int:
     if options.dry_run:
         return _show_plan(configs, directory, options)
     return _sweep(configs, directory, options)
-
-
-def _parse(arguments: list[str]) -> tuple[SweepOptions, dict[str, TrainConfig]]:
-    data, typed = split_data(arguments, "sweep")
-    start = starting_config(data, option_value("--preset", typed))
-    rest, values = split_options(typed, start.flat())
-    configs = grid_configs(rest, values, lambda line: _options(line, start).config)
-    return _options(rest, start), configs
 
 
 def _options(line: list[str], start: TrainConfig) -> SweepOptions:

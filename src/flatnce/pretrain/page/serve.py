@@ -1,9 +1,11 @@
 """Serve a page on this machine only; the page follows its runs."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 from flatnce.pretrain.page.inspection import FILE
 from flatnce.report.page import Page, render_page
@@ -32,20 +34,28 @@ def state_of(directories: Sequence[Path]) -> str:
     )
 
 
+@contextmanager
 def serve(
     directories: Sequence[Path],
     page: Callable[[], Page],
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-) -> ThreadingHTTPServer:
-    """A server of one page; call its ``serve_forever``."""
+) -> Iterator[tuple[str, Thread]]:
+    """Serve one page during the block; yield its address and the thread that answers."""
     answers = {"directories": directories, "page": staticmethod(page), "host": host}
     handler = type("Handler", (_Handler,), answers)
     try:
-        return ThreadingHTTPServer((loopback_of(host), port), handler)
+        server = ThreadingHTTPServer((loopback_of(host), port), handler)
     except (OSError, OverflowError) as error:
         raise OSError(f"port={port} on {host}: {error}; name another, or 0") from error
+    with server:
+        answering = Thread(target=server.serve_forever, daemon=True)
+        answering.start()
+        try:
+            yield f"http://{host}:{server.server_address[1]}/", answering
+        finally:
+            server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):
