@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.extras import require_extra
 from flatnce.messages import check_choice
-from flatnce.mi.cleaning import numbers_of
+from flatnce.mi.cleaning import normal_scores, numbers_of
 
 __all__ = ["cca", "gaussian_copula", "ksg"]
 
@@ -177,14 +177,8 @@ def gaussian_copula(x: ArrayLike, y: ArrayLike, *, correct: bool = True) -> floa
         y: The same number of rows.
         correct: Subtract the bias that Gaussian data would have.
     """
-    left, right = two_tables(x, y)
-    return _gaussian_information(normal_scores(left), normal_scores(right), correct)
-
-
-def normal_scores(table: Table) -> Table:
-    """Map each column's ranks to normal quantiles; ties share their mean rank."""
-    ranks = require_extra("scipy.stats", "normal scores", "mi").rankdata(table, axis=0)
-    return require_extra("scipy.special", "normal scores", "mi").ndtri(ranks / (len(table) + 1))
+    sides = [normal_scores(side, np.sort(side, axis=0)) for side in two_tables(x, y)]
+    return _gaussian_information(sides[0], sides[1], correct)
 
 
 def gaussian_bias(rows: int, left: int, right: int) -> float:

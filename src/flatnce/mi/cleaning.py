@@ -246,18 +246,18 @@ def fitted_transform(kind: str, table: Table) -> Transform:
         size = np.where(size > 0, size, 1.0)
         return lambda rows: _as_float32((rows - centre) / size)
     ordered = np.sort(table, axis=0)
+    return lambda rows: normal_scores(rows, ordered).astype(np.float32, order="C")
 
-    def normal_scores(rows: Table) -> NDArray[np.float32]:
-        ranks = np.empty(rows.shape)
-        for number, column in enumerate(rows.T):
-            known = ordered[:, number]
-            below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
-            ranks[:, number] = (below + upto) / 2  # ties share their mean rank
-        quantile = (ranks + 0.5) / (len(ordered) + 1)
-        scores = require_extra("scipy.special", "normal scores", "mi").ndtri(quantile)
-        return scores.astype(np.float32)
 
-    return normal_scores
+def normal_scores(table: Table, ordered: Table) -> Table:
+    """Map values to normal quantiles of their ranks among the rows of sorted columns."""
+    ranks = np.empty(table.shape, order="F")
+    for number, column in enumerate(table.T):
+        known = ordered[:, number]
+        below, upto = (np.searchsorted(known, column, side) for side in ("left", "right"))
+        ranks[:, number] = (below + upto) / 2  # ties share their mean rank
+    quantile = (ranks + 0.5) / (len(ordered) + 1)
+    return require_extra("scipy.special", "normal scores", "mi").ndtri(quantile)
 
 
 def _as_float32(table: Table) -> NDArray[np.float32]:
