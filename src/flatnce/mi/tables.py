@@ -28,7 +28,6 @@ require_extra("pandas", "reading a table", "mi")
 import pandas as pd  # noqa: E402
 
 __all__ = [
-    "ENCODINGS",
     "FORMATS",
     "ColumnInfo",
     "Tables",
@@ -41,9 +40,6 @@ __all__ = [
 TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""
-
-ENCODINGS = ("one-hot", "ordinal")
-"""How words become numbers: one column per value, or numbered in alphabetical order."""
 
 MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
 NUMERIC = ("number", "boolean", "durations")
@@ -686,7 +682,7 @@ def _encode(
     frame: pd.DataFrame, columns: list[int], file: _File, encode: str | None, notes: list[str]
 ) -> pd.DataFrame:
     if encode is not None:
-        check_choice("encode", encode, ENCODINGS)
+        check_choice("encode", encode, ("one-hot", "ordinal"))
     tables = []
     for column in columns:
         table, note = _encode_column(frame[column], file.names[column], encode)

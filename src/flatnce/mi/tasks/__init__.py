@@ -79,10 +79,11 @@ class Task:
     description: str
     suite: str
 
-    @property
+    @cached_property
     def dimensions(self) -> tuple[int, int]:
         """Columns of X and of Y."""
-        return self.law.dimensions
+        x, y = self.sample(1, 0)
+        return x.shape[1], y.shape[1]
 
     @cached_property
     def mi(self) -> float:
@@ -134,7 +135,7 @@ def _one_by_one() -> Iterator[Row]:
     yield f"normal_cdf-{name}", Mapped(normal, normal_cdf, normal_cdf), f"{about}, made uniform"
     yield f"half_cube-{name}", Mapped(normal, half_cube, half_cube), f"{about}, as z|z|^½"
     yield f"wiggly-{name}", Mapped(normal, wiggle_x, wiggle_y), f"{about}, with sines added"
-    rolled = Mapped(normal, normal_cdf.then(swissroll), normal_cdf, x_extra=1)
+    rolled = Mapped(normal, normal_cdf.then(swissroll), normal_cdf)
     roll = f"{about}, made uniform, X rolled up in the plane"
     yield f"swissroll_x-normal_cdf-{name}", rolled, roll
     x_modes, y_modes = to_bimodal((0.3, 0.7), (0.0, 5.0)), to_bimodal((0.5, 0.5), (-1.0, 3.0))

@@ -32,11 +32,6 @@ class Law(ABC):
 
     accuracy: float = 1e-12  # bound on the absolute error of information(), in nats
 
-    @property
-    @abstractmethod
-    def dimensions(self) -> tuple[int, int]:
-        """Columns of X and of Y."""
-
     @abstractmethod
     def information(self) -> float:
         """I(X;Y) in nats."""
@@ -59,10 +54,6 @@ class PairedNormal(Law):
     """
 
     correlations: tuple[float, ...]  # ρ_i, as many as X and Y have columns
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return len(self.correlations), len(self.correlations)
 
     def information(self) -> float:
         # (1 − ρ)(1 + ρ) rather than 1 − ρ², which rounds away its digits near ρ = 1.
@@ -90,10 +81,6 @@ class Equicorrelated(Law):
 
     size: int  # columns of X, and of Y
     correlation: float
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return self.size, self.size
 
     def information(self) -> float:
         def log_determinant(k: int) -> float:
@@ -132,10 +119,6 @@ class Student(Law):
     y_size: int
     freedom: int  # ν
 
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return self.x_size, self.y_size
-
     def information(self) -> float:
         both = self.x_size + self.y_size
         return self._entropy(self.x_size) + self._entropy(self.y_size) - self._entropy(both)
@@ -170,7 +153,6 @@ class Additive(Law):
     """
 
     noise: float  # ε
-    dimensions = (1, 1)
 
     def information(self) -> float:
         if self.noise <= 0.5:
@@ -233,7 +215,6 @@ class Cross(Law):
     correlation: float
     step: float = 0.2  # of the grid, in standard deviations across an arm
     accuracy = QUADRATURE
-    dimensions = (1, 1)
 
     def information(self) -> float:
         step = self.step * math.sqrt(1 - self.correlation)
@@ -272,10 +253,6 @@ class Clusters(Law):
     step: float = 0.2  # of the grid, in standard deviations within a cluster
     accuracy = QUADRATURE
 
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return 1 + self.idle, 1
-
     def information(self) -> float:
         x_centres, y_centres = np.array(self.centres).T
         x_density = _normals(x_centres, self.x_spread, self.step)
@@ -307,10 +284,6 @@ class Concentric(Law):
     spread: float = 0.1  # τ
     step: float = 0.2  # of the grid: for Y in units of τ, for log‖X‖ in half standard deviations
     accuracy = QUADRATURE
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return self.size, 1
 
     def information(self) -> float:
         d, scales = self.size, np.arange(1, self.shells + 1)
@@ -351,10 +324,6 @@ class Inliers(Law):
     correlation: float = 0.8  # ρ of either pair
     pieces: int = 1  # of the unit length, in the integral over |L|
     accuracy = QUADRATURE
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        return self.size, self.size
 
     def information(self) -> float:
         nodes, weights = np.polynomial.legendre.leggauss(24)
@@ -409,12 +378,6 @@ class Mapped(Law):
     base: Law
     x_map: Injection = SAME
     y_map: Injection = SAME
-    x_extra: int = 0  # columns that the map adds to X
-
-    @property
-    def dimensions(self) -> tuple[int, int]:
-        x_size, y_size = self.base.dimensions
-        return x_size + self.x_extra, y_size
 
     accuracy = property(lambda self: self.base.accuracy)  # type: ignore[assignment]
 
