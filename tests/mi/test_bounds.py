@@ -352,9 +352,7 @@ def test_misuse_is_said_in_one_message(call, message):
 
 READ_A_LARGE_MATRIX = """
 import resource, torch
-from flatnce.mi.bounds import ScoreBlocks, row_statistics
-from flatnce.mi.bounds import infonce
-from flatnce.mi.bounds import smile
+from flatnce.mi.bounds import ScoreBlocks, infonce, row_statistics, smile
 
 n = 6000
 x = torch.randn(n, 8, dtype=torch.float64)

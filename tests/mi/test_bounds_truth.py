@@ -6,7 +6,6 @@ Every figure is a mean over independent samples; ``error`` is its standard error
 
 import itertools
 import math
-from functools import cache
 
 import pytest
 import torch
@@ -116,33 +115,16 @@ def test_smile_passes_the_truth_at_the_true_critic():
     assert found == pytest.approx(11.98, abs=4 * error + 0.05)
 
 
-SIZES = (2, 16, 128)
-every_information = pytest.mark.parametrize("information", [0.5, 4.0, 8.0])
-
-
-def among(law, size, change=lambda scores: scores, anchors=4000):
-    """InfoNCE among that many candidates, over independent batches: mean and standard error."""
-    batches = min(max(anchors // size, 12), 120)
-    return over_samples(lambda x, y: infonce(change(law.critic(x, y))), law, batches, size)
-
-
-@cache
-def by_size(information):
-    law = Gaussians(information, dimensions=10)
-    return [among(law, size) for size in SIZES]
-
-
-@every_information
-def test_it_stays_below_the_truth_and_below_log_k(information):
-    for size, (found, error) in zip(SIZES, by_size(information), strict=True):
+@pytest.mark.parametrize("information", [0.5, 4.0, 8.0])
+def test_infonce_tightens_as_k_grows_and_stays_below_the_truth_and_log_k(information):
+    law, found = Gaussians(information, dimensions=10), []
+    for size in (2, 16, 128):
+        batches = min(max(4000 // size, 12), 120)
+        value, error = over_samples(lambda x, y: infonce(law.critic(x, y)), law, batches, size)
         assert error < 0.08
-        assert found < information + 4 * error
-        assert found < math.log(size)
-
-
-@every_information
-def test_it_tightens_as_k_grows(information):
-    found = by_size(information)
+        assert value < information + 4 * error
+        assert value < math.log(size)
+        found.append((value, error))
     for (less, less_error), (more, more_error) in itertools.pairwise(found):
         assert more > less - 4 * math.hypot(less_error, more_error)
     first, last = found[0], found[-1]

@@ -163,11 +163,10 @@ def test_a_learned_u_is_read_as_it_was_learned():
 # --- Standard errors -----------------------------------------------------------------------------
 
 
-def permuted_part(n, seed=0, strength=0.0, scale=0.3, units=None):
+def permuted_part(n, seed=0, strength=0.0, units=None):
     random = torch.Generator().manual_seed(seed)
     x, noise = torch.randn(2, n, 2, generator=random, dtype=torch.float64)
-    critic = SeparableCritic(nn.Identity(), nn.Identity())
-    return EvaluationPart(critic, scale, x, strength * x + noise, noise, torch.arange(n), units)
+    return EvaluationPart(Product(), 0.3, x, strength * x + noise, noise, torch.arange(n), units)
 
 
 def draws(count, permutations, seed=0):
@@ -246,15 +245,7 @@ def test_units_of_one_size_move_as_wholes():
     wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
     assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
     spread = np.arange(24).reshape(8, 3).T.flatten()  # units whose rows lie apart: the same
-    apart = EvaluationPart(
-        given.critic,
-        given.scale,
-        given.x[spread],
-        given.y[spread],
-        given.y,
-        given.group,
-        units[spread],
-    )
+    apart = dataclasses.replace(given, x=given.x[spread], y=given.y[spread], units=units[spread])
     assert permutation_p_value([apart], 99, 0) == pytest.approx(wanted)
 
 
@@ -282,9 +273,9 @@ def normal_part(r, n, seed, groups=20):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("r, samples", [(0.8, 80)])
-def test_at_the_true_critic_standard_errors_are_the_spread_over_samples(r, samples):
+def test_at_the_true_critic_standard_errors_are_the_spread_over_samples():
     """The spread of 80 samples is known to 8 %; so 30 % is some four of its standard errors."""
+    r, samples = 0.8, 80
     found = [readouts_of([group_sums(normal_part(r, 120, seed))]) for seed in range(samples)]
     truth = -math.log(1 - r * r) / 2
     for name in ("infonce", "flo-cross-fitted", "dv-recentred"):

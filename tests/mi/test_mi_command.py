@@ -248,21 +248,6 @@ def test_folds_and_groups_go_together(data, capsys):
     assert "3 folds" in shown and "the page: mi.html" in shown
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda frame: frame.head(40), "at least 50"),
-        (lambda frame: frame.assign(emb_0=1.0, emb_1=2.0), "all rows of y are equal"),
-        (lambda frame: frame.assign(emb_0=np.inf), "infinite"),
-    ],
-)
-def test_tables_of_no_use_are_refused_in_one_line(data, capsys, change, words):
-    change(data).to_csv("data.csv", index=False)
-    assert main([*HEIGHT, *TINY]) == 2
-    shown = capsys.readouterr()
-    assert words in shown.err and shown.err.count("\n") == 1 and shown.out == ""
-
-
 def test_methods_are_compared_in_one_table(data, capsys):
     assert main([*HEIGHT, "--compare", "infonce,cca", *TINY]) == 0
     shown = capsys.readouterr().out.splitlines()

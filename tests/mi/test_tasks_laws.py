@@ -243,6 +243,3 @@ def test_a_margin_has_the_stated_law(id, side, cdf):
     ideal = (np.arange(ROWS)[:, None] + 0.5) / ROWS
     # Kolmogorov's distance: √n times it exceeds 2.2 once in 8,000 columns.
     assert np.abs(cdf(columns) - ideal).max() * math.sqrt(ROWS) < 2.2
-
-
-# A rank map keeps the copula: every cross pair of columns of every such law, at once.
