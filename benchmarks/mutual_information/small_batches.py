@@ -15,7 +15,7 @@ import statistics
 from pieces import options_of, run_pieces
 
 from flatnce import mi
-from flatnce.mi.estimator.mutual_information import EstimationOptions, prepare, train
+from flatnce.mi.estimator import EstimationOptions, prepare, train
 
 NATS, BATCHES, SEEDS = (2, 4, 6, 8, 10), (8, 16, 32, 64, 128, 256), (0, 1, 2)
 SCALES = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0)

@@ -35,7 +35,7 @@ def whole(task, n, **choices):
 
 def readout(n, columns):
     """All pairs of n rows with a trained shape of critic, everything that an estimate reads."""
-    from flatnce.mi.estimator.readouts import EvaluationPart, group_sums, readouts_of
+    from flatnce.mi.readouts import EvaluationPart, group_sums, readouts_of
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

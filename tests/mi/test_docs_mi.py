@@ -10,8 +10,8 @@ import pytest
 
 from flatnce import mi
 from flatnce.mi.cleaning import TRANSFORMS
-from flatnce.mi.estimator.mutual_information import CRITICS
-from flatnce.mi.estimator.result import FLAGS
+from flatnce.mi.estimator import CRITICS
+from flatnce.mi.result import FLAGS
 
 ROOT = Path(__file__).parents[2]
 METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")

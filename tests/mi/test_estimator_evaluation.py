@@ -11,7 +11,7 @@ from torch import nn
 
 from estimator_reference import READOUTS, infonce, jackknife, mean, others, without
 from flatnce.mi import SeparableCritic, critic_for
-from flatnce.mi.estimator.readouts import (
+from flatnce.mi.readouts import (
     EvaluationPart,
     evaluate,
     group_sums,
@@ -19,7 +19,7 @@ from flatnce.mi.estimator.readouts import (
     permutation_p_value,
     readouts_of,
 )
-from flatnce.mi.estimator.result import evaluation_flags
+from flatnce.mi.result import evaluation_flags
 
 N, POOL, GROUPS = 17, 11, 4
 

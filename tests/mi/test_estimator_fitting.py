@@ -12,7 +12,7 @@ from estimator_reference import running_means
 from flatnce.mi import SeparableCritic, critic_for
 from flatnce.mi.bounds import infonce
 from flatnce.mi.critics import gaussian_critic
-from flatnce.mi.estimator.fitting import FitSettings, TrainingCase, calibrated, fit
+from flatnce.mi.fitting import FitSettings, TrainingCase, calibrated, fit
 from flatnce.mi.registry import METHODS
 
 

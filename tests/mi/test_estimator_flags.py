@@ -6,9 +6,9 @@ from torch import nn
 
 from flatnce import mi
 from flatnce.mi.cleaning import clean
-from flatnce.mi.estimator.fitting import FittedCritic
-from flatnce.mi.estimator.readouts import Evaluation, Readout
-from flatnce.mi.estimator.result import data_flags, evaluation_flags, size_flags, training_flags
+from flatnce.mi.fitting import FittedCritic
+from flatnce.mi.readouts import Evaluation, Readout
+from flatnce.mi.result import data_flags, evaluation_flags, size_flags, training_flags
 
 
 def table(rows=200, columns=2, seed=0):

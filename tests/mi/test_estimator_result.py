@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimates import ESTIMATE
-from flatnce.mi.estimator.result import p_value_in_words
+from flatnce.mi.result import p_value_in_words
 
 
 def answer(**changes):

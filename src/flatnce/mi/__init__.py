@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flatnce.mi.classical import cca as cca
     from flatnce.mi.classical import gaussian_copula as gaussian_copula
     from flatnce.mi.classical import ksg as ksg
+    from flatnce.mi.cleaning import Cleaning as Cleaning
     from flatnce.mi.critics import BilinearCritic as BilinearCritic
     from flatnce.mi.critics import BoundedScale as BoundedScale
     from flatnce.mi.critics import Critic as Critic
@@ -23,20 +24,19 @@ if TYPE_CHECKING:
     from flatnce.mi.critics import StackedCritics as StackedCritics
     from flatnce.mi.critics import critic_for as critic_for
     from flatnce.mi.critics import perceptron as perceptron
-    from flatnce.mi.estimator import Cleaning as Cleaning
-    from flatnce.mi.estimator import Estimate as Estimate
-    from flatnce.mi.estimator import Flag as Flag
     from flatnce.mi.estimator import MutualInformation as MutualInformation
-    from flatnce.mi.estimator import Progress as Progress
-    from flatnce.mi.estimator import Readout as Readout
     from flatnce.mi.estimator import estimate as estimate
     from flatnce.mi.estimator import estimate_each as estimate_each
+    from flatnce.mi.fitting import Progress as Progress
+    from flatnce.mi.readouts import Readout as Readout
     from flatnce.mi.registry import BOUNDS as BOUNDS
     from flatnce.mi.registry import METHODS as METHODS
     from flatnce.mi.registry import Bound as Bound
     from flatnce.mi.registry import Method as Method
     from flatnce.mi.registry import bound_named as bound_named
     from flatnce.mi.representation import embedding_information as embedding_information
+    from flatnce.mi.result import Estimate as Estimate
+    from flatnce.mi.result import Flag as Flag
     from flatnce.mi.studies import BenchmarkResult as BenchmarkResult
     from flatnce.mi.studies import BenchmarkRow as BenchmarkRow
     from flatnce.mi.studies import Comparison as Comparison
@@ -48,8 +48,11 @@ if TYPE_CHECKING:
     from flatnce.mi.studies import subsampling_curve as subsampling_curve
 
 _HOMES = {
-    "estimator": "Cleaning Estimate Flag MutualInformation Progress Readout estimate "
-    "estimate_each",
+    "estimator": "MutualInformation estimate estimate_each",
+    "result": "Estimate Flag",
+    "cleaning": "Cleaning",
+    "fitting": "Progress",
+    "readouts": "Readout",
     "studies": "BenchmarkResult BenchmarkRow Comparison Curve Pairwise benchmark compare pairwise "
     "subsampling_curve",
     "representation": "embedding_information",

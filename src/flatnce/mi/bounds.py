@@ -32,18 +32,7 @@ from flatnce.core.contrast import Contrast, contrast_from_logits
 from flatnce.core.diagnostics import mutual_information
 from flatnce.messages import check_at_least
 
-__all__ = [
-    "ScoreBlocks",
-    "pool_log_sum",
-    "recentre",
-    "row_statistics",
-    "barber_agakov",
-    "flatnce_loss",
-    "flo",
-    "flo_alternating_losses",
-    "infonce",
-    "mine_loss",
-]
+__all__ = ["barber_agakov", "flo", "flo_alternating_losses", "infonce", "mine_loss"]
 
 BLOCK_ENTRIES = 2**21  # computed at once; reducing them takes ten copies: 160 MiB in float64
 

@@ -15,8 +15,6 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_choice
 from flatnce.mi.cleaning import normal_scores, numbers_of
 
-__all__ = ["cca", "gaussian_copula", "ksg"]
-
 Table: TypeAlias = NDArray[np.floating[Any]]
 Integers: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = tuple[Integers, Integers, Integers]

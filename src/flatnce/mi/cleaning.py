@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 
-__all__ = ["CleanTables", "Cleaning", "numbers_of"]
+__all__ = ["numbers_of"]
 
 FEWEST_ROWS = 50  # with fewer, a quarter of them is too small to evaluate a critic
 TRANSFORMS = ("copula", "standard", "none")

@@ -25,9 +25,7 @@ __all__ = [
     "SeparableCritic",
     "critic_for",
     "perceptron",
-    "gaussian_critic",
     "StackedCritics",
-    "stack_key",
 ]
 
 SAMPLES_AT_ONCE = 8192  # that a tower sees when scores are read in blocks

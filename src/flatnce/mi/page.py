@@ -1,13 +1,17 @@
 """The report page of an estimate: the answer, warnings, all read-outs, training and settings."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flatnce.mi.estimator.result import Estimate, unit_factor
+from flatnce.mi.result import Estimate, unit_factor
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
+
+_FILE = Path(__file__).with_name("page.toml")
+TEXTS: dict[str, Any] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 MOST_NAMES, MOST_POINTS, MOST_FOLDS = 24, 120, 5
 
@@ -63,31 +67,18 @@ def mi_page(
 
 
 def _meaning(shown: Mapping[str, Any]) -> list[Paragraph]:
-    unit = shown["unit"]
-    if shown["lower"] is None:
-        about = f"{_number(shown['estimate'])} {unit}, by {shown['method']}."
-        lower = "No lower limit comes with this method."
-        return [Paragraph(lower, "Lower limit"), Paragraph(about, "Estimate")]
-    least = math.floor(1000 * shown["lower"]) / 1000  # round down: it is a lower limit
-    near = "the estimate is well below it"
-    if shown["saturated"]:
-        near = "the estimate is near it, so the truth may be larger"
-    p = shown["p_value"]
-    evidence = (
-        "does not explain" if p <= 0.01 else "hardly explains" if p <= 0.05 else "may explain"
-    )
-    said = {
-        "Lower limit": f"x and y share at least {least:g} {unit}: in 95 of 100 samples like this "
-        "one, such a limit lies below the truth.",
-        "Estimate": f"{_number(shown['estimate'])} ± {_number(shown['standard_error'])} {unit}, "
-        f"read out as {shown['readout']} on rows that were not trained on, a lower bound in "
-        "expectation.",
-        "Ceiling": f"With this many rows the method cannot show more than "
-        f"{shown['ceiling']:.3g} {unit}; {near}.",
-        "Chance": f"p = {p:.2g}, from {shown['permutations']:,} shuffles of the partners: chance "
-        f"{evidence} it.",
-    }
-    return [Paragraph(text, name) for name, text in said.items()]
+    numbers = {name: _number(shown[name]) for name in ("estimate", "standard_error")}
+    values, texts = {**shown, **numbers}, TEXTS["classical"]
+    if shown["lower"] is not None:
+        texts, p = TEXTS["bound"], shown["p_value"]
+        values["least"] = math.floor(1000 * shown["lower"]) / 1000  # round down: a lower limit
+        values["near"] = "the estimate is well below it"
+        if shown["saturated"]:
+            values["near"] = "the estimate is near it, so the truth may be larger"
+        values["evidence"] = (
+            "does not explain" if p <= 0.01 else "hardly explains" if p <= 0.05 else "may explain"
+        )
+    return [Paragraph(text.format(**values), topic) for topic, text in texts.items()]
 
 
 def _flags(estimate: Estimate) -> list[Paragraph]:
@@ -116,12 +107,8 @@ def _read_outs(shown: Mapping[str, Any]) -> Section | None:
     if not rows:
         return None
     header = ["Read-out", shown["unit"], "Standard error", "Lower bound?", "Note"]
-    prose = (
-        "The same critic is read out in several ways; the baselines use no critic. A read-out "
-        "that is not a bound may exceed the truth. Where they disagree, trust the lower limit."
-    )
     table = Table(f"Read-outs in {shown['unit']}", header, rows, remarks=True)
-    return Section("All read-outs", [Paragraph(prose)], table=table)
+    return Section("All read-outs", [Paragraph(TEXTS["read_outs"])], table=table)
 
 
 def _training(shown: Mapping[str, Any]) -> Section | None:
@@ -153,19 +140,14 @@ def _training(shown: Mapping[str, Any]) -> Section | None:
         Axis(f"mutual information ({unit})", low=low),
         [] if shown["ceiling"] is None else [Reference("ceiling", shown["ceiling"])],
     )
-    prose = (
-        "The value on rows that are trained on, and on rows that only decide when to stop. The "
-        "answer above comes from neither. A gap between the two is overfitting."
-    )
     numbers = [
         (line.label, f"{step:,.0f}", _number(value))
         for line in lines
         for step, value in zip(line.x, line.y, strict=True)
     ]
     table = Table("The curves", ["Curve", "Step", unit], numbers)
-    caption = "Training and validation by step, or validation by fold."
-    figure = Figure("Training", svg, caption, table)
-    return Section("Training", [Paragraph(prose)], figures=[figure])
+    figure = Figure("Training", svg, TEXTS["curves"], table)
+    return Section("Training", [Paragraph(TEXTS["training"])], figures=[figure])
 
 
 def _number(value: float | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from flatnce.messages import check_choice
 from flatnce.mi import bounds
 
-__all__ = ["BOUNDS", "Method", "method_named"]
+__all__ = ["BOUNDS"]
 
 Promise = Literal["expected", "limit", "none"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from flatnce.core.diagnostics.pool import calibrated_scale
 from flatnce.mi.cleaning import Cleaning, jackknife_groups
 from flatnce.mi.critics import BoundedScale, SeparableCritic
-from flatnce.mi.estimator.readouts import EvaluationPart, evaluate
-from flatnce.mi.estimator.result import Estimate, estimate_of, evaluation_flags
+from flatnce.mi.readouts import EvaluationPart, evaluate
+from flatnce.mi.result import Estimate, estimate_of, evaluation_flags
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -12,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatnce.environment import plain
 from flatnce.mi.cleaning import FEWEST_ROWS, columns_of, numbers_of
-from flatnce.mi.estimator import Estimate, MutualInformation, estimate_each
-from flatnce.mi.estimator.result import p_value_in_words, unit_factor
+from flatnce.mi.estimator import MutualInformation, estimate_each
 from flatnce.mi.registry import method_named
+from flatnce.mi.result import Estimate, p_value_in_words, unit_factor
 from flatnce.mi.tasks import SUITES, Task, find, suite
 
 COMPARED = ("auto", "infonce", "flatnce", "nwj", "js", "ksg", "cca", "gaussian-copula")
@@ -503,22 +504,22 @@ def benchmark(
             began = time.perf_counter()
             estimates = estimate_each(pairs, method=name, seed=seeds[0], **choices)
             seconds = time.perf_counter() - began
-            raised = [flag.name for each in estimates for flag in each.flags]
-            rows.append(
-                BenchmarkRow(
-                    task.id,
-                    name,
-                    task.mi,
-                    n,
-                    tuple(seeds),
-                    tuple(each.nats for each in estimates),
-                    tuple(each.lower for each in estimates),
-                    tuple(each.standard_error for each in estimates),
-                    tuple(each.p_value for each in estimates),
-                    {one: raised.count(one) for one in dict.fromkeys(raised) if one != "no_limit"},
-                    seconds,
-                )
+            flags = Counter(flag.name for each in estimates for flag in each.flags)
+            flags.pop("no_limit", None)
+            row = BenchmarkRow(
+                task=task.id,
+                method=name,
+                true=task.mi,
+                rows=n,
+                seeds=tuple(seeds),
+                estimates=tuple(each.nats for each in estimates),
+                lower=tuple(each.lower for each in estimates),
+                standard_errors=tuple(each.standard_error for each in estimates),
+                p_values=tuple(each.p_value for each in estimates),
+                flags=dict(flags),
+                seconds=seconds,
             )
+            rows.append(row)
             if progress is not None:
-                progress(rows[-1])
+                progress(row)
     return BenchmarkResult(tuple(rows))

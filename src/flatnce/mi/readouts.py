@@ -21,7 +21,7 @@ from flatnce.mi import bounds
 from flatnce.mi.bounds import pool_log_sum, recentre, row_statistics
 from flatnce.mi.critics import Critic
 
-__all__ = ["EvaluationPart", "evaluate"]
+__all__ = []
 
 LARGEST_MATRIX_ROWS = 2048  # of a part, in the permutation test: any subset gives an exact test
 

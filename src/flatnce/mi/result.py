@@ -10,16 +10,10 @@ from typing import Any
 from flatnce.environment import plain
 from flatnce.messages import check_choice
 from flatnce.mi.cleaning import Cleaning, CleanTables
-from flatnce.mi.estimator.fitting import FittedCritic
-from flatnce.mi.estimator.readouts import Evaluation, Readout
+from flatnce.mi.fitting import FittedCritic
+from flatnce.mi.readouts import Evaluation, Readout
 
-__all__ = [
-    "Estimate",
-    "estimate_of",
-    "evaluation_flags",
-    "p_value_in_words",
-    "unit_factor",
-]
+__all__ = []
 
 
 @dataclass(frozen=True)

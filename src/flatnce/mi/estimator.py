@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from flatnce.messages import check_choice, check_positive
-from flatnce.mi import cleaning
+from flatnce.mi import cleaning, fitting, result
 from flatnce.mi.bounds import infonce, pool_log_sum
 from flatnce.mi.classical import cca, gaussian_copula, ksg
 from flatnce.mi.critics import BoundedScale, Critic, SeparableCritic, critic_for, gaussian_critic
-from flatnce.mi.estimator import fitting, result
-from flatnce.mi.estimator.readouts import EvaluationPart, evaluate, learned_dual_readout
-from flatnce.mi.estimator.result import Estimate
+from flatnce.mi.readouts import EvaluationPart, evaluate, learned_dual_readout
 from flatnce.mi.registry import Method, method_named
+from flatnce.mi.result import Estimate
 
 __all__ = []
 
@@ -123,16 +122,11 @@ class EstimationOptions:
             critic = critic_for(self.critic_kind, widths, scale=self.scale, dual=dual)
             if isinstance(critic, SeparableCritic) and critic.scale is not None:
                 # FlatNCE would raise a learned scale to its bound; calibration finds it instead.
-                highest = max(100.0, self.scale)
-                critic.scale = BoundedScale(self.scale, highest=highest, learn=False)
+                critic.scale = BoundedScale(self.scale, learn=False)
             return critic
 
     def _given_critic(self, critic: Critic | Callable[[], Critic]) -> Critic:
-        made: Any = critic
-        if not isinstance(critic, torch.nn.Module):
-            made = critic()
-        elif isinstance(critic, Critic):
-            made = copy.deepcopy(critic)
+        made: Any = copy.deepcopy(critic) if isinstance(critic, torch.nn.Module) else critic()
         if not isinstance(made, Critic):
             raise ValueError(
                 f"critic is a {type(made).__name__}; wrap your modules, one per side: "
@@ -216,23 +210,19 @@ class EstimationJob:
         group = np.zeros(len(self.units), dtype=np.int64)
         group[tested] = cleaning.jackknife_groups(self.units[tested], self.options.seed)
         for fold in self.folds:
-            test = fold.split.test
+            test, critic = fold.split.test, fold.critic
+            pool = fold.case.y_validation[: self.options.pool]
             pieces = -(-len(test) // self.options.pool)
             # Whole units per piece: their rows must not become each other's negatives in another
             # piece, nor be permuted separately.
             place = np.unique(self.units[test], return_inverse=True)[1] % pieces
             for piece in range(min(pieces, int(place.max()) + 1)):
                 rows = test[place == piece]
-                x, y = fold.transformed(self.tables.x[rows], self.tables.y[rows])
+                sides = fold.transformed(self.tables.x[rows], self.tables.y[rows])
+                own = torch.from_numpy(group[rows]).to(pool.device)
                 parts.append(
                     EvaluationPart(
-                        fold.critic.critic,
-                        fold.critic.scale,
-                        x,
-                        y,
-                        fold.case.y_validation[: self.options.pool],
-                        torch.from_numpy(group[rows]).to(x.device),
-                        self.units[rows],
+                        critic.critic, critic.scale, *sides, pool, own, self.units[rows]
                     )
                 )
         return parts
@@ -290,9 +280,8 @@ def _fold(
     device = options.torch_device()
     critic = options.new_critic(x, y, seed).to(device)
     rows = [torch.from_numpy(side).to(device) for side in (x, y, *validation)]
-    return Fold(
-        split, (on_x, on_y), fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
-    )
+    case = fitting.TrainingCase(critic, rows[0], rows[1], rows[2], rows[3], seed)
+    return Fold(split, (on_x, on_y), case)
 
 
 def train(
