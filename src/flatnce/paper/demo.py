@@ -389,6 +389,10 @@ def _mean(case: Plain, objective: str, measure: str) -> float:
     return float(case["objectives"][objective][measure]["mean"])
 
 
+def _ceiling(case: Plain) -> dict[str, float]:
+    return {f"log {case['candidates']}": case["log_k"]}
+
+
 def _task(case: Plain) -> str:
     return f"{_mean(case, 'infonce', 'k_mi'):.2f} of at most {case['log_k']:.2f} nats"
 
@@ -408,9 +412,7 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     main, contrary = _cases(results)
     focus, values = _focus(main), _values(results)
     in_training = [
-        _curves(
-            run, focus, "k_mi", "The K-way task", {f"log {focus['candidates']}": focus["log_k"]}
-        ),
+        _curves(run, focus, "k_mi", "The K-way task", _ceiling(focus)),
         _curves(run, focus, "gain", "Gradient gain"),
         _curves(run, focus, "ess", "ESS without the positive"),
         _curves(run, focus, "ess_with_positive", "ESS with the positive"),
@@ -420,8 +422,7 @@ def _page(run: Run, results: Mapping[str, Any]) -> Page:
     among_pool = [_end_by_size(main, ceiling), _curves(run, focus, "retrieval", title)]
     for case in main:
         title = f"Trained with K = {case['candidates']}"
-        references = {f"log {case['candidates']}": case["log_k"], **ceiling}
-        among_pool.append(_curves(run, case, "pool_mi", title, references))
+        among_pool.append(_curves(run, case, "pool_mi", title, _ceiling(case) | ceiling))
     not_ahead = [_curves(run, case, "pool_mi", _setting(case), ceiling) for case in contrary]
     figures = {"training": in_training, "pool": among_pool, "contrary": not_ahead}
     words = [Paragraph(finding["text"], finding["topic"]) for finding in results["findings"]]

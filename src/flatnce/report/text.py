@@ -6,14 +6,7 @@ from typing import Any
 
 from flatnce.core.objectives import registry
 
-__all__ = [
-    "OBJECTIVES",
-    "UNITS",
-    "VARIABLES",
-    "capitalised",
-    "duration_text",
-    "in_unit",
-]
+__all__ = ["OBJECTIVES", "UNITS", "VARIABLES", "capitalised", "duration_text", "in_unit"]
 
 OBJECTIVES = {name: entry.label for name, entry in registry.OBJECTIVES.items()}
 

@@ -250,8 +250,7 @@ def linear_by_epoch(runs: Runs) -> Findings:
     """Top-1 and top-5 of every checkpoint, by both probes."""
     first = runs.first_trained
     epochs = [epoch_of(first, step) for step in checkpoints(first)] if first else []
-    smoke = runs.setting.scale == "smoke"
-    options: dict[str, Any] = {"epochs": 2, "rates": (1.0,)} if smoke else {}
+    _, options = linear_probe(runs.setting)
     for run in runs.finished:
         for epoch in () if run.failure else epochs:
             # Both probes share their features.
@@ -272,9 +271,8 @@ def linear_by_epoch(runs: Runs) -> Findings:
             lines.append(line(group.label, epochs, values, group.series))
             ends[group.objective] = values[-1] if values else []
         y = accuracy_axis(entry["column"].partition(",")[0])
-        charts += chart(
-            "lines", runs.experiment.heading("probe", **entry), axis("epoch"), y, lines
-        )
+        heading = runs.experiment.heading("probe", **entry)
+        charts += chart("lines", heading, axis("epoch"), y, lines)
         gap = comparison(difference(ends["flatnce"], ends["infonce"]), "share")
         words[entry["column"]] = f"{gap} at the end." if epochs else "every run diverged."
     rows = [
@@ -377,21 +375,11 @@ def costs(runs: Runs) -> Findings:
     for one in PAPER:
         variables = {"model": one.model, "devices": f"{one.devices} × {one.device}"}
         cost = cell([one.cost], "dollars", float(one.printed))
-        rows.append(
-            {
-                "variables": variables,
-                "measures": {"hours": cell([one.hours], "hours"), "cost": cost},
-            }
-        )
+        cells = {"hours": cell([one.hours], "hours"), "cost": cost}
+        rows.append({"variables": variables, "measures": cells})
     bars = [line("computed", range(len(PAPER)), [[one.cost] for one in PAPER], 1)]
-    y = axis("US dollars", logarithmic=True, low=100.0)
-    charts = chart(
-        "bars",
-        runs.experiment.heading("cost"),
-        axis("model"),
-        y,
-        bars,
-        categories=[one.model for one in PAPER],
-    )
+    x, y = axis("model"), axis("US dollars", logarithmic=True, low=100.0)
+    heading, models = runs.experiment.heading("cost"), [one.model for one in PAPER]
+    charts = chart("bars", heading, x, y, bars, categories=models)
     words = {"Prices": PRICE_NOTE, "Your own run": "`flatnce cost RUN --price DOLLARS`."}
     return Findings(rows, charts, words)

@@ -77,59 +77,37 @@ class Findings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper.
+    """One figure or table of the paper; values in ``settings`` and ``grids`` may be by scale."""
 
-    Values in ``settings`` and ``grids`` may be mappings by scale.
-
-    Arguments:
-        name: What users type.
-        paper: Which figure or table it is.
-        title: One line about it.
-        claim: What the paper says.
-        notes: What the paper leaves open, and what else a reader should know.
-        options: Which of the command's options change it: ``rate``, ``epoch``, ``imagenet``.
-        base: Where its runs start from: ``cifar10`` or ``imagenet``.
-        every_checkpoint: Keep every checkpoint, not only the last.
-        settings: Settings that all its runs share, beside those of the base.
-        grids: Variables and their values. Every combination is trained from every seed. The
-            settings in ``fixed`` are those of all runs of the grid.
-        choices: Settings that a variable's value stands for, where it is not a setting's.
-        sets: The data sets it transfers to, by scale.
-        epoch: At which epoch to measure; at the end by default.
-        columns: The measures in its table.
-        charts: Charts of its runs: ``kind`` and arguments of a function in ``runs``.
-        words: Sentences about its runs, likewise.
-        analyse: The function that makes the findings, as ``module:function``; by default from
-            columns, charts and words.
-        headings: Name, title and caption of the charts that ``analyse`` draws.
-        printed: Tables of the paper, in per cent.
-        sizes: How much is done, by scale, in an experiment that trains while it is analysed.
-        variants: What such an experiment compares.
-        shows: What each scale of such an experiment is for.
-    """
-
-    name: str
-    paper: str
-    title: str
-    claim: str
-    notes: Sequence[str] = ()
-    options: Sequence[str] = ("rate",)
-    base: str = "cifar10"
-    every_checkpoint: bool = False
+    name: str  #: what users type
+    paper: str  #: which figure or table it is
+    title: str  #: one line about it
+    claim: str  #: what the paper says
+    notes: Sequence[str] = ()  #: what the paper leaves open, and what else a reader should know
+    options: Sequence[str] = ("rate",)  #: which of the command's options change it
+    base: str = "cifar10"  #: where its runs start from: ``cifar10`` or ``imagenet``
+    every_checkpoint: bool = False  #: keep every checkpoint, not only the last
+    #: settings that all its runs share, beside those of the base
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: variables and their values, of which every combination is trained from every seed; the
+    #: settings in ``fixed`` are those of all runs of the grid
     grids: Sequence[Mapping[str, Any]] = ()
+    #: settings that a variable's value stands for, where it is not a setting's
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    epoch: Mapping[str, float] | None = None
-    columns: Sequence[str] = ()
-    charts: Sequence[Mapping[str, Any]] = ()
-    words: Sequence[Mapping[str, Any]] = ()
+    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: to transfer to, by scale
+    epoch: Mapping[str, float] | None = None  #: at which to measure; at the end by default
+    columns: Sequence[str] = ()  #: the measures in its table
+    charts: Sequence[Mapping[str, Any]] = ()  #: ``kind`` and arguments of a function in ``runs``
+    words: Sequence[Mapping[str, Any]] = ()  #: sentences about its runs, likewise
+    #: the function that makes the findings; by default from columns, charts and words
     analyse: str = "runs:describe"
+    #: name, title and caption of the charts that ``analyse`` draws
     headings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    printed: Sequence[Mapping[str, Any]] = ()
+    printed: Sequence[Mapping[str, Any]] = ()  #: tables of the paper, in per cent
+    #: how much is done, by scale, in an experiment that trains while it is analysed
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    variants: Sequence[Mapping[str, Any]] = ()
-    shows: Mapping[str, str] = field(default_factory=dict)
+    variants: Sequence[Mapping[str, Any]] = ()  #: what such an experiment compares
+    shows: Mapping[str, str] = field(default_factory=dict)  #: what each of its scales is for
 
     def heading(self, key: str, /, **values: Any) -> dict[str, str]:
         """Name, title and caption of a chart, with values filled in."""

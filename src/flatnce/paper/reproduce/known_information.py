@@ -705,14 +705,9 @@ def _critic(encoder: Encoder, dual: str | None = None) -> SeparableCritic:
     tower, u_head = nn.Sequential(encoder.backbone, encoder.head), None
     if dual in ("free", "constrained"):
         u_head = perceptron(WIDTH if dual == "constrained" else 2 * WIDTH, 1, (2 * WIDTH,))
-    return SeparableCritic(
-        tower,
-        tower,
-        similarity="cosine",
-        scale=BoundedScale(SCALE, learn=False),
-        dual=u_head,
-        constrained=dual == "constrained",
-    )
+    of_u = {"dual": u_head, "constrained": dual == "constrained"}
+    scale = BoundedScale(SCALE, learn=False)
+    return SeparableCritic(tower, tower, similarity="cosine", scale=scale, **of_u)
 
 
 def classify(encoder: Encoder, config: TrainConfig, images: Images) -> Outcome:
