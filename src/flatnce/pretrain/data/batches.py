@@ -241,7 +241,8 @@ class Resident(_Loader):
 
     Arguments:
         image_set: The :class:`ImageSet`, on the device of the batches.
-        batch_size, seed, **options: As in :class:`Batching`.
+        batch_size, seed: Those of :class:`Batching`.
+        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
 
     Examples:
         >>> images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
@@ -270,7 +271,8 @@ class Streaming(_Loader):
 
     Arguments:
         image_set: The :class:`FolderSet`.
-        batch_size, seed, **options: As in :class:`Batching`.
+        batch_size, seed: Those of :class:`Batching`.
+        **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
         device: The device of the batches.
     """
