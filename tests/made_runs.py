@@ -4,10 +4,13 @@ import math
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from flatnce.pretrain import preset
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, add_evaluation, read_run
+from flatnce.pretrain.training import learner
+from flatnce.pretrain.training.state import Training
 from flatnce.report.page import Page, render_page
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
@@ -89,6 +92,38 @@ def quick_config(**settings):
     quick = {"epochs": 1, "batch_size": 96, "log_every": 2, "checkpoint_every": 0.25, "pool": 64}
     quick |= {"watch_every": 0.0, "tensorboard": False, "device": "cpu"}
     return preset("digits").override(**{**quick, **settings})
+
+
+def with_dropout(monkeypatch):
+    """Build encoders with dropout, which draws random numbers at every step."""
+    build = learner.build_encoder
+
+    def forgetful(*arguments, **options):
+        encoder = build(*arguments, **options)
+        encoder.head = nn.Sequential(nn.Dropout(0.3), encoder.head)
+        return encoder
+
+    monkeypatch.setattr(learner, "build_encoder", forgetful)
+
+
+def before_step(monkeypatch, step, act, seed=0):
+    """Call a function with the state of a run, or raise an exception, before it takes a step."""
+    take = Training.take_step
+
+    def disturbed(self, batch, epoch):
+        if (self.step, self.config.run.seed) == (step, seed):
+            if isinstance(act, Exception):
+                raise act
+            act(self)
+        take(self, batch, epoch)
+
+    monkeypatch.setattr(Training, "take_step", disturbed)
+
+
+def spoil_weights(training):
+    """Set the first weights of a run to NaN."""
+    with torch.no_grad():
+        next(training.learner.encoder.parameters()).fill_(torch.nan)
 
 
 def lasting_lines(directory):

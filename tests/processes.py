@@ -28,6 +28,7 @@ from flatnce.core.objectives.base import Objective
 from flatnce.functional import Contrast
 from flatnce.integrations.lightly import FlatNCELoss
 from forked import Forked
+from layouts import random
 from once import once
 
 TIMEOUT = timedelta(seconds=200)
@@ -35,10 +36,6 @@ IMAGES, WIDTH = 6, 4  # of the whole batch
 TEMPERATURE, STEPS = 0.3, 5
 
 Encode = Callable[[Tensor], Tensor]
-
-
-def random(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Share:

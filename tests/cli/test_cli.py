@@ -2,18 +2,16 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
 from flatnce.cli.aliases import ALIASES
-from forked import Forked
+from forked import Forked, wait_for_lines
 
-TINY = (
-    "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
-)  # two seconds, torch's import included
+# Two seconds, torch's import included.
+TINY = "--steps 4 --every 2 --seeds 2 --candidates 4 8 --width 8 --pool 64".split()
 
 
 def python_m(*arguments, cwd=None, code=None, timeout=120):
@@ -106,9 +104,7 @@ def test_what_goes_wrong_is_one_line_with_its_exit_code(monkeypatch, capsys, rai
 def test_interrupting_the_demo_is_one_line_and_exit_130(tmp_path):
     typed = ["demo", "--steps", "100000", "--every", "5", "--width", "8", "--pool", "64"]
     process = Forked(*typed, "--out", tmp_path / "demo")
-    metrics, patience = tmp_path / "demo" / "metrics.jsonl", time.monotonic() + 60
-    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < patience:
-        time.sleep(0.1)
+    wait_for_lines(tmp_path / "demo" / "metrics.jsonl")
     process.send_signal(signal.SIGINT)
     done = process.wait(timeout=60)
     assert done.returncode == 130

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import nn
 
 from flatnce.core.diagnostics import Interval
 from flatnce.pretrain import resume, train
@@ -32,12 +31,17 @@ from flatnce.pretrain.sweeping.sweep import (
     sweep,
     sweep_states,
 )
-from flatnce.pretrain.training import learner
 from flatnce.pretrain.training.images import load_images, open_images, shared_images
 from flatnce.pretrain.training.loop import train_steps
 from flatnce.pretrain.training.processes import Interrupts
-from flatnce.pretrain.training.state import Training
-from made_runs import assert_same_run, lasting_lines, quick_config
+from made_runs import (
+    assert_same_run,
+    before_step,
+    lasting_lines,
+    quick_config,
+    spoil_weights,
+    with_dropout,
+)
 
 BASE = quick_config(batch_size=192, checkpoint_every=0.4, watch_every=1.0, view_size=4)
 QUIET = BASE.override(watch_every=0.0)
@@ -95,17 +99,6 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(at_once, alone, tmp_pa
         assert read_run(tmp_path / "sweep" / name).results["step"] > 0
 
 
-def with_dropout(monkeypatch):
-    build = learner.build_encoder
-
-    def forgetful(*arguments, **options):
-        encoder = build(*arguments, **options)
-        encoder.head = nn.Sequential(nn.Dropout(0.3), encoder.head)
-        return encoder
-
-    monkeypatch.setattr(learner, "build_encoder", forgetful)
-
-
 def test_runs_that_draw_random_numbers_each_draw_their_own(monkeypatch, tmp_path):
     with_dropout(monkeypatch)
     configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}
@@ -117,21 +110,6 @@ def test_runs_that_draw_random_numbers_each_draw_their_own(monkeypatch, tmp_path
     assert torch.equal(torch.get_rng_state(), before)  # nor does the sweep disturb its caller
     for name in configs:
         assert_same_run(tmp_path / "sweep" / name, tmp_path / "alone" / name)
-
-
-def poison(monkeypatch, seed, error=None, at=2):
-    """Let the run of a seed fail at a step: raise, or meet a NaN."""
-    take = Training.take_step
-
-    def poisoned(self, batch, epoch):
-        if self.config.run.seed == seed and self.step == at:
-            if error is not None:
-                raise error
-            with torch.no_grad():
-                next(self.learner.parameters()).fill_(torch.nan)
-        take(self, batch, epoch)
-
-    monkeypatch.setattr(Training, "take_step", poisoned)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +127,7 @@ def test_a_run_that_fails_leaves_the_others_alone(
     configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}
     heard = []
     with monkeypatch.context() as patched:
-        poison(patched, 1, error)
+        before_step(patched, 2, error or spoil_weights, seed=1)
         runs = sweep(
             configs, tmp_path / "sweep", report=lambda name, line: heard.append((name, line))
         )

@@ -107,30 +107,40 @@ def test_trials_are_at_the_base_batch_where_the_rate_is_not_scaled(tmp_path):
     assert not found.at_the_edge  # of a single one nothing can be said
 
 
-def test_no_rate_that_works_is_a_failure_in_words(tmp_path):
-    with pytest.raises(TrainingFailed, match="none of the rates 1e\\+30"):
-        tune(CONFIG, [1e30], tmp_path)
-
-
-def test_no_rates_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="rates is empty"):
-        tune(CONFIG, [], tmp_path)
+@pytest.mark.parametrize(
+    "rates, error, words",
+    [([1e30], TrainingFailed, r"none of the rates 1e\+30"), ([], ValueError, "rates is empty")],
+)
+def test_rates_of_which_none_can_be_chosen_are_refused(rates, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        tune(CONFIG, rates, tmp_path)
 
 
 @pytest.fixture
 def training(tmp_path):
     config = preset("digits").override(device="cpu", pool=200, tensorboard=False)
-    return Training(config, tmp_path, torch.device("cpu"))
+    return Training(config, tmp_path, CPU)
 
 
-def test_every_image_measured_on_is_of_the_training_part(training):
-    watcher = Watcher(training.config, training.images)
-    train, test = (load("digits", split).images.flatten(1) for split in ("train", "test"))
-    own = {tuple(row) for row in train.tolist()}
-    others = {tuple(row) for row in test.tolist()} - own
-    for part in (watcher.memory, watcher.queries, watcher.pooled):
-        seen = {tuple(row) for row in part.images.flatten(1).tolist()}
-        assert seen <= own and not seen & others
+@pytest.fixture
+def watcher(training):
+    return Watcher(training.config, training.images)
+
+
+def rows_of(images):
+    return [tuple(row) for row in images.flatten(1).tolist()]
+
+
+def test_images_measured_on_are_training_images_and_queries_are_not_in_the_memory(watcher):
+    own, others = (set(rows_of(load("digits", split).images)) for split in ("train", "test"))
+    memory, queries, pooled = (
+        rows_of(part.images) for part in (watcher.memory, watcher.queries, watcher.pooled)
+    )
+    seen = {*memory, *queries, *pooled}
+    assert seen <= own and not seen & (others - own)
+    assert len(queries) == pytest.approx(0.1 * 1438, abs=5)
+    # Two digits may be drawn alike to the pixel; a leak would make all queries known.
+    assert sum(query in set(memory) for query in queries) < 3
 
 
 def test_a_class_too_small_to_hold_out_of_does_not_stop_pretraining(training):
@@ -143,18 +153,8 @@ def test_a_class_too_small_to_hold_out_of_does_not_stop_pretraining(training):
     assert 0 <= watcher(training.learner)["knn"] <= 1
 
 
-def test_memory_and_queries_share_no_image(training):
-    watcher = Watcher(training.config, training.images)
-    memory = {tuple(image.flatten().tolist()) for image in watcher.memory.images}
-    queries = [tuple(image.flatten().tolist()) for image in watcher.queries.images]
-    assert len(watcher.queries) == pytest.approx(0.1 * 1438, abs=5)
-    # Two digits may be drawn alike to the pixel; a leak would make all queries known.
-    assert sum(query in memory for query in queries) < 3
-
-
-def test_the_measurements_change_nothing_and_repeat_exactly(training):
+def test_the_measurements_change_nothing_and_repeat_exactly(training, watcher):
     before = {k: v.clone() for k, v in training.learner.state_dict().items()}
-    watcher = Watcher(training.config, training.images)
     first, again = watcher(training.learner), watcher(training.learner)
     assert first == again
     assert training.learner.training
@@ -162,10 +162,10 @@ def test_the_measurements_change_nothing_and_repeat_exactly(training):
         assert torch.equal(tensor, before[name])
 
 
-def test_the_pool_is_as_large_as_asked_for_and_the_set_allows(training):
-    found = Watcher(training.config, training.images)(training.learner)
+def test_the_pool_is_as_large_as_asked_for_and_the_set_allows(training, watcher):
+    found = watcher(training.learner)
     assert found["pool"] == 200
-    assert found["pool_ceiling"] == pytest.approx(torch.tensor(200.0).log().item())
+    assert found["pool_ceiling"] == pytest.approx(math.log(200))
     large = training.config.override(pool=10_000)
     assert Watcher(large, training.images).pool == 1438 * 8 // 9
 

@@ -16,7 +16,7 @@ from flatnce.pretrain.runs.checkpoint import DamagedCheckpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.saved import RunStatus, run_status
 from flatnce.pretrain.training.state import Training
-from made_runs import assert_same_run, quick_config
+from made_runs import assert_same_run, before_step, quick_config, spoil_weights
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +32,26 @@ def run(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
+def spoil_gradient(training):
+    last = training.learner.encoder.head[-1].bias
+    last.register_hook(lambda gradient: torch.full_like(gradient, torch.inf))
+
+
 @pytest.mark.parametrize("log_every", [2, 10])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
-    "where, words",
+    "spoil, words",
     [
-        ("weights", "the weights encoder.backbone.layers.0.weight are no longer finite"),
-        ("gradient", "the gradient is infinite or not a number since step 5"),
+        (spoil_weights, "the weights encoder.backbone.layers.0.weight are no longer finite"),
+        (spoil_gradient, "the gradient is infinite or not a number since step 5"),
     ],
 )
 def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
-    where, words, late, log_every, tmp_path, monkeypatch
+    spoil, words, late, log_every, tmp_path, monkeypatch
 ):
     if late:  # as on a GPU that is behind
         monkeypatch.setattr(Interval, "arrived", lambda self: False)
-    take = Training.take_step
-
-    def poisoned(self, batch, epoch):
-        if self.step == 5 and where == "weights":
-            with torch.no_grad():
-                next(self.learner.encoder.parameters()).fill_(torch.nan)
-        if self.step == 5 and where == "gradient":
-            last = self.learner.encoder.head[-1].bias
-            last.register_hook(lambda gradient: torch.full_like(gradient, torch.inf))
-        take(self, batch, epoch)
-
-    monkeypatch.setattr(Training, "take_step", poisoned)
+    before_step(monkeypatch, 5, spoil)
     with pytest.raises(TrainingFailed, match=words) as caught:
         train(quick_config(log_every=log_every), tmp_path / "run")
     kept = checkpoint.steps(tmp_path / "run" / "checkpoints")
@@ -74,17 +68,6 @@ def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path
     assert "stopped: a number of another process" in str(training.failure(0))
 
 
-def failing(monkeypatch, error, at):
-    take = Training.take_step
-
-    def raising(self, batch, epoch):
-        if self.step == at:
-            raise error
-        take(self, batch, epoch)
-
-    monkeypatch.setattr(Training, "take_step", raising)
-
-
 @pytest.mark.parametrize(
     "error, message",
     [
@@ -98,7 +81,7 @@ def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
 ):
     # At 8, a step that is saved, so that the line is not of a later step than that.
     for go in (lambda: train(quick_config(), tmp_path / "run"), lambda: resume(tmp_path / "run")):
-        failing(monkeypatch, error, at=8)
+        before_step(monkeypatch, 8, error)
         with pytest.raises(type(error)):
             go()
         monkeypatch.undo()
@@ -116,7 +99,7 @@ def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
-    failing(monkeypatch, TrainingFailed("the reason"), at=1)
+    before_step(monkeypatch, 1, TrainingFailed("the reason"))
 
     def full(self, record):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -170,14 +153,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_directory_that_exists_is_not_overwritten(run):
-    before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(ValueError, match="already holds a train run"):
-        train(quick_config(), run)
-    assert (run / "metrics.jsonl").read_bytes() == before
+every_reader = pytest.mark.parametrize("use", [resume, load_encoder])
 
 
-@pytest.mark.parametrize("use", [resume, load_encoder], ids=["resume", "load_encoder"])
+@every_reader
 def test_a_damaged_checkpoint_is_named_with_the_one_before(use, run):
     path = sorted((run / "checkpoints").glob("step-*"))[-1] / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -185,7 +164,7 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before(use, run):
         use(run)
 
 
-@pytest.mark.parametrize("use", [resume, load_encoder], ids=["resume", "load_encoder"])
+@every_reader
 def test_a_checkpoint_of_another_model_is_refused(use, run):
     header = json.loads((run / "config.json").read_text())
     header["config"]["model"]["head_out"] = 64

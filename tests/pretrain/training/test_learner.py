@@ -122,18 +122,16 @@ def gradients(learner, micro_batch):
     return loss, [parameter.grad for parameter in learner.parameters() if parameter.requires_grad]
 
 
+CACHED = {name: {"objective": name} for name in OBJECTIVES}
+CACHED["learned temperature"] = {"learn_temperature": True}
+
+
 @pytest.mark.parametrize("micro_batch", [1, 3, 5, 9])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_cached_gradients_are_those_of_the_whole_batch(objective, micro_batch):
-    whole, wanted = gradients(cached_learner(objective=objective), None)
-    loss, found = gradients(cached_learner(objective=objective), micro_batch)
+@pytest.mark.parametrize("settings", CACHED.values(), ids=CACHED)
+def test_cached_gradients_are_those_of_the_whole_batch(settings, micro_batch):
+    whole, wanted = gradients(cached_learner(**settings), None)
+    loss, found = gradients(cached_learner(**settings), micro_batch)
     torch.testing.assert_close(loss, whole)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-
-
-def test_a_learned_temperature_gets_its_gradient_once():
-    _, wanted = gradients(cached_learner(learn_temperature=True), None)
-    _, found = gradients(cached_learner(learn_temperature=True), 3)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
@@ -147,28 +145,13 @@ def test_a_momentum_encoder_and_a_queue_are_the_same_cached():
     torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
 
 
-def test_batch_norm_sees_a_micro_batch_and_remembers_it_once():
-    learner = cached_learner(nn.BatchNorm1d(12))
-    backward(learner, *batch(), 5)
-    norm = learner.encoder.backbone[2]
-    assert int(norm.num_batches_tracked) == 2
-    # The slow definition: two passes of five images, both views of each.
-    slow = cached_learner(nn.BatchNorm1d(12))
-    images, indices = batch()
-    z = torch.cat([slow.embed(part) for part in images.split(5, dim=1)], dim=1)
-    slow.loss(z, indices).backward()
-    torch.testing.assert_close(norm.running_mean, slow.encoder.backbone[2].running_mean)
-    for (name, mine), theirs in zip(learner.named_parameters(), slow.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-10, atol=1e-12, msg=name)
-
-
-def test_dropout_draws_the_same_masks_in_both_passes():
-    learner = cached_learner(nn.Dropout(0.5))
+@pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(12), lambda: nn.Dropout(0.5)])
+def test_a_layer_sees_each_micro_batch_and_both_passes_are_the_same(layer):
+    learner, slow = cached_learner(layer()), cached_learner(layer())
     torch.manual_seed(9)
     _, found = gradients(learner, 5)
     after = torch.get_rng_state()
-    # The slow definition, drawing as the first pass did.
-    slow = cached_learner(nn.Dropout(0.5))
+    # The slow definition: two passes of five images, both views of each.
     images, indices = batch()
     torch.manual_seed(9)
     z = torch.cat([slow.embed(part) for part in images.split(5, dim=1)], dim=1)
@@ -176,3 +159,4 @@ def test_dropout_draws_the_same_masks_in_both_passes():
     slow.loss(z, indices).backward()
     wanted = [parameter.grad for parameter in slow.parameters()]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(dict(learner.named_buffers()), dict(slow.named_buffers()))

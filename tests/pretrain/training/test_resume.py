@@ -12,10 +12,8 @@ import torch
 from flatnce.pretrain import TrainConfig, load_encoder, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from flatnce.pretrain.training.learner import build_encoder
-from flatnce.pretrain.training.state import Training
 from forked import Forked
-from made_runs import assert_same_run, quick_config
+from made_runs import assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
@@ -135,12 +133,7 @@ def test_a_run_on_a_folder_goes_on_from_any_working_directory(tmp_path, monkeypa
 
 
 def test_dropout_goes_on_with_the_masks_it_would_have_drawn(tmp_path, monkeypatch):
-    def with_dropout(*arguments, **options):
-        encoder = build_encoder(*arguments, **options)
-        encoder.head.append(torch.nn.Dropout(0.3))
-        return encoder
-
-    monkeypatch.setattr("flatnce.pretrain.training.learner.build_encoder", with_dropout)
+    with_dropout(monkeypatch)
     run = stopped(tmp_path)
     torch.manual_seed(99)  # whatever the process has drawn since
     resume(run)
@@ -183,17 +176,12 @@ def test_a_run_that_is_being_trained_is_not_touched_by_another(tmp_path):
 
     assert train(config_of("simclr"), tmp_path / "run", report=meddle).finished
     assert len(refused) == 2
-    lines = [
-        line["step"] for line in read_run(tmp_path / "run").metrics if line["kind"] == "train"
-    ]
+    lines = [x["step"] for x in read_run(tmp_path / "run").metrics if x["kind"] == "train"]
     assert lines == list(range(1, 29))
 
 
 def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeypatch):
-    def broken(self, batch, epoch):
-        raise OSError("a.png cannot be read")
-
-    monkeypatch.setattr(Training, "take_step", broken)
+    before_step(monkeypatch, 0, OSError("a.png cannot be read"))
     with pytest.raises(OSError, match=r"a\.png"):
         train(config_of("simclr"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
