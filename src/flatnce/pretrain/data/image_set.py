@@ -117,14 +117,12 @@ class ImageSet(_Labelled):
 
     def statistics(self) -> tuple[Float64[Tensor, " c"], Float64[Tensor, " c"]]:
         """Mean and standard deviation per channel, of values from 0 to 1."""
-        total, squares = 0.0, 0.0
-        for part in self.images.split(4096):  # a float64 copy of the whole set may not fit
-            values = part.to(torch.float64) / 255
-            total = total + values.sum((0, 2, 3))
-            squares = squares + values.square().sum((0, 2, 3))
-        pixels = self.images.numel() // self.images.shape[1]
-        mean = torch.as_tensor(total) / pixels
-        return mean, (torch.as_tensor(squares) / pixels - mean.square()).clamp_min(0).sqrt()
+        values = torch.arange(256, device=self.images.device).double() / 255
+        channels = self.images.unbind(1)
+        counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in channels])
+        shares = counts.double() / channels[0].numel()
+        mean = shares @ values
+        return mean, (shares @ values.square() - mean.square()).clamp_min(0).sqrt()
 
 
 @dataclass(frozen=True, eq=False)

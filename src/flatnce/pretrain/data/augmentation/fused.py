@@ -6,13 +6,13 @@ pixel on a threshold (solarize) or half way between two grid points (blur) may b
 way. The launch is a custom operator: torch.compile sees one node. Only it imports Triton.
 """
 
-import struct
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +103,7 @@ def constants(
     tile = max(16, 1 << (size - 1).bit_length())
     chance = pixels.JITTER_PROBABILITY if jitter else 0.0
     # As torch divides by a number on a GPU: float32, by its inverse.
-    normal[1::2] = [_single(1 / _single(std)) for std in normal[1::2]]
+    normal[1::2] = (1 / np.float32(normal[1::2])).tolist()
     return {
         "SHAPE": (channels, height, width, size, tile, taps(size, height), taps(size, width)),
         "CROP": (least, most - least, *pixels.fallback_box(height, width), flip),
@@ -120,8 +120,3 @@ def constants(
 def taps(size: int, extent: int) -> int:
     """The most source pixels with a weight in one pixel of a view, along one axis."""
     return -(-2 * max(size, extent) // size)
-
-
-def _single(number: float) -> float:
-    """The nearest float32."""
-    return float(struct.unpack("f", struct.pack("f", number))[0])

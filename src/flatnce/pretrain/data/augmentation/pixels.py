@@ -68,11 +68,7 @@ class Boxes(NamedTuple):
 
 def fallback_box(height: int, width: int) -> tuple[int, int]:
     """Height and width of the largest central box whose ratio is allowed."""
-    if width / height < 1 / RATIO:
-        return round(width * RATIO), width
-    if width / height > RATIO:
-        return height, round(height * RATIO)
-    return height, width
+    return min(height, round(width * RATIO)), min(width, round(height * RATIO))
 
 
 def draw_boxes(
