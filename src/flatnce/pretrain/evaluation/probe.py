@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching, permutation
@@ -174,15 +174,25 @@ class Regression:
         shifted = bias - self._mean @ raw
         loss = 0.5 * regularisation * weight.square().sum()
         slope, total = torch.zeros_like(weight), torch.zeros_like(bias)
-        loss_of = _binary_cross_entropy if self._several else _cross_entropy
         for part, labels in zip(self._parts, self._labels, strict=True):
             rows = part.to(torch.float64)
-            lost, error = loss_of(torch.addmm(shifted, rows, raw), labels, self._share)
-            loss = loss + lost
+            with torch.enable_grad():
+                logits = torch.addmm(shifted, rows, raw).requires_grad_()
+                lost = self._share_of_loss(logits, labels)
+                (error,) = torch.autograd.grad(lost, logits)
+            loss = loss + lost.detach()
             slope += _correlated(rows, error)
             total += error.sum(dim=0)
         slope = (slope - self._mean[:, None] * total) / self._std[:, None]
         return loss, slope.add_(weight, alpha=regularisation), total
+
+    def _share_of_loss(
+        self, logits: Float64[Tensor, "b k"], labels: Tensor
+    ) -> Float64[Tensor, ""]:
+        """What some images add to the mean loss."""
+        if self._several:
+            return _binary(logits, labels, "sum", self._share)
+        return cross_entropy(logits, labels, reduction="sum") / self._n
 
     def _curvature(self, weight: Float64[Tensor, "d k"], bias: Float64[Tensor, " k"]) -> float:
         """The loss's mean curvature in a score, p(1 - p)."""
@@ -222,24 +232,6 @@ def _correlated(
     shape = b // SPAN, SPAN
     short = torch.bmm(error[:whole].reshape(*shape, k).mT, rows[:whole].reshape(*shape, d))
     return (short.sum(dim=0) + error[whole:].T @ rows[whole:]).T
-
-
-def _cross_entropy(
-    logits: Float64[Tensor, "b k"], labels: Int64[Tensor, " b"], share: Float64[Tensor, " k"]
-) -> tuple[Float64[Tensor, ""], Float64[Tensor, "b k"]]:
-    own = labels[:, None]
-    logs = logits.log_softmax(dim=1)
-    error = logs.exp().scatter_add_(1, own, -torch.ones_like(logs[:, :1]))
-    return -logs.gather(1, own).sum() * share[0], error * share
-
-
-def _binary_cross_entropy(
-    logits: Float64[Tensor, "b k"], labels: Float[Tensor, "b k"], share: Float64[Tensor, " k"]
-) -> tuple[Float64[Tensor, ""], Float64[Tensor, "b k"]]:
-    counted, present = labels >= 0, (labels > 0).to(torch.float64)
-    each = torch.where(counted, softplus(logits, threshold=50.0) - present * logits, 0.0)
-    error = torch.where(counted, logits.sigmoid() - present, 0.0)
-    return (each * share).sum(), error * share
 
 
 # Of two with equal accuracy and loss, the stronger is taken.
@@ -447,10 +439,10 @@ def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
     return _binary(scores, labels, "sum") / len(labels)
 
 
-def _binary(scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    """Binary cross-entropy over the labels that count."""
+def _binary(scores: Tensor, labels: Tensor, reduction: str, share: Tensor | float = 1.0) -> Tensor:
+    """Binary cross-entropy over the labels that count, times the share of each class."""
     counted, present = ((labels >= low).to(scores.dtype) for low in (0, 1))
-    return binary_cross_entropy_with_logits(scores, present, counted, reduction=reduction)
+    return binary_cross_entropy_with_logits(scores, present, counted * share, reduction=reduction)
 
 
 def _goodness(scores: Tensor, labels: Tensor) -> tuple[float, float]:
