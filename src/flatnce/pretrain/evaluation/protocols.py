@@ -105,6 +105,12 @@ class Options:
         if self.label_list is not None and not Path(self.label_list).is_file():
             raise MissingData(f"label_list={self.label_list!r}: there is no such list of images")
 
+    @property
+    def descent(self) -> dict[str, Any]:
+        """The settings of gradient descent that are not left to the protocol."""
+        named = {"epochs": self.epochs, "batch_size": self.batch_size, "rates": self.rates}
+        return {name: value for name, value in named.items() if value is not None}
+
 
 class Bench:
     """Loads data sets and extracts the features of a trained encoder once for all protocols.
@@ -128,8 +134,15 @@ class Bench:
         )
         self.run, self.report = run, report
         self.temperature = temperature or run.config.loss.temperature
-        self.size = given.size or run.size
-        self.mean, self.std = (tuple(numbers) for numbers in run.normalisation)
+        mean, std = map(tuple, run.normalisation)
+        # How images are prepared, as arguments of extract and of FinetuneConfig.
+        self.input: dict[str, Any] = {
+            "size": given.size or run.size,
+            "resize": given.resize,
+            "mean": mean,
+            "std": std,
+            "channels": run.channels,
+        }
         self.data = trained.data
         if trained.data == "folder" and trained.root is not None:
             self.data = trained.root if is_path(trained.root) else f"./{trained.root}"
@@ -185,16 +198,8 @@ class Bench:
 
     def extract(self, images: Images) -> Features:
         """Features of some images, on the device."""
-        return extract(
-            self.run.encoder.backbone,
-            images,
-            size=self.size,
-            resize=self.options.resize,
-            mean=self.mean,
-            std=self.std,
-            channels=self.run.channels,
-            workers=self.options.workers,
-        )
+        workers = self.options.workers
+        return extract(self.run.encoder.backbone, images, **self.input, workers=workers)
 
     def embed(self, images: Images, views: Views) -> tuple[Tensor, Tensor]:
         """Embeddings of two views of some images, on the device."""
@@ -204,14 +209,9 @@ class Bench:
 
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
-        found = self.load(data, "train").shape[0]
-        return {
-            "size": self.size,
-            "resize": self.options.resize or self.size,
-            "mean": self.mean,
-            "std": self.std,
-            "channels": conversion(found, self.run.channels),
-        }
+        channels = conversion(self.load(data, "train").shape[0], self.run.channels)
+        resize = self.input["resize"] or self.input["size"]
+        return {**self.input, "resize": resize, "channels": channels}
 
 
 def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[str, str]:
@@ -290,12 +290,7 @@ def linear(
     if form is None:
         found = linear_probe(train, test, **how)
     else:
-        config = replace(
-            FORMS[form],
-            epochs=options.epochs or FORMS[form].epochs,
-            batch_size=options.batch_size or FORMS[form].batch_size,
-            rates=options.rates or FORMS[form].rates,
-        )
+        config = replace(FORMS[form], **options.descent)
         found = probe_by_descent(train, test, config, **how)
     protocol = {"name": name, **found.protocol, "images": bench.images(data)}
     yield result(bench, name, data, found.scores, protocol)
@@ -313,10 +308,11 @@ def semi(bench: Bench, data: str) -> Iterator[Result]:
     if options.label_list is not None:
         listed = label_list(options.label_list, train)
         parts = [(f"{len(listed):,} labels listed", {"label_list": options.label_list}, listed)]
-    for fraction in options.fraction if options.label_list is None else ():
-        chosen = label_fraction(train.labels, fraction, options.seed)
-        how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
-        parts.append((f"{100 * fraction:g} % of labels", how, chosen))
+    else:
+        for fraction in options.fraction:
+            how = {"fraction": fraction, "draw": "stratified", "seed": options.seed}
+            chosen = label_fraction(train.labels, fraction, options.seed)
+            parts.append((f"{100 * fraction:g} % of labels", how, chosen))
     for label, how, chosen in parts:
         labels = {**how, "drawn": drawn(chosen), "of": len(train)}
         for start, what in (("pretrained", "semi"), ("scratch", "supervised")):
@@ -390,24 +386,16 @@ def _finetune(
     began = time.perf_counter()
     options, run = bench.options, bench.run
     train = bench.load(data, "train")
-    mine = data == bench.data
     model = run.config.override(pretrained=False).model
     # Photographs are resized before their centre is cut.
-    usual = bench.size if bench.size < 65 else round(bench.size * 8 / 7)
-    config = FinetuneConfig(
-        bench.size,
-        options.resize or usual,
-        mean=bench.mean,
-        std=bench.std,
-        channels=run.channels,
-        epochs=options.epochs or 100,
-        batch_size=options.batch_size or 512,
-        rates=options.rates or ((5e-5,) if chosen is None else (5e-4, 5e-5, 5e-3)),
-        crop_least=run.config.views.crop_least if mine else 0.08,
-        flip=run.config.views.flip if mine else 0.5,
-        validation=options.validation,
-        workers=options.workers,
-    )
+    size = bench.input["size"]
+    resize = options.resize or (size if size < 65 else round(size * 8 / 7))
+    settings = {**bench.input, "resize": resize, **options.descent}
+    if chosen is not None:
+        settings.setdefault("rates", (5e-4, 5e-5, 5e-3))
+    if data == bench.data:
+        settings |= {"crop_least": run.config.views.crop_least, "flip": run.config.views.flip}
+    config = FinetuneConfig(**settings, validation=options.validation, workers=options.workers)
     found = finetune(
         run.encoder.backbone,
         train if chosen is None else train.subset(chosen),
@@ -418,7 +406,7 @@ def _finetune(
         fresh=lambda: build_encoder(model, channels=run.channels, size=run.size).backbone,
         report=lambda line: bench.report(f"{title} on {data}: {line}"),
     )
-    images = {**bench.images(data), "resize": config.resize}
+    images = {**bench.images(data), "resize": resize}
     protocol = {"name": title, **found.protocol, "images": images}
     row = result(bench, name, data, found.scores, protocol)
     return {**row, "seconds": time.perf_counter() - began}

@@ -109,7 +109,8 @@ def page_of_run(directory: str | Path) -> Page:
         sections.append(
             Section("Evaluations", [Paragraph(TEXT["evaluations"], "The result")], table)
         )
-    figures = _curves(run)
+    drawn = [(curves, curves.measured(run.metrics)) for curves in CHARTS]
+    figures = [_figure(curves, measured) for curves, measured in drawn if measured]
     if figures:
         sections.append(Section("During training", figures=figures))
     sections += inspection_sections(inspection, run.directory.name)
@@ -151,15 +152,6 @@ def thinned(records: list[Mapping[str, Any]], most: int) -> list[Mapping[str, An
     if len(records) <= most:
         return records
     return [records[round(number)] for number in np.linspace(0, len(records) - 1, most)]
-
-
-def _curves(run: Run) -> list[Figure]:
-    figures = []
-    for curves in CHARTS:
-        measured = curves.measured(run.metrics)
-        if measured:
-            figures.append(_figure(curves, measured))
-    return figures
 
 
 def _figure(curves: Curves, measured: list[Mapping[str, Any]]) -> Figure:
