@@ -149,18 +149,11 @@ def _places(image_set: ImageSet | FolderSet) -> dict[str, list[int]]:
 class Batching:
     """The batches of an epoch, and this process's slice of each.
 
-    The order of an epoch is a pure function of (seed, epoch). It is cut into global batches; of
-    each, rank r takes the r-th of ``world_size`` consecutive slices.
-
-    Arguments:
-        samples: The number of samples.
-        batch_size: Samples in a global batch, over all processes.
-        seed: Seed of the orders.
-        drop_last: Leave out the last batch of an epoch if it is not full. If it is kept, a rank's
-            slice of it may be smaller than another's, or empty.
-        shuffle: If False, every epoch is in the order of the set.
-        rank: The rank of this process.
-        world_size: The number of processes.
+    The order of an epoch is a pure function of (seed, epoch), or that of the set without
+    ``shuffle``. It is cut into batches of ``batch_size`` samples over all processes; of each, rank
+    r takes the r-th of ``world_size`` consecutive slices. The last batch of an epoch, if it is not
+    full, is left out unless ``drop_last=False``: then a rank's slice of it may be smaller than
+    another's, or empty.
 
     Examples:
         >>> second = Batching(6, 4, seed=0, rank=1, world_size=2)

@@ -147,10 +147,10 @@ def _read_catalog() -> dict[str, Entry]:
     tables = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
     entries = {}
     for name, table in tables.items():
-        layouts = tables[table.pop("layouts_of", name)].get("layouts", ())
+        found = tables[table.pop("layouts_of", name)].get("layouts", ())
         for key in {"mean", "std"} & table.keys():
             table[key] = tuple(table[key])
-        entries[name] = Entry(**{**table, "name": name, "layouts": tuple(map(_layout, layouts))})
+        entries[name] = Entry(name, **table | {"layouts": tuple(map(_layout, found))})
     return entries
 
 
