@@ -73,14 +73,6 @@ def test_the_temperature_is_what_training_had_come_to(first):
     assert found["protocol"]["temperature"] == 0.25
 
 
-def test_missing_data_sets_are_named_before_anything_is_done(first, tmp_path):
-    with pytest.raises(OSError, match="2 of 2 data sets are missing: cifar10, sun397"):
-        run(["first", "--data", "cifar10", "sun397", "--root", str(tmp_path / "none")])
-    assert not read_run(first).results["evaluations"]
-    with pytest.raises(OSError, match="--skip-missing"):
-        run(["first", "--data", "digits", "sun397", "--root", str(tmp_path / "none")])
-
-
 # A folder of images.
 
 

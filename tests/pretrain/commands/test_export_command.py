@@ -66,7 +66,6 @@ def test_a_run_that_is_not_finished_is_exported_and_called_so(
 
 
 def test_a_missing_package_is_one_line_and_exit_1(first, capsys, monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "export", "")
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert cli.main(["export", "first", "--to", "onnx"]) == 1
     said = capsys.readouterr().err

@@ -180,15 +180,7 @@ def embed_views(
     channels: int,
     workers: int | None = None,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """Embeddings of two random views of every image, by the frozen encoder.
-
-    Arguments:
-        encoder: The encoder.
-        image_set: The images.
-        views: How views are drawn.
-        channels: Channels that the encoder takes.
-        workers: Processes that decode files.
-    """
+    """Embeddings of two random views of every image, by the frozen encoder."""
     device = next(encoder.parameters()).device
     parts = []
     with frozen(encoder), torch.no_grad():

@@ -243,12 +243,7 @@ Set = TypeVar("Set", Features, Images)
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """The scores of a classifier on the test images, and the protocol.
-
-    Arguments:
-        scores: One per test image and class.
-        protocol: Everything needed to repeat it, in plain data.
-    """
+    """One score per test image and class, and everything needed to repeat it, in plain data."""
 
     scores: Float64[Tensor, "n k"]
     protocol: dict[str, Any]
