@@ -1,4 +1,7 @@
-"""The config of a training run: its sections, whose settings have unique names, and presets."""
+"""The config of a training run: its sections, whose settings have unique names, and presets.
+
+``settings.toml`` says what each setting means.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -16,16 +19,7 @@ __all__ = ["PRESETS", "TrainConfig", "preset"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The images.
-
-    Arguments:
-        data: A data set's name (`flatnce data --list`), or the path of a folder of images.
-        split: The split to train on.
-        root: Folder of the data sets; $FLATNCE_DATA, else ~/.cache/flatnce.
-        decode_size: Side to which image files are decoded; by default that of the set.
-        workers: Processes that decode image files; by default one per core.
-        skip_unreadable: Skip files that cannot be decoded, with a warning.
-    """
+    """The images."""
 
     data: str = "digits"
     split: str = "train"
@@ -37,19 +31,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """The augmentations.
-
-    Arguments:
-        view_size: Side of a view in pixels; by default that of the images.
-        crop_least: Smallest share of the area that a crop covers.
-        flip: Probability of a horizontal flip.
-        jitter: Strength of colour jitter; 0 for none.
-        grayscale: Probability of conversion to grayscale.
-        blur: Probability of blur; auto: 0.5 from 64 pixels up.
-        solarize: Probability of solarization.
-        cutout: Probability of cutout.
-        noise: Standard deviation of added noise.
-    """
+    """The augmentations."""
 
     view_size: int | None = None
     crop_least: float = 0.08
@@ -64,19 +46,7 @@ class ViewConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The encoder.
-
-    Arguments:
-        backbone: resnet18, resnet50, ..., small, or any timm name.
-        stem: Stem of a ResNet: small, standard, or auto (small up to 64 pixels).
-        pretrained: Start from published weights.
-        head_layers: Linear layers of the projection head.
-        head_hidden: Width of its hidden layers; by default that of the features.
-        head_out: Dimension of the embeddings.
-        head_norm: Use batch norm in the head.
-        queue: Number of past keys used as negatives (MoCo); 0 for none.
-        momentum_encoder: Momentum of the encoder that computes the keys of a queue.
-    """
+    """The encoder."""
 
     backbone: str = "resnet18"
     stem: str = "auto"
@@ -110,17 +80,7 @@ _OwnSettings = make_dataclass(
 
 @dataclass(frozen=True)
 class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
-    """The objective and its temperature.
-
-    Arguments:
-        objective: One of OBJECTIVES.
-        temperature: Temperature; the start value where a rule changes it.
-        temperature_end: Change the temperature to this value along a cosine.
-        learn_temperature: Learn the temperature, by InfoNCE's gradient.
-        ess: Keep this effective sample size by changing the temperature.
-        ess_end: Change that target to this value along a cosine.
-        ess_rate: Relative step size of that control.
-    """
+    """The objective and its temperature."""
 
     objective: str = "flatnce"
     temperature: float = 0.1
@@ -153,26 +113,9 @@ class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
             raise ValueError(f"ess_end={self.ess_end} ends a schedule that ess begins; give ess")
 
 
-# The help of the options comes from the docstring, and the objectives from their registry.
-_HELP = [f"One of {', '.join(OBJECTIVES)}.", *(f"{one.name}: {one.help}" for one in _SETTINGS)]
-LossConfig.__doc__ = str(LossConfig.__doc__).replace(
-    "One of OBJECTIVES.", "\n        ".join(_HELP)
-)
-
-
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer.
-
-    Arguments:
-        optimizer: sgd, adamw or lars.
-        rate: Learning rate at base_batch.
-        base_batch: The batch size at which rate was tuned.
-        scaling: How the rate grows with the batch size: linear, sqrt or none.
-        momentum: Momentum of SGD and LARS; AdamW's first beta.
-        weight_decay: Weight decay; biases and norm layers have none.
-        warmup_epochs: Epochs of linear warm-up before the cosine; at most half of the run.
-    """
+    """The optimizer."""
 
     optimizer: str = "sgd"
     rate: float = 0.06
@@ -191,19 +134,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Length, batch size, seed and device.
-
-    Arguments:
-        epochs: Number of epochs.
-        batch_size: Images per step, over all processes: their other views are the negatives.
-        micro_batch: Images in memory at once (gradient caching); batch norm then
-            normalises within them.
-        seed: Seed of weights, order and views.
-        precision: float32, bfloat16 (autocast), or auto: bfloat16 on CUDA.
-        device: cpu, cuda, cuda:1, or auto.
-        fast: On a GPU, run each step as one CUDA graph with fused layers; switch it
-            off to debug.
-    """
+    """Length, batch size, seed and device."""
 
     epochs: int = 100
     batch_size: int = 256
@@ -228,17 +159,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class WatchConfig:
-    """Logging, measurements during training, checkpoints.
-
-    Arguments:
-        log_every: Steps between log lines; by default a twentieth of an epoch, at least 10.
-        watch_every: Epochs between measurements of kNN and large-pool information; 0 for never.
-        knn_neighbours: k of that kNN.
-        pool: Size of the large pool.
-        checkpoint_every: Epochs between checkpoints.
-        keep: Number of newest checkpoints to keep; None keeps all.
-        tensorboard: Also write TensorBoard files, if it is installed.
-    """
+    """Logging, measurements during training, checkpoints."""
 
     log_every: int | None = None
     watch_every: float = 1.0
@@ -303,15 +224,33 @@ class TrainConfig:
         return cls().override(**{k: v for part in sections.values() for k, v in part.items()})
 
 
-_SECTION_OF: dict[str, str] = {
-    leaf.name: section.name
-    for section in fields(TrainConfig)
-    for leaf in fields(section.default_factory)  # type: ignore[arg-type,misc]  # a dataclass
-}
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+def _document_sections() -> dict[str, str]:
+    """Add what each setting means to the docstring of its section; return the sections by setting.
+
+    The command line takes its help from the docstrings.
+    """
+    found: dict[str, str] = {}
+    help_of = _read("settings.toml")
+    help_of["loss"]["objective"] = f"One of {', '.join(OBJECTIVES)}."
+    help_of["loss"] |= {setting.name: setting.help for setting in _SETTINGS}
+    for section in fields(TrainConfig):
+        kind: Any = section.default_factory
+        names = [leaf.name for leaf in fields(kind)]
+        listed = "\n".join(f"    {name}: {help_of[section.name][name]}" for name in names)
+        kind.__doc__ = f"{kind.__doc__}\n\nArguments:\n{listed}\n"
+        found |= dict.fromkeys(names, section.name)
+    return found
+
+
+_SECTION_OF = _document_sections()
 
 
 def _read_presets() -> dict[str, tuple[str, TrainConfig]]:
-    tables = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
+    tables = _read("presets.toml")
     small = {"small-images": tables.pop("small-images")}
     of_sets = {
         name: {"base": "small-images", "data": name, **entry.preset}
