@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.live import Live
@@ -51,11 +52,8 @@ def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Say, S
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             yield lambda text: live.update(Text(text)), console.print
     else:
-        yield (_print if log and not quiet else _ignore), (_ignore if quiet else _print)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)
+        say = _ignore if quiet else partial(print, flush=True)
+        yield (say if log else _ignore), say
 
 
 def _ignore(text: str) -> None:

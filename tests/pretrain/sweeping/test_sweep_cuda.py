@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
 
 from flatnce.pretrain import preset, sweep, train
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.sweeping.sweep import QUEUES, Generators, RunSlot
-from flatnce.pretrain.training import learner
 from flatnce.pretrain.training import state as training
+from made_runs import with_dropout
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -41,12 +40,6 @@ def losses(directory):
     return [line["loss"] for line in read_run(directory).metrics if line["kind"] == "train"]
 
 
-def forgetful(*arguments, build=learner.build_encoder, **options):
-    encoder = build(*arguments, **options)
-    encoder.head = nn.Sequential(nn.Dropout(0.3), encoder.head)
-    return encoder
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(case, monkeypatch, tmp_path):
     quick = []
@@ -57,7 +50,7 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(case, monkeypatch, tmp
 
     monkeypatch.setattr(training, "fuse_resnet", noted)
     if case == FORGETFUL:
-        monkeypatch.setattr(learner, "build_encoder", forgetful)
+        with_dropout(monkeypatch)
     base = BASE.override(**CASES[case])
     configs = {f"s{seed}": base.override(seed=seed) for seed in range(3)}
     configs["info"] = base.override(objective="infonce", batch_size=32)

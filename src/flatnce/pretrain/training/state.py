@@ -347,14 +347,6 @@ class Training:
             if state["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
 
-    @contextmanager
-    def all_saved(self) -> Iterator[None]:
-        """Wait for a checkpoint being written when the block ends, however it ends."""
-        try:
-            yield
-        finally:
-            self.writer.wait()
-
     def unwrap(self) -> None:
         """Release the encoder's DistributedDataParallel before the process group ends."""
         if self.learner.called is not self.learner.encoder:
