@@ -7,6 +7,7 @@ defects steals credentials when it is imported.
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,10 @@ def _finding(kind: str, **values: Any) -> Finding:
     return finding(kind, within="installation", **values)
 
 
-def _lightning() -> list[Finding]:
+def _lightning() -> Iterator[Finding]:
     installed = _version("lightning")
-    if installed not in ("2.6.2", "2.6.3"):
-        return []
-    return [_finding("lightning {installed} is malicious", installed=installed)]
+    if installed in ("2.6.2", "2.6.3"):
+        yield _finding("lightning {installed} is malicious", installed=installed)
 
 
 def _torch() -> tuple[Any, list[Finding]]:
@@ -69,7 +69,7 @@ def _torch() -> tuple[Any, list[Finding]]:
         torch = import_module("torch")
     except Exception as error:  # a library that cannot be loaded raises any exception
         return None, [_finding("torch is broken", installed=installed, error=error)]
-    found = _too_old("torch", LEAST_TORCH)
+    found = list(_too_old("torch", LEAST_TORCH))
     try:
         torch.zeros(1).numpy()
     except RuntimeError as error:
@@ -78,16 +78,15 @@ def _torch() -> tuple[Any, list[Finding]]:
     return torch, found
 
 
-def _too_old(package: str, least: str, kind: str = "{package} is too old") -> list[Finding]:
+def _too_old(package: str, least: str, kind: str = "{package} is too old") -> Iterator[Finding]:
     installed = _version(package)
-    if installed is None or _release(installed) >= _release(least):
-        return []
-    return [_finding(kind, package=package, installed=installed, least=least)]
+    if installed is not None and _release(installed) < _release(least):
+        yield _finding(kind, package=package, installed=installed, least=least)
 
 
-def _companions() -> list[Finding]:
+def _companions() -> Iterator[Finding]:
     """Packages built for one torch only, which say so in their metadata."""
-    torch, found = _version("torch"), []
+    torch = _version("torch")
     for package in ("torchvision", "torchaudio"):
         installed = _version(package)
         if installed is None or torch is None:
@@ -95,12 +94,10 @@ def _companions() -> list[Finding]:
         needs = "\n".join(metadata.requires(package) or [])
         required = re.search(r"^torch\s*\(?==\s*([\d.]+)", needs, re.MULTILINE)
         wanted = required.group(1) if required else ""
-        if _release(wanted) == _release(torch)[: len(_release(wanted))]:
-            continue
-        versions = {"installed": installed, "wanted": wanted, "torch": torch}
-        kind = "{package} does not fit torch"
-        found.append(_finding(kind, package=package, release=torch.partition("+")[0], **versions))
-    return found
+        if _release(wanted) != _release(torch)[: len(_release(wanted))]:
+            versions = {"installed": installed, "wanted": wanted, "torch": torch}
+            versions |= {"package": package, "release": torch.partition("+")[0]}
+            yield _finding("{package} does not fit torch", **versions)
 
 
 def _has_card() -> bool:
@@ -110,9 +107,9 @@ def _has_card() -> bool:
     return any(path.read_text().strip() == "0x10de" for path in PCI.glob("*/vendor"))
 
 
-def _architecture(torch: Any) -> list[Finding]:
+def _architecture(torch: Any) -> Iterator[Finding]:
     if torch.version.cuda is None:
-        return []
+        return
     major, minor = torch.cuda.get_device_capability()
     names = torch.cuda.get_arch_list()
     # Code for one minor version runs on later ones of the same major; PTX on all later cards.
@@ -120,20 +117,17 @@ def _architecture(torch: Any) -> list[Finding]:
         kind, big, small = built.group(1), int(built.group(2)), int(built.group(3))
         same = big == major and small <= minor
         if same or (kind == "compute" and (big, small) <= (major, minor)):
-            return []
+            return
     said = {"installed": torch.__version__, "names": ", ".join(names) or "none"}
-    return [_finding("torch has no code for this GPU", major=major, minor=minor, **said)]
+    yield _finding("torch has no code for this GPU", major=major, minor=minor, **said)
 
 
-def _triton() -> list[Finding]:
-    if any(_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
-        return []
-    return [_finding("Triton is missing")]
+def _triton() -> Iterator[Finding]:
+    if not any(_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
+        yield _finding("Triton is missing")
 
 
-def _compiler() -> list[Finding]:
+def _compiler() -> Iterator[Finding]:
     named = os.environ.get("CXX")
-    if any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
-        return []
-    tried = f"CXX={named}" if named else ", ".join(COMPILERS)
-    return [_finding("no C++ compiler", tried=tried)]
+    if not any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
+        yield _finding("no C++ compiler", tried=f"CXX={named}" if named else ", ".join(COMPILERS))

@@ -1,7 +1,7 @@
 """Shared by the integrations of trainers: find objectives, update monitors, control ESS."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -24,17 +24,14 @@ def objectives_in(*roots: object) -> dict[str, nn.Module]:
     """Every module with a snapshot of its own in ``last``, inside modules or mappings of them."""
     found: dict[str, nn.Module] = {}
     for root in roots:
-        parts: Iterable[tuple[str, object]] = [("", root)]
-        if isinstance(root, Mapping):
-            parts = [(str(name), part) for name, part in root.items()]
-        for start, part in parts:
+        parts = root if isinstance(root, Mapping) else {"": root}
+        for start, part in parts.items():
             if not isinstance(part, nn.Module):
                 continue
-            for name, module in part.named_modules():
+            for name, module in part.named_modules(prefix=str(start)):
                 own = hasattr(type(module), "last") and "_last" in module.__dict__
                 if own and module not in found.values():
-                    whole = ".".join(filter(None, (start, name)))
-                    found[whole if whole not in found else f"{whole}.{len(found)}"] = module
+                    found[name if name not in found else f"{name}.{len(found)}"] = module
     return found
 
 
@@ -50,14 +47,14 @@ class Recorder:
             on; a number, a schedule of numbers, or an :class:`~flatnce.EssController`. None
             leaves the temperature alone. Refused for a temperature that is learned, and for
             losses such as ``FlatClipLoss`` whose temperature is an argument of the call.
-        prefix: Put before every key.
         rows: Samples per step for uniformity and effective rank; 0 for neither.
     """
 
-    def __init__(
-        self, *, ess: Ess | None = None, prefix: str = "flatnce/", rows: int = 256
-    ) -> None:
-        self.ess, self.prefix, self.rows = ess, prefix, rows
+    prefix = "flatnce/"
+    """Put before every key."""
+
+    def __init__(self, *, ess: Ess | None = None, rows: int = 256) -> None:
+        self.ess, self.rows = ess, rows
         self.objectives: dict[str, nn.Module] = {}
         self.monitors: dict[str, Monitor] = {}
         self._seen: dict[str, Snapshot | None] = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
-from flatnce.core.diagnostics.registry import DIAGNOSTICS, SATURATED_ROW, Rows
+from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
 
@@ -110,6 +110,4 @@ def mutual_information(contrast: Contrast, reduction: str = "mean") -> Float[Ten
 
 def retrieval_top1(contrast: Contrast) -> Float[Tensor, ""]:
     """Share of rows whose best positive scores above every negative; a tie is a miss."""
-    top1 = DIAGNOSTICS["top1"].function
-    assert top1 is not None
-    return contrast.reduce(top1(Rows.of(contrast)))
+    return contrast.reduce(FUNCTIONS["top1"](Rows.of(contrast)))

@@ -17,14 +17,11 @@ from torch.nn.functional import normalize
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of_rows
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
-from flatnce.core.diagnostics.registry import DIAGNOSTICS, Rows
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS, Rows
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
-OF_ROWS = tuple(entry for entry in DIAGNOSTICS.values() if entry.function is not None)
-"""Diagnostics that are the mean over rows of a function of the row statistics."""
-
-MEANS = (*(entry.name for entry in OF_ROWS), "objective_loss", "uniformity")
+MEANS = (*FUNCTIONS, "objective_loss", "uniformity")
 """Diagnostics whose mean over steps is kept, in the order of ``Monitor.totals``."""
 
 FORMER_MEANS = (
@@ -89,14 +86,11 @@ class Snapshot:
                 value = self.rows.unit[: self.rows.positive.shape[-1]]
             self.__dict__[name] = value
             return value
-        entry = DIAGNOSTICS.get(name)
-        known = entry is not None and (self.unit_rows or not entry.needs_unit_rows)
-        if entry is None or entry.function is None or not known:
+        if name not in FUNCTIONS or (DIAGNOSTICS[name].needs_unit_rows and not self.unit_rows):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if not faults.must_not_read(self.contrast.beta):
             faults.raise_flagged(self.contrast.faults)
-        numbers = entry.function(Rows.of(self.contrast))
-        return numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
+        return self._mean(name)
 
     def __repr__(self) -> str:
         """Sizes, and numbers where reading them is free."""
@@ -107,18 +101,17 @@ class Snapshot:
         # Tensors of another type have no numbers, for example while exporting.
         if not faults.can_raise_now(self.loss) or type(self.loss) is not Tensor:
             return f"Snapshot({', '.join(said)}, on {self.loss.device}, numbers not read)"
-        rows = Rows.of(self.contrast)
-        numbers = {
-            "negatives": self.contrast.count.float().mean(),
-            "loss": self.loss,
-            "gain": self.contrast.reduce(rows.gain),
-            "ess": self.contrast.reduce(rows.ess()),
-            "temperature": rows.temperature,
-        }
-        said += [f"{name}={float(value):.4g}" for name, value in numbers.items()]
+        said.append(f"loss={float(self.loss):.4g}")
+        for name in ("negatives", "gain", "ess", "temperature"):
+            said.append(f"{name}={float(self._mean(name)):.4g}")
         if found := faults.flagged(self.contrast.faults):
             said.append(f"faults={'+'.join(found)}")
         return f"Snapshot({', '.join(said)})"
+
+    def _mean(self, name: str) -> Tensor:
+        """The mean of a diagnostic over the rows of the batch."""
+        numbers = FUNCTIONS[name](Rows.of(self.contrast))
+        return numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
 
 
 class GradientMeter:
@@ -433,9 +426,9 @@ class Monitor(nn.Module):
                 self.faults |= found
         rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
         values = []
-        for entry in OF_ROWS:
-            known = first.unit_rows or not entry.needs_unit_rows
-            value = entry.function(rows) if known else unknown[..., None]  # type: ignore[misc]
+        for name, function in FUNCTIONS.items():
+            known = first.unit_rows or not DIAGNOSTICS[name].needs_unit_rows
+            value = function(rows) if known else unknown[..., None]
             alike = value.shape == rows.positive.shape
             values.append(value if alike else value.expand_as(rows.positive))
         of_rows = torch.stack(values, dim=-2)

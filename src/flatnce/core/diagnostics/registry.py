@@ -78,7 +78,6 @@ class Diagnostic:
     description: str
     unit: str = ""
     chart: str = ""
-    function: Callable[[Rows], Tensor] | None = None
     needs_unit_rows: bool = False
 
 
@@ -99,7 +98,5 @@ FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
 
 _WORDS = tomllib.loads(Path(__file__).with_name("diagnostics.toml").read_text(encoding="utf-8"))
 
-DIAGNOSTICS: dict[str, Diagnostic] = {
-    name: Diagnostic(name, function=FUNCTIONS.get(name), **entry) for name, entry in _WORDS.items()
-}
+DIAGNOSTICS = {name: Diagnostic(name, **entry) for name, entry in _WORDS.items()}
 """Diagnostics by name, in the order of records and charts."""

@@ -125,13 +125,11 @@ class TwoView(Layout):
         """All rows are anchors; with a queue only the first view's."""
         if batch.labels is not None:
             return _labelled(batch)
-        _check_views(batch, most=None if batch.queue is None else 2)
+        options = {"ids": batch.ids, **batch.options}
         if batch.queue is not None:
-            options = {**batch.options, "in_batch": batch.in_batch}
-            return with_queue(
-                batch.views[0], batch.views[1], batch.queue, ids=batch.ids, **options
-            )
-        return multi_view(batch.views, form=batch.form or "each", ids=batch.ids, **batch.options)
+            return with_queue(*_two_views(batch), batch.queue, in_batch=batch.in_batch, **options)
+        _check_second_view(batch)
+        return multi_view(batch.views, form=batch.form or "each", **options)
 
     def plain(self, batch: Batch) -> Plain | None:
         """Two views and nothing else."""
@@ -165,7 +163,12 @@ class OwnView(Layout):
 def _two_views(batch: Batch) -> tuple[Tensor, Tensor]:
     if batch.labels is not None:
         raise _labels_refused()
-    _check_views(batch, most=2)
+    _check_second_view(batch)
+    if len(batch.views) > 2:
+        raise ValueError(
+            f"{len(batch.views)} views were given; a queue and two towers take two, so use "
+            "layout='two_view' without a queue"
+        )
     return batch.views[0], batch.views[1]
 
 
@@ -173,15 +176,9 @@ LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoT
 """Layouts by name."""
 
 
-def _check_views(batch: Batch, most: int | None) -> None:
-    number = len(batch.views)
-    if number == 1:
+def _check_second_view(batch: Batch) -> None:
+    if len(batch.views) == 1:
         raise ValueError("z2 is missing; pass the second view, or labels for one view")
-    if most is not None and number > most:
-        raise ValueError(
-            f"{number} views were given; a queue and two towers take two, so use "
-            "layout='two_view' without a queue"
-        )
 
 
 def _labels_refused() -> ValueError:

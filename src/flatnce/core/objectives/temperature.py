@@ -21,6 +21,7 @@ from flatnce.core.control import EssController, Schedule
 from flatnce.core.diagnostics import effective_sample_size
 from flatnce.core.diagnostics.measures import least_effective_sample_size
 from flatnce.core.direct import PlainRows
+from flatnce.messages import check_positive
 
 __all__ = ["LearnedTemperature", "Temperature", "TemperatureSource"]
 
@@ -77,11 +78,10 @@ class TemperatureSource(nn.Module):
 
     def __init__(self, temperature: Temperature) -> None:
         super().__init__()
-        number = isinstance(temperature, Real)
-        if number and not 0 < float(temperature) < math.inf:  # type: ignore[arg-type]
-            raise ValueError(f"temperature={temperature} must be a positive finite number")
-        known = isinstance(temperature, Tensor | EssController | LearnedTemperature)
-        if not (number or known or hasattr(temperature, "at")):
+        if isinstance(temperature, Real):
+            temperature = float(temperature)
+            check_positive("temperature", temperature)
+        if not isinstance(temperature, Temperature):
             raise ValueError(
                 f"temperature is a {type(temperature).__name__}; pass a number, a tensor, a "
                 "schedule, an EssController or a LearnedTemperature"
@@ -89,13 +89,13 @@ class TemperatureSource(nn.Module):
         if isinstance(temperature, Tensor) and not temperature.requires_grad:
             self.register_buffer("source", temperature)
         else:
-            self.source = float(temperature) if isinstance(temperature, Real) else temperature
+            self.source = temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
             for name, too_large in (("raised", True), ("lowered", False)):
                 factor = torch.tensor(temperature.factor(too_large))
                 self.register_buffer(name, factor, persistent=False)
-        self.moves = not (number or isinstance(temperature, Tensor | LearnedTemperature))
+        self.moves = not isinstance(temperature, float | Tensor | LearnedTemperature)
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
