@@ -67,19 +67,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that can be wrong with a record; its words are in ``verdicts.toml``.
-
-    Arguments:
-        kind: The name of the verdict.
-        holds: Whether it is wrong with this record; only asked of complete, finite records.
-        normal_early: Whether a healthy run may look like this in its first epoch.
-        excludes: Kinds that are not reported beside this one.
-    """
+    """One thing that can be wrong with a record; its words are in ``verdicts.toml``."""
 
     kind: str
-    holds: Callable[[Numbers], bool]
-    normal_early: bool = False
-    excludes: tuple[str, ...] = ()
+    holds: Callable[[Numbers], bool]  # called with complete, finite records only
+    normal_early: bool = False  # whether a healthy run may look like this in its first epoch
+    excludes: tuple[str, ...] = ()  # kinds that are not reported beside this one
 
     def judge(self, history: Sequence[Numbers], objective: str) -> Verdict:
         """The verdict of this rule, which holds on the last record."""
@@ -118,10 +111,6 @@ def verdict_on(history: Sequence[Numbers], objective: str = "") -> Verdict:
 
 def verdicts_on(history: Sequence[Numbers], objective: str = "") -> list[Verdict]:
     """All verdicts except healthy that hold on the last record, in the order of the rules.
-
-    Arguments:
-        history: As in :func:`verdict_on`.
-        objective: As in :func:`verdict_on`.
 
     Examples:
         >>> record = {"step": 9, "mi": 4.8, "mi_ceiling": 4.84, "gain": 0.01, "ess": 0.01}

@@ -12,50 +12,29 @@ __all__ = ["OBJECTIVES", "gradient_lives"]
 
 @dataclass(frozen=True)
 class Setting:
-    """A number that only one objective has: a keyword of its class, an option of ``train``.
+    """A number that only one objective has: a keyword of its class, an option of ``train``."""
 
-    Arguments:
-        name: The keyword; typed with dashes.
-        default: Its value where nothing is said.
-        help: One sentence for the option and the documentation.
-        label: What charts call it.
-    """
-
-    name: str
+    name: str  # the keyword; typed with dashes
     default: float
-    help: str
-    label: str
+    help: str  # one sentence for the option and the documentation
+    label: str  # in charts
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What there is to know about one objective.
+    """What there is to know about one objective."""
 
-    Arguments:
-        name: As typed: ``flatnce train --objective NAME``.
-        class_name: Its class in ``flatnce.core.objectives.losses``, exported from ``flatnce``.
-        label: What charts and tables call it.
-        summary: One sentence for the documentation.
-        gradient_lives: Whether its gradient stays when the positive wins.
-        card: What a model card calls it; by default the label.
-        settings: Its own settings.
-        layout: Its layout where none is given.
-        learns_scale: Whether it learns a scale of its own, so that no rule moves the temperature.
-        function: Its function in ``flatnce.functional``, if it is a reader of a contrast.
-        other_names: Losses of other libraries with the same gradient.
-    """
-
-    name: str
-    class_name: str
-    label: str
-    summary: str
-    gradient_lives: bool
-    card: str = ""
+    name: str  # as typed: flatnce train --objective NAME
+    class_name: str  # in flatnce.core.objectives.losses, exported from flatnce
+    label: str  # in charts and tables
+    summary: str  # one sentence for the documentation
+    gradient_lives: bool  # whether its gradient stays when the positive wins
+    card: str = ""  # in model cards; by default the label
     settings: tuple[Setting, ...] = ()
-    layout: str = "two_view"
-    learns_scale: bool = False
-    function: str = ""
-    other_names: tuple[str, ...] = ()
+    layout: str = "two_view"  # of its class where none is given
+    learns_scale: bool = False  # its own scale, so that no rule moves the temperature
+    function: str = ""  # in flatnce.functional, if it is a function of a contrast
+    other_names: tuple[str, ...] = ()  # losses of other libraries with the same gradient
 
     def negatives(self, batch: int) -> int:
         """Negatives per row of a batch of two views, in the objective's layout."""
