@@ -3,7 +3,6 @@
 The value is the library's own (InfoNCE, never negative), the gradient is FlatNCE's.
 """
 
-from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from flatnce.core import faults
-from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.objectives import losses as objective_losses
-from flatnce.core.objectives.base import Batch, Objective
+from flatnce.core.objectives.base import Batch, Layout, Objective
+from flatnce.core.objectives.losses import FlatNCE, InfoNCE
 from flatnce.core.objectives.temperature import Temperature
 from flatnce.core.pairs import Arguments, Pairs
 from flatnce.core.selection import NEGATIVE_TO_ALL, Selection
@@ -37,68 +34,27 @@ from sentence_transformers.util import cos_sim, dot_score
 from flatnce.integrations.transformers import DiagnosticsMixin
 
 
-class Ranking(Objective, ABC):
-    """Called with queries, documents and columns of hard negatives, all (b, d).
+class RankedColumns(Layout):
+    """Queries, their documents and columns of hard negatives, all (b, d).
 
     If ``joint``, each pair has one pool of all directions; otherwise one row per direction.
     """
 
-    def __init__(
-        self, temperature: Temperature, *, directions: Sequence[str], joint: bool, **options: Any
-    ) -> None:
-        super().__init__(temperature, **options)
+    def __init__(self, directions: Sequence[str], joint: bool) -> None:
         self.directions, self.joint = tuple(directions), joint
 
-    def forward(self, *columns: Tensor) -> Float[Tensor, ""]:  # type: ignore[override]
-        """The scalar loss of a batch; a row without negatives counts as 0, as in the library."""
-        if len(columns) == 2 and is_single_row(*columns, gather=self.gather):
-            return zero_loss(self, *columns)
-        loss: Tensor = super().forward(*columns)
-        return loss
-
-    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
-        """The loss of a contrast."""
-        return self._share(contrast) * super().loss_from(contrast)  # type: ignore[safe-super]
-
-    def _share(self, contrast: Contrast) -> float:
-        """Share of the rows with negatives; in a single pair only the query can have them."""
-        both = not {"doc_to_query", "doc_to_doc"}.isdisjoint(self.directions)
-        return 0.5 if both and not self.joint and contrast.positive.shape[0] == 1 else 1.0
-
-    def _contrast(
-        self, batch: Batch, temperature: float | Tensor, slope: bool
-    ) -> tuple[Contrast, Tensor]:
-        from_queries, from_documents = self._both_sides(batch.views)
-        if is_single_row(*batch.views, gather=self.gather):
-            from_documents = None  # only the query has negatives, which are hard ones
-        if from_documents is None:
-            found = contrast_of(from_queries, temperature, slope=slope)
-        elif not self.joint:
-            found = contrast_of((from_queries, from_documents), temperature, slope=slope)
-        elif slope:
-            raise ValueError(
-                "a LearnedTemperature goes with one direction or partition_mode='per_direction'; "
-                "for a joint pool of several pass a number or an EssController"
-            )
-        else:
-            sides = (from_queries, from_documents)
-            found = _pooled(*(contrast_of(side, temperature) for side in sides))
-        if found.slope is not None:
-            found = replace(found, slope=self._share(found) * found.slope)
-        return found, from_queries.anchors
-
-    def _both_sides(self, views: tuple[Tensor, ...]) -> tuple[Pairs, Pairs | None]:
-        given = Arguments(self.normalize, self.gather)
-        names = ["queries", "documents", *(f"negatives_{i}" for i in range(1, len(views) - 1))]
-        columns = given.batches(**dict(zip(names, views, strict=True)))
-        queries, documents, *hard = columns
+    def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
+        """Queries against the columns and, if asked, documents against theirs."""
+        given, hard = Arguments(batch.normalize, batch.gather), len(batch.views) - 2
+        names = ["queries", "documents", *(f"negatives_{i + 1}" for i in range(hard))]
+        columns = given.batches(**dict(zip(names, batch.views, strict=True)))
+        queries, documents = columns[:2]
         given.samples(queries, ids=None, false_negatives=None, negatives=None)
         total = given.total
-        given.enough(names[0], total, hard[0] if hard else None)
+        given.enough("queries", total, columns[2] if hard else None)
         everyone = [given.everyone(name, c) for name, c in zip(names, columns, strict=True)]
         # Hard negatives are negatives of every query, including the one they came with.
-        hard_groups = [torch.full_like(total, NEGATIVE_TO_ALL)] * len(hard)
-        keys, groups = everyone[1:], [total, *hard_groups]
+        keys, groups = everyone[1:], [total] + [torch.full_like(total, NEGATIVE_TO_ALL)] * hard
         if "query_to_query" in self.directions:
             keys, groups = [*keys, everyone[0]], [*groups, total]
         back: list[Tensor] = []
@@ -106,32 +62,23 @@ class Ranking(Objective, ABC):
             back.append(everyone[0])
         if "doc_to_doc" in self.directions:
             back.extend(everyone[1:])
+        # In a single pair only the query can have negatives, which are hard ones.
+        if len(total) == 1:
+            back = []
 
-        def side(anchors: Tensor, keys: list[Tensor], groups: list[Tensor], to: Tensor) -> Pairs:
+        def rows(anchors: Tensor, keys: list[Tensor], groups: list[Tensor], to: Tensor) -> Pairs:
             negatives = Selection(given.local, torch.cat(groups))
             return given.pairs(anchors, torch.cat(keys), negatives, positives=to[:, None])
 
-        forth = side(queries, keys, groups, documents)
-        return forth, side(documents, back, [total] * len(back), queries) if back else None
-
-
-class _FlatNCERanking(Ranking, objective_losses.FlatNCE): ...
-
-
-class _InfoNCERanking(Ranking, objective_losses.InfoNCE): ...
-
-
-def _pooled(one: Contrast, other: Contrast) -> Contrast:
-    """One row from two: the positive against both pools of negatives."""
-    return Contrast(
-        one.positive,
-        torch.logaddexp(one.negative, other.negative),
-        torch.logaddexp(one.negative2, other.negative2),
-        one.count + other.count,
-        torch.maximum(one.hardest, other.hardest),
-        one.beta,
-        faults=faults.combine(one.faults, other.faults),
-    )
+        of_back = [total] * len(back)
+        if self.joint and back:
+            # The zeros leave each key its score with the query, or with the document.
+            width = queries.shape[1]
+            padded = [pad(z, (0, width)) for z in keys] + [pad(z, (width, 0)) for z in back]
+            both = torch.cat([queries, documents], dim=1)
+            return rows(both, padded, groups + of_back, pad(documents, (0, width)))
+        from_queries = rows(queries, keys, groups, documents)
+        return (from_queries, rows(documents, back, of_back, queries)) if back else from_queries
 
 
 CITATION = "\n" + Path(__file__).with_name("flatnce.bib").read_text(encoding="utf-8")
@@ -143,6 +90,7 @@ class Ranked(nn.Module):
     model: nn.Module
     scale: float
     directions: tuple[str, ...]
+    gather_across_devices: bool
 
     def __init__(
         self,
@@ -170,18 +118,17 @@ class Ranked(nn.Module):
         if isinstance(temperature, int | float) and temperature > 0:
             self.scale, temperature = 1 / temperature, None  # so that the model card shows it
         self._scale, self._reader = self.scale, objective
-        readers = {"flatnce": _FlatNCERanking, "infonce": _InfoNCERanking}
-        check_choice("objective", objective, readers)
+        kinds: dict[str, type[Objective]] = {"flatnce": FlatNCE, "infonce": InfoNCE}
+        check_choice("objective", objective, kinds)
         similarity = self.similarity_fct
         if similarity not in (cos_sim, dot_score):
             raise ValueError(
                 f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
                 "here; pass sentence_transformers.util.cos_sim or dot_score"
             )
-        self.objective: Ranking = readers[objective](
+        self.objective = kinds[objective](
             1 / self.scale if temperature is None else temperature,
-            directions=self.directions,
-            joint=self.partition_mode == "joint",
+            layout=RankedColumns(self.directions, self.partition_mode == "joint"),
             gather=self.gather_across_devices,
             normalize=similarity is cos_sim,
         )
@@ -197,7 +144,14 @@ class Ranked(nn.Module):
             self._scale = self.scale
         # The trainer sets only the mode of the model; evaluation must not move a temperature.
         self.objective.train(self.model.training)
+        single = is_single_row(*columns, gather=self.gather_across_devices)
+        if single and len(columns) == 2:
+            return zero_loss(self.objective, *columns)
         loss: Tensor = self.objective(*columns)
+        both = {"doc_to_query", "doc_to_doc"} & set(self.directions)
+        if single and both and self.partition_mode != "joint":
+            loss = loss / 2  # the library counts the document's row, which has no negatives, as 0
+            self.objective._last = replace(self.last, loss=loss.detach())
         return loss
 
     @property

@@ -533,7 +533,8 @@ class Objective(nn.Module, ABC):
             shared = {name: distributed.with_mean_gradient(p) for name, p in parameters}
             options["statistic"] = partial(self.statistic, **shared)  # type: ignore[arg-type]
         contrast = contrast_of(pairs, temperature, power=self.power, **options)
-        return contrast, first.anchors[: batch.views[0].shape[0]].detach()
+        rows, width = batch.views[0].shape
+        return contrast, first.anchors[:rows, :width].detach()
 
     def _finish(self, contrast: Contrast, loss: Tensor, samples: Tensor, batch: Batch) -> None:
         """Advance control and queue, and leave a snapshot."""
