@@ -360,26 +360,20 @@ BAD_CALLS = [
     ),
     ("f(z, labels=ones, ids=ones)", "labels", "ids"),
     ("f(z, labels=arange(4))", "no_positives"),
-]
-
-
-@every_module
-@refused(*BAD_CALLS)
-def test_a_module_refuses_what_its_function_refuses(module, call, parts):
-    refuses(lambda: typed(call, f=module()), *parts)
-
-
-@every_module
-@refused(
+    # What the layout cannot hold.
     ("m(queue=full_queue())(z, labels=ones)", "labels", "queue"),
     ("m(queue=full_queue())(z, z, z)", "3 views", "queue"),
     ("m(queue=full_queue(2))(z, z)", "query has width 3", "2"),
     ("m(queue=KeyQueue(5, 3), in_batch=False)(z, z)", "no_negatives", "queue"),
     ("m(layout='two_tower')(z, z, z)", "3 views", "two_view"),
     ("m(layout='two_tower')(z, rows(5))", "right has shape (5, 3)", "left"),
-)
-def test_a_module_refuses_what_its_layout_cannot_hold(module, call, parts):
-    refuses(lambda: typed(call, m=module), *parts)
+]
+
+
+@every_module
+@refused(*BAD_CALLS)
+def test_a_module_refuses_what_its_function_refuses(module, call, parts):
+    refuses(lambda: typed(call, f=module(), m=module), *parts)
 
 
 # --- Where a host read is not free: flagged, and raised by the next reading ----------------------

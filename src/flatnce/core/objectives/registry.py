@@ -119,19 +119,14 @@ OBJECTIVES: dict[str, Entry] = {
 """Every objective by its name, in the order in which they are listed."""
 
 
-def entry_of(name: str) -> Entry | None:
-    """The objective of a typed name, a class name or another library's, in any case."""
-    for entry in OBJECTIVES.values():
-        names = (entry.name, entry.class_name, *entry.other_names)
-        if name.casefold() in (known.casefold() for known in names):
-            return entry
-    return None
-
-
 def gradient_lives(name: str) -> bool:
     """Whether an objective's gradient is known to stay when the positive wins.
 
-    An unknown name gives False: most losses in use are InfoNCE under a name of their own.
+    The name is a typed name, a class name or another library's, in any case. An unknown name gives
+    False: most losses in use are InfoNCE under a name of their own.
     """
-    entry = entry_of(name)
-    return entry is not None and entry.gradient_lives
+    for entry in OBJECTIVES.values():
+        names = (entry.name, entry.class_name, *entry.other_names)
+        if name.casefold() in (known.casefold() for known in names):
+            return entry.gradient_lives
+    return False
