@@ -103,7 +103,7 @@ def constants(
     tile = max(16, 1 << (size - 1).bit_length())
     chance = pixels.JITTER_PROBABILITY if jitter else 0.0
     # As torch divides by a number on a GPU: float32, by its inverse.
-    normal[1::2] = (1 / np.float32(normal[1::2])).tolist()
+    normal[1::2] = (1 / np.asarray(normal[1::2], dtype=np.float32)).tolist()
     return {
         "SHAPE": (channels, height, width, size, tile, taps(size, height), taps(size, width)),
         "CROP": (least, most - least, *pixels.fallback_box(height, width), flip),
