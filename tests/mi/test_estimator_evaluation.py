@@ -234,18 +234,24 @@ def test_rows_that_repeat_within_a_unit_do_not_look_like_information(sizes):
     assert shares[1] == pytest.approx(0.5, abs=3.5 * math.sqrt(0.25 / 150))
 
 
-def test_units_of_one_size_move_as_wholes():
-    units = np.repeat(np.arange(8), 3)
+@pytest.mark.parametrize("sizes", [[3] * 8, [1, 2, 3, 4, 5, 9]], ids=["even", "uneven"])
+def test_units_move_as_wholes_and_the_rows_that_both_have_meet_in_order(sizes):
+    count = len(sizes)
+    units, starts = np.repeat(np.arange(count), sizes), np.cumsum([0, *sizes])
     given = permuted_part(24, units=units)
-    scores = given.scale * given.x @ given.y.T
-    totals = []
-    for order in [np.arange(8), *draws(8, 99)]:
-        partner = [3 * order[unit] + place for unit in range(8) for place in range(3)]
-        totals.append(float(sum(scores[i, j] for i, j in enumerate(partner))))
+    scores = (given.scale * given.x @ given.y.T).numpy()
+
+    def met(a, b):
+        rows = range(min(sizes[a], sizes[b]))
+        return np.mean([scores[starts[a] + k, starts[b] + k] for k in rows])
+
+    orders = [np.arange(count), *draws(count, 99)]
+    totals = [sum(met(a, order[a]) for a in range(count)) for order in orders]
     wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
     assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
-    spread = np.arange(24).reshape(8, 3).T.flatten()  # units whose rows lie apart: the same
-    apart = dataclasses.replace(given, x=given.x[spread], y=given.y[spread], units=units[spread])
+    # Units whose rows lie apart, in the same order: the same.
+    mixed = np.argsort(np.arange(24) - starts[units], kind="stable")
+    apart = dataclasses.replace(given, x=given.x[mixed], y=given.y[mixed], units=units[mixed])
     assert permutation_p_value([apart], 99, 0) == pytest.approx(wanted)
 
 
@@ -290,19 +296,3 @@ def test_at_the_true_critic_standard_errors_are_the_spread_over_samples():
     ]
     covered = np.mean(np.array(limits) <= truth)
     assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / samples)
-
-
-def test_of_units_of_several_sizes_the_rows_that_both_have_meet_in_order():
-    sizes = [1, 2, 3, 4, 5, 9]
-    units, starts = np.repeat(np.arange(6), sizes), np.cumsum([0, *sizes])
-    given = permuted_part(24, units=units)
-    scores = (given.scale * given.x @ given.y.T).numpy()
-
-    def met(a, b):
-        rows = range(min(sizes[a], sizes[b]))
-        return np.mean([scores[starts[a] + k, starts[b] + k] for k in rows])
-
-    orders = [np.arange(6), *draws(6, 99)]
-    totals = [sum(met(a, order[a]) for a in range(6)) for order in orders]
-    wanted = np.mean([total >= totals[0] - 1e-9 for total in totals])
-    assert permutation_p_value([given], 99, 0) == pytest.approx(wanted)
