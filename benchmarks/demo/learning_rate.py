@@ -12,7 +12,8 @@ import statistics
 import time
 from pathlib import Path
 
-from flatnce.paper.demo import Case, DemoConfig, one_thread, train_case
+from flatnce.mi.fitting import one_thread
+from flatnce.paper.demo import Case, DemoConfig, train_case
 from flatnce.pretrain.runs.log import environment
 
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from flatnce import functional as F
-from flatnce.paper.demo import Case, DemoConfig, one_thread, train_case
+from flatnce.mi.fitting import one_thread
+from flatnce.paper.demo import Case, DemoConfig, train_case
 from flatnce.pretrain.runs.log import environment
 
 SETTINGS = (Case(8, 5.0, 4e-3), Case(8, 5.0, 1e-3), Case(8, 20.0, 1e-3))

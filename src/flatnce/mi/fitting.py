@@ -7,6 +7,7 @@ has its own batches, early stopping and kept weights.
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ from flatnce.core.diagnostics import best_scale
 from flatnce.mi.bounds import ScoreBlocks, infonce
 from flatnce.mi.critics import Critic, StackedCritics, stack_key
 from flatnce.mi.registry import Method
+
+__all__ = ["one_thread"]
 
 MONITOR_ROWS = 2048  # validation rows that are evaluated during training
 SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as fast as several
@@ -110,15 +113,22 @@ def fit(
     fitted: dict[int, FittedCritic] = {}
     for stack in stacks.values():
         training = _Training([cases[number] for number in stack], settings)
-        threads = torch.get_num_threads()
-        if len(stack) * settings.batch_size <= SMALL_STEP_ROWS:
-            torch.set_num_threads(1)  # on a busy machine a second thread is far slower
-        try:
+        small = len(stack) * settings.batch_size <= SMALL_STEP_ROWS
+        with one_thread() if small else nullcontext():
             trained = training.run(progress, len(fitted), len(cases))
-        finally:
-            torch.set_num_threads(threads)
         fitted |= dict(zip(stack, trained, strict=True))
     return [fitted[number] for number in range(len(cases))]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute small products on one thread: a second one is far slower on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Training:

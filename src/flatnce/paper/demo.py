@@ -15,7 +15,6 @@ import statistics
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import pairwise, product
@@ -33,6 +32,7 @@ from flatnce import functional as F
 from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.core.diagnostics import best_scale
 from flatnce.messages import check_at_least, check_positive
+from flatnce.mi.fitting import one_thread
 from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
@@ -105,15 +105,12 @@ class DemoConfig:
 
 @dataclass(frozen=True)
 class Case:
-    """One setting, trained with both objectives and all seeds.
+    """One setting, trained with both objectives and all seeds."""
 
-    ``candidates`` is K. ``contrary`` marks the cases that show where FlatNCE does not help.
-    """
-
-    candidates: int
+    candidates: int  # K
     inverse_temperature: float
     learning_rate: float
-    contrary: bool = False
+    contrary: bool = False  # whether it shows where FlatNCE does not help
 
 
 def cases_of(config: DemoConfig) -> list[Case]:
@@ -137,7 +134,7 @@ def run_demo(
     log = RunLog(config.out, kind="demo", config=config, seeds=seeds, device="cpu", replace=True)
     summaries = []
     for number, case in enumerate(cases, start=1):
-        with one_thread():
+        with one_thread():  # so that the numbers do not depend on the number of cores
             for step, measured in train_case(case, config):
                 for run, (objective, seed) in enumerate(product(NAMES, seeds)):
                     record = {**vars(case), "objective": objective, "seed": seed, "step": step}
@@ -164,21 +161,6 @@ def run_demo(
     results["findings"] = findings_of(results)
     log.finish(results)
     return results
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread.
-
-    Products this small gain nothing from a second thread, and the numbers do not depend on the
-    number of cores.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _by_objective(values: list[float]) -> dict[str, list[float]]:
