@@ -18,11 +18,7 @@ __all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "run_cost"]
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of Table S1, and the price per device-hour that its figure follows from.
-
-    The paper prints no prices; see :data:`PRICE_NOTE`. ``printed`` is the printed cost in US
-    dollars, rounded to ``rounded_to``.
-    """
+    """A row of Table S1, and the price per device-hour that its figure follows from."""
 
     model: str
     sponsor: str
@@ -30,8 +26,8 @@ class PaperRow:
     devices: int
     device: str
     hours: float
-    price: float
-    printed: int
+    price: float  #: not printed in the paper; see :data:`PRICE_NOTE`
+    printed: int  #: cost in US dollars
     rounded_to: int
     source: str
     note: str = ""

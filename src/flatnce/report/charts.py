@@ -56,17 +56,13 @@ Entries = list[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows: its label with the unit, and its scale.
+    """What an axis shows."""
 
-    ``low`` is the lower end, by default from the data. ``factor`` multiplies the values where they
-    are written: 100 for per cent.
-    """
-
-    label: str
+    label: str  # with the unit
     ticks: Sequence[float] | None = None
     logarithmic: bool = False
-    low: float | None = None
-    factor: float = 1.0
+    low: float | None = None  # the lower end, by default from the data
+    factor: float = 1.0  # multiplies the values where they are written: 100 for per cent
 
     def scaled(self, values: Sequence[float | None]) -> list[float]:
         """Values times the factor; NaN, which is not drawn, for None."""
@@ -75,18 +71,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve, points of one kind, or one bar per category, named in the legend.
-
-    ``spread`` is half the height of the band or interval around each value, ``series`` selects
-    colour, dash and marker, and ``filled`` fills the area under a curve, as for a histogram.
-    """
+    """One curve, points of one kind, or one bar per category, named in the legend."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float | None]
-    spread: Sequence[float | None] | None = None
-    series: int = 0
-    filled: bool = False
+    spread: Sequence[float | None] | None = None  # half the height of the band around each value
+    series: int = 0  # selects colour, dash and marker
+    filled: bool = False  # fills the area under a curve, as for a histogram
 
 
 @dataclass(frozen=True)
@@ -108,19 +100,15 @@ class Fit:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart that can be drawn on a page or for a paper.
+    """A chart that can be drawn on a page or for a paper."""
 
-    The name is unique on its page and consists of letters, digits and hyphens; the description is
-    for a screen reader. ``draw`` draws the data on matplotlib's axes and returns the legend.
-    """
-
-    name: str
+    name: str  # of letters, digits and hyphens; unique on its page
     title: str
-    description: str
+    description: str  # for a screen reader
     x: Axis
     y: Axis
     data: Sequence[Any]
-    draw: Callable[[Any], Entries]
+    draw: Callable[[Any], Entries]  # draws the data on matplotlib's axes, returns the legend
 
     def svg(self) -> str:
         """The SVG element of a page; a screen reader announces its title and description."""

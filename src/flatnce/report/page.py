@@ -34,16 +34,12 @@ GENERATOR = '<meta name="generator" content="flatnce">'
 
 @dataclass(frozen=True)
 class Picture:
-    """One small picture with text under it, and words for a screen reader.
+    """One small picture with text under it."""
 
-    ``source`` is a ``data:`` address of an image, empty for text alone. A picture may be marked,
-    for example as of another class.
-    """
-
-    source: str
+    source: str  # a ``data:`` address of an image, empty for text alone
     text: str
-    words: str
-    marked: bool = False
+    words: str  # for a screen reader
+    marked: bool = False  # for example as of another class
 
 
 @dataclass(frozen=True)
@@ -57,15 +53,12 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, whose first column names the row.
-
-    With ``remarks`` the last column is text, aligned to the left.
-    """
+    """Rows of text, whose first column names the row."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    remarks: bool = False
+    remarks: bool = False  # the last column is text, aligned to the left
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,13 @@ OBJECTIVES = ("infonce", "flatnce")
 
 @dataclass(frozen=True)
 class Setting:
-    """What the user chose: a scale, seeds (by default the scale's), and further options.
-
-    ``imagenet`` is ImageNet's folder, ``rate`` the learning rate at the base batch, and ``epoch``
-    the epoch at which an experiment that reads one epoch reads it.
-    """
+    """What the user chose."""
 
     scale: str = "smoke"
-    seeds: tuple[int, ...] = ()
-    imagenet: str | None = None
-    rate: float | None = None
-    epoch: float | None = None
+    seeds: tuple[int, ...] = ()  # by default the scale's
+    imagenet: str | None = None  # ImageNet's folder
+    rate: float | None = None  # learning rate at the base batch
+    epoch: float | None = None  # at which to measure, in experiments that measure at one
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, SEEDS)
@@ -48,30 +44,23 @@ class Setting:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run of an experiment: its name, its TrainConfig, and how it differs from others.
-
-    ``log`` is its :class:`flatnce.pretrain.runs.log.Run` once it is trained, and ``failure`` says
-    why it diverged.
-    """
+    """A run of an experiment."""
 
     name: str
-    config: Any
-    variables: Mapping[str, Any]
-    log: Any = None
-    failure: str = ""
+    config: Any  # its TrainConfig
+    variables: Mapping[str, Any]  # how it differs from the others
+    log: Any = None  # its flatnce.pretrain.runs.log.Run once it is trained
+    failure: str = ""  # why it diverged
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment found, as plain data.
+    """What an experiment found, as plain data."""
 
-    Rows have ``variables`` and ``measures`` (see :func:`flatnce.paper.reproduce.runs.cell`);
-    ``printed`` are whole tables of the paper with ``caption``, ``header`` and ``rows``.
-    """
-
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Any]]  # with ``variables`` and ``measures``, which are cells (see runs)
     pictures: list[dict[str, Any]]
     words: dict[str, str] = field(default_factory=dict)
+    # Whole tables of the paper, with ``caption``, ``header`` and ``rows``.
     printed: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -116,23 +116,17 @@ def one_negative(scores: Float[Tensor, "n m"]) -> Contrast:
 
 @dataclass(frozen=True)
 class Variant:
-    """One bound of the registry with one kind of critic and, for some, a learned u or baseline.
-
-    ``dual`` is the kind of u, a key of :data:`DUALS`. ``single`` means one negative per row, that
-    is one shuffled copy of y (K = 1), and ``alternating`` that critic and u are updated in turn
-    instead of jointly. ``in_paper`` is what Table 1 says of its bias and its stability, ``charts``
-    the charts that show it.
-    """
+    """One bound of the registry with one kind of critic and, for some, a learned u or baseline."""
 
     label: str
     bound: str
     critic: str = "dot"
-    dual: str | None = None
-    single: bool = False
-    alternating: bool = False
-    options: Mapping[str, float] = field(default_factory=dict, compare=False)
-    in_paper: Sequence[str] = field(default=(), compare=False)
-    charts: Sequence[str] = field(default=(), compare=False)
+    dual: str | None = None  # the kind of u, a key of DUALS
+    single: bool = False  # one negative per row, that is one shuffled copy of y (K = 1)
+    alternating: bool = False  # critic and u are updated in turn instead of jointly
+    options: Mapping[str, float] = field(default_factory=dict, compare=False)  # of the bound
+    in_paper: Sequence[str] = field(default=(), compare=False)  # Table 1 on bias and stability
+    charts: Sequence[str] = field(default=(), compare=False)  # that show it
 
     @property
     def is_bound(self) -> str:
@@ -220,21 +214,16 @@ def start_critics(variant: Variant, size: Size) -> StackedCritics:
 
 @dataclass
 class TrainedCritics:
-    """Critics after training, with numbers per run.
-
-    ``alive`` are the runs whose scores and gradients stayed finite, ``held_out`` and ``best`` the
-    calibrated InfoNCE at the end and the best in training, ``spread`` the standard deviation of
-    the gradient's length over its mean in the second half. Milliseconds are per step and run.
-    """
+    """Critics after training, with numbers per run."""
 
     variant: Variant
     size: Size
     critics: StackedCritics
-    alive: Bool[Tensor, " s"]
-    held_out: Values = field(default_factory=list)
-    best: list[float] = field(init=False)
-    spread: Values = field(default_factory=list)
-    milliseconds: float = 0.0
+    alive: Bool[Tensor, " s"]  # whose scores and gradients stayed finite
+    held_out: Values = field(default_factory=list)  # calibrated InfoNCE at the end
+    best: list[float] = field(init=False)  # the best in training
+    spread: Values = field(default_factory=list)  # sd of the gradient's length over its mean
+    milliseconds: float = 0.0  # per step and run
 
     def __post_init__(self) -> None:
         self.best = [-math.inf] * self.critics.count

@@ -40,10 +40,10 @@ SATURATED = 0.9  # the share of log K from which on InfoNCE counts as saturated
 
 @dataclass(frozen=True)
 class Curve:
-    """A logged measure by epoch; ``values`` has one list per run, None where it is missing."""
+    """A logged measure by epoch."""
 
     epochs: list[float]
-    values: list[Values]
+    values: list[Values]  # one list per run, None where it is missing
     steps: Sequence[int] = ()
 
     @property
