@@ -23,21 +23,13 @@ Transform = Callable[[Table], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What was done to the data before the estimation.
+    """What was done to the data before the estimation."""
 
-    Arguments:
-        rows_given: Rows before cleaning.
-        rows_used: Rows after cleaning.
-        columns_dropped_x: Numbers of the columns of x that were dropped.
-        columns_dropped_y: Numbers of the columns of y that were dropped.
-        notes: What was done, in sentences.
-    """
-
-    rows_given: int
-    rows_used: int
-    columns_dropped_x: tuple[int, ...]
-    columns_dropped_y: tuple[int, ...]
-    notes: tuple[str, ...]
+    rows_given: int  #: rows before cleaning
+    rows_used: int  #: rows after cleaning
+    columns_dropped_x: tuple[int, ...]  #: numbers of the columns of x that were dropped
+    columns_dropped_y: tuple[int, ...]  #: numbers of the columns of y that were dropped
+    notes: tuple[str, ...]  #: what was done, in sentences
 
 
 @dataclass(frozen=True)

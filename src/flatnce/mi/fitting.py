@@ -29,23 +29,14 @@ SMALL_STEP_ROWS = 512  # in a step, of all critics: up to here one thread is as 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of training.
+    """The state of training."""
 
-    Arguments:
-        fold: Number of the critic that is reported, from 0.
-        folds: Number of critics.
-        step: Steps taken.
-        steps: Largest number of steps; training stops early if the value no longer improves.
-        train: InfoNCE on the last batch, in nats.
-        validation: InfoNCE on validation rows at the best scale, in nats.
-    """
-
-    fold: int
-    folds: int
-    step: int
-    steps: int
-    train: float
-    validation: float
+    fold: int  #: number of the critic that is reported, from 0
+    folds: int  #: number of critics
+    step: int  #: steps taken
+    steps: int  #: largest number of steps; training stops early if nothing improves any more
+    train: float  #: InfoNCE on the last batch, in nats
+    validation: float  #: InfoNCE on validation rows at the best scale, in nats
 
 
 @dataclass(frozen=True)

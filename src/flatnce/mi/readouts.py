@@ -43,21 +43,13 @@ class EvaluationPart:
 
 @dataclass(frozen=True)
 class Readout:
-    """One number read from the critics.
+    """One number read from the critics."""
 
-    Arguments:
-        name: Its name.
-        nats: The number.
-        standard_error: Standard error over test rows, by a jackknife.
-        is_bound: Whether its expectation lies below the truth for every critic.
-        note: What to keep in mind.
-    """
-
-    name: str
-    nats: float
-    standard_error: float
-    is_bound: bool
-    note: str
+    name: str  #: its name
+    nats: float  #: the number
+    standard_error: float  #: standard error over test rows, by a jackknife
+    is_bound: bool  #: whether its expectation lies below the truth for every critic
+    note: str  #: what to keep in mind
 
 
 NOTES: Mapping[str, str] = {

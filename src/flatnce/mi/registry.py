@@ -31,23 +31,14 @@ INFORMATION = "mutual information"
 
 @dataclass(frozen=True)
 class Method:
-    """A way to estimate mutual information.
+    """A way to estimate mutual information."""
 
-    Arguments:
-        name: Its name.
-        note: One sentence on what it is.
-        critic: The kind of critic that it trains by default; None for a classical estimator.
-        loss: What several critics at once minimise; None for a classical estimator.
-        dual: How u is learned: ``free``, ``constrained`` or not at all (None).
-        clip: Largest norm of a gradient, for objectives whose gradients have heavy tails.
-    """
-
-    name: str
-    note: str
-    critic: str | None = None
-    loss: Loss | None = None
-    dual: str | None = None
-    clip: float | None = None
+    name: str  #: its name
+    note: str  #: one sentence on what it is
+    critic: str | None = None  #: kind of critic trained by default; None for a classical estimator
+    loss: Loss | None = None  #: what several critics at once minimise; None if it is classical
+    dual: str | None = None  #: how u is learned: ``free``, ``constrained`` or not at all (None)
+    clip: float | None = None  #: largest norm of a gradient, where gradients have heavy tails
 
     @property
     def classical(self) -> bool:
@@ -57,35 +48,21 @@ class Method:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound or objective, as a function of a critic's scores.
+    """A bound or objective, as a function of a critic's scores."""
 
-    Arguments:
-        name: Its name.
-        promise: ``expected``, ``limit`` or ``none``, see :mod:`flatnce.mi.bounds`.
-        value: Function from scores (or row statistics) and what it ``needs`` to the number.
-        note: One sentence on what to keep in mind.
-        loss: What to minimise: minus the value, or a loss of its own.
-        on: What it bounds.
-        needs: Names of the required arguments beside the scores.
-        reads: ``rows`` (row statistics, which many bounds share), ``scores`` or ``densities``.
-        passes: Passes over the scores to compute the value.
-        ceiling: Function from the number of columns to the largest possible value, in nats.
-        free_of_offset: Whether a c(x) added to the critic changes nothing; else recentre first.
-        method: How :func:`flatnce.mi.estimate` trains a critic with it; None if it does not.
-    """
-
-    name: str
-    promise: Promise
-    value: Callable[..., Tensor]
-    note: str
-    loss: Callable[..., Any]
-    on: str = INFORMATION
-    needs: tuple[str, ...] = ()
+    name: str  #: its name
+    promise: Promise  #: ``expected``, ``limit`` or ``none``, see :mod:`flatnce.mi.bounds`
+    value: Callable[..., Tensor]  #: the number, from scores (or row statistics) and ``needs``
+    note: str  #: one sentence on what to keep in mind
+    loss: Callable[..., Any]  #: what to minimise: minus the value, or a loss of its own
+    on: str = INFORMATION  #: what it bounds
+    needs: tuple[str, ...] = ()  #: names of the required arguments beside the scores
+    #: ``rows`` (row statistics, which many bounds share), ``scores`` or ``densities``
     reads: Literal["rows", "scores", "densities"] = "rows"
-    passes: int = 1
-    ceiling: Callable[[int], float] | None = None
-    free_of_offset: bool = False
-    method: Method | None = None
+    passes: int = 1  #: passes over the scores to compute the value
+    ceiling: Callable[[int], float] | None = None  #: largest value in nats, by number of columns
+    free_of_offset: bool = False  #: a c(x) added to the critic changes nothing; else recentre
+    method: Method | None = None  #: how :func:`flatnce.mi.estimate` trains a critic with it
 
     @property
     def is_lower_bound(self) -> bool:

@@ -18,15 +18,10 @@ __all__ = []
 
 @dataclass(frozen=True)
 class Flag:
-    """One warning.
+    """One warning."""
 
-    Arguments:
-        name: Its name, for programs.
-        message: What was observed, and the remedy.
-    """
-
-    name: str
-    message: str
+    name: str  #: for programs
+    message: str  #: what was observed, and the remedy
 
 
 @dataclass(frozen=True, repr=False)

@@ -54,13 +54,9 @@ def _record(estimate: Estimate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Estimates of the same data by several methods.
+    """Estimates of the same data by several methods."""
 
-    Arguments:
-        estimates: The estimate of each method.
-    """
-
-    estimates: Mapping[str, Estimate]
+    estimates: Mapping[str, Estimate]  #: by method
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -125,15 +121,10 @@ def compare(
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Mutual information of every two columns of a table.
+    """Mutual information of every two columns of a table."""
 
-    Arguments:
-        columns: Their names.
-        estimates: By pair of column numbers, the smaller first.
-    """
-
-    columns: tuple[str, ...]
-    estimates: dict[tuple[int, int], Estimate]
+    columns: tuple[str, ...]  #: their names
+    estimates: dict[tuple[int, int], Estimate]  #: by pair of column numbers, the smaller first
 
     @property
     def matrix(self) -> NDArray[np.float64]:
@@ -253,22 +244,14 @@ def _refuse_classical(choices: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """Estimates on subsamples, and the straight line through them in 1/N.
+    """Estimates on subsamples, and the straight line through them in 1/N."""
 
-    Arguments:
-        points: Rows, mean estimate, its standard error and the number of subsamples, smallest
-            first.
-        intercept: Where the line meets 1/N = 0. An extrapolation, not a bound.
-        intercept_error: Its standard error, assuming that the line is true.
-        slope: Slope of the line, in nats times rows; negative if more rows would give more.
-        whole: The estimate on all rows.
-    """
-
+    #: rows, mean estimate, its standard error and the number of subsamples, smallest first
     points: tuple[tuple[int, float, float, int], ...]
-    intercept: float
-    intercept_error: float
-    slope: float
-    whole: Estimate
+    intercept: float  #: where the line meets 1/N = 0; an extrapolation, not a bound
+    intercept_error: float  #: its standard error, assuming that the line is true
+    slope: float  #: of the line, in nats times rows; negative if more rows would give more
+    whole: Estimate  #: the estimate on all rows
 
     def table(self, unit: str = "nats") -> str:
         """Return a text table and the extrapolation, in ``nats`` or ``bits``."""
@@ -389,33 +372,19 @@ def _line(points: Sequence[tuple[int, float, float, int]]) -> tuple[float, float
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """One method on one task.
+    """One method on one task."""
 
-    Arguments:
-        task: Id of the task.
-        method: Name of the method.
-        true: The true information.
-        rows: Number of pairs drawn.
-        seeds: Seeds of data and critics.
-        estimates: One estimate per seed.
-        lower: Lower limits (NaN for a classical method).
-        standard_errors: As reported with each estimate.
-        p_values: As reported with each estimate.
-        flags: How often each warning was raised.
-        seconds: For all seeds together.
-    """
-
-    task: str
-    method: str
-    true: float
-    rows: int
-    seeds: tuple[int, ...]
-    estimates: tuple[float, ...]
-    lower: tuple[float, ...]
-    standard_errors: tuple[float, ...]
-    p_values: tuple[float, ...]
-    flags: dict[str, int]
-    seconds: float
+    task: str  #: id of the task
+    method: str  #: name of the method
+    true: float  #: the true information
+    rows: int  #: number of pairs drawn
+    seeds: tuple[int, ...]  #: seeds of data and critics
+    estimates: tuple[float, ...]  #: one estimate per seed
+    lower: tuple[float, ...]  #: lower limits (NaN for a classical method)
+    standard_errors: tuple[float, ...]  #: as reported with each estimate
+    p_values: tuple[float, ...]  #: as reported with each estimate
+    flags: dict[str, int]  #: how often each warning was raised
+    seconds: float  #: for all seeds together
 
     @property
     def mean(self) -> float:

@@ -54,38 +54,24 @@ WHITESPACE = r"\s+"
 
 @dataclass(frozen=True)
 class Tables:
-    """Two tables of numbers.
+    """Two tables of numbers."""
 
-    Arguments:
-        x: One float64 column per column or, of encoded words, per word; NaN where missing.
-        y: The partners of x, row by row.
-        notes: What was done to read them, in sentences.
-        group: Rows with the same number belong together; None if there are no groups.
-        block: The number of consecutive rows that belong together; None if there are no blocks.
-        rows_in_file: The number of rows in the file, of which x and y may be a sample.
-    """
-
+    #: one float64 column per column or, of encoded words, per word; NaN where missing
     x: pd.DataFrame
-    y: pd.DataFrame
-    notes: tuple[str, ...]
-    group: NDArray[np.int64] | None = None
-    block: int | None = None
-    rows_in_file: int = 0
+    y: pd.DataFrame  #: the partners of x, row by row
+    notes: tuple[str, ...]  #: what was done to read them, in sentences
+    group: NDArray[np.int64] | None = None  #: rows with the same number belong together
+    block: int | None = None  #: the number of consecutive rows that belong together
+    rows_in_file: int = 0  #: the number of rows in the file, of which x and y may be a sample
 
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """What is known about a column before the file is read.
+    """What is known about a column before the file is read."""
 
-    Arguments:
-        number: Its position, from 0 on.
-        name: Its name.
-        kind: What it holds, judged by its type and its first rows.
-    """
-
-    number: int
-    name: str
-    kind: str
+    number: int  #: its position, from 0 on
+    name: str  #: its name
+    kind: str  #: what it holds, judged by its type and its first rows
 
 
 def describe_columns(path: str | Path, *, header: bool = True) -> list[ColumnInfo]:

@@ -65,19 +65,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Task:
-    """A law to draw pairs from, and its true mutual information.
+    """A law to draw pairs from, and its true mutual information."""
 
-    Arguments:
-        id: Its name in the registry.
-        law: Distribution of the pairs.
-        description: One line of text.
-        suite: The suite it belongs to, such as "bmi" or "staircase".
-    """
-
-    id: str
-    law: laws.Law
-    description: str
-    suite: str
+    id: str  #: its name in the registry
+    law: laws.Law  #: distribution of the pairs
+    description: str  #: one line of text
+    suite: str  #: the suite it belongs to, such as "bmi" or "staircase"
 
     @cached_property
     def dimensions(self) -> tuple[int, int]:
@@ -314,23 +307,14 @@ def suite(name: str) -> tuple[Task, ...]:
 
 @dataclass(frozen=True)
 class Consistency:
-    """Two tables derived from yours, and the relation that their information satisfies.
+    """Two tables derived from yours, and the relation that their information satisfies."""
 
-    Arguments:
-        name: ``independence``, ``data-processing``, ``processed`` or ``additivity``.
-        x: Rows of the new X.
-        y: Their partners.
-        factor: The new information is this many times the original one.
-        at_most: The relation is an upper bound only.
-        relation: The relation as a formula.
-    """
-
-    name: str
-    x: laws.Left
-    y: laws.Right
-    factor: float
-    at_most: bool
-    relation: str
+    name: str  #: ``independence``, ``data-processing``, ``processed`` or ``additivity``
+    x: laws.Left  #: rows of the new X
+    y: laws.Right  #: their partners
+    factor: float  #: the new information is this many times the original one
+    at_most: bool  #: the relation is an upper bound only
+    relation: str  #: the relation as a formula
 
     def violation(self, found: float, original: float) -> float:
         """Compute by how many nats two estimates violate the relation; 0 if they satisfy it.
