@@ -219,16 +219,6 @@ def data(tmp_path, monkeypatch):
     return frame
 
 
-def test_a_csv_becomes_a_sentence_and_copied_rows_are_reported(data, capsys):
-    pd.concat([data, data.head(60)]).to_csv("data.csv", index=False)
-    assert main([*HEIGHT, *TINY]) == 0
-    shown = capsys.readouterr()
-    first = shown.out.splitlines()[0]
-    assert first.startswith("I(X;Y) ≥ ") and "nats (95 %), estimate" in first
-    assert "missing values" in shown.out and "no bound" in shown.out and shown.err == ""
-    assert "copies" in shown.out
-
-
 def test_json_holds_numbers_in_bits_and_the_page_is_written(data, capsys):
     typed = [*HEIGHT, "--bits", "--json", "--report", "out.html", "--device", "cpu"]
     assert main([*typed, "--steps", "30", "--permutations", "99"]) == 0

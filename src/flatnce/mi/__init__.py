@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from flatnce.mi.studies import subsampling_curve as subsampling_curve
 
 _HOMES = {
+    "tasks": "tasks",
     "estimator": "MutualInformation estimate estimate_each",
     "result": "Estimate Flag",
     "cleaning": "Cleaning",
@@ -65,8 +66,5 @@ _HOMES = {
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {
-        "tasks": "flatnce.mi.tasks",
-        **{name: f"{__name__}.{home}" for home in _HOMES for name in _HOMES[home].split()},
-    },
+    {name: f"{__name__}.{home}" for home in _HOMES for name in _HOMES[home].split()},
 )

@@ -79,12 +79,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     given = len(tables[0])
     if given != len(tables[1]):
         raise ValueError(f"x has {given} rows and y {len(tables[1])}; pass the same number")
-    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
-    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
-        raise ValueError(
-            "x and y are tables with different indexes; bring them into one order "
-            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
-        )
+    _check_indexes(x, y)
     notes: list[str] = []
     rows = _complete_rows(tables, notes)
     kept: list[Indices | None] = []
@@ -134,6 +129,15 @@ def clean(x: Any, y: Any) -> CleanTables:
         repeated=tuple(repeated),
         report=Cleaning(given, len(rows), dropped[0], dropped[1], tuple(notes)),
     )
+
+
+def _check_indexes(x: Any, y: Any) -> None:
+    indexes: list[Any] = [getattr(side, "index", None) for side in (x, y)]
+    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):
+        raise ValueError(
+            "x and y are tables with different indexes; bring them into one order "
+            "(y = y.loc[x.index]), or pass x.to_numpy() and y.to_numpy() to pair them by position"
+        )
 
 
 def _complete_rows(tables: Sequence[Table], notes: list[str]) -> Indices:

@@ -481,10 +481,7 @@ def _open_text(path: Path, header: bool) -> _File:
             f"{path} has {len(names)} names in its first line and {usual} cells in the rows; "
             "delete the lines above the names, or name every column"
         )
-    cells = [cell.strip() for row in rows for cell in row]
-    commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in cells)
-    points = sum(bool(re.fullmatch(r"[-+]?\d+\.\d+", cell)) for cell in cells)
-    decimal = "," if separator != "," and commas > points else "."
+    decimal = _decimal_sign(rows, separator)
     notes = []
     if encoding == "cp1252":
         notes.append(f"{path.name} is not UTF-8; it was read as cp1252.")
@@ -565,6 +562,13 @@ def _separator(lines: Sequence[str], candidates: str) -> str:
             best, most_regular = candidate, regular
     widths = {len(cells) for cells in _cells(lines, WHITESPACE)}
     return best or (WHITESPACE if len(widths) == 1 and widths != {1} else ",")
+
+
+def _decimal_sign(rows: Sequence[list[str]], separator: str) -> str:
+    cells = [cell.strip() for row in rows for cell in row]
+    commas = sum(bool(re.fullmatch(r"[-+]?\d+,\d+", cell)) for cell in cells)
+    points = sum(bool(re.fullmatch(r"[-+]?\d+\.\d+", cell)) for cell in cells)
+    return "," if separator != "," and commas > points else "."
 
 
 def _names(first: list[str], path: Path) -> list[str]:
