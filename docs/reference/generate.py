@@ -19,10 +19,10 @@ from typing import Any
 import tyro
 
 from flatnce.cli import COMMANDS, HOMES
-from flatnce.cli.aliases import ALIASES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
+from flatnce.pretrain.training.config import ALIASES
 
 HERE = Path(__file__).parent
 MADE = "<!-- Made by generate.py from the program; change it there. -->\n"

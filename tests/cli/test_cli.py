@@ -7,7 +7,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
-from flatnce.cli.aliases import ALIASES
+from flatnce.pretrain.training.config import ALIASES
 from forked import Forked, wait_for_lines
 
 # Two seconds, torch's import included.

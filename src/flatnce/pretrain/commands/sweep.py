@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.cli.aliases import with_own_names
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands.train import (
     option_value,
@@ -18,6 +17,7 @@ from flatnce.pretrain.commands.train import (
     print_help,
     split_data,
     starting_config,
+    with_own_names,
 )
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.grid import extended, grid_configs, split_options

@@ -11,7 +11,6 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from flatnce.cli.aliases import with_own_names
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
 from flatnce.cli.short_help import short_help
@@ -22,7 +21,7 @@ from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
+from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.loop import Outcome, train
 from flatnce.pretrain.training.processes import choose_device, is_launched
@@ -144,6 +143,21 @@ def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
     except (ValueError, OSError) as error:
         return str(error)
     return ""
+
+
+def with_own_names(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each alias replaced by the option it stands for.
+
+    Examples:
+        >>> with_own_names(["digits", "--lr", "0.1", "--bs=32"])
+        ['digits', '--rate', '0.1', '--batch-size=32']
+    """
+    found = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        own = ALIASES.get(flag[2:].replace("_", "-")) if flag.startswith("--") else None
+        found.append(argument if own is None else f"--{own}{equals}{value}")
+    return found
 
 
 def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:

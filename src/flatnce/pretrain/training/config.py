@@ -14,7 +14,7 @@ from flatnce.messages import check_at_least, check_choice, check_positive, did_y
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 
-__all__ = ["PRESETS", "TrainConfig", "preset"]
+__all__ = ["ALIASES", "PRESETS", "TrainConfig", "preset"]
 
 
 @dataclass(frozen=True)
@@ -228,13 +228,17 @@ def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
-def _document_sections() -> dict[str, str]:
+_HELP = _read("settings.toml")
+ALIASES: dict[str, str] = _HELP.pop("aliases")
+"""The option that each name in other programs stands for."""
+
+
+def _document_sections(help_of: dict[str, dict[str, str]]) -> dict[str, str]:
     """Add what each setting means to the docstring of its section; return the sections by setting.
 
     The command line takes its help from the docstrings.
     """
     found: dict[str, str] = {}
-    help_of = _read("settings.toml")
     help_of["loss"]["objective"] = f"One of {', '.join(OBJECTIVES)}."
     help_of["loss"] |= {setting.name: setting.help for setting in _SETTINGS}
     for section in fields(TrainConfig):
@@ -246,7 +250,7 @@ def _document_sections() -> dict[str, str]:
     return found
 
 
-_SECTION_OF = _document_sections()
+_SECTION_OF = _document_sections(_HELP)
 
 
 def _read_presets() -> dict[str, tuple[str, TrainConfig]]:
