@@ -114,10 +114,12 @@ def test_the_chunked_operator_is_registered_as_torch_wants_it(masked, same, smal
 @pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False)])
 def test_the_chunked_gradient_operator_is_registered_as_torch_wants_it(wanted, small_blocks):
     arguments = [t.detach() if isinstance(t, Tensor) else t for t in operands(True, False)]
-    lse, lse2, count, *_ = torch.ops.flatnce.chunked_statistics(*arguments, True, False, False)
+    found = torch.ops.flatnce.chunked_statistics(*arguments, True, False, False)
     incoming = [random(7, seed=place) if there else None for place, there in enumerate(wanted)]
+    rows, groups, same = arguments[:3], arguments[3:8], arguments[8]
     torch.library.opcheck(
-        torch.ops.flatnce.chunked_gradient.default, (*arguments, lse, lse2, count, *incoming)
+        torch.ops.flatnce.chunked_gradient.default,
+        (*rows, groups, same, list(found[:3]), incoming),
     )
 
 

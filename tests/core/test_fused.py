@@ -516,18 +516,16 @@ def test_the_general_operators_are_registered_as_torch_wants_them(d):
     z = [torch.randn(5, d, device=DEVICE, requires_grad=True), torch.randn(d, 5, device=DEVICE).T]
     beta = number(3.0, requires_grad=True)
     groups = torch.arange(5, device=DEVICE)
-    inputs = (*z, beta, groups, groups, None, None, None, False)
-    torch.library.opcheck(
-        torch.ops.flatnce.fused_statistics.default,
-        (*inputs, True, True, torch.float32),
-        test_utils=OPERATOR_CHECKS,
-    )
-    lse, lse2, *_ = torch.ops.flatnce.fused_statistics(*inputs, True, True, torch.float32)
+    selection = (groups, groups, None, None, None)
+    inputs = (*z, beta, *selection, False, True, True, torch.float32)
+    operators = torch.ops.flatnce
+    torch.library.opcheck(operators.fused_statistics.default, inputs, test_utils=OPERATOR_CHECKS)
+    lse, lse2, *_ = operators.fused_statistics(*inputs)
     rows = (lse.detach(), torch.ones_like(lse), lse2.detach(), None, None)
-    plain = [item.detach() if isinstance(item, Tensor) else item for item in inputs]
+    plain = [rows.detach() for rows in (*z, beta)]
     torch.library.opcheck(
-        torch.ops.flatnce.fused_gradient.default,
-        (*plain, torch.float32, *rows),
+        operators.fused_gradient.default,
+        (*plain, list(selection), False, torch.float32, *rows),
         test_utils=("test_schema", "test_faketensor"),
     )
 

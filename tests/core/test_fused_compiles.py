@@ -94,7 +94,8 @@ def tiled(kernel, card, kind, n, width, masked, *, scans, gradients, **constants
 
 def compile_kernels(card: int, which: str) -> dict[str, int]:
     """Compile every kernel once ("one"), or for every type and width ("all")."""
-    launch._card = lambda device: launch._Card(100, FAST_MEMORY[card])
+    properties = SimpleNamespace(shared_memory_per_block_optin=FAST_MEMORY[card])
+    launch._card = lambda device: properties
     scan = {"scans": True, "MOMENT": False, "LINEAR": False}
     merge = {"WIDTH": 256, "BLOCK": 16, "MOMENT": True, "LINEAR": True, "KEY_MEAN": True}
     wide = {"CHUNK": 256, "BLOCK": 16, "D": 700, "WIDTH": 768, "NORMALIZE": True, "MUTUAL": True}

@@ -18,13 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from flatnce.core import distributed, faults
 from flatnce.core.direct import PlainRows, check_batches
 from flatnce.core.faults import raise_or_flag
-from flatnce.core.kernels import (
-    DENSE_LIMIT,
-    RowStatistics,
-    choose_kernel,
-    fused_is_better,
-    statistics_of_scores,
-)
+from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
+from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
 from flatnce.core.selection import Selection
 
@@ -154,11 +149,7 @@ def _joined(parts: Sequence[Contrast], name: str) -> Any:
         ]
     if any(value is None for value in values):
         return None
-    if name != "positives":
-        return torch.cat(values)
-    columns = {name: [getattr(v, name) for v in values] for name in POOL_FIELDS}
-    present = {k: v for k, v in columns.items() if all(one is not None for one in v)}
-    return RowStatistics(**{k: torch.cat(v) for k, v in present.items()})
+    return RowStatistics.concatenate(values) if name == "positives" else torch.cat(values)
 
 
 def _single_positive(positive: Float[Tensor, " n"]) -> RowStatistics:

@@ -32,6 +32,7 @@ from flatnce.core.selection import (
     Pairs,
     Selection,
 )
+from flatnce.messages import check_choice
 
 __all__ = [
     "Arguments",
@@ -80,7 +81,7 @@ def multi_view(
     """
     if len(views) < 2:
         raise ValueError(f"views has {len(views)} entries; a positive needs at least two views")
-    check_form(form, ("each", "out", "in"))
+    check_choice("form", form, ("each", "out", "in"))
     given = Arguments(normalize, gather)
     ready = given.batches(**{f"z{i + 1}": z for i, z in enumerate(views)})
     given.samples(ready[0], ids, false_negatives, negatives)
@@ -144,8 +145,7 @@ def two_tower(
         right: (b, d), documents, texts; row i is the positive of row i of ``left``.
         directions: ``both``, or ``left`` for left anchors alone (retrieval).
     """
-    if directions not in ("both", "left"):
-        raise ValueError(f"directions={directions!r} is unknown; choose 'both' or 'left'")
+    check_choice("directions", directions, ("both", "left"))
     given = Arguments(normalize, gather)
     ready_left, ready_right = given.batches(left=left, right=right)
     given.samples(ready_left, ids, false_negatives, negatives)
@@ -161,7 +161,7 @@ def two_tower(
     if directions == "left":
         return (forward,)
     keys = given.everyone("left", ready_left)
-    given.without_hard_negatives()
+    given.shared, given.own = given.shared[:0], None
     if given.mask is not None:
         b = len(ready_left)
         start = distributed.rank() * b if gather else 0
@@ -235,7 +235,7 @@ def labelled(
         form: How several positives become one row.
         false_negatives: (n, n), or (n, world * n) when gathering.
     """
-    check_form(form, ("out", "in"))
+    check_choice("form", form, ("out", "in"))
     given = Arguments(normalize, gather)
     ready = given.embeddings("z", z)
     rows, all_rows = given.groups(None, len(ready), ready.device)
@@ -437,10 +437,6 @@ class Arguments:
         self.mask = self.left_out(false_negatives, b, len(self.total), device)
         self.shared, self.own = self.hard_negatives(negatives, first)
 
-    def without_hard_negatives(self) -> None:
-        """Drop the hard negatives, which belong to one direction of two towers."""
-        self.shared, self.own = self.shared[:0], None
-
     def selection(self, views: int = 1) -> Selection:
         """The negatives of every sample, in each of several views."""
         if views == 1:
@@ -454,7 +450,7 @@ class Arguments:
         """Pairs with the shared hard negatives after the keys, and what was found so far."""
         return Pairs(
             anchors,
-            append_shared(keys, self.shared),
+            torch.cat([keys, self.shared]) if len(self.shared) else keys,
             negatives,
             gathered=self.gather,
             faults=self.faults,
@@ -616,22 +612,9 @@ def select(
     mask: Tensor | None,
 ) -> Selection:
     """A selection over keys followed by shared hard negatives, which are in no group."""
-    if not shared.shape[0]:
-        return Selection(
-            anchor_group, key_group, mask
-        )  # without a copy: the fused kernel compares the objects
+    if not shared.shape[0]:  # without a copy: the fused kernel compares the objects
+        return Selection(anchor_group, key_group, mask)
     strangers = key_group.new_full((shared.shape[0],), NEGATIVE_TO_ALL)
     if mask is not None:
         mask = torch.cat([mask, mask.new_zeros((mask.shape[0], shared.shape[0]))], dim=1)
     return Selection(anchor_group, torch.cat([key_group, strangers]), mask)
-
-
-def append_shared(keys: Tensor, shared: Tensor) -> Tensor:
-    """Keys and shared hard negatives; without these, the keys without a copy."""
-    return torch.cat([keys, shared]) if shared.shape[0] else keys
-
-
-def check_form(form: str, known: tuple[str, ...]) -> None:
-    """Refuse a form of several positives that the layout does not have."""
-    if form not in known:
-        raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(known)}")

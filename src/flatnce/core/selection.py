@@ -5,8 +5,9 @@ an anchor when their groups differ; it is a positive when they are equal and it 
 itself. Two reserved groups cover the rest. Kernels ask for one block of the mask at a time.
 """
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,6 +55,11 @@ class Selection:
         if self.left_out is not None:
             out = out | self.left_out[rows, columns]
         return out
+
+    @classmethod
+    def from_tensors(cls, tensors: Sequence[Any], same: bool) -> "Selection":
+        """The selection whose :meth:`to_tensors` these are."""
+        return replace(cls(*tensors), same=same)
 
     def to_tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """The fields in order, for a custom op that takes tensors only."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import Snapshot
 from flatnce.core.faults import raise_or_flag
-from flatnce.core.kernels import RowStatistics, statistics_of_scores
+from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.objectives.losses import flatnce
 from flatnce.extras import require_extra
 from flatnce.messages import check_positive

@@ -11,16 +11,14 @@ from torch import Tensor
 
 from flatnce.core.faults import is_transformed
 from flatnce.core.kernels import chunked, statistics
-from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, statistics_of_scores
+from flatnce.core.kernels.statistics import RowStatistics
+from flatnce.messages import check_choice
 
 __all__ = [
     "DENSE_LIMIT",
-    "EXTRAS",
     "KERNELS",
-    "RowStatistics",
     "choose_kernel",
     "fused_is_better",
-    "statistics_of_scores",
 ]
 
 
@@ -87,9 +85,7 @@ def choose_kernel(
     extras: tuple[str, ...] = (),
 ) -> Callable[..., RowStatistics]:
     """The kernel of that name; ``auto`` takes fused on CUDA, else dense where it fits."""
-    if name not in ("auto", *KERNELS):
-        known = ", ".join(["auto", *KERNELS])
-        raise ValueError(f"kernel={name!r} is unknown; choose one of {known}")
+    check_choice("kernel", name, ("auto", *KERNELS))
     if fused_is_better(name, n, m, like, operands) and "extremes" not in extras:
         return partial(KERNELS["fused"], operands=operands)
     if name == "auto":

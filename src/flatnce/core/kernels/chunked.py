@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flatnce.core.kernels.statistics import RowStatistics, floor_of
+from flatnce.core.kernels.statistics import EXTRAS, RowStatistics, floor_of
 from flatnce.core.selection import EXCLUDED, Selection
 
 __all__ = []
@@ -89,8 +89,8 @@ class RunningStatistics:
     def __init__(self, like: Tensor, rows: int, wanted: tuple[bool, bool, bool]) -> None:
         self._mean, self._expected, self._extremes = wanted
         self._top = like.new_full((rows,), floor_of(like.dtype))
-        self._low = like.new_full((rows if self._extremes else 0,), torch.inf)
         places = rows if self._extremes else 0
+        self._low = like.new_full((places,), torch.inf)
         self._hardest, self._easiest = (like.new_zeros(places, dtype=torch.long) for _ in range(2))
         sizes = rows, rows, rows if self._expected else 0, rows if self._mean else 0, rows
         self._total, self._squares, self._moment, self._linear, self._number = (
@@ -201,33 +201,29 @@ def _gradients(
     anchors: Tensor,
     keys: Tensor,
     beta: Tensor,
-    anchor_group: Tensor,
-    key_group: Tensor,
-    left_out: Tensor | None,
-    anchor_self: Tensor | None,
-    key_self: Tensor | None,
+    groups: list[Tensor | None],
     same: bool,
-    lse: Tensor,
-    lse2: Tensor,
-    count: Tensor,
-    to_lse: Tensor | None,
-    to_lse2: Tensor | None,
-    to_mean: Tensor | None,
+    statistics: list[Tensor],
+    incoming: list[Tensor | None],
     shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The backward pass; of shared rows the whole gradient is with the anchors."""
+    (lse, lse2, count), (to_lse, to_lse2, to_mean) = statistics, incoming
+    selection = Selection.from_tensors(groups, same)
     n, m = anchors.shape[0], keys.shape[0]
     to_anchors, to_keys = torch.zeros_like(anchors), torch.zeros_like(keys)
     scaled = beta * anchors
     # Weights are exponentials relative to lse; a row's factors turn them into derivatives.
     first = None if to_lse is None else torch.where(count > 0, to_lse, 0.0)
-    second = None if to_lse2 is None else 2 * _factor(to_lse2, 2 * lse - lse2, count)
+    # A row without scores moves nothing; its exponent means nothing.
+    second = None
+    if to_lse2 is not None:
+        second = torch.where(count > 0, 2 * to_lse2 * (2 * lse - lse2).exp(), 0.0)
     share = None if to_mean is None else to_mean / count.clamp_min(1.0)
-    symmetric = shared and anchors.device.type == "cpu" and anchor_group.equal(key_group)
+    equal = shared and anchors.device.type == "cpu"
+    symmetric = equal and selection.anchor_group.equal(selection.key_group)
     factors = _Factors(first, second, share, _offsets(lse) if symmetric else None)
-    exclusion = Exclusion(
-        Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
-    )
+    exclusion = Exclusion(selection)
     left, memory = factors.before(scaled), anchors.new_empty(min(n, ROWS) * min(m, COLUMNS))
     for rows in blocks(n, ROWS):
         for columns in blocks(m, COLUMNS):
@@ -250,11 +246,6 @@ _backward = torch.library.custom_op("flatnce::chunked_gradient", _gradients, mut
 @_backward.register_fake
 def _(anchors: Tensor, keys: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(anchors), torch.empty_like(keys), torch.empty_like(beta)
-
-
-def _factor(incoming: Tensor, exponent: Tensor, count: Tensor) -> Tensor:
-    """A row's factor; nothing for a row without scores, whose exponent means nothing."""
-    return torch.where(count > 0, incoming * exponent.exp(), 0.0)
 
 
 def _offsets(base: Tensor) -> Tensor | None:
@@ -324,9 +315,9 @@ def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, 
     to_lse, to_lse2, _, to_mean = gradients[:4]
     if to_lse is None and to_lse2 is None and to_mean is None:
         return (None,) * 13
-    tensors = ctx.saved_tensors
-    incoming = to_lse, to_lse2, to_mean
-    found = _backward(*tensors[:8], ctx.same, *tensors[8:], *incoming, ctx.shared)
+    anchors, keys, beta, *groups, lse, lse2, count = ctx.saved_tensors
+    rows = [lse, lse2, count], [to_lse, to_lse2, to_mean]
+    found = _backward(anchors, keys, beta, groups, ctx.same, *rows, ctx.shared)
     return (*found, *(None,) * 10)
 
 
@@ -348,7 +339,7 @@ def row_statistics(
         beta,
         *selection.to_tensors(),
         selection.same,
-        *(extra in extras for extra in ("mean", "expected", "extremes")),
+        *(extra in extras for extra in EXTRAS),
         shared,
     )
     reach = floor_of(anchors.dtype)

@@ -1,6 +1,6 @@
 """The row statistics that every kernel returns, and their definition: the dense kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flatnce.core.selection import Selection
 
-__all__ = ["RowStatistics", "floor_of"]
+__all__ = ["RowStatistics", "floor_of", "statistics_of_scores"]
 
 EXTRAS = ("mean", "expected", "extremes")
 """Statistics that only some readers need and that cost one more pass over a block each."""
@@ -31,6 +31,13 @@ class RowStatistics:
     expected: Float[Tensor, " n"] | None = None
     hardest: Float[Tensor, " n"] | None = None
     easiest: Float[Tensor, " n"] | None = None
+
+    @staticmethod
+    def concatenate(parts: "Sequence[RowStatistics]") -> "RowStatistics":
+        """Rows of several records as one; a statistic that a part lacks is left out."""
+        columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(RowStatistics)}
+        present = {k: v for k, v in columns.items() if all(one is not None for one in v)}
+        return RowStatistics(**{k: torch.cat(v) for k, v in present.items()})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "RowStatistics":
         """Apply a function to every statistic that is there."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flatnce.core.kernels.fused.launch import (
     GradientInputs,
-    Masks,
+    Scores,
     Side,
     Weights,
     aligned,
@@ -35,18 +35,20 @@ def _operand(rows: Tensor, operands: torch.dtype) -> Tensor:
     return padded
 
 
-def _sides(
-    anchors: Tensor, keys: Tensor, groups: tuple[Tensor | None, ...], same: bool
-) -> tuple[Side, Side, Masks]:
-    anchor_group, key_group, left_out, anchor_self, key_self = groups
-    assert anchor_group is not None and key_group is not None
-    row = anchor_group.contiguous()
-    column = key_group.contiguous()
-    return (
-        Side(anchors, row, ranges_of(row), anchor_self),
-        Side(keys, column, ranges_of(column), key_self),
-        Masks(1, same, left_out),
-    )
+def _scores(
+    anchors: Tensor,
+    keys: Tensor | None,
+    beta: Tensor,
+    selection: Selection,
+    operands: torch.dtype,
+) -> Scores:
+    """Scores as the kernels compute them; without keys the anchors are both sides."""
+    row, column = selection.anchor_group.contiguous(), selection.key_group.contiguous()
+    own = _operand(anchors, operands)
+    other = own if keys is None else _operand(keys, operands)
+    one = Side(own, row, ranges_of(row), selection.anchor_self)
+    two = Side(other, column, ranges_of(column), selection.key_self)
+    return Scores(one, two, beta, same=selection.same, left_out=selection.left_out)
 
 
 @torch.library.custom_op("flatnce::fused_statistics", mutates_args=())
@@ -65,32 +67,21 @@ def _forward(
     expected: bool,
     operands: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    own = _operand(anchors, operands)
-    other = own if keys is None else _operand(keys, operands)
-    groups = (anchor_group, key_group, left_out, anchor_self, key_self)
-    x, y, masks = _sides(own, other, groups, same)
-    found = scan(x, y, beta, masks, mean=mean, expected=expected)
-    none = anchors.new_empty(0, dtype=torch.float32)
-    return (
-        found.lse,
-        found.lse2,
-        none if found.mean is None else found.mean,
-        found.count,
-        found.top,
-        none.clone() if found.expected is None else found.expected,
+    selection = Selection(anchor_group, key_group, left_out, anchor_self, key_self, same)
+    scores = _scores(anchors, keys, beta, selection, operands)
+    found, _ = scan(scores, mean=mean, expected=expected)
+    average, weighted = (
+        found.lse.new_empty(0) if extra is None else extra
+        for extra in (found.mean, found.expected)
     )
+    return found.lse, found.lse2, average, found.count, found.top, weighted
 
 
 @_forward.register_fake
 def _(anchors: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    mean, expected = inputs[8:10]
-    n = len(anchors)
-
-    def real(size: int) -> Tensor:
-        return anchors.new_empty(size, dtype=torch.float32)
-
-    asked = (real(n if mean else 0), real(n), real(n), real(n if expected else 0))
-    return (real(n), real(n), *asked)
+    n, (mean, expected) = len(anchors), inputs[8:10]
+    sizes = n, n, n if mean else 0, n, n, n if expected else 0
+    return tuple(anchors.new_empty(size, dtype=torch.float32) for size in sizes)
 
 
 @torch.library.custom_op("flatnce::fused_gradient", mutates_args=())
@@ -99,11 +90,7 @@ def _backward(
     anchors: Tensor,
     keys: Tensor | None,
     beta: Tensor,
-    anchor_group: Tensor,
-    key_group: Tensor,
-    left_out: Tensor | None,
-    anchor_self: Tensor | None,
-    key_self: Tensor | None,
+    groups: list[Tensor | None],
     same: bool,
     operands: torch.dtype,
     lse: Tensor,
@@ -112,10 +99,7 @@ def _backward(
     to_lse2: Tensor | None,
     share: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    own = _operand(anchors, operands)
-    other = own if keys is None else _operand(keys, operands)
-    groups = (anchor_group, key_group, left_out, anchor_self, key_self)
-    x, y, masks = _sides(own, other, groups, same)
+    scores = _scores(anchors, keys, beta, Selection.from_tensors(groups, same), operands)
     weights = Weights(lse, to_lse, lse2, to_lse2, share)
     bounds = bounds_of(weights)
 
@@ -127,9 +111,9 @@ def _backward(
         return parts[0] if len(parts) == 1 else parts.sum(dim=0)
 
     if keys is None:  # every row is an anchor and a key
-        inputs = GradientInputs(x, y, beta, masks, weights, weights, bounds)
+        inputs = GradientInputs(scores, weights, weights, bounds)
         return finished(together(gradient_of_rows(inputs))), lse.new_empty(0)
-    inputs = GradientInputs(x, y, beta, masks, weights, None, bounds)
+    inputs = GradientInputs(scores, weights, None, bounds)
     shared = shared_sums(inputs)
     to_anchors = finished(together(gradient_of_rows(inputs, shared=shared)))
     other = together(gradient_of_rows(inputs.transposed())) if shared is None else shared
@@ -147,7 +131,7 @@ def _(anchors: Tensor, keys: Tensor | None, *inputs: Any) -> tuple[Tensor, Tenso
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     lse, lse2, _, count, top, expected = output
     ctx.save_for_backward(*inputs[:8], lse, lse2, count)
-    ctx.same, ctx.operands = inputs[8], inputs[11]
+    ctx.options = inputs[8], inputs[11]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(count, top, expected)
 
@@ -161,9 +145,7 @@ def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, 
     to_lse2 = None if to_lse2 is None else to_lse2.contiguous()
     share = None if to_mean is None else (to_mean / count.clamp_min(1.0)).contiguous()
     statistics = (lse, to_lse, lse2, to_lse2, share)
-    to_anchors, to_keys = _backward(
-        anchors, keys, beta, *groups, ctx.same, ctx.operands, *statistics
-    )
+    to_anchors, to_keys = _backward(anchors, keys, beta, groups, *ctx.options, *statistics)
     to_beta = None
     if ctx.needs_input_grad[2]:
         # s = beta <a, k> is of the first degree in all anchors, and in anchors and keys together

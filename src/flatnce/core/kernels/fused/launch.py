@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flatnce.core.kernels.fused.gradients import gradient_kernel, weight_kernel
 from flatnce.core.kernels.fused.rows import bounds_kernel, range_kernel
 from flatnce.core.kernels.fused.scan import SPAN, merge_kernel, scan_kernel
-from flatnce.core.kernels.statistics import floor_of
+from flatnce.core.kernels.statistics import RowStatistics, floor_of
 
 __all__ = []
 
@@ -43,17 +43,7 @@ class Tiles:
         if not like.is_cuda or self.warps > 4:
             return 1
         held = like.element_size() * self.held(like.shape[1])
-        return 2 if 2 * held < _card(like.device.index).memory else 1
-
-    def options(self) -> dict[str, Any]:
-        """As keyword arguments of a launch."""
-        return {
-            "ROWS": self.rows,
-            "COLUMNS": self.columns,
-            "CHUNK": self.chunk,
-            "num_warps": self.warps,
-            "num_stages": self.stages,
-        }
+        return 2 if 2 * held < _card(like.device.index).shared_memory_per_block_optin else 1
 
 
 def padded_width(d: int, itemsize: int) -> tuple[int, int]:
@@ -81,7 +71,7 @@ def choose_tiles(like: Tensor, n: int, *, scans: bool, gradients: bool) -> Tiles
     if not like.is_cuda:  # the interpreter; tiny tiles walk more of the code on tiny sizes
         return Tiles(64, 64, 64 if wide else width, 4, 1)
     tiles = _wide_tiles(n, width, size) if wide else _best_tiles(n, width, size, scans, gradients)
-    limit = _card(like.device.index).memory
+    limit = _card(like.device.index).shared_memory_per_block_optin
     # Three products of float32 take up to twice the estimate: tests/core/test_fused_compiles.py.
     each = 2 * size if size == 4 else size
     shrink = ({"columns": 128}, {"stages": 2}, {"stages": 1}, {"columns": 32}, {"rows": 64})
@@ -116,29 +106,25 @@ def _best_tiles(n: int, width: int, size: int, scans: bool, gradients: bool) -> 
     return Tiles(128, 128, width, 4, 2)
 
 
-class _Card(NamedTuple):
-    processors: int
-    memory: int  # bytes of fast memory that a program may ask for
+_card = cache(torch.cuda.get_device_properties)
 
 
-@cache
-def _card(device: int) -> _Card:
-    found = torch.cuda.get_device_properties(device)
-    return _Card(found.multi_processor_count, found.shared_memory_per_block_optin)
-
-
-def splits_for(like: Tensor, blocks: int, turns: int, together: int = 1) -> int:
-    """Into how many parts to cut the passing rows, so that the programs fill the card evenly."""
-    if not like.is_cuda:
-        return min(2, turns)
-    processors = together * _card(like.device.index).processors
+def splits_for(
+    like: Tensor, blocks: int, turns: int, *, together: int = 1, most: int = 64
+) -> tuple[int, int]:
+    """How many parts of the passing rows fill the card evenly, and the turns of each part."""
 
     def wasted(splits: int) -> float:
         programs = blocks * splits
         waves = -(-programs // processors)
         return waves * processors / programs + 0.02 * splits  # each split is merged afterwards
 
-    return min(range(1, min(turns, 64) + 1), key=wasted)
+    parts = min(2, turns)
+    if like.is_cuda:
+        processors = together * _card(like.device.index).multi_processor_count
+        parts = min(range(1, min(turns, 64) + 1), key=wasted)
+    each = triton.cdiv(turns, min(parts, most))
+    return triton.cdiv(turns, each), each
 
 
 Result = TypeVar("Result")
@@ -166,41 +152,30 @@ class Side:
     """One side of the scores."""
 
     operand: Tensor  # rows, padded to the kernel's width
-    groups: Int[Tensor, " n"] | None = None  # None: their place, modulo the masks' period
+    groups: Int[Tensor, " n"] | None = None  # None: their place, modulo the scores' period
     ranges: Int[Tensor, "spans 2"] | None = None  # from ranges_of
     identity: Int[Tensor, " n"] | None = None  # where positives are selected by group
 
 
 @dataclass(frozen=True)
-class Masks:
-    """Which scores count, beside what the groups say."""
+class Scores:
+    """The scores of two sides, and which of them count beside what the groups say."""
 
+    x: Side
+    y: Side
+    beta: Float[Tensor, ""]
     period: int = 1  # rows this far apart are of one group, where no groups are given
     same: bool = False  # select the group's other members
     left_out: Tensor | None = None  # one by one, rows by columns
 
-    def transposed(self) -> "Masks":
+    def transposed(self) -> "Scores":
         """With rows and columns in each other's place."""
         out = None if self.left_out is None else self.left_out.T
-        return Masks(self.period, self.same, out)
+        return replace(self, x=self.y, y=self.x, left_out=out)
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What a scan finds; see :class:`~flatnce.core.kernels.statistics.RowStatistics`."""
-
-    lse: Float[Tensor, " n"]
-    lse2: Float[Tensor, " n"]
-    count: Float[Tensor, " n"]
-    top: Float[Tensor, " n"]
-    mean: Float[Tensor, " n"] | None
-    expected: Float[Tensor, " n"] | None
-    key_mean: Float[Tensor, "n w"] | None  # the keys' mean under the softmax
-
-
-@dataclass(frozen=True)
-class Weights:
-    """One side's statistics and their gradients."""
+class Weights(NamedTuple):
+    """One side's statistics and their gradients, as the kernels of the backward pass take them."""
 
     lse: Float[Tensor, " n"]
     to_lse: Float[Tensor, " n"]
@@ -209,23 +184,23 @@ class Weights:
     share: Float[Tensor, " n"] | None = None  # gradient of the mean over the count
 
 
+NO_WEIGHTS = (None,) * len(Weights._fields)
+"""For a side whose statistics have no gradient."""
+
+
 @dataclass(frozen=True)
 class GradientInputs:
     """Arguments of the backward pass: the gradient of ``x`` is a sum over the rows of ``y``."""
 
-    x: Side
-    y: Side
-    beta: Float[Tensor, ""]
-    masks: Masks
+    scores: Scores
     by_row: Weights | None  # of the statistics of x
     by_column: Weights | None  # of the statistics of y
     bounds: Float[Tensor, " 3"]  # from bounds_of
 
     def transposed(self) -> "GradientInputs":
         """The gradient of the other side, with the same weights."""
-        masks = self.masks.transposed()
-        weights = (self.by_column, self.by_row)
-        return GradientInputs(self.y, self.x, self.beta, masks, *weights, self.bounds)
+        turned = self.scores.transposed()
+        return GradientInputs(turned, self.by_column, self.by_row, self.bounds)
 
 
 def ranges_of(groups: Int[Tensor, " n"]) -> Int[Tensor, "spans 2"]:
@@ -248,14 +223,14 @@ def precision_of(operand: Tensor) -> str:
 
 
 def _launch(
-    x: Side, y: Side, beta: Tensor, masks: Masks, tiles: Tiles
+    scores: Scores, tiles: Tiles
 ) -> tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]:
-    """What both kernels are launched with: their first arguments, the mask's strides, options."""
-    listed = masks.left_out
+    """What each kernel is launched with: first arguments, period and strides of masks, options."""
+    x, y, listed = scores.x, scores.y, scores.left_out
     inputs = (
         TensorDescriptor.from_tensor(x.operand, [tiles.rows, tiles.chunk]),
         TensorDescriptor.from_tensor(y.operand, [tiles.columns, tiles.chunk]),
-        beta,
+        scores.beta,
         x.groups,
         y.groups,
         x.ranges,
@@ -266,43 +241,39 @@ def _launch(
     )
     options = {
         "WIDTH": x.operand.shape[1],
-        "SAME": masks.same,
+        "SAME": scores.same,
         "PRECISION": precision_of(x.operand),
-        **tiles.options(),
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "CHUNK": tiles.chunk,
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
     }
-    return inputs, (0, 0) if listed is None else listed.stride(), options
+    strides = (0, 0) if listed is None else listed.stride()
+    return inputs, (scores.period, *strides), options
 
 
 def scan(
-    x: Side,
-    y: Side,
-    beta: Float[Tensor, ""],
-    masks: Masks,
-    *,
-    mean: bool = False,
-    expected: bool = False,
-    key_mean: bool = False,
-    tiles: Tiles | None = None,
-) -> Statistics:
-    """Statistics of each row of ``x`` over the rows of ``y`` that count."""
-    n, width = x.operand.shape
-    m = len(y.operand)
-    tiles = tiles or choose_tiles(x.operand, n, scans=True, gradients=key_mean)
+    scores: Scores, *, mean: bool = False, expected: bool = False, key_mean: bool = False
+) -> tuple[RowStatistics, Float[Tensor, "n w"] | None]:
+    """Statistics of each row of ``x`` over the rows of ``y`` that count.
+
+    With ``key_mean`` also the mean of these rows of ``y`` under the softmax, else None.
+    """
+    x, (n, width), m = scores.x.operand, scores.x.operand.shape, len(scores.y.operand)
+    tiles = choose_tiles(x, n, scans=True, gradients=key_mean)
     blocks, turns = triton.cdiv(n, tiles.rows), triton.cdiv(m, tiles.columns)
-    parts = splits_for(x.operand, blocks, turns)
-    turns = triton.cdiv(turns, parts)
-    parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
-    pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.operand.device)
-    some = x.operand.new_empty((parts, n, width) if key_mean else (1, 1, 1))
-    pointers, strides, options = _launch(x, y, beta, masks, tiles)
+    parts, turns = splits_for(x, blocks, turns)
+    pieces = torch.empty((6, parts, n), dtype=torch.float32, device=x.device)
+    some = x.new_empty((parts, n, width) if key_mean else (1, 1, 1))
+    pointers, mask, options = _launch(scores, tiles)
     scan_kernel[(blocks, parts)](
         *pointers,
         *pieces,
         some,
         n,
         m,
-        masks.period,
-        *strides,
+        *mask,
         turns,
         MOMENT=expected,
         LINEAR=mean,
@@ -314,7 +285,7 @@ def scan(
 
 def _merged(
     pieces: Tensor, some: Tensor, *, mean: bool, expected: bool, key_mean: bool
-) -> Statistics:
+) -> tuple[RowStatistics, Tensor | None]:
     """The statistics of all parts of the keys, merged in their order."""
     _, parts, n = pieces.shape
     width = some.shape[-1]
@@ -343,7 +314,8 @@ def _merged(
     )
     lse, lse2, count, top = found[:4]
     plain, weighted = found[4] if mean else None, found[-1] if expected else None
-    return Statistics(lse, lse2, count, top, plain, weighted, blended if key_mean else None)
+    rows = RowStatistics(lse, lse2, count, top, plain, weighted)
+    return rows, blended if key_mean else None
 
 
 def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
@@ -367,45 +339,33 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
     return found
 
 
-def _weighted(inputs: GradientInputs) -> tuple[Tensor | None, ...]:
-    """Both sides' gradients as the kernels of the backward pass take them."""
-    sides = [
-        (None,) * 5 if w is None else (w.lse, w.to_lse, w.lse2, w.to_lse2, w.share)
-        for w in (inputs.by_row, inputs.by_column)
-    ]
-    return (*sides[0], *sides[1])
-
-
 def launch_gradients(
-    inputs: GradientInputs, offset: int, limit: int, tiles: Tiles | None = None
+    inputs: GradientInputs, offset: int, limit: int
 ) -> Float[Tensor, "parts r w"]:
     """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
 
     In parts that are to be added; without the factor beta. Rows are of one chunk of the width.
     """
-    x, y = inputs.x, inputs.y
-    n, width = x.operand.shape
-    m = len(y.operand)
-    tiles = tiles or choose_tiles(x.operand, limit - offset, scans=False, gradients=True)
+    x, m = inputs.scores.x.operand, len(inputs.scores.y.operand)
+    n, width = x.shape
+    tiles = choose_tiles(x, limit - offset, scans=False, gradients=True)
     blocks, turns = triton.cdiv(limit - offset, tiles.rows), triton.cdiv(m, tiles.columns)
-    parts = splits_for(x.operand, blocks, turns, tiles.together(x.operand))
-    parts = min(parts, max(1, MOST_SCRATCH // (width * (limit - offset))))
-    turns = triton.cdiv(turns, parts)
-    parts = triton.cdiv(triton.cdiv(m, tiles.columns), turns)
-    out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.operand.device)
-    pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
+    most = max(1, MOST_SCRATCH // (width * (limit - offset)))
+    parts, turns = splits_for(x, blocks, turns, together=tiles.together(x), most=most)
+    out = torch.empty((parts, limit - offset, width), dtype=torch.float32, device=x.device)
+    pointers, mask, options = _launch(inputs.scores, tiles)
     del options["CHUNK"]  # which is the width
     gradient_kernel[(blocks, parts)](
         *pointers,
-        *_weighted(inputs),
+        *(inputs.by_row or NO_WEIGHTS),
+        *(inputs.by_column or NO_WEIGHTS),
         inputs.bounds,
         out,
         offset,
         n,
         m,
         limit,
-        inputs.masks.period,
-        *strides,
+        *mask,
         turns,
         **options,
     )
@@ -413,31 +373,28 @@ def launch_gradients(
 
 
 def launch_weights(
-    inputs: GradientInputs,
-    rows: tuple[int, int],
-    columns: tuple[int, int],
-    tiles: Tiles | None = None,
+    inputs: GradientInputs, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Float[Tensor, "r c"]:
     """Gradients of a block of scores, lifted, in the operands' own dtype; rows are wide."""
-    x, y = inputs.x, inputs.y
+    x, y = inputs.scores.x.operand, inputs.scores.y.operand
     height, length = rows[1] - rows[0], columns[1] - columns[0]
-    tiles = tiles or choose_tiles(x.operand, len(x.operand), scans=False, gradients=False)
+    tiles = choose_tiles(x, len(x), scans=False, gradients=False)
     # Products are fastest from rows that begin at multiples of 128 bytes.
-    out = x.operand.new_empty((height, 64 * triton.cdiv(length, 64)))
-    pointers, strides, options = _launch(x, y, inputs.beta, inputs.masks, tiles)
+    out = x.new_empty((height, 64 * triton.cdiv(length, 64)))
+    pointers, mask, options = _launch(inputs.scores, tiles)
     weight_kernel[(triton.cdiv(height, tiles.rows), triton.cdiv(length, tiles.columns))](
         *pointers,
-        *_weighted(inputs),
+        *(inputs.by_row or NO_WEIGHTS),
+        *(inputs.by_column or NO_WEIGHTS),
         inputs.bounds,
         out,
         rows[0],
         columns[0],
-        len(x.operand),
-        len(y.operand),
+        len(x),
+        len(y),
         rows[1],
         columns[1],
-        inputs.masks.period,
-        *strides,
+        *mask,
         out.stride(0),
         **options,
     )
@@ -465,7 +422,7 @@ def piece_of(operand: Tensor) -> int:
 
 def shared_sums(inputs: GradientInputs, most: int | None = None) -> Float[Tensor, "h w"] | None:
     """Room for sums of the other side's first rows, where those come cheaply with these."""
-    other = inputs.y.operand
+    other = inputs.scores.y.operand
     m, width = other.shape
     held = m if most is None else min(m, most // width)
     if held < m:
@@ -485,7 +442,7 @@ def gradient_of_rows(
 
     In parts that are to be added; without the factor beta.
     """
-    x, y = inputs.x.operand, inputs.y.operand
+    x, y = inputs.scores.x.operand, inputs.scores.y.operand
     limit = len(x) if limit is None else limit
     if not is_wide(x):
         return launch_gradients(inputs, offset, limit)

@@ -6,9 +6,9 @@ the gradients are the only tensors of n by d elements.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 import triton
@@ -19,7 +19,7 @@ from flatnce.core.faults import FAULTS
 from flatnce.core.kernels.fused.launch import (
     MOST_SHARED,
     GradientInputs,
-    Masks,
+    Scores,
     Side,
     Weights,
     aligned,
@@ -33,25 +33,31 @@ from flatnce.core.kernels.fused.launch import (
     shared_sums,
 )
 from flatnce.core.kernels.fused.rows import fault_kernel, finish_kernel, rows_kernel
+from flatnce.core.kernels.statistics import RowStatistics
 
 __all__ = []
 
 
-def sides_of(
-    operand: Tensor, left: Tensor, right: Tensor, ids: Tensor | None, layout: str
-) -> tuple[Side, Side, Masks]:
-    """The rows as two sides; of views both are all rows."""
+def scores_of(
+    operand: Tensor,
+    left: Tensor,
+    right: Tensor,
+    beta: Tensor,
+    ids: Tensor | None,
+    layout: str,
+) -> Scores:
+    """The scores of two sides; of views both are all rows."""
     b = len(left)
     ranges = None if ids is None else ranges_of(ids)
     if layout == "views":
         whole = Side(operand, ids, ranges)
-        return whole, whole, Masks(b)
+        return Scores(whole, whole, beta, period=b)
     if ids is not None:
         ids = ids[:b]
     one, two = operand[:b], operand[b:]
     if not len(operand):
         one, two = aligned(left), aligned(right)
-    return Side(one, ids, ranges), Side(two, ids, ranges), Masks(b)
+    return Scores(Side(one, ids, ranges), Side(two, ids, ranges), beta, period=b)
 
 
 def blocks_of(operand: Tensor) -> tuple[int, int]:
@@ -69,23 +75,17 @@ def paired_gradient(
     ids: Tensor | None,
     layout: str,
     normalize: bool,
-    operand: Tensor,
-    inverse: Tensor,
-    means: Tensor,
-    positive: Tensor,
-    lse: Tensor,
-    lse2: Tensor,
-    expected: Tensor,
+    saved: list[Tensor],
     to_positive: Tensor,
     to_lse: Tensor,
     to_lse2: Tensor | None,
     with_beta: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of both batches and of beta; see :mod:`flatnce.core.kernels.fused.paired`."""
+    """Gradients of both batches and of beta, from what the forward pass saved."""
+    positive, lse, lse2, expected, operand, inverse, means = saved
     b, d = left.shape
-    one, two, masks = sides_of(operand, left, right, ids, layout)
-    weights = _weights(lse, to_lse, lse2, to_lse2, layout)
-    inputs = GradientInputs(one, two, beta, masks, *weights)
+    scores = scores_of(operand, left, right, beta, ids, layout)
+    inputs = GradientInputs(scores, *_weights(lse, to_lse, lse2, to_lse2, layout))
     from_mean = means.numel() > 0 and to_lse2 is None
     gradients: list[Tensor] = []
     block, chunk = blocks_of(operand)
@@ -116,7 +116,9 @@ def paired_gradient(
     # s = beta <a, k>: each statistic's derivative in beta is a mean score over beta.
     to_beta = (to_positive * positive).sum() + (to_lse * expected).sum()
     if to_lse2 is not None:
-        to_beta += (to_lse2 * _expected_at(2 * beta, one, two, masks, layout)).sum()
+        doubled = _scan_layout(replace(scores, beta=2 * beta), layout, expected=True)[0].expected
+        assert doubled is not None
+        to_beta += (to_lse2 * doubled).sum()
     return gradients[0], gradients[1], to_beta / beta
 
 
@@ -124,23 +126,22 @@ def _weights(
     lse: Tensor, to_lse: Tensor, lse2: Tensor, to_lse2: Tensor | None, layout: str
 ) -> tuple[Weights | None, Weights | None, Tensor]:
     """Gradients of the statistics by row and by column, and their bounds."""
-    b = len(lse) // 2
-    anchors = [slice(0, len(lse))] if layout != "both" else [slice(0, b), slice(b, 2 * b)]
-    weights: list[Weights | None] = [
-        Weights(lse[s], to_lse[s], lse2[s], None if to_lse2 is None else to_lse2[s])
-        for s in anchors
-    ]
-    bounds = bounds_of(*weights)
     if layout != "both":
-        weights.append(weights[0] if layout == "views" else None)
-    return weights[0], weights[1], bounds
+        whole = Weights(lse, to_lse, lse2, to_lse2)
+        return whole, whole if layout == "views" else None, bounds_of(whole)
+    b = len(lse) // 2
+    left, right = (
+        Weights(lse[s], to_lse[s], lse2[s], None if to_lse2 is None else to_lse2[s])
+        for s in (slice(0, b), slice(b, 2 * b))
+    )
+    return left, right, bounds_of(left, right)
 
 
 def _sums(
     inputs: GradientInputs, layout: str, b: int, from_mean: bool
 ) -> Iterator[tuple[int, int, int, Tensor | None]]:
     """Side, first row, one past the last, and the sums of these; None for the scan's mean."""
-    step = piece_of(inputs.x.operand)
+    step = piece_of(inputs.scores.x.operand)
 
     def pieces_from(first: int) -> list[tuple[int, int]]:
         return [(start, min(start + step, b)) for start in range(first, b, step)]
@@ -171,22 +172,21 @@ def _sums(
         yield 1, start, stop, gradient_of_rows(inputs.transposed(), start, stop)
 
 
-def _expected_at(beta: Tensor, one: Side, two: Side, masks: Masks, layout: str) -> Tensor:
-    """Each row's mean score under its softmax at another temperature."""
-    found = [scan(one, two, beta, masks, expected=True).expected]
+def _scan_layout(
+    scores: Scores, layout: str, *, expected: bool, key_mean: bool = False
+) -> tuple[RowStatistics, Tensor | None]:
+    """Statistics of every anchor of a layout, and the keys' mean of its first direction."""
+    found, means = scan(scores, expected=expected, key_mean=key_mean)
     if layout == "both":
-        found.append(scan(two, one, beta, masks, expected=True).expected)
-    return torch.cat([part for part in found if part is not None])
+        back, _ = scan(scores.transposed(), expected=expected)
+        found = RowStatistics.concatenate([found, back])
+    return found, means
 
 
 @paired_gradient.register_fake
 def _(left: Tensor, right: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     to_beta = torch.empty_like(beta) if inputs[-1] else beta.new_empty(0)
     return torch.empty_like(left), torch.empty_like(right), to_beta
-
-
-Layout: TypeAlias = Literal["views", "left", "both"]
-"""Two views; two towers, left anchors only; two towers, both directions."""
 
 
 _FLAGS = len(FAULTS)
@@ -256,23 +256,13 @@ def _forward(
         MUTUAL=layout != "left",
         WRITE=len(operand) > 0,
     )
-    one, two, masks = sides_of(operand, left, right, ids, layout)
-    found = scan(one, two, beta, masks, expected=expected, key_mean=key_mean)
-    columns = [found.lse, found.lse2, found.count, found.top, found.expected]
-    if layout == "both":
-        other = scan(two, one, beta, masks, expected=expected)
-        more = (other.lse, other.lse2, other.count, other.top, other.expected)
-        columns = [
-            None if a is None or c is None else torch.cat([a, c])
-            for a, c in zip(columns, more, strict=True)
-        ]
-    lse, lse2, count, top, mean = columns
-    assert lse is not None and lse2 is not None and count is not None and top is not None
-    flags = _flags(norms, positive, lse2, count, normalize)
-    nothing = left.new_empty(0, dtype=torch.float32)
-    means = operand.new_empty(0) if found.key_mean is None else found.key_mean
-    expected_score = nothing if mean is None else mean
-    return positive, lse, lse2, count, top, expected_score, flags, operand, inverse, means
+    scores = scores_of(operand, left, right, beta, ids, layout)
+    found, means = _scan_layout(scores, layout, expected=expected, key_mean=key_mean)
+    flags = _flags(norms, positive, found.lse2, found.count, normalize)
+    weighted = found.lse.new_empty(0) if found.expected is None else found.expected
+    means = operand.new_empty(0) if means is None else means
+    statistics = positive, found.lse, found.lse2, found.count, found.top, weighted
+    return *statistics, flags, operand, inverse, means
 
 
 def _flags(
@@ -303,57 +293,37 @@ def _(left: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     layout, normalize, operands, expected, key_mean = inputs[3:]
     b = len(left)
     n = b if layout == "left" else 2 * b
-
-    def real(*shape: int) -> Tensor:
-        return left.new_empty(shape, dtype=torch.float32)
-
+    sizes = n, n, n, n, n, n if expected else 0, 2 * b
+    *statistics, inverse = (left.new_empty(size, dtype=torch.float32) for size in sizes)
     flags = left.new_empty(_FLAGS, dtype=torch.bool)
     operand = _room_for_operands(left, layout, normalize, operands)
     means = left.new_empty((b, operand.shape[1]) if key_mean else (0,), dtype=operands)
-    vectors = [real(n) for _ in range(5)]
-    return (*vectors, real(n if expected else 0), flags, operand, real(2 * b), means)
+    return (*statistics, flags, operand, inverse, means)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    left, right, beta, ids, layout, normalize, *_ = inputs
     positive, lse, lse2, count, top, expected, flags, operand, inverse, means = output
-    ctx.save_for_backward(
-        left, right, beta, ids, operand, inverse, means, positive, lse, lse2, expected
-    )
-    ctx.options = (layout, normalize)
+    saved = positive, lse, lse2, expected, operand, inverse, means
+    ctx.save_for_backward(*inputs[:4], *saved)
+    ctx.options = inputs[4:6]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(count, top, expected, flags, operand, inverse, means)
 
 
 def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    left, right, beta, ids, operand, inverse, means, positive, lse, lse2, expected = (
-        ctx.saved_tensors
-    )
+    left, right, beta, ids, *saved = ctx.saved_tensors
+    positive, lse = saved[:2]
     to_positive, to_lse, to_lse2 = gradients[:3]
     if to_positive is None and to_lse is None and to_lse2 is None:
         return (None,) * 9
     to_positive = torch.zeros_like(positive) if to_positive is None else to_positive.contiguous()
     to_lse = torch.zeros_like(lse) if to_lse is None else to_lse.contiguous()
     to_lse2 = None if to_lse2 is None else to_lse2.contiguous()
+    incoming, with_beta = (to_positive, to_lse, to_lse2), ctx.needs_input_grad[2]
     to_left, to_right, to_beta = paired_gradient(
-        left,
-        right,
-        beta,
-        ids,
-        *ctx.options,
-        operand,
-        inverse,
-        means,
-        positive,
-        lse,
-        lse2,
-        expected,
-        to_positive,
-        to_lse,
-        to_lse2,
-        ctx.needs_input_grad[2],
+        left, right, beta, ids, *ctx.options, saved, *incoming, with_beta
     )
-    return (to_left, to_right, to_beta if ctx.needs_input_grad[2] else None, *(None,) * 6)
+    return (to_left, to_right, to_beta if with_beta else None, *(None,) * 6)
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -364,7 +334,7 @@ def paired_statistics(
     right: Float[Tensor, "b d"],
     beta: Float[Tensor, ""],
     *,
-    layout: Layout = "views",
+    layout: Literal["views", "left", "both"] = "views",
     ids: Int[Tensor, " b"] | None = None,
     normalize: bool = True,
     operands: torch.dtype = torch.float16,
