@@ -12,13 +12,6 @@ from layouts import random
 INCOMING = {"lse": 0.7, "lse2": -0.4, "mean": 0.3}
 
 
-@pytest.fixture
-def _small_blocks(monkeypatch):
-    """Blocks of 4 rows and 3 columns."""
-    monkeypatch.setattr(chunked, "ROWS", 4)
-    monkeypatch.setattr(chunked, "COLUMNS", 3)
-
-
 def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], constant=False):
     """Statistics and gradients of rows that are anchors and keys; every row has a coefficient."""
     results = []
@@ -32,7 +25,7 @@ def assert_as_dense(z: Tensor, selection: Selection, wanted: tuple[str, ...], co
     torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("apart", [0.0, 60.0], ids=["rows alike", "rows far apart"])
 @pytest.mark.parametrize(
     "wanted", [("lse",), ("lse2",), ("mean",), ("lse", "lse2"), ("lse", "lse2", "mean")]
@@ -45,7 +38,7 @@ def test_rows_that_are_anchors_and_keys_have_the_dense_gradients(wanted, apart, 
     assert_as_dense(z, Selection(groups, groups.clone()), wanted)
 
 
-@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("constant", [False, True], ids=["other groups", "constant keys"])
 def test_equal_rows_are_symmetric_only_with_equal_groups_and_gradients(constant) -> None:
     groups = torch.arange(8)

@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import flatnce.core.buffers  # registers the operators
-import flatnce.core.kernels.chunked
 from flatnce import functional as F
 from forked import run_forked
 from layouts import random
@@ -93,12 +91,6 @@ def operands(masked: bool, same: bool) -> tuple:
 not_a_leaf = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(flatnce.core.kernels.chunked, "ROWS", 3)
-    monkeypatch.setattr(flatnce.core.kernels.chunked, "COLUMNS", 4)
 
 
 @not_a_leaf

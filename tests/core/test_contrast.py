@@ -1,7 +1,4 @@
-"""The one statistic: dense equals the slow definition, chunked equals dense, values and gradients.
-
-The chunked kernel runs here in blocks of 2 rows and 3 columns, so that small inputs cross them.
-"""
+"""The row statistics: dense equals the slow definition, chunked equals dense, and gradients."""
 
 import math
 from dataclasses import replace
@@ -23,6 +20,7 @@ from flatnce.functional import Contrast
 TEMPERATURE = 0.4
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 POWERS = [1.0, 2.0, 0.5, 0.003, 0.0, -1.0, -3.0, math.inf, -math.inf]
+pytestmark = pytest.mark.usefixtures("small_blocks")
 every_kernel = pytest.mark.parametrize("kernel", ["dense", "chunked"])  # fused: test_fused.py
 every_power = pytest.mark.parametrize("power", POWERS)
 # Every option of every layout at power 1; the other powers where hard negatives are merged in:
@@ -38,12 +36,6 @@ for layout in layouts.LAYOUTS:
         for power in POWERS[1:]
     ]
 every_case_and_power = pytest.mark.parametrize(("name", "power"), CASES_AND_POWERS)
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    monkeypatch.setattr(chunked, "ROWS", 2)
-    monkeypatch.setattr(chunked, "COLUMNS", 3)
 
 
 def near(expected: list) -> object:
@@ -253,7 +245,9 @@ def test_the_chunked_kernel_refuses_a_second_derivative_instead_of_a_wrong_one()
 )
 def test_the_kernel_is_the_one_asked_for_or_dense_up_to_the_limit(name, n, m, expected):
     assert kernels.DENSE_LIMIT == 2**22
-    assert choose_kernel(name, n, m, torch.randn(2, 2)) is expected.row_statistics
+    for operands in (torch.float32, torch.float16):  # fused would be chosen on a CUDA device
+        chosen = choose_kernel(name, n, m, torch.randn(2, 2), operands=operands)
+        assert chosen is expected.row_statistics
 
 
 # --- Importance weights --------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from flatnce import KeyQueue, LearnedTemperature
 from flatnce import functional as F
-from flatnce.core import kernels
 from flatnce.core.kernels import statistics as dense
 from flatnce.core.objectives.losses import DCL, FlatNCE, HolderFlatNCE, InfoNCE
 from flatnce.core.selection import EXCLUDED, NEGATIVE_TO_ALL, Selection
@@ -384,11 +383,6 @@ def test_the_fused_kernel_says_what_it_needs(monkeypatch):
         FlatNCE(0.1, kernel="fused")(z, z)
     with pytest.raises(ValueError, match=r"kernel='fused' needs Triton and a CUDA device.*cpu"):
         F.contrast_of(F.two_view(z, z), 0.1, kernel="fused")
-
-
-def test_auto_takes_the_fused_kernel_only_on_a_cuda_device():
-    z = torch.randn(4, 3)
-    assert not kernels.fused_is_better("auto", 10**6, 10**6, z, torch.float16)
 
 
 @every_layout
