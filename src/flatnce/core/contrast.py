@@ -22,6 +22,7 @@ from flatnce.core.kernels import DENSE_LIMIT, choose_kernel, fused_is_better
 from flatnce.core.kernels.statistics import RowStatistics, statistics_of_scores
 from flatnce.core.pairs import Arguments, Form, Pairs, operands_for
 from flatnce.core.selection import Selection
+from flatnce.messages import check_choice
 
 __all__ = [
     "Contrast",
@@ -86,8 +87,7 @@ class Contrast:
 
     def reduce(self, rows: Float[Tensor, " n"], reduction: str = "mean") -> Float[Tensor, "..."]:
         """Reduce one number per row; rows without a positive count as 0."""
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"reduction={reduction!r} is unknown; choose mean, sum or none")
+        check_choice("reduction", reduction, ("mean", "sum", "none"))
         if reduction == "mean":
             return (rows if self.weight is None else rows * self.weight).mean()
         counted = rows if self.weight is None else torch.where(self.weight > 0, rows, 0.0)
@@ -95,27 +95,20 @@ class Contrast:
 
     def by_row(self) -> dict[str, Tensor]:
         """Every statistic that has one number per row; those of ``positives`` with a prefix."""
-        found = {name: getattr(self, name) for name in FIELDS}
-        for name in ("beta", "positives", "faults"):
-            del found[name]
-        if self.positives is not None:
-            for name in POOL_FIELDS:
-                found[f"positives.{name}"] = getattr(self.positives, name)
-        return {name: value for name, value in found.items() if value is not None}
+        names = [name for name in FIELDS if name not in ("beta", "positives", "faults")]
+        found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        pool = {} if self.positives is None else self.positives.present()
+        return found | {f"positives.{name}": value for name, value in pool.items()}
 
     def detach(self) -> "Contrast":
         """The same numbers without their history."""
-        present = {name: getattr(self, name) for name in FIELDS}
-        pool = present.pop("positives")
-        present = {
-            k: t.detach() if t is not None and t.requires_grad else t for k, t in present.items()
-        }
-        return Contrast(**present, positives=None if pool is None else pool.map(Tensor.detach))
+        own = {name: getattr(self, name) for name in FIELDS if name != "positives"}
+        live = {name: t.detach() for name, t in own.items() if t is not None and t.requires_grad}
+        pool = None if self.positives is None else self.positives.map(Tensor.detach)
+        return replace(self, **live, positives=pool)
 
 
 FIELDS = tuple(f.name for f in fields(Contrast))
-POOL_FIELDS = tuple(f.name for f in fields(RowStatistics))
-"""Names of the statistics, and of those of several positives."""
 
 
 def contrast_of_rows(rows: PlainRows) -> Contrast:

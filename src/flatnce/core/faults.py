@@ -5,6 +5,8 @@ bad value raises an error with its place and value. Elsewhere it sets one entry 
 in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last`` raises.
 """
 
+from functools import reduce
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -82,12 +84,7 @@ def raise_or_flag(
 def combine(*flags: Bool[Tensor, " f"] | None) -> Bool[Tensor, " f"] | None:
     """The faults of any of several flag vectors; None where all are None."""
     present = [f for f in flags if f is not None]
-    if not present:
-        return None
-    total = present[0]
-    for more in present[1:]:
-        total = total | more
-    return total
+    return reduce(torch.logical_or, present) if present else None
 
 
 def flagged(flags: Bool[Tensor, " f"] | None) -> list[str]:

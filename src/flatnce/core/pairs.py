@@ -94,10 +94,9 @@ def multi_view(
     anchors = keys = stacked.reshape(v * b, d)
     if gather:
         keys = given.everyone("z1", stacked.transpose(0, 1)).transpose(0, 1).reshape(-1, d)
-    own = None if given.own is None else given.own.repeat(v, 1, 1)
-    return given.pairs(
-        anchors, keys, given.selection(v), positives=positives, own_negatives=own, form=form
-    )
+    if given.own is not None:
+        given.own = given.own.repeat(v, 1, 1)
+    return given.pairs(anchors, keys, given.selection(v), positives=positives, form=form)
 
 
 def two_view(z1: Tensor, z2: Tensor, **options: Any) -> Pairs:
@@ -151,13 +150,7 @@ def two_tower(
     given.samples(ready_left, ids, false_negatives, negatives)
     given.enough("left", given.total, negatives if directions == "left" else None)
     keys = given.everyone("right", ready_right)
-    forward = given.pairs(
-        ready_left,
-        keys,
-        given.selection(),
-        positives=ready_right[:, None],
-        own_negatives=given.own,
-    )
+    forward = given.pairs(ready_left, keys, positives=ready_right[:, None])
     if directions == "left":
         return (forward,)
     keys = given.everyone("left", ready_left)
@@ -167,7 +160,7 @@ def two_tower(
         start = distributed.rank() * b if gather else 0
         mask = given.everyone("false_negatives", given.mask)
         given.mask = mask[:, start : start + b].T.contiguous()
-    back = given.pairs(ready_right, keys, given.selection(), positives=ready_left[:, None])
+    back = given.pairs(ready_right, keys, positives=ready_left[:, None])
     return forward, back
 
 
@@ -196,13 +189,7 @@ def own_view(
     given.samples(first, ids, false_negatives, negatives)
     given.enough("z1", given.total, negatives)
     return tuple(
-        given.pairs(
-            anchors,
-            given.everyone(name, anchors),
-            given.selection(),
-            positives=positives[:, None],
-            own_negatives=given.own,
-        )
+        given.pairs(anchors, given.everyone(name, anchors), positives=positives[:, None])
         for name, anchors, positives in (("z1", first, second), ("z2", second, first))
     )
 
@@ -251,9 +238,7 @@ def labelled(
         same=True,
     )
     keys = given.everyone("z", ready)
-    return given.pairs(
-        ready, keys, negative, positive_keys=positive, own_negatives=given.own, form=form
-    )
+    return given.pairs(ready, keys, negative, positive_keys=positive, form=form)
 
 
 class KeyQueue(nn.Module):
@@ -400,9 +385,7 @@ def with_queue(
         given.faults = given.faults | copy_buffer(queue.faults)
     given.operands = operands_for(query.dtype, normalize) if normalize else torch.float32
     selection = select(given.local, groups, given.shared, mask)
-    return given.pairs(
-        ready_query, keys, selection, positives=ready_key[:, None], own_negatives=given.own
-    )
+    return given.pairs(ready_query, keys, selection, positives=ready_key[:, None])
 
 
 class Arguments:
@@ -446,12 +429,15 @@ class Arguments:
         mask = None if self.mask is None else self.mask.repeat(views, views)
         return select(local, total, self.shared, mask)
 
-    def pairs(self, anchors: Tensor, keys: Tensor, negatives: Selection, **others: Any) -> Pairs:
-        """Pairs with the shared hard negatives after the keys, and what was found so far."""
+    def pairs(
+        self, anchors: Tensor, keys: Tensor, negatives: Selection | None = None, **others: Any
+    ) -> Pairs:
+        """Pairs with the hard negatives (shared ones follow the keys) and the faults so far."""
         return Pairs(
             anchors,
             torch.cat([keys, self.shared]) if len(self.shared) else keys,
-            negatives,
+            self.selection() if negatives is None else negatives,
+            own_negatives=self.own,
             gathered=self.gather,
             faults=self.faults,
             operands=self.operands,

@@ -81,10 +81,7 @@ class Exclusion:
 
 
 class RunningStatistics:
-    """Statistics of some rows, of the columns seen so far.
-
-    ``wanted`` says whether mean, expectation and extremes are.
-    """
+    """Statistics of some rows over the columns so far; mean, expected, extremes where wanted."""
 
     def __init__(self, like: Tensor, rows: int, wanted: tuple[bool, bool, bool]) -> None:
         self._mean, self._expected, self._extremes = wanted

@@ -32,17 +32,21 @@ class RowStatistics:
     hardest: Float[Tensor, " n"] | None = None
     easiest: Float[Tensor, " n"] | None = None
 
+    def present(self) -> dict[str, Tensor]:
+        """Every statistic that is there, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
     @staticmethod
     def concatenate(parts: "Sequence[RowStatistics]") -> "RowStatistics":
         """Rows of several records as one; a statistic that a part lacks is left out."""
-        columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(RowStatistics)}
-        present = {k: v for k, v in columns.items() if all(one is not None for one in v)}
-        return RowStatistics(**{k: torch.cat(v) for k, v in present.items()})
+        columns = [part.present() for part in parts]
+        shared = [name for name in columns[0] if all(name in column for column in columns)]
+        return RowStatistics(**{name: torch.cat([c[name] for c in columns]) for name in shared})
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "RowStatistics":
         """Apply a function to every statistic that is there."""
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
-        return RowStatistics(**{k: function(v) for k, v in present.items() if v is not None})
+        return RowStatistics(**{name: function(v) for name, v in self.present().items()})
 
     def merge(self, other: "RowStatistics") -> "RowStatistics":
         """Statistics of the union with a disjoint set of scores of the same rows."""

@@ -342,10 +342,7 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
 def launch_gradients(
     inputs: GradientInputs, offset: int, limit: int
 ) -> Float[Tensor, "parts r w"]:
-    """Sums over ``y`` of its rows, each times its score's gradient, for some rows of ``x``.
-
-    In parts that are to be added; without the factor beta. Rows are of one chunk of the width.
-    """
+    """The sums of :func:`gradient_of_rows` where rows are of one chunk of the width."""
     x, m = inputs.scores.x.operand, len(inputs.scores.y.operand)
     n, width = x.shape
     tiles = choose_tiles(x, limit - offset, scans=False, gradients=True)
