@@ -163,8 +163,7 @@ def test_large_scores_neither_overflow_nor_underflow(kernel):
 @every_power
 @every_kernel
 @pytest.mark.parametrize(
-    "name",
-    ["two views: own", "labels, out: shared", "labels, in: own", "three views, in: shared"],
+    "name", ["two views: own", "labels, out: shared", "labels, in: own", "three views, in: shared"]
 )
 def test_the_slope_is_infonces_derivative_in_beta(name, kernel, power):
     case = layouts.case_of(name)

@@ -14,12 +14,7 @@ from flatnce.core.kernels import chunked, statistics
 from flatnce.core.kernels.statistics import RowStatistics
 from flatnce.messages import check_choice
 
-__all__ = [
-    "DENSE_LIMIT",
-    "KERNELS",
-    "choose_kernel",
-    "fused_is_better",
-]
+__all__ = ["DENSE_LIMIT", "KERNELS", "choose_kernel", "fused_is_better"]
 
 
 def _fused(*arguments: Any, **options: Any) -> RowStatistics:

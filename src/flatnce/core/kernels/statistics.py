@@ -71,9 +71,7 @@ def floor_of(dtype: torch.dtype) -> float:
 
 
 def statistics_of_scores(
-    scores: Float[Tensor, "n m"],
-    out: Bool[Tensor, "n m"],
-    extras: tuple[str, ...] = (),
+    scores: Float[Tensor, "n m"], out: Bool[Tensor, "n m"], extras: tuple[str, ...] = ()
 ) -> RowStatistics:
     r"""Reduce each row of a score matrix: the definition.
 

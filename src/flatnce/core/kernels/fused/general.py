@@ -36,11 +36,7 @@ def _operand(rows: Tensor, operands: torch.dtype) -> Tensor:
 
 
 def _scores(
-    anchors: Tensor,
-    keys: Tensor | None,
-    beta: Tensor,
-    selection: Selection,
-    operands: torch.dtype,
+    anchors: Tensor, keys: Tensor | None, beta: Tensor, selection: Selection, operands: torch.dtype
 ) -> Scores:
     """Scores as the kernels compute them; without keys the anchors are both sides."""
     row, column = selection.anchor_group.contiguous(), selection.key_group.contiguous()

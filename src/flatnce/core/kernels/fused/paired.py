@@ -39,12 +39,7 @@ __all__ = []
 
 
 def scores_of(
-    operand: Tensor,
-    left: Tensor,
-    right: Tensor,
-    beta: Tensor,
-    ids: Tensor | None,
-    layout: str,
+    operand: Tensor, left: Tensor, right: Tensor, beta: Tensor, ids: Tensor | None, layout: str
 ) -> Scores:
     """The scores of two sides; of views both are all rows."""
     b = len(left)
