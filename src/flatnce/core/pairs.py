@@ -557,7 +557,7 @@ class Arguments:
         if ready.shape[0] != like.shape[0]:
             raise ValueError(
                 f"negatives has shape {tuple(negatives.shape)}; a sample's own negatives need one "
-                f"group a sample: ({like.shape[0]}, negatives, width)"
+                f"group per sample: ({like.shape[0]}, negatives, width)"
             )
         return like.new_zeros((0, like.shape[1])), ready
 

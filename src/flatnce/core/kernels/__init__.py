@@ -32,7 +32,7 @@ KERNELS: dict[str, Callable[..., RowStatistics]] = {
 same tests."""
 
 DENSE_LIMIT = 2**22
-"""Most scores the dense kernel is chosen for: about 16 MiB of float32 a copy, of which autograd
+"""Most scores the dense kernel is chosen for: about 16 MiB of float32 per copy, of which autograd
 keeps four or five."""
 
 WIDEST = 2048

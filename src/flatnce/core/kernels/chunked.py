@@ -145,7 +145,7 @@ ROWS, COLUMNS = 1024, 2048
 """One block of float32 scores is 8 MiB: large enough for a fast product, small beside n by d."""
 
 NEAR = 20.0
-"""Rows are weighed by each other's sums where these differ by no more than this, in nats."""
+"""Largest spread of log-sum-exps, in nats, at which one exponential gives both weights."""
 
 
 def _statistics(
@@ -204,7 +204,7 @@ def _gradients(
     incoming: list[Tensor | None],
     shared: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward pass; of shared rows the whole gradient is with the anchors."""
+    """The backward pass; if rows are shared, the anchors get the whole gradient."""
     (lse, lse2, count), (to_lse, to_lse2, to_mean) = statistics, incoming
     selection = Selection.from_tensors(groups, same)
     n, m = anchors.shape[0], keys.shape[0]
@@ -246,7 +246,7 @@ def _(anchors: Tensor, keys: Tensor, beta: Tensor, *inputs: Any) -> tuple[Tensor
 
 
 def _offsets(base: Tensor) -> Tensor | None:
-    """What rows' weights are relative to, about their middle; None where they differ too much."""
+    """The rows' log-sum-exps relative to their middle; None where they differ too much."""
     low, high = map(float, base.aminmax())
     return base - (low + high) / 2 if high - low <= NEAR else None
 
@@ -254,8 +254,8 @@ def _offsets(base: Tensor) -> Tensor | None:
 class _Factors:
     """From weights w to derivatives by the scores, first · w + second · w² + share.
 
-    Where ``first`` is alone it can wait for the sums: no pass over the block. Of shared rows a
-    score stands in two rows, and its weight in the other is this one times exp(base_i - base_j);
+    If there is only ``first``, it multiplies the sums instead of the block. A score of shared
+    rows belongs to two rows, and its weight in the other is this one times exp(base_i - base_j);
     ``offsets`` are then the rows' bases.
     """
 
@@ -274,15 +274,15 @@ class _Factors:
             self._here, self._there = offsets.exp(), first * (-offsets).exp()
 
     def before(self, rows: Tensor) -> Tensor:
-        """Rows of the product with the derivatives' transpose."""
+        """The rows that are multiplied with the transposed derivatives."""
         return rows if self._waiting is None else rows * self._waiting[:, None]
 
     def after(self, sums: Tensor) -> Tensor:
-        """Sums over a row's scores."""
+        """Multiply the sums over each row's scores by the factor that has waited."""
         return sums if self._waiting is None else sums.mul_(self._waiting[:, None])
 
     def derivatives(self, weights: Tensor, out: Out, rows: slice, columns: slice) -> Tensor:
-        """Of one block, whose weights are zero where a score does not count."""
+        """Derivatives of one block, whose weights are zero where a score does not count."""
         if self._waiting is not None:
             return weights
         first, second, share = (

@@ -27,9 +27,9 @@ __all__ = []
 class Tiles:
     """Shape of one program's work."""
 
-    rows: int  # that stay, whose statistics or gradients the program makes
-    columns: int  # rows that pass by in one turn
-    chunk: int  # of the width, multiplied at once: all of it, if the rows are held
+    rows: int  # rows that the program keeps and whose statistics or gradients it computes
+    columns: int  # rows of the other side that it reads in one turn
+    chunk: int  # part of the width that is multiplied at once; all of it if the rows are held
     warps: int
     stages: int  # turns whose loads are in flight
 
@@ -49,7 +49,7 @@ class Tiles:
 def padded_width(d: int, itemsize: int) -> tuple[int, int]:
     """Width of a row in memory, and of a chunk of it: a power of two.
 
-    What a program can hold and sum up is one chunk. Wider rows are of several, and only pass by.
+    A program can hold and sum one chunk. Wider rows have several and are only read in passing.
     """
     widest = 256 if itemsize == 2 else 128
     if d <= widest:
@@ -59,7 +59,7 @@ def padded_width(d: int, itemsize: int) -> tuple[int, int]:
 
 
 def is_wide(operand: Tensor) -> bool:
-    """Whether rows are of more than one chunk."""
+    """Whether a row has more than one chunk."""
     width, chunk = padded_width(operand.shape[1], operand.element_size())
     return width > chunk
 
@@ -87,7 +87,7 @@ def _wide_tiles(n: int, width: int, size: int) -> Tiles:
         return Tiles(64, 64, 32, 4, 3)
     if n <= 1024:
         return Tiles(64, 64, 64, 4, 3)
-    # Of very many rows a card is at its limit of power, where what moves less is ahead.
+    # With very many rows the card is at its power limit, and moving less data is faster.
     small = width <= 512 and n <= 131_072
     return Tiles(128, 128, 64, 4, 3) if small else Tiles(128, 256, 64, 8, 3)
 
@@ -342,7 +342,7 @@ def bounds_of(*weights: Weights | None) -> Float[Tensor, " 3"]:
 def launch_gradients(
     inputs: GradientInputs, offset: int, limit: int
 ) -> Float[Tensor, "parts r w"]:
-    """The sums of :func:`gradient_of_rows` where rows are of one chunk of the width."""
+    """The sums of :func:`gradient_of_rows` for rows of a single chunk."""
     x, m = inputs.scores.x.operand, len(inputs.scores.y.operand)
     n, width = x.shape
     tiles = choose_tiles(x, limit - offset, scans=False, gradients=True)
@@ -404,7 +404,7 @@ MOST_SHARED = 7 * 2**24
 """Numbers of the other side's sums that plain layouts hold while the rows pass: 448 MiB."""
 
 _SETTINGS = Lock()
-"""Of the process: of two threads one would put back what the other has set."""
+"""The setting is the process's: without a lock a thread would restore what another has set."""
 
 
 def piece_of(operand: Tensor) -> int:
@@ -412,7 +412,7 @@ def piece_of(operand: Tensor) -> int:
     if is_wide(operand):
         return BLOCK
     width = operand.shape[1]
-    # Of the widest that are held, few fill a card.
+    # A few of the widest rows that are held fill a card.
     most = MOST_SCRATCH // 2 if width == 256 else MOST_SCRATCH
     return max(1, most // width)
 
