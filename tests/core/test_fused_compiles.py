@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python tests/core/test_fused_compiles.py 86 all
 
-prints one JSON object: bytes of shared memory by kernel and by the types of its arguments. The tiles
-are those that the package would choose on such a device for many rows.
+prints one JSON object: bytes of shared memory by kernel and by the types of its arguments. The
+tiles are those that the package would choose on such a device for many rows.
 """
 
 import sys
@@ -17,7 +17,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this platform")
 from flatnce.core.kernels.fused import launch, paired_statistics, row_statistics
 from flatnce.core.selection import Selection
-from launches import shared_memory, print_shared_memory
+from launches import print_shared_memory, shared_memory
 
 SHARED_MEMORY = {80: 166_912, 86: 101_376, 90: 232_448, 120: 101_376}
 """Bytes that a program may ask for, by compute capability."""

@@ -18,7 +18,7 @@ from flatnce.pretrain import fused_resnet
 from flatnce.pretrain.data.augmentation import fused
 from flatnce.pretrain.data.views import Views
 from flatnce.pretrain.models import Encoder, head
-from launches import shared_memory, print_shared_memory
+from launches import print_shared_memory, shared_memory
 
 SHARED_MEMORY = 232_448  # bytes that a program may use at compute capability 9.0
 
