@@ -109,22 +109,20 @@ def test_cosine_scores_stay_within_a_scale_that_stays_within_its_bounds():
     assert critic.scale.log_scale.grad != 0  # at its bound it may still come back
 
 
+def products(**choices):
+    return SeparableCritic(nn.Identity(), nn.Identity(), **choices)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda x, y: made("dot").paired(x, y), "6 samples and y 9"),
         (lambda x, y: made("dot").dual(x, y[:6]), "no u"),
-        (lambda x, y: SeparableCritic(nn.Identity(), nn.Identity())(x, y), "same width"),
-        (
-            lambda x, y: SeparableCritic(nn.ReLU(), nn.ReLU(), similarity="angle"),
-            "similarity='angle' is unknown",
-        ),
+        (lambda x, y: products()(x, y), "same width"),
+        (lambda x, y: products(similarity="angle"), "similarity='angle' is unknown"),
+        (lambda x, y: products(constrained=True), "needs dual"),
         (lambda x, y: critic_for("deep", (3, 2)), "kind='deep' is unknown"),
         (lambda x, y: critic_for("dot", (3, 2), dual="both"), "dual='both' is unknown"),
-        (
-            lambda x, y: SeparableCritic(nn.Identity(), nn.Identity(), constrained=True),
-            "needs dual",
-        ),
         (lambda x, y: JointCritic(nn.Identity(), pairs_at_once=0), "at least 1"),
         (lambda x, y: BoundedScale(200.0), "start=200.0"),
         (lambda x, y: perceptron(0, 1), "at least 1"),

@@ -64,25 +64,17 @@ def test_copies_in_several_groups_join_the_groups():
             assert together <= set(groups[part]) or not together & set(groups[part])
 
 
+def units(copies=None, **choices):
+    return units_of(alone(60), copies, given=60, **choices)
+
+
 REFUSED = {
-    "groups and blocks": (lambda: units_of(alone(60), None, alone(60), 5, 60), "not both"),
-    "wrong length": (
-        lambda: units_of(alone(60), None, groups=[1, 2], given=60),
-        r"groups has shape \(2,\).* 60 rows",
-    ),
-    "few groups": (
-        lambda: units_of(alone(60), None, groups=alone(60) % 5, given=60),
-        "groups leave 5 sets.*at least 12",
-    ),
-    "long blocks": (
-        lambda: units_of(alone(60), None, blocks=10, given=60),
-        "blocks leave 6 sets.*at least 12",
-    ),
-    "blocks of one": (lambda: units_of(alone(60), None, blocks=1, given=60), "blocks=1.*least 2"),
-    "all copies": (
-        lambda: units_of(alone(60), alone(60) % 3, given=60),
-        "copies leave 3 sets",
-    ),
+    "groups and blocks": (lambda: units(groups=alone(60), blocks=5), "not both"),
+    "wrong length": (lambda: units(groups=[1, 2]), r"groups has shape \(2,\).* 60 rows"),
+    "few groups": (lambda: units(groups=alone(60) % 5), "groups leave 5 sets.*at least 12"),
+    "long blocks": (lambda: units(blocks=10), "blocks leave 6 sets.*at least 12"),
+    "blocks of one": (lambda: units(blocks=1), "blocks=1.*least 2"),
+    "all copies": (lambda: units(alone(60) % 3), "copies leave 3 sets"),
     "two folds": (lambda: splits_of(alone(60), 2, 0), "folds=2.*at least 3"),
     "no folds": (lambda: splits_of(alone(60), 0, 0), "folds=0"),
     "truth for folds": (lambda: splits_of(alone(60), True, 0), "folds=True"),
