@@ -98,11 +98,7 @@ class Estimate:
         )
 
     def summary(self, unit: str = "nats") -> str:
-        """Return the result, the warnings, all read-outs, the baselines and the cleaning as text.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-        """
+        """Return the result, warnings, read-outs and cleaning as text, in ``nats`` or ``bits``."""
         factor = unit_factor(unit)
         lines = [self.sentence(unit)]
         lines += [f"! {flag.name}: {flag.message}" for flag in self.flags]
@@ -126,11 +122,7 @@ class Estimate:
         return "\n".join(lines)
 
     def plain(self, unit: str = "nats") -> dict[str, Any]:
-        """Return everything as plain data for JSON, numbers in the unit.
-
-        Arguments:
-            unit: ``nats`` or ``bits``; the history stays in nats.
-        """
+        """Return everything as plain data for JSON, in ``nats`` or ``bits``; history in nats."""
         factor = unit_factor(unit)
 
         def number(value: float | None) -> float | None:

@@ -161,12 +161,7 @@ class Pairwise:
         ]
 
     def table(self, unit: str = "nats", most: int | None = None) -> str:
-        """Return a text table, the largest estimate first.
-
-        Arguments:
-            unit: ``nats`` or ``bits``.
-            most: Number of pairs to show.
-        """
+        """Return a text table of all or the ``most`` largest estimates, in nats or bits."""
         factor = unit_factor(unit)
         lines = []
         for row in self.rows[:most]:

@@ -317,12 +317,7 @@ class Consistency:
     relation: str  #: the relation as a formula
 
     def violation(self, found: float, original: float) -> float:
-        """Compute by how many nats two estimates violate the relation; 0 if they satisfy it.
-
-        Arguments:
-            found: The estimate for this pair of tables.
-            original: The estimate for the original tables.
-        """
+        """Compute by how many nats estimates of these and of your tables violate the relation."""
         excess = found - self.factor * original
         return max(excess, 0.0) if self.at_most else excess
 
