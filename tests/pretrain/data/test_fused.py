@@ -1,6 +1,6 @@
 """The kernel of the views: the plain path's draws bit for bit, its pixels to rounding.
 
-Without a card the kernel runs in Triton's interpreter, on few and small pictures.
+Without a GPU the kernel runs in Triton's interpreter, on few and small pictures.
 """
 
 import pytest
@@ -54,10 +54,6 @@ def plain(draw, monkeypatch, *arguments, **named):
     with monkeypatch.context() as patch:
         patch.setattr(fused, "FOUND", False)
         return draw(*arguments, **named)
-
-
-def by_kernel(draw, images, indices, epoch, views=2, **named):
-    return fused.render(draw, images, indices, epoch, views, **named)
 
 
 # ---- draws
@@ -184,7 +180,7 @@ def test_views_are_the_plain_paths_to_rounding(name, monkeypatch):
     draw, shape, views = (SETTINGS | WITH_STEPS)[name]
     images, indices = batch(shape)
     expected = plain(draw, monkeypatch, images, indices, 4, views)
-    found = by_kernel(draw, images, indices, 4, views)
+    found = fused.render(draw, images, indices, 4, views)
     assert found.shape == expected.shape and found.is_contiguous()
     difference = (found - expected).abs()
     assert difference.max() < (0.05 if name in WITH_STEPS else 1e-5)
@@ -196,9 +192,9 @@ def test_a_view_does_not_depend_on_the_batch_the_count_or_how_the_epoch_is_given
     draw, shape, _ = SETTINGS["default"]
     images, indices = batch(shape)
     epoch = torch.tensor(2, device=DEVICE)
-    whole = by_kernel(draw, images, indices, 2)
+    whole = fused.render(draw, images, indices, 2, views=2)
     other = images[1:].contiguous(memory_format=torch.channels_last)
-    some = by_kernel(draw, other, indices[1:].to(torch.int32), epoch, count)
+    some = fused.render(draw, other, indices[1:].to(torch.int32), epoch, count)
     both = min(count, 2)
     assert torch.equal(some[:both, 0], whole[:both, 1])
 
@@ -218,7 +214,7 @@ def test_type_and_memory_order_change_nothing_else(channels, dtype, monkeypatch)
     tolerance = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}[dtype]
     for views in (
         plain(draw, monkeypatch, images, indices, 0, dtype=dtype, channels_last=True),
-        by_kernel(draw, images, indices, 0, dtype=dtype, channels_last=True),
+        fused.render(draw, images, indices, 0, 2, dtype, channels_last=True),
     ):
         assert views.dtype == dtype
         flat = views.flatten(0, 1)
@@ -261,12 +257,12 @@ def test_the_operator_is_registered_rightly(channels_last):
     torch.library.opcheck(fused._render, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-# ---- on a card
+# ---- on a GPU
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("shape", [(512, 3, 32, 32), (512, 1, 28, 28)], ids=str)
-def test_thousands_of_views_are_the_plain_paths_on_the_card(shape, monkeypatch):
+def test_thousands_of_views_are_the_plain_paths_on_a_gpu(shape, monkeypatch):
     images = torch.randint(256, shape, dtype=torch.uint8, device="cuda")
     indices = torch.arange(len(images), device="cuda")
     draw = Views(shape[-1], seed=0)

@@ -1,6 +1,6 @@
 """The fused pass equals the encoder it computes: outputs, gradients, running statistics.
 
-Without a card the kernels run in Triton's interpreter, which is slow: everything is tiny.
+Without a GPU the kernels run in Triton's interpreter, which is slow: everything is tiny.
 """
 
 import copy
@@ -110,7 +110,7 @@ def test_it_computes_what_the_encoder_computes(name):
     for (label, mine), theirs, truth in buffers:
         if "tracked" in label:
             assert mine == len(batches)
-        else:  # on a card float32 convolutions round to TF32: the plain encoder says how much
+        else:  # on a GPU float32 convolutions round to TF32: the plain encoder says how much
             assert off([mine], [truth])[0] < 1e-5 + 4 * off([theirs], [truth])[0], label
 
 

@@ -1,4 +1,4 @@
-"""The fused pass on a card: recorded, overlapped, repeatable."""
+"""The fused pass on a GPU: recorded, overlapped, repeatable."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The side track without a card: streams that only note what they are asked for."""
+"""The side track without a GPU: streams that only note what they are asked for."""
 
 from unittest.mock import MagicMock
 
