@@ -34,14 +34,14 @@ def test_the_interval_is_the_paired_t_tests():
     first, second = [3.1, 4.0, 5.5, 2.2], [1.0, 2.5, 3.0, 2.0]
     found = paired(dict(enumerate(first)), dict(enumerate(second)))
     low, high = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.interval == pytest.approx((low, high))
     assert found.settled == (stats.ttest_rel(first, second).pvalue < 0.05)
 
 
 def test_only_shared_seeds_are_paired_and_an_open_question_needs_more():
     found = paired({0: 1.0, 1: 2.0, 7: 50.0}, {1: 1.5, 0: 0.0, 9: -50.0})
     assert found.pairs == 2 and found.mean == pytest.approx(0.75)
-    assert not found.settled and found.needed > 2
+    assert not found.settled and found.seeds_needed > 2
 
 
 @pytest.mark.parametrize("shared, mean", [({}, None), ({0: 1.0}, 0.5)])

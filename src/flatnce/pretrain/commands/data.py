@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import tyro
@@ -57,13 +57,7 @@ def run(arguments: list[str]) -> int:
         installed = adopt(entry.name, options.adopt, options.root)
     else:
         installed = _fetch(entry.name, options)
-    found = {
-        **_describe(entry),
-        "how": installed.how,
-        "folder": None if installed.folder is None else str(installed.folder),
-        "checked": installed.checked,
-    }
-    return _show(found, options.json)
+    return _show({**_describe(entry), **asdict(installed)}, options.json)
 
 
 def _fetch(name: str, options: DataOptions) -> Installed:
@@ -84,12 +78,9 @@ def _fetch(name: str, options: DataOptions) -> Installed:
 
 def _describe(entry: Entry) -> dict[str, Any]:
     layout = entry.layouts[0] if entry.layouts else None
+    shown = ("name", "title", "classes", "channels", "size")
     return {
-        "name": entry.name,
-        "title": entry.title,
-        "classes": entry.classes,
-        "channels": entry.channels,
-        "size": entry.size,
+        **{name: getattr(entry, name) for name in shown},
         "splits": dict(entry.splits),
         "download_bytes": sum(item.bytes for item in layout.downloads) if layout else 0,
     }
@@ -118,7 +109,7 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
 
 def _show(found: dict[str, Any], as_json: bool) -> int:
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(found, default=str))  # a folder is a path
         return 0
     parts = ", ".join(f"{split} {count:,}" for split, count in found["splits"].items())
     print(f"{found['name']}: {found['title']}. {found['classes']} classes; {parts}.")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -174,21 +174,20 @@ def _setting_text(name: str, value: Any) -> str:
 class Paired:
     """The mean difference of two groups over shared seeds, with its 95 % t interval.
 
-    ``needed`` is the number of seeds at which the question would be settled if the difference is
-    as large as it looks; None if it is settled, or cannot be told.
+    ``seeds_needed`` is the number of seeds at which the question would be settled if the
+    difference is as large as it looks; None if it is settled, or cannot be told.
     """
 
     pairs: int
     mean: float | None = None
     sd: float | None = None
-    low: float | None = None
-    high: float | None = None
-    needed: int | None = None
+    interval: tuple[float, float] | None = None
+    seeds_needed: int | None = None
 
     @property
     def settled(self) -> bool:
         """Whether the interval excludes zero."""
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
 
 def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) -> Paired:
@@ -201,8 +200,8 @@ def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) ->
         return Paired(n, fmean(differences) if differences else None)
     mean, sd = fmean(differences), stdev(differences)
     half = float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
-    found = Paired(n, mean, sd, mean - half, mean + half)
-    return found if found.settled else replace(found, needed=seeds_needed(mean, sd, n))
+    found = Paired(n, mean, sd, (mean - half, mean + half))
+    return found if found.settled else replace(found, seeds_needed=seeds_needed(mean, sd, n))
 
 
 def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
@@ -284,12 +283,8 @@ def differences_of(
             "measure": measure.label,
             "group": group.name,
             "against": groups[0].name,
-            "pairs": one.pairs,
-            "mean": one.mean,
-            "sd": one.sd,
-            "interval": None if one.low is None else [one.low, one.high],
+            **asdict(one),
             "settled": one.settled,
-            "seeds_needed": one.needed,
         }
         for measure, group, one in _differences(groups)
     ]
@@ -326,16 +321,16 @@ def _notes(
 
 def remark(one: Paired) -> str:
     """What a difference means, in a few words."""
-    if one.low is None:
+    if one.interval is None:
         return "one seed: too few to tell" if one.pairs else "no seed in common"
     few = "; 2 pairs are very few" if one.pairs < 3 else ""
     if one.settled:
         return f"settled: {'higher' if one.mean and one.mean > 0 else 'lower'}{few}"
     if one.sd == 0:
         return f"equal in every seed{few}"
-    if one.needed is None:
+    if one.seeds_needed is None:
         return f"open, and so small that {MOST_SEEDS:,} seeds would not settle it{few}"
-    return f"open: about {one.needed - one.pairs:,} more seeds would settle it{few}"
+    return f"open: about {one.seeds_needed - one.pairs:,} more seeds would settle it{few}"
 
 
 def _pooled(groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
@@ -358,7 +353,7 @@ def _difference_table(groups: Sequence[Group], differences: Sequence[Difference]
             group.label,
             str(one.pairs),
             measure.difference(one.mean),
-            measure.difference(one.low, one.high),
+            measure.difference(*(one.interval or ())),
             remark(one),
         )
         for measure, group, one in differences
