@@ -121,10 +121,11 @@ def publish(
     check_place(out)
     with served(directories, page, options):
         note = first()
-        write_page(page(), out)
+        made = page()
+        write_page(made, out)
         figures: Sequence[Path] = ()
         if options.figures is not None:
-            sections = (paper or page)().sections
+            sections = (paper() if paper else made).sections
             charts = [figure.chart for section in sections for figure in section.figures]
             figures = write_figures(charts, options.figures, options.formats)
         if options.json:
