@@ -4,7 +4,6 @@ import pytest
 
 from export_subjects import write_run
 from flatnce.cli import main
-from flatnce.pretrain import preset
 from flatnce.pretrain.sweeping.grid import MOST_RUNS
 from made_runs import write_pairs
 
@@ -33,18 +32,6 @@ def test_help_fits_a_screen(typed, words, capsys):
     command = typed.split()[0]
     assert main([command]) == 2
     assert f"usage: flatnce {command}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command, names", [("train", preset("digits").flat()), ("evaluate", ["label_list"])]
-)
-def test_help_all_lists_every_setting(command, names, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help-all"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    for name in names:
-        assert f"--{name.replace('_', '-')}" in shown, name
 
 
 @pytest.mark.parametrize(
