@@ -69,13 +69,9 @@ class Diagnosis:
 
     def plain(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        return {
-            "subject": self.subject,
-            "verdict": self.verdict,
-            "findings": [asdict(finding) for finding in self.findings],
-            "numbers": dict(self.numbers),
-            "unknown": list(self.unknown),
-        }
+        found = {"verdict": self.verdict, **asdict(self)}
+        del found["judged"]  # the verdict says so
+        return found
 
     def __str__(self) -> str:
         """The diagnosis on a few lines, for a terminal."""

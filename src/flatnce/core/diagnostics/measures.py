@@ -63,16 +63,14 @@ def temperature_for_ess(
     if not 0 < target <= 1:
         raise ValueError(f"target={target}: an ESS lies in (1/m, 1] for m negatives")
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
+
+    def ess_at(beta: Tensor) -> Tensor:
+        return effective_sample_size(contrast_of(parts, beta.reciprocal(), kernel=kernel))
+
     with torch.no_grad():
         least = least_effective_sample_size(contrast_of(parts, 1.0, kernel=kernel))
         raise_or_flag(shown=torch.full_like(least, target), ess_target=target <= least)
-        return solve_for_ess(
-            lambda beta: effective_sample_size(
-                contrast_of(parts, beta.reciprocal(), kernel=kernel)
-            ),
-            target,
-            parts[0].anchors,
-        ).reciprocal()
+        return solve_for_ess(ess_at, target, parts[0].anchors).reciprocal()
 
 
 def gradient_gain(contrast: Contrast, reduction: str = "mean") -> Float[Tensor, "..."]:
