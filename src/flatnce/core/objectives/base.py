@@ -533,8 +533,8 @@ class Objective(nn.Module, ABC):
             shared = {name: distributed.with_mean_gradient(p) for name, p in parameters}
             options["statistic"] = partial(self.statistic, **shared)  # type: ignore[arg-type]
         contrast = contrast_of(pairs, temperature, power=self.power, **options)
-        rows, width = batch.views[0].shape
-        return contrast, first.anchors[:rows, :width].detach()
+        view = batch.views[0]
+        return contrast, first.anchors[: len(view), : view.shape[-1]].detach()
 
     def _finish(self, contrast: Contrast, loss: Tensor, samples: Tensor, batch: Batch) -> None:
         """Advance control and queue, and leave a snapshot."""
