@@ -226,22 +226,14 @@ def test_only_training_moves_a_controlled_temperature():
 
 @pytest.fixture
 def trainer(example, model, tmp_path):
-    """Build a trainer for a loss; by default it takes three steps."""
+    """Build a trainer for a loss."""
 
-    def build(loss, data=None, ess=None, **options) -> FlatNCETrainer:
+    def build(loss, data, **options) -> FlatNCETrainer:
         usual = {"report_to": "none", "save_strategy": "no", "use_cpu": True}
         arguments = example.SentenceTransformerTrainingArguments(str(tmp_path), **usual, **options)
-        data = example.paraphrases() if data is None else data
-        return FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=loss, ess=ess)
+        return FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=loss)
 
     return build
-
-
-def test_the_trainer_can_hold_an_ess(trainer, model):
-    loss = FlatNCERankingLoss(model)
-    trainer(loss, ess=0.3, max_steps=3).train()
-    # The negatives of an untrained model are all alike, so every step lowers the temperature.
-    assert float(loss.temperature) == pytest.approx(0.05 / 1.01**3)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ verdicts that only follow from another one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flatnce.core.diagnostics.verdict import NEEDED, negatives_of, verdicts_on
@@ -63,7 +63,7 @@ def findings_on(
         return [Finding(one.kind, f"{one.evidence} at the end", one.remedies, one.since)]
     kinds = {verdict.kind for verdict in verdicts}
     hidden = _consequences(kinds, last, idle)
-    few = _too_few_negatives(last)
+    few = list(_too_few_negatives(last))
     if few and last["ess"] >= LOW_ESS:
         hidden.add("peaked")
     found = [
@@ -71,7 +71,7 @@ def findings_on(
         for one in verdicts
         if one.kind not in hidden
     ]
-    found += few + _temperature_out_of_range(last)
+    found += [*few, *_temperature_out_of_range(last)]
     if available is not None and "collapsed" not in kinds:
         found += _dimensional_collapse(last, available)
     return list(in_order(found))
@@ -88,27 +88,23 @@ def _consequences(kinds: set[str], last: Numbers, idle: bool | None) -> set[str]
     return {"not learning"} if {"peaked", "uniform"} & kinds and not idle else set()
 
 
-def _temperature_out_of_range(numbers: Numbers) -> list[Finding]:
-    temperature = numbers.get("temperature")
+def _temperature_out_of_range(numbers: Numbers) -> Iterator[Finding]:
+    temperature = numbers.get("temperature", HIGHEST_TEMPERATURE)
     # A value stored in float32 may differ by a rounding from the one that was asked for.
-    lowest, highest = 0.999 * LOWEST_TEMPERATURE, 1.001 * HIGHEST_TEMPERATURE
-    if temperature is None or lowest <= temperature <= highest:
-        return []
-    ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
-    which = "low" if temperature < LOWEST_TEMPERATURE else "high"
-    return [finding(f"temperature too {which}", temperature=temperature, **ends)]
+    if not 0.999 * LOWEST_TEMPERATURE <= temperature <= 1.001 * HIGHEST_TEMPERATURE:
+        ends: dict[str, Any] = {"lowest": LOWEST_TEMPERATURE, "highest": HIGHEST_TEMPERATURE}
+        which = "low" if temperature < LOWEST_TEMPERATURE else "high"
+        yield finding(f"temperature too {which}", temperature=temperature, **ends)
 
 
-def _too_few_negatives(numbers: Numbers) -> list[Finding]:
+def _too_few_negatives(numbers: Numbers) -> Iterator[Finding]:
     count = negatives_of(numbers)
-    if not 0 < count < FEW_NEGATIVES:
-        return []
-    ceiling = numbers["mi_ceiling"]
-    return [finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)]
+    if 0 < count < FEW_NEGATIVES:
+        ceiling = numbers["mi_ceiling"]
+        yield finding("too few negatives", count=count, ceiling=ceiling, least=FEW_NEGATIVES)
 
 
-def _dimensional_collapse(numbers: Numbers, available: int) -> list[Finding]:
+def _dimensional_collapse(numbers: Numbers, available: int) -> Iterator[Finding]:
     rank = numbers.get("effective_rank", math.inf)
-    if not rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
-        return []
-    return [finding("dimensional collapse", rank=rank, available=available)]
+    if rank < min(DIMENSIONAL_SHARE * available, MOST_DIRECTIONS):
+        yield finding("dimensional collapse", rank=rank, available=available)

@@ -5,10 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController
 from flatnce.core.objectives.base import Objective
-from flatnce.core.objectives.temperature import TemperatureSource
 
 
 def is_single_row(*columns: Tensor, gather: bool = False) -> bool:
@@ -40,21 +38,11 @@ def zero_loss(objective: Objective, *columns: Tensor) -> Float[Tensor, ""]:
     loss = zero_of(*columns)
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         beta = temperature.reciprocal().to(loss)
-        slope = torch.zeros_like(loss.detach())
+        slope = loss.detach()
         if objective.temperature_gradient == "infonce":
             slope = distributed.mean(slope)
         loss = loss + (beta - beta.detach()) * slope
     controlled = isinstance(source.source, EssController)
     if objective.training and (distributed.is_active() or not controlled):
-        source.advance(_row_at_target(source, loss.detach()))
+        source.advance(loss.detach())
     return loss
-
-
-def _row_at_target(source: TemperatureSource, zero: Float[Tensor, ""]) -> Contrast:
-    """A row whose ESS is the target, so that it does not move the controller."""
-    row, count = zero.reshape(1), 1e6
-    target = torch.ones_like(row)
-    if isinstance(source.source, EssController):
-        target = target * source.source.target_at(source.step)
-    log_of_squares = -(count * target).log()
-    return Contrast(row, row, log_of_squares, torch.full_like(row, count), row, row[0] + 1)

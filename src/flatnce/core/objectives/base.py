@@ -59,14 +59,8 @@ class Batch:
     @property
     def has_two_views_only(self) -> bool:
         """Whether the batch is two views, perhaps with ids, and nothing else."""
-        return (
-            len(self.views) == 2
-            and not self.gather
-            and self.labels is None
-            and self.false_negatives is None
-            and self.negatives is None
-            and self.queue is None
-        )
+        more = (self.labels, self.false_negatives, self.negatives, self.queue)
+        return len(self.views) == 2 and not self.gather and all(one is None for one in more)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from flatnce.core.diagnostics.measures import least_effective_sample_size
 from flatnce.core.direct import PlainRows
 from flatnce.messages import check_positive
 
-__all__ = ["LearnedTemperature", "Temperature", "TemperatureSource"]
+__all__ = ["LearnedTemperature", "Temperature"]
 
 
 class LearnedTemperature(nn.Module):
@@ -145,8 +145,11 @@ class TemperatureSource(nn.Module):
             if any(buffer.device != device for buffer in self.buffers(recurse=False)):
                 self.to(device)
 
-    def advance(self, contrast: Contrast | PlainRows) -> Tensor | None:
-        """Advance by one training step; return the fault flags of a target out of reach."""
+    def advance(self, contrast: Contrast | PlainRows | Tensor) -> Tensor | None:
+        """Advance by one training step; return the fault flags of a target out of reach.
+
+        For a batch without negatives pass its loss, 0: the target counts as its ESS.
+        """
         if not self.moves:
             return None
         if not isinstance(self.source, EssController):
@@ -156,7 +159,10 @@ class TemperatureSource(nn.Module):
             m, n = contrast.others, contrast.negative.shape[0]
             size = contrast.size()
             return self._move(lambda target: size < (m * n * target) ** -0.5, 1 / m)
-        ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
+        if isinstance(contrast, Tensor):
+            ess, least = contrast + self.source.target_at(self.step), contrast
+        else:
+            ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
         if distributed.is_active():
             ess, least = distributed.mean(torch.stack([ess, least])).unbind()
         return self._move(lambda target: ess.detach() > target, least.detach())
