@@ -15,6 +15,8 @@ from flatnce.report.page import Page, render_page
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 STEPS = 400
+# A queue, a momentum encoder, and a controlled temperature.
+MOCO = {"queue": 256, "momentum_encoder": 0.9, "ess": 0.4, "optimizer": "adamw", "rate": 1e-3}
 
 
 def config_of(objective="infonce", seed=0, batch_size=32):

@@ -35,8 +35,6 @@ TIMEOUT = timedelta(seconds=200)
 IMAGES, WIDTH = 6, 4  # of the whole batch
 TEMPERATURE, STEPS = 0.3, 5
 
-Encode = Callable[[Tensor], Tensor]
-
 
 class Share:
     """The part of a global tensor that is this process's."""

@@ -13,20 +13,14 @@ from flatnce.pretrain import TrainConfig, load_encoder, preset, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from forked import Forked
-from made_runs import assert_same_run, before_step, quick_config, with_dropout
+from made_runs import MOCO, assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
 
 # One step a line, checkpoints at odd places, so that a kill falls between them.
 SHORT = {"epochs": 2, "log_every": 1, "checkpoint_every": 0.3, "watch_every": 1.0, "view_size": 4}
 CASES = {
     "simclr": {},
-    "moco with ess control": {
-        "queue": 256,
-        "momentum_encoder": 0.9,
-        "ess": 0.4,
-        "optimizer": "adamw",
-        "rate": 1e-3,
-    },
+    "moco with ess control": MOCO,
     "siglip": {"objective": "siglip", "epochs": 1},
     "learned temperature, lars, cached": {
         "learn_temperature": True,

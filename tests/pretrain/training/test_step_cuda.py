@@ -9,6 +9,7 @@ from flatnce.pretrain.training.loop import train_steps
 from flatnce.pretrain.training.optim import build_optimizer, load_optimizer
 from flatnce.pretrain.training.state import CudaGraphStep, Step, Training
 from gpu import host_reads_forbidden
+from made_runs import MOCO
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -18,13 +19,7 @@ pytestmark = [
 CASES = {
     "simclr": {},
     "infonce, lars": {"objective": "infonce", "optimizer": "lars"},
-    "moco, ess, adamw": {
-        "queue": 256,
-        "momentum_encoder": 0.9,
-        "ess": 0.4,
-        "optimizer": "adamw",
-        "rate": 1e-3,
-    },
+    "moco, ess, adamw": MOCO,
     "learned temperature": {"learn_temperature": True, "precision": "bfloat16"},
     "scheduled temperature": {"temperature_end": 0.5},
     "resnet18, bfloat16": {"backbone": "resnet18", "precision": "bfloat16", "batch_size": 32},
