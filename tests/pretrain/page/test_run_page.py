@@ -135,7 +135,7 @@ def test_the_verdict_comes_before_the_numbers_and_these_before_the_curves(html):
         ("MI", [f"{train_line(400)['mi']:.3f} of {CEILING:.3f} nats"]),
         ("Large-pool MI, best", [f"6.000 of {POOL_CEILING:.3f} nats"]),
         ("Time", ["2 min 1 s"]),
-        ("Images a second, everything included", ["11,900"]),
+        ("Images per second, everything included", ["11,900"]),
         ("linear", ["cifar10", "400", "75.43 %", "74.50 % to 76.30 %", "99.00 %", "10,000"]),
         ("transfer", ["voc2007", "", "mAP 60.00 %"]),
         ("mi", ["cifar10", "", "5.00 of 9.21 nats"]),

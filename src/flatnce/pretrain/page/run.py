@@ -209,7 +209,7 @@ def _lead(run: Run, settings: Mapping[str, Any]) -> str:
     if train.get("negatives"):
         what += f": every image has {train['negatives']:,.0f} negatives"
     if finished(run):
-        return f"{what}. {epochs} epochs."
+        return f"{what}. {epochs} {'epoch' if epochs == 1 else 'epochs'}."
     reached = f"epoch {train['epoch']:.2f}" if train.get("epoch") is not None else "no epoch"
     return f"Unfinished: this page shows what was measured until {reached} of {epochs}. {what}."
 
@@ -264,7 +264,7 @@ def _key_numbers(run: Run, memory: Mapping[str, int] | None) -> Table:
             most = train.get("mi_ceiling") if name == "mi" else None
             rows.append((label, _written(train.get(name), entry.unit, most)))
     rows += [
-        (f"Images a second{everything}", f"{speed:,.0f}" if speed else ""),
+        (f"Images per second{everything}", f"{speed:,.0f}" if speed else ""),
         ("Time", "" if seconds is None else duration_text(seconds)),
         ("Memory of training, estimated", format_bytes(sum(memory.values())) if memory else ""),
     ]
