@@ -7,6 +7,7 @@ from PIL import Image
 from torchvision.transforms import CenterCrop, InterpolationMode, Resize
 
 from flatnce.pretrain.data import FolderSet, ImageSet, UnreadableImage, load
+from flatnce.pretrain.data.image_set import read_image
 from flatnce.pretrain.data.readers import image_folder
 from tiny_sets import write_folder, write_image
 
@@ -107,6 +108,17 @@ def test_an_unreadable_image_is_named(spoilt, file):
         found.decode(place)
     with pytest.raises(UnreadableImage, match=r"empty.jpg"):
         found.resized(8).decoded()
+
+
+def test_a_postscript_file_with_the_name_of_an_image_starts_no_program(tmp_path, monkeypatch):
+    marker, gs, image = (tmp_path / name for name in ("started", "gs", "x.jpg"))
+    gs.write_text(f"#!/bin/sh\necho 10.0; touch {marker}\n")
+    gs.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    image.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    with pytest.raises(UnreadableImage, match=r"x.jpg cannot be read"):
+        read_image(str(image), 8)
+    assert not marker.exists()
 
 
 def test_unreadable_images_are_skipped_only_if_asked(spoilt):

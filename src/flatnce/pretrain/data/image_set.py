@@ -199,11 +199,15 @@ def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     return functional.pil_to_tensor(functional.center_crop(resized, size))
 
 
+# Whatever a file's name says: Pillow would start Ghostscript for a PostScript file.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+
+
 def _opened(path: str, quick: bool = False) -> Any:
     """A decoded file, in RGB; an error that names it if it cannot be decoded."""
     pillow = require_extra("PIL.Image", "decoding image files")
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=FORMATS) as image:
             if quick:
                 image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
             if image.mode == "P" and "transparency" in image.info:
