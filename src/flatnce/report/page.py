@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.extras import require_extra
+from flatnce.files import replace_text
 from flatnce.report.charts import Chart
 
 __all__ = [
@@ -124,9 +124,7 @@ def write_page(page: Page, path: Path) -> Path:
     A file that flatnce did not write is never replaced.
     """
     check_place(path)
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(render_page(page), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, render_page(page))
     return path
 
 

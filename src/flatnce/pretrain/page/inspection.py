@@ -7,7 +7,6 @@ that a page needs neither the checkpoint nor the images.
 import base64
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ from torch.nn.functional import normalize
 
 from flatnce.environment import plain
 from flatnce.extras import require_extra
+from flatnce.files import replace_text
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
 from flatnce.pretrain.evaluation import Bench, Options
@@ -108,9 +108,7 @@ def inspect_encoder(
         "memory": _memory(run, read_run(directory).environment.get("processes", 1)),
     }
     path = Path(directory) / FILE
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(json.dumps(plain(found), allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(plain(found), allow_nan=False) + "\n")
     return path
 
 

@@ -5,7 +5,6 @@ are written as ``~`` and ``.``, so that a run can be shared without the paths of
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
+from flatnce.files import replace_text
 
 __all__ = [
     "FAILURE",
@@ -86,7 +86,7 @@ class RunLog:
         earlier = [line for line in found.metrics if line.get("step", 0) <= step]
         kept = [line for line in earlier if line.get("kind") != FAILURE]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
-        _replace_text(place / METRICS, lines)
+        replace_text(place / METRICS, lines)
         done = (found.results or {}).get("evaluations", ())
         evaluations = [one for one in done if one.get("step", step + 1) <= step]
         if evaluations:
@@ -188,14 +188,7 @@ def _read_header(directory: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    _replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
-
-
-def _replace_text(path: Path, text: str) -> None:
-    """Write atomically: a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
 
 
 def _read_json(path: Path) -> Any:

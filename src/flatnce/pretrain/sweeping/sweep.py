@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 
 from flatnce.environment import available_memory
+from flatnce.files import replace_text
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training import saved
@@ -254,7 +255,7 @@ class _Driver:
             said = f"out of memory with {len(self.slots)} runs at once; continue with fewer"
         if isinstance(error, ValueError | OSError | TrainingFailed) or not path.parent.is_dir():
             return said
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        replace_text(path, "".join(traceback.format_exception(error)))
         return f"{said} (the trace: {path})"
 
 
@@ -491,10 +492,7 @@ def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:
     base = next(iter(configs.values()))
     runs = {key: {name: one.flat()[name] for name in names} for key, one in configs.items()}
     content = {"format_version": FORMAT_VERSION, "kind": "sweep", "base": base.plain()}
-    text = json.dumps({**content, "runs": runs}, indent=1) + "\n"
-    unfinished = directory / f".{SWEEP}.partial"
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, directory / SWEEP)
+    replace_text(directory / SWEEP, json.dumps({**content, "runs": runs}, indent=1) + "\n")
 
 
 def _check_place(directory: Path, configs: Mapping[str, TrainConfig]) -> None:

@@ -1,0 +1,32 @@
+"""Files that are written as a whole."""
+
+import secrets
+
+import pytest
+
+from flatnce.files import replace_text
+
+
+def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
+    mine, folder = tmp_path / "mine.txt", tmp_path / "folder"
+    mine.write_text("mine")
+    folder.mkdir()
+    path = folder / "results.json"
+    path.symlink_to(mine)
+    replace_text(path, "first")
+    assert (path.read_text(), path.is_symlink(), mine.read_text()) == ("first", False, "mine")
+    assert list(folder.iterdir()) == [path]
+    # Even a link with the name of the temporary file is refused, and the file stays as it was.
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "guessed")
+    (folder / ".results.json.guessed.partial").symlink_to(mine)
+    with pytest.raises(FileExistsError):
+        replace_text(path, "second")
+    assert (path.read_text(), mine.read_text()) == ("first", "mine")
+
+
+def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
+    path = tmp_path / "page.html"
+    replace_text(path, "whole")
+    with pytest.raises(UnicodeEncodeError):
+        replace_text(path, "half \ud800")
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
