@@ -12,7 +12,7 @@ WIDTH = 92
 
 
 def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
-    """Every leaf of nested dataclasses: its value and what its docstring says of it."""
+    """Every leaf of nested dataclasses: its value and what is said of it."""
     said = _said(type(options))
     found: dict[str, tuple[Any, str]] = {}
     for field in fields(options):
@@ -47,11 +47,14 @@ def short_help(
 
 
 def _said(kind: type) -> dict[str, str]:
-    """Arguments of a docstring, by name, on one line each."""
+    """What is said of each field: in the docstring, or in the comment beside or above it."""
     _, _, listed = (inspect.getdoc(kind) or "").partition("Arguments:\n")
     listed = listed.partition("\n\n")[0]
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M)
-    return {name: " ".join(text.split()) for name, text in entries}
+    said = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M))
+    field = r"^((?:    # .*\n)*)    (\w+):[^#\n]*(?:  # (.*))?$"
+    for above, name, beside in re.findall(field, inspect.getsource(kind), flags=re.M):
+        said.setdefault(name, beside or above.replace("    # ", ""))
+    return {name: " ".join(text.split()) for name, text in said.items()}
 
 
 def _shown(value: Any) -> str:

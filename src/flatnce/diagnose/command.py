@@ -15,34 +15,31 @@ class DoctorOptions:
 
     Saturated, collapsed, dead in this precision, too few negatives, false negatives, duplicates,
     a temperature out of range. Without a name it checks this installation.
-
-    Arguments:
-        target: A run's name in runs/ or its folder, an .npz file with z1 and z2 (and labels, ids,
-            temperature, batch_size, where known), or a TensorBoard folder.
-        temperature: Of the loss, for embeddings.
-        batch_size: Samples of a training batch, for embeddings (by default all rows are one) and
-            loss curves.
-        precision: In which the loss is computed, for embeddings; by default theirs.
-        loss_scale: Of a gradient scaler, for embeddings; 1 if there is none.
-        layout: two_view (SimCLR) or two_tower (CLIP, retrieval).
-        objective: The loss's name, for example InfoNCE; the remedies depend on it.
-        no_embeddings: For a run, read only the log: no data set, no checkpoint.
-        device: For a run, where to embed some of its images.
-        json: Print JSON and nothing else.
     """
 
+    # A run's name in runs/ or its folder, an .npz file with z1 and z2 (and labels, ids,
+    # temperature, batch_size, where known), or a TensorBoard folder.
     target: Annotated[
         str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE.npz|FOLDER")
     ] = None
+    # Of the loss, for embeddings.
     temperature: Annotated[float | None, tyro.conf.arg(metavar="T")] = None
+    # Samples of a training batch, for embeddings (by default all rows are one) and loss
+    # curves.
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # In which the loss is computed, for embeddings; by default theirs.
     precision: Literal["float16", "bfloat16", "float32", "float64"] | None = None
+    # Of a gradient scaler, for embeddings; 1 if there is none.
     loss_scale: Annotated[float | None, tyro.conf.arg(metavar="S")] = None
+    # two_view (SimCLR) or two_tower (CLIP, retrieval).
     layout: Literal["two_view", "two_tower"] = "two_view"
+    # The loss's name, for example InfoNCE; the remedies depend on it.
     objective: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    # For a run, read only the log: no data set, no checkpoint.
     no_embeddings: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # For a run, where to embed some of its images.
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -40,69 +40,53 @@ OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
 
 @dataclass(frozen=True)
 class MiOptions:
-    """Estimate the mutual information of x and y, with a lower limit, a ceiling and warnings.
+    """Estimate the mutual information of x and y, with a lower limit, a ceiling and warnings."""
 
-    Arguments:
-        files: One table, or two whose rows are partners by position (x, then y).
-        x: Columns of x.
-        y: Columns of y. By default all others that hold numbers.
-        method: auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
-        critic: auto, gaussian, dot, cosine, bilinear or joint.
-        cv: Folds of cross-fitting, each evaluated in turn; 1 is one split.
-        transform: What is done to columns first, fitted on the training part.
-        encode: Turn words and dates into numbers: one-hot or ordinal.
-        group: A column whose equal values keep rows together in a split.
-        block: Keep rows in time order together in blocks of this many rows.
-        rows: Use a random subset of this many rows.
-        no_header: The first line of text holds numbers, not names.
-        seed: Seed of all random choices.
-        device: auto, cpu, cuda or cuda:1.
-        permutations: Shuffles behind the p-value.
-        batch_size: Rows per training step. Chosen by default.
-        steps: Maximum number of training steps. Chosen by default.
-        rate: Learning rate. Chosen by default.
-        bits: Show results in bits instead of nats.
-        report: Write an offline page, mi.html or the name that follows.
-        compare: Compare methods, separated by commas, in one table.
-        pairwise: Every column of the table against every other.
-        curve: Estimates from parts of the rows, extrapolated to more rows.
-        list_columns: List the columns of a file, and stop.
-        benchmark: Tasks of known truth, separated by commas, instead of files.
-        methods: Methods of the benchmark, separated by commas. By default --method.
-        n: Rows of each benchmark task.
-        seeds: Repetitions of the benchmark, from --seed on.
-        json: Print JSON and nothing else.
-    """
-
+    # One table, or two whose rows are partners by position (x, then y).
     files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")] = ()
-    x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
+    x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None  # Columns of x.
+    # Columns of y. By default all others that hold numbers.
     y: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None
-    method: str = "auto"
-    critic: str = "auto"
+    method: str = "auto"  # auto, flatnce, infonce, flo, dv, nwj, smile, ksg, cca ...
+    critic: str = "auto"  # auto, gaussian, dot, cosine, bilinear or joint.
+    # Folds of cross-fitting, each evaluated in turn; 1 is one split.
     cv: Annotated[int, tyro.conf.arg(metavar="FOLDS")] = 1
+    # What is done to columns first, fitted on the training part.
     transform: Literal["copula", "standard", "none"] = "copula"
+    # Turn words and dates into numbers: one-hot or ordinal.
     encode: Literal["one-hot", "ordinal"] | None = None
+    # A column whose equal values keep rows together in a split.
     group: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
+    # Keep rows in time order together in blocks of this many rows.
     block: Annotated[int | None, tyro.conf.arg(metavar="ROWS")] = None
+    # Use a random subset of this many rows.
     rows: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    no_header: bool = False
-    seed: int = 0
-    device: str = "auto"
-    permutations: int = 1999
+    no_header: bool = False  # The first line of text holds numbers, not names.
+    seed: int = 0  # Seed of all random choices.
+    device: str = "auto"  # auto, cpu, cuda or cuda:1.
+    permutations: int = 1999  # Shuffles behind the p-value.
+    # Rows per training step. Chosen by default.
     batch_size: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # Maximum number of training steps. Chosen by default.
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # Learning rate. Chosen by default.
     rate: Annotated[float | None, tyro.conf.arg(metavar="STEP")] = None
-    bits: bool = False
+    bits: bool = False  # Show results in bits instead of nats.
+    # Write an offline page, mi.html or the name that follows.
     report: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # Compare methods, separated by commas, in one table.
     compare: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
-    pairwise: bool = False
-    curve: bool = False
-    list_columns: bool = False
+    pairwise: bool = False  # Every column of the table against every other.
+    curve: bool = False  # Estimates from parts of the rows, extrapolated to more rows.
+    list_columns: bool = False  # List the columns of a file, and stop.
+    # Tasks of known truth, separated by commas, instead of files.
     benchmark: Annotated[str | None, tyro.conf.arg(metavar="TASKS")] = None
+    # Methods of the benchmark, separated by commas. By default --method.
     methods: Annotated[str | None, tyro.conf.arg(metavar="METHODS")] = None
-    n: Annotated[int, tyro.conf.arg(metavar="ROWS")] = 10_000
+    n: Annotated[int, tyro.conf.arg(metavar="ROWS")] = 10_000  # Rows of each benchmark task.
+    # Repetitions of the benchmark, from --seed on.
     seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 3
-    json: bool = False
+    json: bool = False  # Print JSON and nothing else.
 
     @property
     def unit(self) -> str:

@@ -119,18 +119,15 @@ class CostOptions:
     """Devices x hours x price: Table S1 of the paper, and your own run beside it.
 
     Computing alone: no storage, no network, no tuning.
-
-    Arguments:
-        run: A run's name in runs/, or its folder.
-        price: What one device costs you per hour.
-        devices: How many computed at once; by default what the run recorded, else 1.
-        json: Print JSON and nothing else.
     """
 
+    # A run's name in runs/, or its folder.
     run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    # What one device costs you per hour.
     price: Annotated[float | None, tyro.conf.arg(metavar="DOLLARS")] = None
+    # How many computed at once; by default what the run recorded, else 1.
     devices: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -55,32 +55,20 @@ CALIBRATION_SHARE = 8
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """What to run; the defaults take about a minute on two cores.
+    """What to run; the defaults take about a minute on two cores."""
 
-    Arguments:
-        steps: Optimiser steps of every run.
-        seeds: How many seeds; each has its own start and data.
-        candidates: The sizes K of the training task: the positive and K - 1 negatives.
-        out: The run's folder; an earlier demo there is replaced.
-        learning_rate: Adam's, the same for both objectives.
-        inverse_temperature: The scale of the cosines in training.
-        width: Of the critics' two hidden layers.
-        every: Steps between two evaluations.
-        pool: Held-out pairs to find partners among.
-        first_seed: Seeds count up from here.
-        contrary: Also run two cases at inverse temperature 5, where FlatNCE does not help.
-    """
-
-    steps: int = 1500
-    seeds: int = 5
+    steps: int = 1500  # Optimiser steps of every run.
+    seeds: int = 5  # How many seeds; each has its own start and data.
+    # The sizes K of the training task: the positive and K - 1 negatives.
     candidates: tuple[int, ...] = (4, 8, 16, 32)
-    out: Path = Path("runs/demo")
-    learning_rate: float = 1e-3
-    inverse_temperature: float = 20.0
-    width: int = 128
-    every: int = 150
-    pool: int = 2048
-    first_seed: int = 0
+    out: Path = Path("runs/demo")  # The run's folder; an earlier demo there is replaced.
+    learning_rate: float = 1e-3  # Adam's, the same for both objectives.
+    inverse_temperature: float = 20.0  # The scale of the cosines in training.
+    width: int = 128  # Of the critics' two hidden layers.
+    every: int = 150  # Steps between two evaluations.
+    pool: int = 2048  # Held-out pairs to find partners among.
+    first_seed: int = 0  # Seeds count up from here.
+    # Also run two cases at inverse temperature 5, where FlatNCE does not help.
     contrary: bool = True
 
     def __post_init__(self) -> None:
@@ -505,13 +493,11 @@ class DemoOptions:
 
     Trains small critics on correlated Gaussians that share 10 nats, prints a table and writes a
     page with the curves. About a minute on a CPU.
-
-    Arguments:
-        config: What to run.
-        json: Print the results as JSON and nothing else.
     """
 
+    # What to run.
     config: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
+    # Print the results as JSON and nothing else.
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 

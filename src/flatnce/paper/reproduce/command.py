@@ -19,30 +19,25 @@ from flatnce.report.text import capitalised
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Train, measure and draw one figure or table of the paper; finished runs are not repeated.
+    """Train, measure and draw one figure or table of the paper; finished runs are not repeated."""
 
-    Arguments:
-        name: Which one; --list shows the names.
-        scale: smoke: digits, seconds on a CPU, shows that the code works and nothing about the
-            paper; small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
-        seeds: One run of each kind per seed; by default 0 at smoke scale, else 0 1 2.
-        out: Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
-        imagenet: ImageNet's folder, for the tables at scale paper.
-        rate: Learning rate at the base batch; by default the preset's.
-        epoch: The epoch to measure at, for experiments that measure at one (fig-ess-target).
-        list: List the experiments.
-        json: Print JSON and nothing else.
-    """
-
+    # Which one; --list shows the names.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    # smoke: digits, seconds on a CPU, shows that the code works and nothing about the paper;
+    # small: CIFAR-10, one GPU, half an hour; paper: the paper's own settings.
     scale: Literal["smoke", "small", "paper"] = "smoke"
+    # One run of each kind per seed; by default 0 at smoke scale, else 0 1 2.
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = ()
+    # Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
     out: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # ImageNet's folder, for the tables at scale paper.
     imagenet: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # Learning rate at the base batch; by default the preset's.
     rate: Annotated[float | None, tyro.conf.arg(metavar="RATE")] = None
+    # The epoch to measure at, for experiments that measure at one (fig-ess-target).
     epoch: Annotated[float | None, tyro.conf.arg(metavar="EPOCH")] = None
-    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # List the experiments.
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -19,26 +19,17 @@ from flatnce.report.page import Page, check_place, write_page
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Where a page is written, and what is written with it.
+    """Where a page is written, and what is written with it."""
 
-    Arguments:
-        out: The file; by default report.html in the run's directory, of several runs
-            comparison.html here.
-        watch: Serve the page on this machine and follow the run while it goes on.
-        host: Where to serve: 127.0.0.1 or another loopback address.
-        port: Where to serve; any free port by default.
-        figures: Also write every chart for a paper into this folder.
-        formats: Of these figures.
-        json: Print what was found as JSON and nothing else.
-    """
-
+    # The file; by default report.html in the run's directory, of several runs
+    # comparison.html here.
     out: Path | None = None
-    watch: bool = False
-    host: str = "127.0.0.1"
-    port: int = 0
-    figures: Path | None = None
-    formats: tuple[str, ...] = FORMATS
-    json: bool = False
+    watch: bool = False  # Serve the page on this machine and follow the run while it goes on.
+    host: str = "127.0.0.1"  # Where to serve: 127.0.0.1 or another loopback address.
+    port: int = 0  # Where to serve; any free port by default.
+    figures: Path | None = None  # Also write every chart for a paper into this folder.
+    formats: tuple[str, ...] = FORMATS  # Of these figures.
+    json: bool = False  # Print what was found as JSON and nothing else.
 
     def __post_init__(self) -> None:
         loopback_of(self.host)
@@ -46,19 +37,16 @@ class PageOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Compare runs: curves laid over each other, seeds pooled, differences paired by seed.
+    """Compare runs: curves laid over each other, seeds pooled, differences paired by seed."""
 
-    Arguments:
-        runs: Names in runs/, or paths; a sweep stands for all its runs.
-        by: Settings to group by, such as objective; by default all that differ, but the seed.
-        against: A value of the first of these, whose group the others are compared with; infonce
-            by default, or the first run's.
-        page: Where the page goes.
-    """
-
+    # Names in runs/, or paths; a sweep stands for all its runs.
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+    # Settings to group by, such as objective; by default all that differ, but the seed.
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    # A value of the first of these, whose group the others are compared with; infonce by
+    # default, or the first run's.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
+    # Where the page goes.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
 
 

@@ -25,22 +25,18 @@ from flatnce.pretrain.data import (
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Fetch a data set, checked and resumable; or adopt files already on disk.
+    """Fetch a data set, checked and resumable; or adopt files already on disk."""
 
-    Arguments:
-        name: Name of the data set, as in --list; or the path of a folder of images, to describe.
-        root: Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
-        adopt: Take the files from here instead of the network: an official archive, a folder of
-            them, or the unpacked folder. They are checked, then linked or copied.
-        list: List the data sets, and which of them are on this machine.
-        json: Print JSON and nothing else.
-    """
-
+    # Name of the data set, as in --list; or the path of a folder of images, to describe.
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    # Folder of the data sets; by default $FLATNCE_DATA, or else ~/.cache/flatnce.
     root: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # Take the files from here instead of the network: an official archive, a folder of them,
+    # or the unpacked folder. They are checked, then linked or copied.
     adopt: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # List the data sets, and which of them are on this machine.
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -37,27 +37,21 @@ USAGE = "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first -
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Evaluate a run's encoder on test images; the results are added to its results.json.
+    """Evaluate a run's encoder on test images; the results are added to its results.json."""
 
-    Arguments:
-        run: A run's name or directory.
-        protocol: One or several.
-        data: Sets to evaluate on. By default the run's own; of transfer, the paper's list.
-        step: Which checkpoint; the newest by default.
-        device: auto, cpu, cuda or cuda:1.
-        skip_missing: Leave out data sets that are not on disk.
-        options: Settings.
-        json: Print JSON and nothing else.
-    """
-
+    # A run's name or directory.
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    # One or several.
     protocol: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("linear",)
+    # Sets to evaluate on. By default the run's own; of transfer, the paper's list.
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    step: int | None = None
-    device: str = "auto"
+    step: int | None = None  # Which checkpoint; the newest by default.
+    device: str = "auto"  # auto, cpu, cuda or cuda:1.
+    # Leave out data sets that are not on disk.
     skip_missing: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Settings.
     options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

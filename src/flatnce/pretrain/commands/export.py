@@ -16,26 +16,23 @@ class ExportOptions:
     """Write a run's backbone, without its projection head, with a model card.
 
     It is loaded back before the folder gets its name, and must give the same features.
-
-    Arguments:
-        run: A run's name in runs/, or its folder.
-        to: timm (what timm.create_model and the Hugging Face hub read), torch (safetensors and
-            a plain config; also into torchvision's ResNets) or onnx.
-        out: The folder to write; by default exports/RUN-FORM in the run's own.
-        step: Which checkpoint; the newest by default.
-        normalise: For onnx: put the normalisation into the graph, which then takes values
-            from 0 to 1. Otherwise images come normalised, as the card says.
-        replace: Replace an earlier export in that folder. Other files are never removed.
-        json: Print JSON and nothing else.
     """
 
+    # A run's name in runs/, or its folder.
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    # timm (what timm.create_model and the Hugging Face hub read), torch (safetensors and a
+    # plain config; also into torchvision's ResNets) or onnx.
     to: Annotated[str, tyro.conf.arg(metavar="timm|torch|onnx")]
+    # The folder to write; by default exports/RUN-FORM in the run's own.
     out: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    # Which checkpoint; the newest by default.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # For onnx: put the normalisation into the graph, which then takes values from 0 to 1.
+    # Otherwise images come normalised, as the card says.
     normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Replace an earlier export in that folder. Other files are never removed.
     replace: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -24,25 +24,20 @@ OTHER_PAGES = {
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write one offline page about a run; of several runs, the page that compares them.
+    """Write one offline page about a run; of several runs, the page that compares them."""
 
-    Arguments:
-        runs: Names in runs/, or paths; a sweep stands for all its runs.
-        portrait: Inspect the encoder (similarities, 2-D picture, nearest neighbours);
-            --no-portrait leaves it out.
-        inspection: How much is inspected.
-        step: Which checkpoint to inspect; the newest by default.
-        device: auto, cpu, cuda or cuda:1.
-        page: Where the page goes.
-    """
-
+    # Names in runs/, or paths; a sweep stands for all its runs.
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+    # Inspect the encoder (similarities, 2-D picture, nearest neighbours); --no-portrait
+    # leaves it out.
     portrait: bool = True
+    # How much is inspected.
     inspection: Annotated[InspectionOptions, tyro.conf.arg(name="")] = field(
         default_factory=InspectionOptions
     )
-    step: int | None = None
-    device: str = "auto"
+    step: int | None = None  # Which checkpoint to inspect; the newest by default.
+    device: str = "auto"  # auto, cpu, cuda or cuda:1.
+    # Where the page goes.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
 
 

@@ -16,20 +16,16 @@ from flatnce.pretrain.training.saved import find_run, read_config
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Continue a run exactly from its newest checkpoint.
+    """Continue a run exactly from its newest checkpoint."""
 
-    Arguments:
-        run: A run's name in runs/, or its path.
-        step: Continue from this checkpoint and remove later ones; by default the newest.
-        evaluate: Protocols to evaluate with on the test set at the end; may be empty.
-        devices: Number of GPUs (or CPU processes) that share the batch; starts torchrun.
-        json: Print the results as JSON and nothing else.
-    """
-
+    # A run's name in runs/, or its path.
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    # Continue from this checkpoint and remove later ones; by default the newest.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # Protocols to evaluate with on the test set at the end; may be empty.
     evaluate: tuple[str, ...] = ("knn", "linear")
-    devices: int = 1
+    devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
+    # Print the results as JSON and nothing else.
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 

@@ -45,24 +45,20 @@ flatnce sweep --resume NAME --seed 0 1 2    and add new runs"""
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Train every combination of the values given, side by side; one value applies to all runs.
+    """Train every combination of the values given, side by side; one value applies to all runs."""
 
-    Arguments:
-        config: The settings of the runs.
-        name: Name of the sweep: its runs are kept in runs/NAME/RUN.
-        preset: Settings to start from; by default those made for the data set.
-        at_once: Runs side by side, up to 16; by default as many as fit in memory.
-        resume: Continue the sweep of that name if it exists; runs may be added.
-        dry_run: Print which runs there would be, and do nothing.
-        json: Print the results as JSON and nothing else.
-    """
-
+    # The settings of the runs.
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
-    name: str | None = None
+    name: str | None = None  # Name of the sweep: its runs are kept in runs/NAME/RUN.
+    # Settings to start from; by default those made for the data set.
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    # Runs side by side, up to 16; by default as many as fit in memory.
     at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    # Continue the sweep of that name if it exists; runs may be added.
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Print which runs there would be, and do nothing.
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Print the results as JSON and nothing else.
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 

@@ -40,30 +40,25 @@ USAGE = "flatnce train DATA [OPTIONS]      for example: flatnce train cifar10 --
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Pretrain an encoder on unlabelled images, monitor it, evaluate it.
+    """Pretrain an encoder on unlabelled images, monitor it, evaluate it."""
 
-    Arguments:
-        config: The settings of the run.
-        name: Name of the run, which is kept in runs/NAME; by default from its settings.
-        preset: Settings to start from; by default those made for the data set.
-        evaluate: Protocols to evaluate with on the test set at the end; may be empty.
-        devices: Number of GPUs (or CPU processes) that share the batch; starts torchrun.
-        tune: Try these base rates for tune-epochs each, then train with the best.
-        tune_epochs: Epochs of each trial.
-        replace: Remove an earlier run of that name.
-        dry_run: Print the resolved config, K, log K and the expected memory.
-        json: Print the results as JSON and nothing else.
-    """
-
+    # The settings of the run.
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+    # Name of the run, which is kept in runs/NAME; by default from its settings.
     name: str | None = None
+    # Settings to start from; by default those made for the data set.
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    # Protocols to evaluate with on the test set at the end; may be empty.
     evaluate: tuple[str, ...] = ("knn", "linear")
-    devices: int = 1
+    devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
+    # Try these base rates for tune-epochs each, then train with the best.
     tune: tuple[float, ...] = ()
-    tune_epochs: int = 1
+    tune_epochs: int = 1  # Epochs of each trial.
+    # Remove an earlier run of that name.
     replace: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Print the resolved config, K, log K and the expected memory.
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    # Print the results as JSON and nothing else.
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
 
