@@ -62,16 +62,26 @@ def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd)
     assert {path.name for path in folder.iterdir()} == wanted
 
 
-@pytest.mark.parametrize("missing", ["tyro", "rich", "jinja2"])
-def test_a_missing_package_is_one_line_that_names_the_extra(missing):
+@pytest.mark.parametrize(
+    "command, missing, extras",
+    [
+        (["demo"], "tyro", "cli,report"),
+        (["demo"], "jinja2", "cli,report"),
+        (["mi", "--list-columns", "x.csv"], "rich", "cli,report,mi"),
+        (["train", "digits"], "tyro", "cli,report,train"),
+        (["train", "digits", "--epochs", "1"], "safetensors", "cli,report,train"),
+    ],
+)
+def test_a_missing_package_is_one_line_that_names_the_extras(tmp_path, command, missing, extras):
     code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        "from flatnce.cli import main; sys.exit(main(['demo']))"
+        f"import sys, os; os.chdir({str(tmp_path)!r}); sys.modules[{missing!r}] = None\n"
+        f"from flatnce.cli import main; sys.exit(main({command}))"
     )
     done = python_m(code=code)
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert missing in done.stderr and "pip install 'flatnce[cli,report]'" in done.stderr
+    *_, said = done.stderr.splitlines()
+    assert missing in said and f"pip install 'flatnce[{extras}]'" in said
+    assert not list(tmp_path.glob("runs/*"))  # no folder without a checkpoint is left
 
 
 @pytest.mark.parametrize(

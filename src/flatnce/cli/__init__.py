@@ -97,8 +97,9 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRAS + TRAINING_EXTRAS + TABLE_EXTRAS:
             raise
-        needed = "cli,report" if missing in EXTRAS else "cli,mi" if name == "mi" else "cli,train"
-        remedy = f"pip install 'flatnce[{needed}]'"
+        light = name in ("demo", "doctor", "cost") and missing in EXTRAS
+        needed = "" if light else ",mi" if name == "mi" else ",train"
+        remedy = f"pip install 'flatnce[cli,report{needed}]'"
         return _complain(f"{called}: {missing} is not installed: {remedy}", 1)
     except ValueError as error:  # input that the package cannot use
         return _complain(f"{called}: {error}", 2)

@@ -121,7 +121,7 @@ def train_steps(
             )
         try:
             return (yield from _run(Recorder(training, log, report), interrupts, save_first=True))
-        except (ValueError, OSError):
+        except (ValueError, OSError, ImportError):
             if training.step == 0 and log is not None:
                 shutil.rmtree(place)  # nothing was trained: free the name again
             raise
