@@ -51,9 +51,9 @@ def _said(kind: type) -> dict[str, str]:
     _, _, listed = (inspect.getdoc(kind) or "").partition("Arguments:\n")
     listed = listed.partition("\n\n")[0]
     said = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M))
-    field = r"^((?:    # .*\n)*)    (\w+):[^#\n]*(?:  # (.*))?$"
+    field = r"^((?:    #:? .*\n)*)    (\w+):[^#\n]*(?:  #:? (.*))?$"
     for above, name, beside in re.findall(field, inspect.getsource(kind), flags=re.M):
-        said.setdefault(name, beside or above.replace("    # ", ""))
+        said.setdefault(name, beside or re.sub(r"    #:? ", "", above))
     return {name: " ".join(text.split()) for name, text in said.items()}
 
 

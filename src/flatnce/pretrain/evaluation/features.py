@@ -38,17 +38,11 @@ def conversion(found: int, channels: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Features of a set of images, and their labels.
+    """Features of a set of images, and their labels."""
 
-    Arguments:
-        features: One row per image, float32, (n, width).
-        labels: As in the image set: one class number per image, or several classes (n, k).
-        classes: Names of the classes; by default as many as the labels show.
-    """
-
-    features: Tensor
-    labels: Tensor
-    classes: tuple[str, ...] = ()
+    features: Tensor  #: One row per image, float32, (n, width).
+    labels: Tensor  #: As in the image set: one class number per image, or several classes (n, k).
+    classes: tuple[str, ...] = ()  #: Names of the classes; by default as many as the labels show.
 
     def __post_init__(self) -> None:
         features, labels = self.features, self.labels

@@ -40,37 +40,26 @@ LARGEST_KEPT = 4 * 2**30
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """How the whole network is trained on labelled images.
+    """How the whole network is trained on labelled images."""
 
-    Arguments:
-        size: Side of a crop, in pixels.
-        resize: Length of the shorter side of a test image before its centre is cut; ``size`` by
-            default. Files are decoded to it for training too.
-        mean: Mean to normalise with; that of the pretrained network.
-        std: Standard deviation to normalise with.
-        channels: Channels that the network takes; by default those of the images.
-        epochs: Passes over the training images.
-        batch_size: Images per step; all of them if there are fewer.
-        rates: Learning rates; of several, one is chosen on held-out training images. If no class
-            has two images, the first is used.
-        crop_least: Least share of the area that a random crop takes.
-        flip: Probability of mirroring.
-        validation: Share of the training images held out to choose a rate on.
-        workers: Processes that decode files; by default one per core.
-    """
-
-    size: int
+    size: int  #: Side of a crop, in pixels.
+    #: Length of the shorter side of a test image before its centre is cut; ``size`` by default.
+    #: Files are decoded to it for training too.
     resize: int | None = None
+    #: Mean to normalise with; that of the pretrained network.
     mean: float | tuple[float, ...] = 0.5
-    std: float | tuple[float, ...] = 0.25
+    std: float | tuple[float, ...] = 0.25  #: Standard deviation to normalise with.
+    #: Channels that the network takes; by default those of the images.
     channels: int | None = None
-    epochs: int = 100
-    batch_size: int = 512
+    epochs: int = 100  #: Passes over the training images.
+    batch_size: int = 512  #: Images per step; all of them if there are fewer.
+    #: Learning rates; of several, one is chosen on held-out training images. If no class has two
+    #: images, the first is used.
     rates: tuple[float, ...] = (5e-5,)
-    crop_least: float = 0.08
-    flip: float = 0.5
-    validation: float = VALIDATION
-    workers: int | None = None
+    crop_least: float = 0.08  #: Least share of the area that a random crop takes.
+    flip: float = 0.5  #: Probability of mirroring.
+    validation: float = VALIDATION  #: Share of the training images held out to choose a rate on.
+    workers: int | None = None  #: Processes that decode files; by default one per core.
 
     def __post_init__(self) -> None:
         check_training(self.epochs, self.batch_size, self.rates)

@@ -308,21 +308,14 @@ def linear_probe(
 
 @dataclass(frozen=True)
 class DescentConfig:
-    """How a linear classifier is trained on features as they are, without regularisation.
+    """How a linear classifier is trained on features as they are, without regularisation."""
 
-    Arguments:
-        epochs: Passes over the training images.
-        batch_size: Images per step; all of them if there are fewer.
-        optimizer: ``sgd`` (Nesterov, momentum 0.9) or ``adam``.
-        rates: Learning rates to choose from; those of SGD are for a batch of 256 and grow with it.
-        cosine: Decay the rate to 0 along a cosine; else it is constant.
-    """
-
-    epochs: int
-    batch_size: int
-    optimizer: str = "sgd"
+    epochs: int  #: Passes over the training images.
+    batch_size: int  #: Images per step; all of them if there are fewer.
+    optimizer: str = "sgd"  #: ``sgd`` (Nesterov, momentum 0.9) or ``adam``.
+    #: Learning rates to choose from; those of SGD are for a batch of 256 and grow with it.
     rates: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
-    cosine: bool = True
+    cosine: bool = True  #: Decay the rate to 0 along a cosine; else it is constant.
 
     def __post_init__(self) -> None:
         check_training(self.epochs, self.batch_size, self.rates)

@@ -53,41 +53,26 @@ SHARE, SEED, FEWEST = 0.2, 0, 5
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of the protocols; None stands for what each protocol says.
+    """Settings of the protocols; None stands for what each protocol says."""
 
-    Arguments:
-        root: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
-        seed: Of every draw.
-        size: Side of the images the encoder sees; what it was trained on by default.
-        resize: What the shorter side of a test image is resized to first.
-        epochs: Of gradient descent and fine-tuning.
-        batch_size: Of gradient descent and fine-tuning.
-        rates: Learning rates to choose from.
-        neighbours: The k's of the kNN; all training images where there are fewer.
-        fraction: Shares of the labels, of semi-supervised learning.
-        label_list: A file that names the labelled images instead.
-        validation: Share of the training images on which choices are made.
-        pool: Candidates of the mutual information.
-        per_class: Add the accuracy of every class.
-        workers: Processes that decode files.
-        skip_unreadable: Leave out files that cannot be decoded, with a warning; a run trained
-            so is evaluated so.
-    """
-
-    root: str | None = None
-    seed: int = 0
+    root: str | None = None  #: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+    seed: int = 0  #: Of every draw.
+    #: Side of the images the encoder sees; what it was trained on by default.
     size: int | None = None
-    resize: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    rates: tuple[float, ...] | None = None
+    resize: int | None = None  #: What the shorter side of a test image is resized to first.
+    epochs: int | None = None  #: Of gradient descent and fine-tuning.
+    batch_size: int | None = None  #: Of gradient descent and fine-tuning.
+    rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
+    #: The k's of the kNN; all training images where there are fewer.
     neighbours: tuple[int, ...] = NEIGHBOURS
+    #: Shares of the labels, of semi-supervised learning.
     fraction: tuple[float, ...] = (0.01, 0.1)
-    label_list: str | None = None
-    validation: float = VALIDATION
-    pool: int = 10_000
-    per_class: bool = False
-    workers: int | None = None
+    label_list: str | None = None  #: A file that names the labelled images instead.
+    validation: float = VALIDATION  #: Share of the training images on which choices are made.
+    pool: int = 10_000  #: Candidates of the mutual information.
+    per_class: bool = False  #: Add the accuracy of every class.
+    workers: int | None = None  #: Processes that decode files.
+    #: Leave out files that cannot be decoded, with a warning; a run trained so is evaluated so.
     skip_unreadable: bool = False
 
     def __post_init__(self) -> None:

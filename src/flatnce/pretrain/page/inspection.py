@@ -46,23 +46,15 @@ Inspection = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class InspectionOptions:
-    """How much of the encoder is inspected.
+    """How much of the encoder is inspected."""
 
-    Arguments:
-        images: Images drawn from the test set.
-        projection: Of the 2-D picture: pca, umap, or auto for UMAP where it is installed.
-        queries: Images whose nearest neighbours are shown.
-        neighbours: How many of each.
-        pictures: Keep small pictures of them; --no-pictures keeps only their labels.
-        seed: Of every draw.
-    """
-
-    images: int = 1000
+    images: int = 1000  #: Images drawn from the test set.
+    #: Of the 2-D picture: pca, umap, or auto for UMAP where it is installed.
     projection: str = "auto"
-    queries: int = 6
-    neighbours: int = 5
-    pictures: bool = True
-    seed: int = 0
+    queries: int = 6  #: Images whose nearest neighbours are shown.
+    neighbours: int = 5  #: How many of each.
+    pictures: bool = True  #: Keep small pictures of them; --no-pictures keeps only their labels.
+    seed: int = 0  #: Of every draw.
 
     def __post_init__(self) -> None:
         check_at_least("images", self.images, 10)

@@ -70,27 +70,17 @@ fastest for eight runs at batch 32 on an H200 (benchmarks/throughput)."""
 
 @dataclass(frozen=True)
 class SweptRun:
-    """How a run of a sweep ended.
+    """How a run of a sweep ended."""
 
-    Arguments:
-        name: Name of the run in its sweep.
-        directory: The run's directory, as :func:`flatnce.pretrain.train` writes it.
-        config: Its settings.
-        state: ``done``; ``failed``; ``stopped`` on request, and saved; ``waiting``: not started.
-        step: Steps done and saved.
-        taken: Steps that this call has taken.
-        failure: Why it failed.
-        diverged: Whether a number was not finite; the run would diverge again.
-    """
-
-    name: str
-    directory: Path
-    config: TrainConfig
+    name: str  #: Name of the run in its sweep.
+    directory: Path  #: The run's directory, as :func:`flatnce.pretrain.train` writes it.
+    config: TrainConfig  #: Its settings.
+    #: ``done``; ``failed``; ``stopped`` on request, and saved; ``waiting``: not started.
     state: State
-    step: int
-    taken: int = 0
-    failure: str = ""
-    diverged: bool = False
+    step: int  #: Steps done and saved.
+    taken: int = 0  #: Steps that this call has taken.
+    failure: str = ""  #: Why it failed.
+    diverged: bool = False  #: Whether a number was not finite; the run would diverge again.
 
 
 def sweep(

@@ -146,23 +146,15 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """An encoder and what is needed to use it.
+    """An encoder and what is needed to use it."""
 
-    Arguments:
-        encoder: In evaluation mode, on the device.
-        config: The config it was trained with.
-        step: Steps of training.
-        normalisation: Mean and standard deviation of pixels in [0, 1], by channel.
-        channels: Channels of an image.
-        size: Side of an image in training, in pixels.
-    """
-
-    encoder: Encoder
-    config: TrainConfig
-    step: int
+    encoder: Encoder  #: In evaluation mode, on the device.
+    config: TrainConfig  #: The config it was trained with.
+    step: int  #: Steps of training.
+    #: Mean and standard deviation of pixels in [0, 1], by channel.
     normalisation: tuple[Sequence[float], Sequence[float]]
-    channels: int
-    size: int
+    channels: int  #: Channels of an image.
+    size: int  #: Side of an image in training, in pixels.
 
 
 def load_encoder(
