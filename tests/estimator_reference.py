@@ -72,10 +72,15 @@ def _centred(scores, pool):
     ]
 
 
+def donsker_varadhan(scores, clip=math.inf):
+    """With a finite clip, SMILE: the negatives' scores are kept within [-clip, clip]."""
+    negatives = [value for i, row in enumerate(scores) for value in others(row, i)]
+    clipped = [min(max(value, -clip), clip) for value in negatives]
+    return mean(row[i] for i, row in enumerate(scores)) - log_mean_exp(clipped)
+
+
 def dv_recentred(scores, pool):
-    rows = _centred(scores, pool)
-    negatives = [value for i, row in enumerate(rows) for value in others(row, i)]
-    return mean(row[i] for i, row in enumerate(rows)) - log_mean_exp(negatives)
+    return donsker_varadhan(_centred(scores, pool))
 
 
 def flatnce(scores, pool=None):
@@ -83,11 +88,7 @@ def flatnce(scores, pool=None):
 
 
 def smile(scores, pool):
-    rows = _centred(scores, pool)
-    negatives = [
-        min(max(value, -CLIP), CLIP) for i, row in enumerate(rows) for value in others(row, i)
-    ]
-    return mean(row[i] for i, row in enumerate(rows)) - log_mean_exp(negatives)
+    return donsker_varadhan(_centred(scores, pool), CLIP)
 
 
 READOUTS = {

@@ -123,14 +123,14 @@ def test_reductions_are_the_rows_their_sum_and_their_mean(reader):
 # --- Geometry ------------------------------------------------------------------------------------
 
 
-def unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=1, keepdim=True)
-
-
 @pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
 def test_geometry_equals_the_slow_definition(shape):
     z, other = random(*shape), random(*shape, seed=1)
-    found = F.alignment(unit(z), unit(other)), F.uniformity(unit(z)), F.effective_rank(z)
+    found = (
+        F.alignment(reference.unit(z), reference.unit(other)),
+        F.uniformity(reference.unit(z)),
+        F.effective_rank(z),
+    )
     slow = reference.alignment(z, other), reference.uniformity(z)
     assert [float(value) for value in found] == close([*slow, reference.effective_rank(z)])
     gram = z.T @ z if len(z) > z.shape[1] else z @ z.T
@@ -253,7 +253,7 @@ def test_the_monitors_alignment_and_rank_are_those_of_all_steps():
     numbers = monitor.compute()
     alignments = [reference.alignment(z1, z2) for z1, z2 in batches(4)]
     assert numbers["alignment"] == close(reference.mean(alignments))
-    everything = torch.cat([unit(z1) for z1, _ in batches(4)])
+    everything = torch.cat([reference.unit(z1) for z1, _ in batches(4)])
     expected = reference.effective_rank(everything).item()
     assert numbers["effective_rank"] == pytest.approx(expected, rel=1e-8)
 

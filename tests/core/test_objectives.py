@@ -339,14 +339,9 @@ def batch_of(name: str) -> tuple[Tensor, Tensor, float]:
 
 
 def gaps_of(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    """The gap of each row from the matrix of scores, nothing of the package's but the formula."""
-    z = torch.cat([z1, z2])
-    z = z / z.norm(dim=1, keepdim=True)
-    scores = z @ z.T / temperature
-    b = len(z1)
-    image = torch.arange(2 * b) % b
-    negatives = scores.masked_fill(image[:, None] == image, -INFINITY).logsumexp(dim=1)
-    return negatives - scores.diagonal(b).repeat(2)
+    """The gap of each row by the slow definition."""
+    rows = reference.two_view_rows(z1, z2, 1 / temperature)
+    return torch.stack([reference.gap(row.positive, row.negatives) for row in rows])
 
 
 def gradients_in(

@@ -1,4 +1,4 @@
-"""Who is whose positive and who is left out: every layout against the slow definition."""
+"""Negatives that ids leave out, and the queue; test_contrast.py has every layout."""
 
 import pytest
 import torch
@@ -23,33 +23,11 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 # --- The layouts ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["labels, out: plain", "labels, in: masked"])
-def test_a_row_without_a_positive_weighs_nothing_and_the_others_have_mean_one(name):
-    case = layouts.case_of(name)
-    contrast = F.contrast_of(case.build(case.inputs), TEMPERATURE, kernel="dense")
-    present = [layouts.LABELS.count(label) > 1 for label in layouts.LABELS]
-    expected = [len(present) / sum(present) * here for here in present]
-    assert contrast.weight.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-def test_two_views_of_three_images_leave_out_the_own_image_only():
-    pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1))
-    assert sets_of(pairs) == [[1, 2, 4, 5], [0, 2, 3, 5], [0, 1, 3, 4]] * 2
-
-
 @pytest.mark.parametrize("number", [0, -1, 2**63 - 1, -(2**62)])
 def test_equal_ids_are_never_negatives_whatever_the_number(number):
     ids = torch.tensor([number, number, 12345])
     pairs = F.two_view(unit(3, 4), unit(3, 4, seed=1), ids=ids)
     assert sets_of(pairs) == [[2, 5], [2, 5], [0, 1, 3, 4]] * 2
-
-
-def test_an_asymmetric_mask_speaks_of_the_left_row_in_both_directions():
-    mask = torch.zeros(3, 3, dtype=torch.bool)
-    mask[0, 2] = True
-    forward, back = F.two_tower(unit(3, 4), unit(3, 4, seed=1), false_negatives=mask)
-    assert sets_of(forward) == [[1], [0, 2], [0, 1]]
-    assert sets_of(back) == [[1, 2], [0, 2], [1]]
 
 
 # --- The queue -----------------------------------------------------------------------------------

@@ -151,27 +151,16 @@ def made(entry, **options):
 
 
 @every_entry
-def test_value_and_gradient_are_the_definitions(entry):
+@pytest.mark.parametrize("kernel", ["auto", "dense", "chunked"])
+def test_value_and_gradient_are_the_definitions(entry, kernel):
     definition = reference.DEFINITIONS[entry.class_name]
     leaves, exact = ([z.requires_grad_() for z in views(4)] for _ in range(2))
-    loss = made(entry)(*leaves)
+    loss = made(entry, kernel=kernel)(*leaves)
     torch.testing.assert_close(loss, definition.value(*exact, 0.4), rtol=1e-12, atol=0)
     loss.backward()
     definition.gradient_of(*exact, 0.4).backward()
     for one, other in zip(leaves, exact, strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-10, atol=1e-12)
-
-
-@every_entry
-@pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_every_kernel_has_the_same_numbers(entry, kernel):
-    results = []
-    for name in ("auto", kernel):
-        leaves = [z.requires_grad_() for z in views(6)]
-        loss = made(entry, kernel=name)(*leaves)
-        loss.backward()
-        results.append([loss.detach(), *(leaf.grad for leaf in leaves)])
-    torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-12)
 
 
 @every_entry

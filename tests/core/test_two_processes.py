@@ -49,14 +49,6 @@ def test_two_processes_train_like_one(objective, results):
     torch.testing.assert_close(second, alone, **EXACT)
 
 
-@pytest.mark.parametrize("objective", ["queue", "queue and batch"])
-def test_every_process_holds_the_queue_of_one(objective, results):
-    first, second, alone = (found[objective] for found in results)
-    assert torch.equal(first["loss.queue.keys"], second["loss.queue.keys"])
-    assert first["loss.queue.ids"].tolist() == alone["loss.queue.ids"].tolist()
-    assert first["loss.queue.position"].tolist() == alone["loss.queue.position"].tolist()
-
-
 @pytest.mark.parametrize("objective", ["controlled", "controlled apart"])
 def test_the_controllers_beta_is_the_same_everywhere(objective, results):
     first, second, _ = (found[objective]["temperatures"] for found in results)
