@@ -40,35 +40,28 @@ class Contrast:
 
     For anchor i with scores :math:`s_{ij} = \beta \langle q_i, k_j \rangle`, positive score
     :math:`s^+_i` and negatives N(i).
-
-    Arguments:
-        positive: Positive score; of several positives the mean (form ``out``) or the
-            log-sum-exp (form ``in``).
-        negative: Log-sum-exp of the negatives' scores.
-        negative2: Log-sum-exp of twice the negatives' scores (for the effective sample size).
-        count: Number of negatives.
-        hardest: Largest negative score; detached.
-        beta: Inverse temperature.
-        positives: The positives' own statistics where a row has several; else None.
-        plain: Log-sum-exp of the negatives at power 1, detached, where a Hölder power replaced it;
-            gain, mutual information and InfoNCE's value are computed from it.
-        weight: Row weights of mean 1, 0 for rows without a positive; None where all are equal.
-        slope: Derivative of the row's InfoNCE in beta, detached, on request.
-        statistic: Sum of an objective's own terms over the row's scores, if it has any.
-        faults: Bad values found on the device, see :mod:`flatnce.core.faults`.
     """
 
+    #: positive score; of several the mean (form ``out``) or the log-sum-exp (form ``in``)
     positive: Float[Tensor, " n"]
-    negative: Float[Tensor, " n"]
+    negative: Float[Tensor, " n"]  #: log-sum-exp of the negatives' scores
+    #: log-sum-exp of twice their scores, for the effective sample size
     negative2: Float[Tensor, " n"]
-    count: Float[Tensor, " n"]
-    hardest: Float[Tensor, " n"]
-    beta: Float[Tensor, ""]
+    count: Float[Tensor, " n"]  #: number of negatives
+    hardest: Float[Tensor, " n"]  #: largest negative score; detached
+    beta: Float[Tensor, ""]  #: inverse temperature
+    #: the positives' own statistics where a row has several; else None
     positives: RowStatistics | None = None
+    #: log-sum-exp of the negatives at power 1, detached, where a Hölder power replaced it; gain,
+    #: mutual information and InfoNCE's value are computed from it
     plain: Float[Tensor, " n"] | None = None
+    #: row weights of mean 1, 0 for rows without a positive; None where all are equal
     weight: Float[Tensor, " n"] | None = None
+    #: derivative of the row's InfoNCE in beta, detached, on request
     slope: Float[Tensor, " n"] | None = None
+    #: sum of an objective's own terms over the row's scores, if it has any
     statistic: Float[Tensor, " n"] | None = None
+    #: bad values found on the device, see :mod:`flatnce.core.faults`
     faults: Bool[Tensor, " f"] | None = None
 
     @property

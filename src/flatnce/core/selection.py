@@ -72,30 +72,21 @@ Form: TypeAlias = Literal["each", "out", "in"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Anchors, candidate keys, and which keys count for which anchor.
+    """Anchors, candidate keys, and which keys count for which anchor."""
 
-    Arguments:
-        anchors: One row per anchor of this process.
-        keys: One row per candidate; of every process when gathered. The same tensor object as
-            ``anchors`` where each row is both.
-        negatives: The negatives of each anchor.
-        positives: Positive rows, p per anchor; None when ``positive_keys`` selects them.
-        positive_keys: The positives of each anchor (labels).
-        own_negatives: Further negatives of each anchor alone.
-        form: How several positives become rows.
-        gathered: Whether the keys come from every process.
-        faults: Faults found so far that could not be raised at once.
-        operands: Precision in which a fused kernel multiplies: that of the embeddings, or float16
-            for normalised rows of half precision.
-    """
-
-    anchors: Float[Tensor, "n d"]
+    anchors: Float[Tensor, "n d"]  #: one row per anchor of this process
+    #: one row per candidate, of every process when gathered; the same tensor object as ``anchors``
+    #: where each row is both
     keys: Float[Tensor, "m d"]
-    negatives: Selection
+    negatives: Selection  #: the negatives of each anchor
+    #: positive rows, p per anchor; None when ``positive_keys`` selects them
     positives: Float[Tensor, "n p d"] | None = None
-    positive_keys: Selection | None = None
-    own_negatives: Float[Tensor, "n h d"] | None = None
-    form: Form = "each"
-    gathered: bool = False
+    positive_keys: Selection | None = None  #: the positives of each anchor (labels)
+    own_negatives: Float[Tensor, "n h d"] | None = None  #: further negatives of each anchor alone
+    form: Form = "each"  #: how several positives become rows
+    gathered: bool = False  #: whether the keys come from every process
+    #: faults found so far that could not be raised at once
     faults: Bool[Tensor, " f"] | None = None
+    #: precision in which a fused kernel multiplies: that of the embeddings, or float16 for
+    #: normalised rows of half precision
     operands: torch.dtype = torch.float32

@@ -22,38 +22,23 @@ A cause comes before its consequences; what invalidates every other number comes
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Arguments:
-        kind: One of :data:`KINDS`; for an installation, what is broken.
-        evidence: The numbers it rests on.
-        remedies: What to do, most promising first.
-        since: First step of the unbroken stretch, where there are steps.
-    """
-
-    kind: str
-    evidence: str
-    remedies: tuple[str, ...] = ()
-    since: int | None = None
+    kind: str  #: one of :data:`KINDS`; for an installation, what is broken
+    evidence: str  #: the numbers it rests on
+    remedies: tuple[str, ...] = ()  #: what to do, most promising first
+    since: int | None = None  #: first step of the unbroken stretch, where there are steps
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found, on what it rests, and what could not be known.
+    """What was found, on what it rests, and what could not be known."""
 
-    Arguments:
-        subject: What was examined, in words.
-        findings: The most important first.
-        numbers: Everything that was measured.
-        unknown: What could not be judged, and what would make it possible.
-        judged: Whether there was enough evidence to call no finding healthy.
-    """
-
-    subject: str
-    findings: tuple[Finding, ...] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
-    judged: bool = True
+    subject: str  #: what was examined, in words
+    findings: tuple[Finding, ...] = ()  #: the most important first
+    numbers: Mapping[str, Any] = field(default_factory=dict)  #: everything that was measured
+    unknown: tuple[str, ...] = ()  #: what could not be judged, and what would make it possible
+    judged: bool = True  #: whether there was enough evidence to call no finding healthy
 
     @property
     def verdict(self) -> str:

@@ -30,46 +30,30 @@ class Estimate:
 
     All numbers are in nats. A classical method has no lower limit, p-value or ceiling (NaN), and
     no read-outs.
-
-    Arguments:
-        nats: The estimate: a lower bound in expectation, read on rows that neither trained nor
-            stopped nor calibrated the critic.
-        method: How the critic was trained.
-        readout: Name of the read-out that ``nats`` is.
-        flags: Warnings.
-        cleaning: What was done to the data.
-        split: Number of rows for training, validation and test, and of folds.
-        settings: All settings, for the record.
-        seconds: How long it took.
-        standard_error: Standard error over test rows; it does not include the variation of
-            training.
-        lower: One-sided 95 % limit: I(X;Y) is at least this.
-        p_value: Against independence, by permutation.
-        permutations: Number of permutations.
-        ceiling: The largest value that this many rows can show.
-        saturated: Whether the estimate is within 1 nat of the ceiling.
-        readouts: Every number that was read, by name.
-        baselines: Estimates of classical methods (None where one does not apply).
-        history: The validation value during training.
     """
 
+    #: the estimate: a lower bound in expectation, read on rows that neither trained nor stopped
+    #: nor calibrated the critic
     nats: float
-    method: str
-    readout: str
-    flags: tuple[Flag, ...]
-    cleaning: Cleaning
-    split: Mapping[str, int]
-    settings: Mapping[str, Any]
-    seconds: float
+    method: str  #: how the critic was trained
+    readout: str  #: name of the read-out that ``nats`` is
+    flags: tuple[Flag, ...]  #: warnings
+    cleaning: Cleaning  #: what was done to the data
+    split: Mapping[str, int]  #: number of rows for training, validation and test, and of folds
+    settings: Mapping[str, Any]  #: all settings, for the record
+    seconds: float  #: how long it took
+    #: standard error over test rows; it does not include the variation of training
     standard_error: float = math.nan
-    lower: float = math.nan
-    p_value: float = math.nan
-    permutations: int = 0
-    ceiling: float = math.nan
-    saturated: bool = False
+    lower: float = math.nan  #: one-sided 95 % limit: I(X;Y) is at least this
+    p_value: float = math.nan  #: against independence, by permutation
+    permutations: int = 0  #: number of permutations
+    ceiling: float = math.nan  #: the largest value that this many rows can show
+    saturated: bool = False  #: whether the estimate is within 1 nat of the ceiling
+    #: every number that was read, by name
     readouts: Mapping[str, Readout] = field(default_factory=dict)
+    #: estimates of classical methods (None where one does not apply)
     baselines: Mapping[str, float | None] = field(default_factory=dict)
-    history: tuple[Mapping[str, float | int], ...] = ()
+    history: tuple[Mapping[str, float | int], ...] = ()  #: the validation value during training
 
     def __repr__(self) -> str:
         raised = f", flags: {', '.join(flag.name for flag in self.flags)}" if self.flags else ""

@@ -52,20 +52,14 @@ class Snapshot:
     ``mi_ceiling``, ``saturated``, ``top1``, ``negatives``, ``alignment`` (of unit rows) and
     ``temperature``: zero-dimensional tensors on the device. Reading one raises the faults of the
     batch, which on an accelerator waits for it; in a training loop use :class:`~flatnce.Monitor`.
-
-    Arguments:
-        contrast: Row statistics, detached.
-        loss: The value the loss returned, detached.
-        embeddings: One row per sample, detached, for the geometry.
-        objective: Name of the objective.
-        unit_rows: Whether scores are cosines over the temperature.
     """
 
-    contrast: Contrast
-    loss: Float[Tensor, ""]
+    contrast: Contrast  #: row statistics, detached
+    loss: Float[Tensor, ""]  #: the value the loss returned, detached
+    #: one row per sample, detached, for the geometry
     embeddings: Float[Tensor, "b d"] | None = field(default_factory=lambda: None, repr=False)
-    objective: str = ""
-    unit_rows: bool = True
+    objective: str = ""  #: name of the objective
+    unit_rows: bool = True  #: whether scores are cosines over the temperature
     rows: PlainRows | None = field(default=None, init=False, repr=False)
 
     @staticmethod

@@ -40,20 +40,14 @@ _WORDS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encod
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words.
+    """A finding in words."""
 
-    Arguments:
-        kind: ``failed``, ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``,
-            ``healthy``.
-        since: First step of the unbroken stretch.
-        evidence: The numbers it rests on.
-        remedies: What to do, most promising first.
-    """
-
+    #: ``failed``, ``collapsed``, ``saturated``, ``peaked``, ``uniform``, ``not learning``,
+    #: ``healthy``
     kind: str
-    since: int
-    evidence: str
-    remedies: tuple[str, ...] = ()
+    since: int  #: first step of the unbroken stretch
+    evidence: str  #: the numbers it rests on
+    remedies: tuple[str, ...] = ()  #: what to do, most promising first
 
     @property
     def message(self) -> str:
