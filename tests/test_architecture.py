@@ -173,7 +173,7 @@ def test_what_another_folder_imports_is_exported():
 def test_public_names_are_these():
     import flatnce
 
-    assert flatnce.__all__ == PUBLIC
+    assert sorted(flatnce.__all__) == sorted(PUBLIC)
     for name in PUBLIC:
         assert getattr(flatnce, name) is not None
         assert name in dir(flatnce)

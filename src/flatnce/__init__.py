@@ -1,13 +1,12 @@
 """Contrastive learning that keeps learning once InfoNCE's gradient has died.
 
-The few names a training script needs. They are imported when first touched (PEP 562), so that
+The few names a training script needs. They are imported on first access (PEP 562), so that
 ``import flatnce`` and ``flatnce --help`` do not pay for torch. Everything else lives in the
 modules, see ``flatnce.functional`` for the pure functions under the classes.
 """
 
 from typing import TYPE_CHECKING
 
-from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -29,18 +28,5 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        **{entry.class_name: "flatnce.core.objectives.losses" for entry in OBJECTIVES.values()},
-        "Monitor": "flatnce.core.diagnostics",
-        "EssController": "flatnce.core.control",
-        "KeyQueue": "flatnce.core.pairs",
-        "LearnedTemperature": "flatnce.core.objectives.temperature",
-        "doctor": "flatnce.diagnose",
-        "functional": "flatnce.functional",
-        "mi": "flatnce.mi",
-        "pretrain": "flatnce.pretrain",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
 __all__ += ["__version__"]

@@ -1,27 +1,35 @@
 """Public names of a package that are imported on first access (PEP 562)."""
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 __all__ = ["lazy_exports"]
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, str]
+    package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package.
 
-    ``homes`` maps each public name to the module that defines it; a name whose home ends in
-    ``.NAME`` is that submodule itself.
+    The public names are those that the package's file imports in its ``if TYPE_CHECKING:`` block,
+    which type checkers read and Python does not run.
     """
+    homes: dict[str, str] = {}
+    for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        for line in block.body if isinstance(block, ast.If) else ():
+            assert isinstance(line, ast.ImportFrom) and line.module
+            homes |= {imported.name: line.module for imported in line.names}
 
     def get(name: str) -> Any:
         if name not in homes:
             known = ", ".join(homes)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
-        module = import_module(homes[name])
-        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        if homes[name] == package:  # a submodule
+            return import_module(f"{package}.{name}")
+        return getattr(import_module(homes[name]), name)
 
     names = list(homes)
     return get, lambda: sorted(names), names

@@ -16,14 +16,4 @@ if TYPE_CHECKING:
     from flatnce.diagnose.findings import Finding as Finding
     from flatnce.diagnose.records import examine as examine
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "KINDS": "flatnce.diagnose.findings",
-        "Diagnosis": "flatnce.diagnose.findings",
-        "Finding": "flatnce.diagnose.findings",
-        "doctor": "flatnce.diagnose.embeddings",
-        "examine": "flatnce.diagnose.records",
-        "read_embeddings": "flatnce.diagnose.embeddings",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -47,24 +47,4 @@ if TYPE_CHECKING:
     from flatnce.mi.studies import pairwise as pairwise
     from flatnce.mi.studies import subsampling_curve as subsampling_curve
 
-_HOMES = {
-    "tasks": "tasks",
-    "estimator": "MutualInformation estimate estimate_each",
-    "result": "Estimate Flag",
-    "cleaning": "Cleaning",
-    "fitting": "Progress",
-    "readouts": "Readout",
-    "studies": "BenchmarkResult BenchmarkRow Comparison Curve Pairwise benchmark compare pairwise "
-    "subsampling_curve",
-    "representation": "embedding_information",
-    "classical": "cca gaussian_copula ksg",
-    "registry": "BOUNDS METHODS Bound Method bound_named",
-    "bounds": "ScoreBlocks recentre row_statistics",
-    "critics": "BilinearCritic BoundedScale Critic JointCritic SeparableCritic StackedCritics "
-    "critic_for perceptron",
-}
-
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {name: f"{__name__}.{home}" for home in _HOMES for name in _HOMES[home].split()},
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

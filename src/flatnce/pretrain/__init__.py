@@ -20,18 +20,4 @@ if TYPE_CHECKING:
     from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder, read_config
     from flatnce.pretrain.training.state import TrainingFailed
 
-_HOMES = {
-    "data": ("Resident", "Views", "load"),
-    "evaluation": ("extract", "knn_predict", "linear_probe"),
-    "models": ("Encoder", "backbone", "head"),
-    "sweeping.sweep": ("SweptRun", "sweep"),
-    "training.config": ("PRESETS", "TrainConfig", "preset"),
-    "training.loop": ("Outcome", "resume", "train"),
-    "training.saved": ("LoadedEncoder", "find_run", "load_encoder", "read_config"),
-    "training.state": ("TrainingFailed",),
-}
-
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names},
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
