@@ -39,20 +39,13 @@ BLOCK_ENTRIES = 2**21  # computed at once; reducing them takes ten copies: 160 M
 
 @dataclass(frozen=True)
 class ScoreBlocks:
-    """A score matrix that is computed a few rows at a time, each time it is read.
+    """A score matrix that is computed a few rows at a time, each time it is read."""
 
-    Arguments:
-        rows: Number of rows.
-        columns: Number of columns.
-        block: Function from the first row and the row after the last one to the scores of the
-            rows between.
-        entries: Largest number of scores computed at once.
-    """
-
-    rows: int
-    columns: int
+    rows: int  #: number of rows
+    columns: int  #: number of columns
+    #: function from the first row and the row after the last one to the scores of the rows between
     block: Callable[[int, int], Tensor]
-    entries: int = BLOCK_ENTRIES
+    entries: int = BLOCK_ENTRIES  #: largest number of scores computed at once
 
     def each(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the number of the first row and the scores of each block, in order."""

@@ -341,7 +341,7 @@ def critic_for(
     *,
     hidden: Sequence[int] = (256, 256),
     features: int = 32,
-    scale: float = 20.0,
+    scale: float | BoundedScale = 20.0,
     dual: str | None = None,
 ) -> Critic:
     """Build a critic of perceptrons for two tables.
@@ -351,7 +351,7 @@ def critic_for(
         widths: Columns of x and of y.
         hidden: Widths of the hidden layers.
         features: Width of the towers' features; unused by the joint critic.
-        scale: Initial scale of the cosine.
+        scale: Scale of the cosine: its start, or a :class:`BoundedScale`.
         dual: Also learn u for FLO: ``free`` u(x, y), or ``constrained`` u = −g(x, y) + s(x).
     """
     check_choice("kind", kind, ("dot", "cosine", "bilinear", "joint"))

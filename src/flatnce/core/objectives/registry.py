@@ -1,8 +1,8 @@
 """The registry of objectives: one entry each, from which everything else derives.
 
-Options of ``flatnce train``, :mod:`flatnce.functional`, labels of charts and tables, texts of model
-cards, the table in the documentation, the verdict's remedies and the battery of tests all read
-:data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
+Options of ``flatnce train``, :mod:`flatnce.functional`, labels of charts and tables, texts of
+model cards, the table in the documentation, the verdict's remedies and the battery of tests all
+read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
 """
 
 from dataclasses import dataclass

@@ -14,18 +14,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import best_scale
 from flatnce.functional import contrast_from_logits
-from flatnce.mi.bounds import (
-    barber_agakov,
-    flo,
-    flo_alternating_losses,
-    infonce,
-    mine_loss,
-)
+from flatnce.mi.bounds import barber_agakov, flo, flo_alternating_losses, infonce, mine_loss
 from flatnce.mi.critics import (
     BoundedScale,
     Critic,
@@ -186,11 +180,6 @@ class Variant:
         return (one_negative(own) if self.single else own), arguments
 
 
-class _OnSphere(nn.Module):
-    def forward(self, features: Tensor) -> Tensor:
-        return COSINE_SCALE**0.5 * normalize(features, dim=-1)
-
-
 def start_critics(variant: Variant, size: Size) -> StackedCritics:
     """Untrained critics, one per run; those of one seed start alike for every objective."""
     critics: list[Critic] = []
@@ -199,14 +188,10 @@ def start_critics(variant: Variant, size: Size) -> StackedCritics:
     for _, seed in size.runs:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if variant.critic == "cosine":
-                towers = [
-                    nn.Sequential(perceptron(width, 32, hidden), _OnSphere()) for width in widths
-                ]
-                critics.append(SeparableCritic(*towers))
-                continue
+            scale = BoundedScale(COSINE_SCALE, learn=False)
             head = None if variant.dual == "critic" else variant.dual
-            critics.append(critic_for("dot", widths, hidden=hidden, dual=head))
+            options: dict[str, Any] = {"hidden": hidden, "scale": scale, "dual": head}
+            critics.append(critic_for(variant.critic, widths, **options))
             if variant.dual == "critic":
                 dual_critics.append(critic_for("dot", widths, hidden=hidden))
     return StackedCritics(critics, dual_critics)
@@ -344,8 +329,6 @@ LOW = 0.1  # the largest bias, as a share of the truth, that is called low
 STEADY, WILD = 0.2, 1.0  # spreads of the gradient up to which stability is excellent, and okay
 
 Row = Mapping[str, Any]
-
-
 RowsOf = Mapping[Variant, Sequence[Row]]
 
 BOUND_VARIANTS = [Variant(**entry) for entry in EXPERIMENTS["table-1"].variants]
