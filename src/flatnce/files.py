@@ -4,7 +4,36 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["replace_text"]
+__all__ = ["check_format", "check_replaceable", "replace_text"]
+
+
+def check_format(
+    place: Path,
+    version: object,
+    newest: int,
+    error: type[Exception] = ValueError,
+    writer: object = None,
+) -> None:
+    """Raise an error for a file of a newer format than this version of flatnce reads."""
+    if not isinstance(version, int) or version > newest:
+        by = "" if writer is None else f" (it was written by {writer})"
+        raise error(
+            f"{place} has format_version {version}, this flatnce reads up to {newest}; upgrade "
+            f"flatnce{by}"
+        )
+
+
+def check_replaceable(where: str, what: str, is_own: bool, replace: bool) -> None:
+    """Refuse a folder that is not empty, unless it holds only our files and may be replaced."""
+    if not is_own:
+        raise ValueError(
+            f"{where} holds other files than {what}, which are never removed; name a new folder"
+        )
+    if not replace:
+        raise ValueError(
+            f"{where} already holds {what}; name a new folder, or ask for it to be replaced "
+            "(replace=True, --replace)"
+        )
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -149,7 +149,7 @@ def test_one_run_twins_and_other_kinds_are_refused(tmp_path):
         differences_of([first])
     with pytest.raises(ValueError, match="the same settings and seed"):
         differences_of([first, twin])
-    with pytest.raises(ValueError, match="kind 'demo'"):
+    with pytest.raises(ValueError, match="holds a demo run"):
         differences_of([first, tmp_path / "demo"])
 
 

@@ -70,13 +70,9 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
             f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype}; a stratified draw "
             "needs one class number per image, and none of -1"
         )
-    classes = labels.cpu()
-    order = permutation(len(classes), seed)
-    sizes = torch.bincount(classes).tolist()
-    # The random order, grouped by class.
-    by_class = order[classes[order].argsort(stable=True)].split(sizes)
     drawn = []
-    for number, (size, members) in enumerate(zip(sizes, by_class, strict=True)):
+    for number, members in enumerate(shuffled_classes(labels.cpu(), seed)):
+        size = len(members)
         keep = math.floor(fraction * size + 0.5)
         if size and not keep:
             raise ValueError(
@@ -85,6 +81,12 @@ def label_fraction(labels: Tensor, fraction: float, seed: int) -> Int64[Tensor, 
             )
         drawn.append(members[:keep])
     return torch.cat(drawn).sort().values
+
+
+def shuffled_classes(labels: Int64[Tensor, " n"], seed: int) -> tuple[Tensor, ...]:
+    """The indices of the images of each class, in random order."""
+    order = permutation(len(labels), seed)
+    return order[labels[order].argsort(stable=True)].split(torch.bincount(labels).tolist())
 
 
 def holdout(

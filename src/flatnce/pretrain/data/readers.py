@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.pretrain.data.batches import holdout, permutation
+from flatnce.pretrain.data.batches import holdout, shuffled_classes
 from flatnce.pretrain.data.catalog import (
     DamagedData,
     Entry,
@@ -305,12 +305,9 @@ def caltech101(folder: Path, split: str) -> FolderSet:
     names = sorted(place.name for place in photos.iterdir() if place.is_dir())
     names.remove("BACKGROUND_Google")
     paths, labels = files_by_class(photos / name for name in names)
-    order = permutation(len(labels), 0)
-    drawn = torch.zeros(len(labels), dtype=torch.bool)
-    for label in range(len(names)):
-        drawn[order[labels[order] == label][:30]] = True
-    chosen = drawn if split == "train" else ~drawn
-    return FolderSet(paths, labels, tuple(names)).subset(chosen.nonzero().squeeze(1))
+    few = slice(30) if split == "train" else slice(30, None)
+    chosen = torch.cat([members[few] for members in shuffled_classes(labels, 0)]).sort().values
+    return FolderSet(paths, labels, tuple(names)).subset(chosen)
 
 
 def sun397(folder: Path, split: str) -> FolderSet:

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flatnce.extras import require_extra
+from flatnce.files import check_format, check_replaceable
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
@@ -67,11 +68,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ExportError(
             f"{path} is damaged, or flatnce did not write it; export the run again"
         ) from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise ExportError(
-            f"{path} has format_version {version}, this flatnce reads up to {FORMAT_VERSION}; "
-            f"upgrade flatnce (it was written by {config[MARK].get('flatnce', 'an unknown one')})"
-        )
+    check_format(path, version, FORMAT_VERSION, ExportError, config[MARK].get("flatnce"))
     return dict(config)
 
 
@@ -97,18 +94,8 @@ def check_room(out: Path, replace: bool) -> None:
         return
     if not out.is_dir():
         raise ValueError(f"out={str(out)!r} is a file; name a folder for the export")
-    if not any(out.iterdir()):
-        return
-    if not _is_export(out):
-        raise ValueError(
-            f"out={str(out)!r} holds other files than an export, which are never removed; name a "
-            "new folder"
-        )
-    if not replace:
-        raise ValueError(
-            f"out={str(out)!r} already holds an export; name a new folder, or ask for it to be "
-            "replaced (replace=True, --replace)"
-        )
+    if any(out.iterdir()):
+        check_replaceable(f"out={str(out)!r}", "an export", _is_export(out), replace)
 
 
 @contextmanager

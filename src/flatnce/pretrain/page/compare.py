@@ -96,15 +96,9 @@ def group_runs(
     directories: Sequence[str | Path], by: Sequence[str] = (), against: str | None = None
 ) -> tuple[list[Group], list[str], list[str]]:
     """The groups, the settings that define them, and those that differ inside them."""
-    runs = [read_run(directory) for directory in directories]
+    runs = [read_run(directory, "train") for directory in directories]
     if len(runs) < 2:
         raise ValueError(f"there is {len(runs)} run; name at least two to compare")
-    for run in runs:
-        if run.kind != "train":
-            raise ValueError(
-                f"{str(run.directory)!r} is a run of kind {run.kind!r}; only runs of "
-                "`flatnce train` can be compared"
-            )
     settings = [flat(run.config) for run in runs]
     differing = [
         name

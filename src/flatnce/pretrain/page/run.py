@@ -90,12 +90,7 @@ def run_page(directory: str | Path, out: str | Path | None = None) -> Path:
 
 def page_of_run(directory: str | Path) -> Page:
     """The page of a training run."""
-    run = read_run(directory)
-    if run.kind != "train":
-        raise ValueError(
-            f"directory={str(directory)!r} is a run of kind {run.kind!r}; this page is for runs "
-            "of `flatnce train`"
-        )
+    run = read_run(directory, "train")
     settings, inspection = flat(run.config), read_inspection(run.directory)
     memory = (inspection or {}).get("memory")
     sections = [

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
+from flatnce.files import check_format
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
@@ -91,12 +92,8 @@ def _read(folder: Path, step: int) -> Checkpoint:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
-        version = manifest["format_version"]
-        if version > FORMAT_VERSION:
-            raise CheckpointError(
-                f"{folder} has format_version {version}, this flatnce reads up to "
-                f"{FORMAT_VERSION}; upgrade flatnce (it was written by {manifest['flatnce']})"
-            )
+        version, writer = manifest["format_version"], manifest["flatnce"]
+        check_format(folder, version, FORMAT_VERSION, CheckpointError, writer)
         contents = {}
         for name in (WEIGHTS, STATE):
             contents[name] = (folder / name).read_bytes()

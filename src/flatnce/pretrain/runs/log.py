@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
-from flatnce.files import replace_text
+from flatnce.files import check_format, check_replaceable, replace_text
 
 __all__ = [
     "FAILURE",
@@ -80,9 +80,7 @@ class RunLog:
         present environment is added to ``resumed`` in ``environment.json``.
         """
         place = Path(directory)
-        found = read_run(place)
-        if found.kind != kind:
-            raise ValueError(f"{place} holds a {found.kind} run, not a {kind} run; name another")
+        found = read_run(place, kind)
         earlier = [line for line in found.metrics if line.get("step", 0) <= step]
         kept = [line for line in earlier if line.get("kind") != FAILURE]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
@@ -136,13 +134,15 @@ def _what(evaluation: Mapping[str, Any]) -> tuple[Any, ...]:
     return evaluation.get("step"), evaluation.get("data"), named, evaluation.get("name")
 
 
-def read_run(path: str | Path) -> Run:
-    """Read a run directory, finished or not.
+def read_run(path: str | Path, kind: str | None = None) -> Run:
+    """Read a run directory, finished or not; refuse another kind of run than the one given.
 
     A last line cut short by a crash is ignored; other damage is an error.
     """
     directory = Path(path)
     header = _read_header(directory)
+    if kind not in (None, header["kind"]):
+        raise ValueError(f"{directory} holds a {header['kind']} run; name one of `flatnce {kind}`")
     path, where = directory / RESULTS, directory / ENVIRONMENT
     machine = _read_json(where) if where.is_file() else {}
     results = _read_json(path) if path.is_file() else None
@@ -151,22 +151,12 @@ def read_run(path: str | Path) -> Run:
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
-    where = f"directory={str(directory)!r}"
     if directory.is_dir() and any(directory.iterdir()):
         try:
             same = _read_header(directory)["kind"] == kind
         except (ValueError, KeyError):
             same = False
-        if not same:
-            raise ValueError(
-                f"{where} holds other files than a {kind} run, which are never removed; name a "
-                "new folder"
-            )
-        if not replace:
-            raise ValueError(
-                f"{where} already holds a {kind} run; name a new folder, or ask for it to be "
-                "replaced (replace=True)"
-            )
+        check_replaceable(f"directory={str(directory)!r}", f"a {kind} run", same, replace)
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -178,12 +168,7 @@ def _read_header(directory: Path) -> dict[str, Any]:
             "folder of a run, for example runs/demo"
         )
     header: dict[str, Any] = _read_json(directory / CONFIG)
-    version = header.get("format_version", FORMAT_VERSION + 1)
-    if version > FORMAT_VERSION:
-        raise ValueError(
-            f"{directory} has format_version {version}, this flatnce reads up to "
-            f"{FORMAT_VERSION}; upgrade flatnce"
-        )
+    check_format(directory, header.get("format_version"), FORMAT_VERSION)
     return header
 
 

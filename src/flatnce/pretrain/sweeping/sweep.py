@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 
 from flatnce.environment import available_memory
-from flatnce.files import replace_text
+from flatnce.files import check_format, replace_text
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training import saved
@@ -452,12 +452,7 @@ def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
         )
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = int(found["format_version"])
-        if version > FORMAT_VERSION:
-            raise ValueError(
-                f"{path} has format_version {version}, this flatnce reads up to {FORMAT_VERSION}; "
-                "upgrade flatnce"
-            )
+        check_format(path, found["format_version"], FORMAT_VERSION)
         base = TrainConfig.from_plain(found["base"])
         return {name: base.override(**changes) for name, changes in found["runs"].items()}
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:

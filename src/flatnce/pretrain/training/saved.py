@@ -99,14 +99,15 @@ def in_brief(failure: str) -> str:
 
 def read_config(directory: str | Path) -> TrainConfig:
     """The config of a run directory, with shortened paths."""
-    return TrainConfig.from_plain(_written(directory))
+    return TrainConfig.from_plain(read_run(directory, KIND).config)
 
 
 def read_saved(
     directory: str | Path, step: int | None = None
 ) -> tuple[TrainConfig, checkpoint.Checkpoint]:
     """The whole config of a run and a checkpoint of it, by default the newest."""
-    mine = {k: v for part in _written(directory).values() for k, v in part.items()}
+    sections = read_run(directory, KIND).config
+    mine = {k: v for part in sections.values() for k, v in part.items()}
     found = checkpoint.load(Path(directory) / CHECKPOINTS, step)
     config = TrainConfig.from_plain(found.state["config"])
     difference = first_difference(plain(config.flat()), mine)
@@ -126,13 +127,6 @@ def first_difference(
         if name in here and name not in but and value != here[name]:
             return f"{name} is {value!r} there and {here[name]!r}"
     return ""
-
-
-def _written(directory: str | Path) -> dict[str, dict[str, object]]:
-    run = read_run(directory)
-    if run.kind != KIND:
-        raise ValueError(f"{run.directory} holds a {run.kind} run; name one of `flatnce train`")
-    return run.config
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
