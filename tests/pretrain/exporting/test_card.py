@@ -8,8 +8,7 @@ import torch
 
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain.exporting import export
-from flatnce.pretrain.exporting.export import card
-from flatnce.pretrain.exporting.forms import Source
+from flatnce.pretrain.exporting.forms import Source, card
 
 STANDARD = {"name": "resnet18", "stem": "standard", "size": 32, "channels": 3}
 EVALUATION = {

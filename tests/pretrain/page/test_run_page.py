@@ -195,7 +195,7 @@ def test_many_measurements_are_thinned_and_the_ends_stay(tmp_path):
 
 def test_another_kind_of_run_is_refused(tmp_path):
     RunLog(tmp_path / "demo", kind="demo", config={})
-    with pytest.raises(ValueError, match="holds a demo run; .*flatnce train"):
+    with pytest.raises(ValueError, match=r"holds a demo run; .*flatnce train"):
         run_page(tmp_path / "demo")
 
 
