@@ -29,7 +29,7 @@ from layouts import random
 ROOT = Path(__file__).parents[2]
 BASE = "src/flatnce/core/objectives/base.py"
 LOSSES = "src/flatnce/core/objectives/losses.py"
-REGISTRY = "src/flatnce/core/objectives/registry.py"
+REGISTRY = "src/flatnce/core/objectives/objectives.toml"
 PAGE = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
 
 every_entry = pytest.mark.parametrize("entry", list(OBJECTIVES.values()), ids=list(OBJECTIVES))

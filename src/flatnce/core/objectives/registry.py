@@ -2,10 +2,15 @@
 
 Options of ``flatnce train``, :mod:`flatnce.functional`, labels of charts and tables, texts of
 model cards, the table in the documentation, the verdict's remedies and the battery of tests all
-read :data:`OBJECTIVES`. This module imports nothing, so that ``flatnce --help`` stays light.
+read :data:`OBJECTIVES`, whose entries are in ``objectives.toml``. This module does not import
+torch, so that ``flatnce --help`` stays light.
 """
 
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 __all__ = ["OBJECTIVES", "gradient_lives"]
 
@@ -34,88 +39,19 @@ class Entry:
     layout: str = "two_view"  # of its class where none is given
     learns_scale: bool = False  # its own scale, so that no rule moves the temperature
     function: str = ""  # in flatnce.functional, if it is a function of a contrast
-    other_names: tuple[str, ...] = ()  # losses of other libraries with the same gradient
+    other_names: Sequence[str] = ()  # losses of other libraries with the same gradient
 
     def negatives(self, batch: int) -> int:
         """Negatives per row of a batch of two views, in the objective's layout."""
         return 2 * batch - 2 if self.layout == "two_view" else batch - 1
 
 
-OBJECTIVES: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry(
-            name="flatnce",
-            class_name="FlatNCE",
-            label="FlatNCE",
-            summary="InfoNCE's value with DCL's gradient, which stays when the positive wins.",
-            gradient_lives=True,
-            function="flatnce",
-            other_names=(
-                "FlatNCELoss",
-                "FlatNCERankingLoss",
-                "FlatNCESymmetricRankingLoss",
-                "CachedFlatNCERankingLoss",
-                "FlatClipLoss",
-            ),
-        ),
-        Entry(
-            name="infonce",
-            class_name="InfoNCE",
-            label="InfoNCE",
-            card="InfoNCE (NT-Xent)",
-            summary="The cross-entropy of finding the positive among all candidates (NT-Xent).",
-            gradient_lives=False,
-            function="infonce",
-        ),
-        Entry(
-            name="dcl",
-            class_name="DCL",
-            label="DCL",
-            summary="Decoupled contrastive loss: InfoNCE without the positive in the pool.",
-            gradient_lives=True,
-            function="dcl",
-            other_names=("DCLLoss",),
-        ),
-        Entry(
-            name="flatnce-plus",
-            class_name="FlatNCEPlus",
-            label="FlatNCE⊕",
-            card="FlatNCE with the positive in the pool",
-            summary="FlatNCE with the positive in the pool, whose gradient is InfoNCE's.",
-            gradient_lives=False,
-            function="flatnce_plus",
-        ),
-        Entry(
-            name="holder",
-            class_name="HolderFlatNCE",
-            label="Hölder-FlatNCE",
-            summary="FlatNCE with the negatives pooled by a power mean; γ = 1 is FlatNCE.",
-            gradient_lives=True,
-            settings=(Setting("gamma", 2.0, "Power of Hölder-FlatNCE.", "γ"),),
-        ),
-        Entry(
-            name="dhel",
-            class_name="DHEL",
-            label="DHEL",
-            card="DHEL (decoupled hyperspherical energy loss)",
-            summary="DCL with the negatives of the anchor's own view only.",
-            gradient_lives=True,
-            layout="own_view",
-        ),
-        Entry(
-            name="siglip",
-            class_name="SigLIP",
-            label="SigLIP",
-            card="SigLIP (pairwise sigmoid loss)",
-            summary="Every pair classified by a sigmoid, with a learned scale and bias.",
-            gradient_lives=False,
-            layout="two_tower",
-            learns_scale=True,
-            other_names=("SigLipLoss", "SigmoidLoss"),
-        ),
-    )
-}
+def _entry(name: str, settings: Sequence[Mapping[str, Any]] = (), **rest: Any) -> Entry:
+    return Entry(name, settings=tuple(Setting(**setting) for setting in settings), **rest)
+
+
+_CONTENT = Path(__file__).with_name("objectives.toml").read_text(encoding="utf-8")
+OBJECTIVES = {name: _entry(name, **entry) for name, entry in tomllib.loads(_CONTENT).items()}
 """Every objective by its name, in the order in which they are listed."""
 
 
