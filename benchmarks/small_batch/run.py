@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from flatnce.pretrain import preset, resume, train
-from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.evaluation import evaluate_run
 from flatnce.pretrain.runs.log import read_run
 
 

@@ -20,7 +20,6 @@ from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.paper.reproduce.runs import evaluations
 from flatnce.pretrain.data import CATALOG, MissingData
 from flatnce.pretrain.evaluation import protocols as bench
-from flatnce.pretrain.evaluation import run_evaluation as evaluation
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loop import Outcome
@@ -242,7 +241,7 @@ def test_accuracies_are_evaluated_once_per_question(flatnce_run, monkeypatch):
     few, many = (evaluations(flatnce_run, "knn", neighbours=(k,))[0] for k in (5, 50))
     assert (few["protocol"]["neighbours"], many["protocol"]["neighbours"]) == (5, 50)
     assert len(read_run(flatnce_run.log.directory).results["evaluations"]) == 2
-    monkeypatch.setattr(evaluation, "evaluate", lambda *_: pytest.fail("evaluated again"))
+    monkeypatch.setattr(bench, "evaluate", lambda *_: pytest.fail("evaluated again"))
     assert evaluations(flatnce_run, "knn", neighbours=(5,)) == [json.loads(json.dumps(few))]
     assert 0.5 < few["top1"] <= 1
 

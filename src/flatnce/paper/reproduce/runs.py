@@ -27,8 +27,7 @@ from flatnce.paper.reproduce.experiment import (
     Setting,
     TrainingRun,
 )
-from flatnce.pretrain.evaluation import Options
-from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.pretrain.commands import ONE_FORM, RunNames
 from flatnce.pretrain.page.compare import differences_of, page_of_runs
 from flatnce.pretrain.page.serve import loopback_of, serve
 from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
@@ -39,8 +40,7 @@ class PageOptions:
 class CompareOptions:
     """Compare runs: curves laid over each other, seeds pooled, differences paired by seed."""
 
-    # Names in runs/, or paths; a sweep stands for all its runs.
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+    runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
     # Settings to group by, such as objective; by default all that differ, but the seed.
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     # A value of the first of these, whose group the others are compared with; infonce by
@@ -52,12 +52,7 @@ class CompareOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(
-        CompareOptions,
-        prog="flatnce compare",
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = tyro.cli(CompareOptions, prog="flatnce compare", args=arguments, config=ONE_FORM)
     return compare(named_runs(options.runs), options.page, options.by, options.against)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.data import (
     CATALOG,
     Entry,
@@ -34,9 +35,8 @@ class DataOptions:
     # Take the files from here instead of the network: an official archive, a folder of them,
     # or the unpacked folder. They are checked, then linked or copied.
     adopt: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
-    # List the data sets, and which of them are on this machine.
-    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    list: Switch = False  # List the data sets, and which of them are on this machine.
+    json: Switch = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

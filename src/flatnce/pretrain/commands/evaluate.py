@@ -10,8 +10,8 @@ import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.cli.short_help import short_help
-from flatnce.pretrain.evaluation import Options, expand
-from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.commands import ONE_FORM, RunName
+from flatnce.pretrain.evaluation import Options, evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import score_cells
 from flatnce.pretrain.training.saved import describe_status, find_run
@@ -39,19 +39,17 @@ USAGE = "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first -
 class EvaluateOptions:
     """Evaluate a run's encoder on test images; the results are added to its results.json."""
 
-    # A run's name or directory.
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName  # A run's name or directory.
     # One or several.
     protocol: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("linear",)
     # Sets to evaluate on. By default the run's own; of transfer, the paper's list.
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     step: int | None = None  # Which checkpoint; the newest by default.
     device: str = "auto"  # auto, cpu, cuda or cuda:1.
-    # Leave out data sets that are not on disk.
-    skip_missing: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    skip_missing: bool = False  # Leave out data sets that are not on disk.
     # Settings.
     options: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    json: bool = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:
@@ -64,7 +62,7 @@ def run(arguments: list[str]) -> int:
         EvaluateOptions,
         prog="flatnce evaluate",
         args=["--help" if argument == "--help-all" else argument for argument in arguments],
-        config=(tyro.conf.FlagCreatePairsOff,),
+        config=ONE_FORM,
     )
     expand(options.protocol)  # refuses an unknown name before anything is read
     directory = find_run(options.run)

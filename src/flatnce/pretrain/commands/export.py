@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
 from flatnce.pretrain.training.saved import describe_status, find_run
@@ -18,8 +19,7 @@ class ExportOptions:
     It is loaded back before the folder gets its name, and must give the same features.
     """
 
-    # A run's name in runs/, or its folder.
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName  # A run's name in runs/, or its folder.
     # timm (what timm.create_model and the Hugging Face hub read), torch (safetensors and a
     # plain config; also into torchvision's ResNets) or onnx.
     to: Annotated[str, tyro.conf.arg(metavar="timm|torch|onnx")]
@@ -29,10 +29,10 @@ class ExportOptions:
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # For onnx: put the normalisation into the graph, which then takes values from 0 to 1.
     # Otherwise images come normalised, as the card says.
-    normalise: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    normalise: Switch = False
     # Replace an earlier export in that folder. Other files are never removed.
-    replace: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # Print JSON and nothing else.
+    replace: Switch = False
+    json: Switch = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from flatnce.pretrain.commands import ONE_FORM, RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, publish
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
 from flatnce.pretrain.page.run import page_of_run
@@ -26,8 +27,7 @@ OTHER_PAGES = {
 class ReportOptions:
     """Write one offline page about a run; of several runs, the page that compares them."""
 
-    # Names in runs/, or paths; a sweep stands for all its runs.
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
+    runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
     # Inspect the encoder (similarities, 2-D picture, nearest neighbours); --no-portrait
     # leaves it out.
     portrait: bool = True
@@ -43,12 +43,7 @@ class ReportOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(
-        ReportOptions,
-        prog="flatnce report",
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    options = tyro.cli(ReportOptions, prog="flatnce report", args=arguments, config=ONE_FORM)
     directories = named_runs(options.runs)
     if len(directories) > 1:
         return compare(directories, options.page)

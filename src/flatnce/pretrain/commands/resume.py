@@ -7,6 +7,7 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
+from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.commands.train import evaluate_and_report
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.training.loop import resume
@@ -18,15 +19,13 @@ from flatnce.pretrain.training.saved import find_run, read_config
 class ResumeOptions:
     """Continue a run exactly from its newest checkpoint."""
 
-    # A run's name in runs/, or its path.
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName  # A run's name in runs/, or its path.
     # Continue from this checkpoint and remove later ones; by default the newest.
     step: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     # Protocols to evaluate with on the test set at the end; may be empty.
     evaluate: tuple[str, ...] = ("knn", "linear")
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
-    # Print the results as JSON and nothing else.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Switch = False  # Print the results as JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.messages import format_bytes
+from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.train import (
     option_value,
     parse_options,
@@ -54,12 +55,9 @@ class SweepOptions:
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     # Runs side by side, up to 16; by default as many as fit in memory.
     at_once: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    # Continue the sweep of that name if it exists; runs may be added.
-    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    # Print which runs there would be, and do nothing.
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    # Print the results as JSON and nothing else.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    resume: Switch = False  # Continue the sweep of that name if it exists; runs may be added.
+    dry_run: Switch = False  # Print which runs there would be, and do nothing.
+    json: Switch = False  # Print the results as JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

@@ -15,10 +15,10 @@ from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
 from flatnce.cli.short_help import short_help
 from flatnce.messages import format_bytes
+from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data import find, is_path
-from flatnce.pretrain.evaluation import expand
-from flatnce.pretrain.evaluation.run_evaluation import evaluate_run
+from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
@@ -54,12 +54,9 @@ class TrainOptions:
     # Try these base rates for tune-epochs each, then train with the best.
     tune: tuple[float, ...] = ()
     tune_epochs: int = 1  # Epochs of each trial.
-    # Remove an earlier run of that name.
-    replace: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    # Print the resolved config, K, log K and the expected memory.
-    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    # Print the results as JSON and nothing else.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    replace: Switch = False  # Remove an earlier run of that name.
+    dry_run: Switch = False  # Print the resolved config, K, log K and the expected memory.
+    json: Switch = False  # Print the results as JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:

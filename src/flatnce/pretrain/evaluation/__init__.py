@@ -22,6 +22,7 @@ from flatnce.pretrain.evaluation.protocols import (
     TRANSFER_SETS,
     Bench,
     Options,
+    evaluate_run,
     expand,
     missing_sets,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Probe",
     "TRANSFER_SETS",
     "embed_views",
+    "evaluate_run",
     "expand",
     "extract",
     "finetune",

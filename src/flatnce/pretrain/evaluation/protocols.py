@@ -42,9 +42,11 @@ from flatnce.pretrain.evaluation.probe import (
     linear_probe,
     probe_by_descent,
 )
+from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.images import views_of
 from flatnce.pretrain.training.learner import build_encoder
-from flatnce.pretrain.training.saved import LoadedEncoder
+from flatnce.pretrain.training.processes import choose_device
+from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
 # The test part held out of a folder without one, which is always the same images: its share, the
 # seed, and the smallest class it works for.
@@ -489,3 +491,50 @@ def evaluate(bench: Bench, pairs: Sequence[tuple[str, str]]) -> Iterator[Result]
                 yield {"seconds": time.perf_counter() - began, **found}
         bench.sets.clear()
         bench.extracted.clear()
+
+
+def evaluate_run(
+    directory: str | Path,
+    protocols: str | Sequence[str],
+    data: Sequence[str] = (),
+    options: Options | None = None,
+    *,
+    step: int | None = None,
+    device: str = "auto",
+    skip_missing: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+    label: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Evaluate a run and add every result to its ``results.json`` at once.
+
+    Names, data sets and the checkpoint are checked before any work starts.
+
+    Arguments:
+        directory: The run.
+        protocols: Names of :data:`PROTOCOLS`, ``transfer`` or ``all``.
+        data: Sets to evaluate on; by default the run's own, and for transfer the paper's list.
+        options: Settings of the protocols.
+        step: Which checkpoint; the newest by default.
+        device: Where to compute: ``auto``, or as torch spells it.
+        skip_missing: Leave out data sets that are not on disk.
+        report: Called with a line about what is being done.
+        label: Returns additional entries for a result.
+    """
+    place = Path(directory)
+    run = load_encoder(place, step, choose_device(device))
+    logged = [
+        line["temperature"]
+        for line in read_run(place).metrics
+        if line.get("kind") == "train" and line.get("step", 0) <= run.step
+    ]
+    temperature = float(logged[-1]) if logged and logged[-1] else None
+    bench = Bench(run, options, report, temperature)
+    names = [protocols] if isinstance(protocols, str) else list(protocols)
+    root = bench.options.root
+    pairs = plan(names, bench.data, data, root=root, skip_missing=skip_missing, report=report)
+    found = []
+    for result in evaluate(bench, pairs):
+        result |= {"step": run.step, **(label(result) if label else {})}
+        add_evaluation(place, result)
+        found.append(result)
+    return found
