@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["available_memory", "environment", "plain"]
+__all__ = ["available_memory", "environment", "installed_version", "plain"]
 
 
 def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[str, Any]:
@@ -23,11 +23,11 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
     """
     torch = sys.modules.get("torch")
     found: dict[str, Any] = {
-        "flatnce": _version("flatnce"),
+        "flatnce": installed_version("flatnce"),
         "commit": _commit(),
         "python": platform.python_version(),
-        "torch": _version("torch") if torch is None else str(torch.__version__),
-        "numpy": _version("numpy"),
+        "torch": installed_version("torch") if torch is None else str(torch.__version__),
+        "numpy": installed_version("numpy"),
         "platform": platform.platform(),
         "cpu": _processor(),
         "cpu_count": os.cpu_count(),
@@ -68,7 +68,8 @@ def _shareable(text: str) -> str:
     return text
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a package, which is not imported; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -216,7 +216,7 @@ def test_a_trained_run_is_embedded_too(tmp_path):
 def whole(monkeypatch):
     """An installation in which nothing is wrong, to be broken one way at a time."""
     versions = {"torch": "2.15.0", "torchvision": "0.30.0", "numpy": "2.4"}
-    monkeypatch.setattr(installation, "_version", versions.get)
+    monkeypatch.setattr(installation, "installed_version", versions.get)
     monkeypatch.setattr(installation.metadata, "requires", lambda name: ["numpy", "torch==2.15.0"])
     monkeypatch.setattr(installation.shutil, "which", lambda name: f"/usr/bin/{name}")
     card = SimpleNamespace(

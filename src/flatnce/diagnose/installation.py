@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, not_known
-from flatnce.environment import environment
+from flatnce.environment import environment, installed_version
 
 LEAST_TORCH = "2.11"
 COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -43,26 +43,19 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _finding(kind: str, **values: Any) -> Finding:
     return finding(kind, within="installation", **values)
 
 
 def _lightning() -> Iterator[Finding]:
-    installed = _version("lightning")
+    installed = installed_version("lightning")
     if installed in ("2.6.2", "2.6.3"):
         yield _finding("lightning {installed} is malicious", installed=installed)
 
 
 def _torch() -> tuple[Any, list[Finding]]:
     """Torch, or None where it cannot be imported, and what is wrong with it."""
-    installed = _version("torch")
+    installed = installed_version("torch")
     if installed is None:
         return None, [_finding("torch is missing", least=LEAST_TORCH)]
     try:
@@ -73,22 +66,22 @@ def _torch() -> tuple[Any, list[Finding]]:
     try:
         torch.zeros(1).numpy()
     except RuntimeError as error:
-        numpy = _version("numpy")
+        numpy = installed_version("numpy")
         found.append(_finding("numpy does not fit torch", installed=numpy, error=error))
     return torch, found
 
 
 def _too_old(package: str, least: str, kind: str = "{package} is too old") -> Iterator[Finding]:
-    installed = _version(package)
+    installed = installed_version(package)
     if installed is not None and _release(installed) < _release(least):
         yield _finding(kind, package=package, installed=installed, least=least)
 
 
 def _companions() -> Iterator[Finding]:
     """Packages built for one torch only, which say so in their metadata."""
-    torch = _version("torch")
+    torch = installed_version("torch")
     for package in ("torchvision", "torchaudio"):
-        installed = _version(package)
+        installed = installed_version(package)
         if installed is None or torch is None:
             continue
         needs = "\n".join(metadata.requires(package) or [])
@@ -123,7 +116,7 @@ def _architecture(torch: Any) -> Iterator[Finding]:
 
 
 def _triton() -> Iterator[Finding]:
-    if not any(_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
+    if not any(installed_version(name) for name in ("triton", "pytorch-triton", "triton-windows")):
         yield _finding("Triton is missing")
 
 

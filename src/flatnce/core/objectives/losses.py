@@ -499,7 +499,7 @@ class HolderFlatNCE(Objective):
         return flatnce(contrast)
 
 
-class DHEL(Objective):
+class DHEL(DCL):
     r"""Decoupled hyperspherical energy loss: DCL with the negatives of the anchor's own view.
 
     .. math:: \frac{1}{2b} \sum_{v} \sum_i \Big[ \mathrm{lse}_{j \ne i}
@@ -528,10 +528,6 @@ class DHEL(Objective):
                 "layout out, or use DCL"
             )
         super().__init__(temperature, **options)
-
-    def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
-        """DCL of a contrast."""
-        return dcl(contrast)
 
 
 class SigLIP(Objective):
