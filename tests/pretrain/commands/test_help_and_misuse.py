@@ -4,7 +4,7 @@ import pytest
 
 from export_subjects import write_run
 from flatnce.cli import main
-from flatnce.pretrain.sweeping.grid import MOST_RUNS
+from flatnce.pretrain.commands.sweep import MOST_RUNS
 from made_runs import write_pairs
 
 TRAIN = "--objective --batch-size --ess --dry-run presets: --help-all"

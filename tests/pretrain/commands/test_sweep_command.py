@@ -10,9 +10,9 @@ from rich.console import Console
 
 from flatnce.cli import main
 from flatnce.pretrain import TrainConfig, preset
+from flatnce.pretrain.commands.sweep import extended, grid_configs, name_of
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.display import Board, over_seeds, show_tables, sweep_rows
-from flatnce.pretrain.sweeping.grid import extended, grid_configs, name_of
 from flatnce.pretrain.sweeping.sweep import SweptRun
 from forked import Forked, wait_for_lines
 from made_runs import lasting_lines
