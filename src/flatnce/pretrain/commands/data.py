@@ -13,12 +13,12 @@ from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.data import (
     CATALOG,
     Entry,
-    FolderSet,
     Installed,
     adopt,
     data_root,
     fetch,
     find,
+    has_part,
     image_folder,
     is_path,
 )
@@ -86,12 +86,8 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
     """The contents of a folder of images, which is used in place."""
     if adopting is not None:
         raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used in place")
-    parts: dict[str, FolderSet] = {"train": image_folder(path, "train")}
-    for split in ("validation", "test"):
-        try:
-            parts[split] = image_folder(path, split)
-        except ValueError:  # it has no such part
-            continue
+    splits = [split for split in ("train", "validation", "test") if has_part(path, split)]
+    parts = {split: image_folder(path, split) for split in splits}
     return {
         "name": path,
         "title": "a folder of images",
