@@ -60,10 +60,28 @@ def compiler() -> str:
     return found or pytest.skip("no C++ compiler, which torch.compile needs; see .ci/run")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def browser() -> str:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     return found or pytest.skip("no chromium to render the page with; see .ci/run")
+
+
+@pytest.fixture(scope="module")
+def window(browser, tmp_path_factory):
+    """One browser window for all tests of a file: a start takes long."""
+    from chromium import Chromium
+
+    with Chromium(browser, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def chromium(window):
+    """The window with an empty page and nothing noted."""
+    window.open("about:blank")
+    window.requests.clear()
+    window.complaints.clear()
+    return window
 
 
 @pytest.fixture(scope="session")

@@ -93,6 +93,25 @@ def two_view_rows(z1: Tensor, z2: Tensor, beta: float, normalize: bool = True) -
     return rows
 
 
+def row_gradient(
+    function: Callable[[Tensor, Tensor], Tensor], positive: float, negatives: list[float]
+) -> list[float]:
+    """The gradient of a function of one row, by the positive first, then by each negative."""
+    leaf = torch.tensor([positive, *negatives], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(function(leaf[0], leaf[1:]), leaf)
+    return found.tolist()
+
+
+ROWS = {
+    "balanced": (0.3, [0.1, -0.4, 0.9, 0.2]),
+    "positive far ahead": (8.0, [0.5, -1.0, 0.0, 0.7, -0.2]),
+    "positive far behind": (-3.0, [2.0, 1.5, -0.5]),
+    "one negative": (0.7, [-0.6]),
+    "equal negatives": (1.0, [0.25, 0.25, 0.25]),
+}
+"""Scores of rows to test with: positive, negatives."""
+
+
 def scaled(positive: Number, negatives: Numbers, beta: Number) -> tuple[Number, Tensor]:
     """The row of the critic beta * g."""
     return beta * positive, beta * vector(negatives)

@@ -1,11 +1,11 @@
 """The reference pages say what the program says: options, settings, keys of a log."""
 
 import contextlib
-import importlib.util
 import io
 import re
+import runpy
 from importlib import import_module
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,22 +14,16 @@ from flatnce import FlatNCE, Monitor
 from flatnce.cli import COMMANDS, HOMES
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import read_run
+from paths import ROOT
 
-REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
+REFERENCE = ROOT / "docs" / "reference"
 KEYS_PAGE = (REFERENCE / "log-keys.md").read_text(encoding="utf-8")
 # Ways to type one option, where `--help` lists them: in a frame, or without one indented by two.
 LISTED = re.compile(r"^(?:│ | {2})(--?\w[\w-]*(?:, -[\w-]+)*)", re.MULTILINE)
 
 
-def generator():
-    """The script that writes the pages."""
-    spec = importlib.util.spec_from_file_location("generate", REFERENCE / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATE = generator()
+# The script that writes the pages.
+GENERATE = SimpleNamespace(**runpy.run_path(str(REFERENCE / "generate.py")))
 
 
 def keys_under(heading):

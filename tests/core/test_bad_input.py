@@ -71,6 +71,7 @@ def refused(*cases: tuple[str, ...]) -> pytest.MarkDecorator:
 NAMES = {
     **{name: getattr(F, name) for name in F.__all__},
     "read": lambda pairs: F.contrast_of(pairs, 0.1),
+    "read_at": lambda temperature: F.contrast_of(F.two_view(rows(), rows()), temperature),
     "z": rows(),
     "ones": torch.ones(4).long(),
     "zeros": torch.zeros(4).long(),
@@ -155,13 +156,8 @@ REFUSED = [
     ("read(two_view(3e+18 * z, 3e+18 * z, normalize=False))", "nonfinite", "overflowing"),
     ("cross_entropy(with_entry(INF), zeros)", "nonfinite (row 2)", "infinite"),
     # Powers, kernels and learned temperatures.
-    *(
-        (f"contrast_of(F.two_view(z, z), {given})", f"temperature has {said}", "zero-dimensional")
-        for given, said in (
-            ("torch.ones(2)", "shape (2,)"),
-            ("tensor(1)", "shape () and dtype torch.int64"),
-        )
-    ),
+    ("read_at(torch.ones(2))", "temperature has shape (2,)", "zero-dimensional"),
+    ("read_at(tensor(1))", "temperature has shape () and dtype torch.int64", "zero-dimensional"),
     ("FlatNCE(EssController(control.Linear(1.5, 1.5, 1)))(z, rows(seed=1))", "ess_target"),
     ("FlatNCE(layout='two_tower', form='out')(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),

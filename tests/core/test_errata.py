@@ -14,12 +14,8 @@ from torch import Tensor
 
 import reference
 from flatnce import functional as F
+from reference import ROWS, row_gradient
 
-ROWS = {
-    "balanced": (0.3, [0.1, -0.4, 0.9, 0.2]),
-    "positive far ahead": (8.0, [0.5, -1.0, 0.0, 0.7, -0.2]),
-    "positive far behind": (-3.0, [2.0, 1.5, -0.5]),
-}
 every_row = pytest.mark.parametrize(("positive", "negatives"), list(ROWS.values()), ids=list(ROWS))
 
 
@@ -27,16 +23,6 @@ def close(expected: object) -> object:
     return pytest.approx(
         torch.as_tensor(expected, dtype=torch.float64).tolist(), rel=1e-9, abs=1e-12
     )
-
-
-def autograd(
-    function: Callable[[Tensor, Tensor], Tensor], positive: float, negatives: list[float]
-) -> list[float]:
-    """The gradient of a torch expression, by the positive first, then by each negative."""
-    s_positive = torch.tensor(positive, dtype=torch.float64, requires_grad=True)
-    s_negatives = torch.tensor(negatives, dtype=torch.float64, requires_grad=True)
-    gradients = torch.autograd.grad(function(s_positive, s_negatives), (s_positive, s_negatives))
-    return [gradients[0].item(), *gradients[1].tolist()]
 
 
 def algorithm_one(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -99,7 +85,7 @@ def test_flatnce_plus_has_minus_the_gradient_of_the_infonce_bound(positive, nega
         pool = torch.cat([s_positive[None], s_negatives])
         return s_positive - torch.logsumexp(pool, dim=0) + math.log(len(pool))
 
-    expected = [-entry for entry in autograd(bound, positive, negatives)]
+    expected = [-entry for entry in row_gradient(bound, positive, negatives)]
     assert gradient_of_logits(F.flatnce_plus, positive, negatives) == close(expected)
 
 
@@ -145,11 +131,11 @@ def test_holders_gradient_is_flatnces_at_gamma_g_divided_by_gamma(positive, nega
     def annealed(s_positive: Tensor, s_negatives: Tensor) -> Tensor:
         return algorithm_one(gamma * s_positive, gamma * s_negatives)
 
-    gradient = autograd(holder, positive, negatives)
-    printed = autograd(annealed, positive, negatives)
+    gradient = row_gradient(holder, positive, negatives)
+    printed = row_gradient(annealed, positive, negatives)
     assert gradient == close([entry / gamma for entry in printed])
     assert gradient != pytest.approx(printed, rel=0.1)
-    exact = autograd(partial(reference.holder_gap, gamma=gamma), positive, negatives)
+    exact = row_gradient(partial(reference.holder_gap, gamma=gamma), positive, negatives)
     assert exact == close(gradient)
 
 
@@ -226,15 +212,15 @@ def table_one_corrected(positive: Tensor, negatives: Tensor) -> Tensor:
 
 @every_row
 def test_table_one_corrected_has_flatnces_gradient(positive, negatives):
-    gradient = autograd(table_one_corrected, positive, negatives)
-    assert gradient == close(autograd(reference.gap, positive, negatives))
-    assert gradient == close(autograd(algorithm_one, positive, negatives))
+    gradient = row_gradient(table_one_corrected, positive, negatives)
+    assert gradient == close(row_gradient(reference.gap, positive, negatives))
+    assert gradient == close(row_gradient(algorithm_one, positive, negatives))
 
 
 @pytest.mark.parametrize(("positive", "sign"), [(0.2, -1.0), (0.9, -1.0), (1.1, 1.0), (8.0, 1.0)])
 def test_table_one_as_printed_pushes_the_positive_down_once_it_exceeds_the_mean(positive, sign):
     negatives = [0.0, 0.0, 0.0]  # so that m = 1
-    gradient = autograd(table_one_as_printed, positive, negatives)
+    gradient = row_gradient(table_one_as_printed, positive, negatives)
     assert math.copysign(1.0, gradient[0]) == sign  # a loss pushes down what has gradient above 0
     assert gradient_of_logits(F.flatnce, positive, negatives)[0] == close(-1.0)
 
@@ -267,8 +253,8 @@ def test_flatnce_with_the_positive_among_its_negatives_is_infonce_again(positive
     def with_positive(s_positive: Tensor, s_negatives: Tensor) -> Tensor:
         return reference.gap(s_positive, torch.cat([s_positive[None], s_negatives]))
 
-    gradient = autograd(with_positive, positive, negatives)
-    assert gradient == close(autograd(reference.infonce, positive, negatives))
+    gradient = row_gradient(with_positive, positive, negatives)
+    assert gradient == close(row_gradient(reference.infonce, positive, negatives))
 
 
 # --- Erratum 19: what rounding takes from cross-entropy ------------------------------------------
@@ -284,7 +270,7 @@ def test_only_cross_entropy_rounds_the_positives_gradient_away(dtype, lead, tole
     logits, target = logits_of(*row, dtype)
     loss = torch.nn.functional.cross_entropy(logits, target)
     (rounded,) = torch.autograd.grad(loss, logits)
-    exact = autograd(reference.infonce, *row)
+    exact = row_gradient(reference.infonce, *row)
     assert exact[0] < 0.0 and rounded[0, 0].item() == 0.0
     assert rounded[0, 1:].tolist() == pytest.approx(exact[1:], rel=tolerance)
     kept = gradient_of_logits(F.infonce, *row, dtype=dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 
 from flatnce import functional as F
+from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.core.pairs import KeyQueue
 from flatnce.functional import Contrast, Pairs
 
@@ -35,10 +36,7 @@ LAYOUTS = (
 )
 PATTERNS = ("normal", "equal", "agreeing", "opposed", "integers", "large", "tiny")
 READERS: dict[str, Callable[..., Tensor]] = {
-    "infonce": F.infonce,
-    "dcl": F.dcl,
-    "flatnce": F.flatnce,
-    "flatnce_plus": F.flatnce_plus,
+    entry.function: getattr(F, entry.function) for entry in OBJECTIVES.values() if entry.function
 }
 DUE = "zero vector|no negative|has 1 row|no anchor has a positive|false_negatives speaks"
 temperatures = st.floats(0.01, 10.0)
@@ -205,12 +203,12 @@ def test_a_batch_is_either_refused_for_a_reason_or_finite_throughout(
     contrast = F.contrast_of(live.build(), tau, power=power, kernel=kernel)
     assert contrast.count.tolist() == batch.counts()
     assert finite(contrast.positive, contrast.negative, contrast.negative2, contrast.hardest)
-    losses = [read(contrast) for read in READERS.values()]
-    assert finite(*losses)
+    losses = {name: read(contrast) for name, read in READERS.items()}
+    assert finite(*losses.values())
     plain = F.contrast_of(batch.build(), temperature, kernel=kernel)
     value, slack = float(F.infonce(plain)), slack_of(plain)
-    assert float(losses[2].detach()) == pytest.approx(value, rel=slack, abs=slack)
-    gradients = torch.autograd.grad(sum(losses), (*leaves, tau))
+    assert float(losses["flatnce"].detach()) == pytest.approx(value, rel=slack, abs=slack)
+    gradients = torch.autograd.grad(sum(losses.values()), (*leaves, tau))
     assert finite(*gradients)
     assert [g.dtype for g in gradients[:-1]] == [batch.dtype] * len(leaves)
 

@@ -7,33 +7,20 @@ import pytest
 import torch
 
 import reference
+from reference import ROWS, row_gradient
 
-ROWS = {
-    "balanced": (0.3, [0.1, -0.4, 0.9, 0.2]),
-    "positive far ahead": (8.0, [0.5, -1.0, 0.0, 0.7, -0.2]),
-    "positive far behind": (-3.0, [2.0, 1.5, -0.5]),
-    "one negative": (0.7, [-0.6]),
-    "equal negatives": (1.0, [0.25, 0.25, 0.25]),
-}
 every_row = pytest.mark.parametrize(("positive", "negatives"), list(ROWS.values()), ids=list(ROWS))
 close = partial(pytest.approx, rel=1e-6, abs=1e-8)
 same = partial(pytest.approx, rel=1e-12, abs=1e-14)
-
-
-def gradient(function, positive: float, negatives: list[float]) -> list[float]:
-    """By the positive first, then by each negative."""
-    leaf = torch.tensor([positive, *negatives], dtype=torch.float64, requires_grad=True)
-    (found,) = torch.autograd.grad(function(leaf[0], leaf[1:]), leaf)
-    return found.tolist()
 
 
 @every_row
 def test_gradients_are_those_of_the_propositions(positive, negatives):
     weights = reference.importance_weights(positive, negatives)
     gain = reference.gradient_gain(positive, negatives)
-    assert gradient(reference.gap, positive, negatives) == same([-1.0, *weights.tolist()])
+    assert row_gradient(reference.gap, positive, negatives) == same([-1.0, *weights.tolist()])
     expected = [-gain.item(), *(gain * weights).tolist()]
-    assert gradient(reference.infonce, positive, negatives) == close(expected)
+    assert row_gradient(reference.infonce, positive, negatives) == close(expected)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +28,8 @@ def test_gradients_are_those_of_the_propositions(positive, negatives):
 )
 def test_the_holder_gap_approaches_its_limits(limit, near):
     at, towards = (partial(reference.holder_gap, gamma=gamma) for gamma in (limit, near))
-    assert gradient(at, *ROWS["balanced"]) == close(gradient(towards, *ROWS["balanced"]))
-    tied = gradient(partial(reference.holder_gap, gamma=math.inf), *ROWS["equal negatives"])
+    assert row_gradient(at, *ROWS["balanced"]) == close(row_gradient(towards, *ROWS["balanced"]))
+    tied = row_gradient(partial(reference.holder_gap, gamma=math.inf), *ROWS["equal negatives"])
     assert tied == same([-1.0, 1 / 3, 1 / 3, 1 / 3])
 
 

@@ -6,7 +6,6 @@ For each step of adding an objective that was left out, a test here fails and na
 import inspect
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,8 +24,8 @@ from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 from flatnce.pretrain.training.learner import build_objective
 from layouts import random
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 BASE = "src/flatnce/core/objectives/base.py"
 LOSSES = "src/flatnce/core/objectives/losses.py"
 REGISTRY = "src/flatnce/core/objectives/objectives.toml"

@@ -12,6 +12,7 @@ from flatnce.diagnose.records import curve_findings, examine_run
 from flatnce.diagnose.rules import findings_on
 from flatnce.pretrain import preset, train
 from flatnce.pretrain.runs.log import RunLog
+from made_runs import quick_config
 
 GOOD = {
     "mi": 3.0,
@@ -201,10 +202,7 @@ def test_a_run_that_ends_in_nan_has_failed(logged):
 
 
 def test_a_trained_run_is_embedded_too(tmp_path):
-    config = preset("digits").override(
-        epochs=1, watch_every=0.0, tensorboard=False, device="cpu", log_every=5
-    )
-    outcome = train(config, tmp_path / "run")
+    outcome = train(quick_config(), tmp_path / "run")
     found = examine_run(outcome.directory, device="cpu", images=64)
     seen = found.numbers["embeddings"]
     assert seen["samples"] == 64 and seen["copied_views"] == 0

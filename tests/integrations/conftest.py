@@ -1,9 +1,10 @@
 """Fixtures that the tests of several host libraries share."""
 
-import importlib.util
-from types import ModuleType
+import runpy
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import integration_processes
 import processes
@@ -17,12 +18,16 @@ def results(tmp_path_factory) -> tuple[dict, dict, dict]:
 
 
 @pytest.fixture(scope="module")
-def example(request) -> ModuleType:
-    """The example of the host library that the test file is named after, as a module."""
+def example(request) -> SimpleNamespace:
+    """The example of the host library that the test file is named after."""
     host = request.module.__name__.rpartition("test_")[2]
     path = ROOT / "examples" / f"from_{host}.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(path)))
+
+
+@pytest.fixture(scope="module")
+def trained(example, tmp_path_factory):
+    """The trainer of the example after 20 steps."""
+    torch.manual_seed(0)
+    return example.main(str(tmp_path_factory.mktemp("example")), steps=20)

@@ -173,12 +173,6 @@ def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def trained(example, tmp_path_factory) -> FlatNCETrainer:
-    torch.manual_seed(0)
-    return example.main(str(tmp_path_factory.mktemp("example")), steps=20)
-
-
 def test_the_example_trains_and_its_diagnostics_reach_history_tensorboard_and_card(trained):
     logged = [line for line in trained.state.log_history if "loss" in line]
     assert logged[-1]["loss"] < logged[0]["loss"]

@@ -40,12 +40,6 @@ def shown(folder: Path, tag: str) -> list[float]:
     return [event.value for event in EventAccumulator(str(events)).Reload().Scalars(tag)]
 
 
-@pytest.fixture(scope="module")
-def trained(example, tmp_path_factory) -> FlatNCETrainer:
-    torch.manual_seed(0)
-    return example.main(str(tmp_path_factory.mktemp("example")), steps=20)
-
-
 def test_the_example_trains_and_its_diagnostics_reach_history_and_tensorboard(trained):
     values = logged(trained, "loss")
     assert values[-1] < values[0] and min(values) >= 0

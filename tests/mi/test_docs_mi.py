@@ -1,10 +1,9 @@
 """The pages about mutual information say of every entry what the registries say."""
 
-import importlib.util
 import json
 import math
 import re
-from pathlib import Path
+import runpy
 
 import pytest
 
@@ -12,8 +11,8 @@ from flatnce import mi
 from flatnce.mi.cleaning import TRANSFORMS
 from flatnce.mi.estimator import CRITICS
 from flatnce.mi.result import FLAGS
+from paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 METHODS_PAGE = (ROOT / "docs" / "mutual-information-methods.md").read_text(encoding="utf-8")
 PITFALLS_PAGE = (ROOT / "docs" / "mutual-information-pitfalls.md").read_text(encoding="utf-8")
 FIGURES = ROOT / "benchmarks" / "mutual_information"
@@ -70,11 +69,8 @@ def test_the_table_of_flags_has_a_row_for_each_that_is_raised_somewhere():
 
 def tables_of_pitfalls():
     """The page's tables, made from the figures that were measured."""
-    spec = importlib.util.spec_from_file_location("pitfalls", FIGURES / "pitfalls.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     figures = json.loads((FIGURES / "pitfalls.json").read_text(encoding="utf-8"))["figures"]
-    return module.tables(figures)
+    return runpy.run_path(str(FIGURES / "pitfalls.py"))["tables"](figures)
 
 
 @pytest.mark.parametrize("name, table", tables_of_pitfalls().items())

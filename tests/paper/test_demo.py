@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from chromium import Chromium
 from flatnce.paper.demo import (
     MEASURES,
     Case,
@@ -157,17 +156,16 @@ def test_every_chart_has_a_description_and_a_table_and_nothing_is_outside_the_pa
 
 
 @pytest.mark.parametrize("dark, colours", [(False, LIGHT), (True, DARK)], ids=["light", "dark"])
-def test_the_page_is_drawn_in_a_browser(browser, page, tmp_path, dark, colours):
+def test_the_page_is_drawn_in_a_browser(chromium, page, dark, colours):
     image = pytest.importorskip("PIL.Image", reason="no pillow to look at the picture with")
     address = page.resolve().as_uri()
-    with Chromium(browser, tmp_path) as window:
-        for width in (1100, 500):
-            window.open(address, dark=dark, width=width)
-            picture = image.open(io.BytesIO(window.picture())).convert("RGB")
-            seen = {colour: count for count, colour in picture.getcolors(1 << 24)}
-            assert all(seen.get(colour, 0) > 200 for colour in colours), "no curves are drawn"
-            assert (sum(picture.getpixel((2, 2))) > 600) == (not dark)
-        assert window.complaints == [] and set(window.requests) == {address}
+    for width in (1100, 500):
+        chromium.open(address, dark=dark, width=width)
+        picture = image.open(io.BytesIO(chromium.picture())).convert("RGB")
+        seen = {colour: count for count, colour in picture.getcolors(1 << 24)}
+        assert all(seen.get(colour, 0) > 200 for colour in colours), "no curves are drawn"
+        assert (sum(picture.getpixel((2, 2))) > 600) == (not dark)
+    assert chromium.complaints == [] and set(chromium.requests) == {address}
 
 
 def test_a_run_of_another_kind_or_unfinished_is_refused(tmp_path):

@@ -3,7 +3,6 @@
 import copy
 import math
 import urllib.error
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from flatnce.pretrain.models import (
     sync_batch_norm,
 )
 from forked import Forked
+from paths import ROOT
 
 pytest.importorskip("torchvision", reason="the train extra is not installed")
 timm = pytest.importorskip("timm", reason="the train extra is not installed")
@@ -63,7 +63,7 @@ def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
     entry = BACKBONES[name]
     assert on_meta(name, size=32).width == entry.width, "models.py: the width is another"
     row = f"| `{name}` | {entry.title} | {entry.width} |"
-    docs = Path(__file__).parents[2] / "docs" / "reference" / "training.md"
+    docs = ROOT / "docs" / "reference" / "training.md"
     assert row in docs.read_text(), f"docs/reference/training.md lacks {row}"
 
 

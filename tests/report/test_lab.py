@@ -1,16 +1,15 @@
 """The negatives lab of the docs in a real browser: its numbers are flatnce's, by keyboard too."""
 
 import json
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import torch
 
-from chromium import PROBLEMS, Chromium
+from chromium import PROBLEMS
 from flatnce import functional as F
+from paths import ROOT
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "_static" / "negatives-lab.html"
+PAGE = ROOT / "docs" / "_static" / "negatives-lab.html"
 START = {"candidates": 32, "temperature": 0.1, "gap": 0.6, "spread": 0.12}
 SETTINGS = [
     START,
@@ -27,25 +26,11 @@ TAB, RIGHT, LEFT = ("Tab", 9), ("ArrowRight", 39), ("ArrowLeft", 37)
 HOME, END, SPACE = ("Home", 36), ("End", 35), (" ", 32, " ")
 
 
-@pytest.fixture(scope="module")
-def windows():
-    """Windows to close at the end; a test that needs one opens it, since a start takes long."""
-    with ExitStack() as stack:
-        yield [], stack
-
-
 @pytest.fixture
-def lab(browser, windows, tmp_path_factory):
+def lab(chromium):
     """The page, opened anew."""
-    opened, stack = windows
-    if not opened:
-        opened.append(stack.enter_context(Chromium(browser, tmp_path_factory.mktemp("profile"))))
-    window = opened[0]
-    window.open("about:blank")
-    window.requests.clear()
-    window.complaints.clear()
-    window.open(PAGE.as_uri())
-    return window
+    chromium.open(PAGE.as_uri())
+    return chromium
 
 
 def measured(candidates: int, temperature: float, gap: float, spread: float) -> dict[str, float]:

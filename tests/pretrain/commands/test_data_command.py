@@ -6,13 +6,12 @@ import pytest
 
 from flatnce.pretrain.commands.data import run
 from flatnce.pretrain.data import CATALOG, Installed
-from tiny_sets import shrink, write_cifar10, write_folder
+from tiny_sets import install_tiny, write_folder
 
 
 @pytest.fixture
 def cifar10(tmp_path, monkeypatch):
-    write_cifar10(tmp_path / "made")
-    shrink(monkeypatch, "cifar10", train=15, test=3)
+    install_tiny(monkeypatch, "cifar10", tmp_path / "made")
     return tmp_path
 
 

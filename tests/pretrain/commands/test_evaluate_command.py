@@ -9,6 +9,7 @@ from flatnce.pretrain import preset, train
 from flatnce.pretrain.commands.evaluate import evaluate_run, results_table, run
 from flatnce.pretrain.evaluation import Options
 from flatnce.pretrain.runs.log import read_run
+from made_runs import quick_config
 from tiny_sets import write_folder
 
 QUICK = ["--epochs", "1", "--rates", "0.001"]
@@ -17,8 +18,7 @@ QUICK = ["--epochs", "1", "--rates", "0.001"]
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory):
     directory = tmp_path_factory.mktemp("evaluate") / "runs" / "first"
-    config = preset("digits").override(epochs=1, watch_every=0.0, tensorboard=False, device="cpu")
-    train(config, directory)
+    train(quick_config(batch_size=64), directory)
     return directory
 
 
@@ -88,16 +88,8 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_on_photos(photos):
     directory = photos.parent / "run"
-    config = preset("digits").override(
-        data=str(photos),
-        decode_size=12,
-        workers=0,
-        skip_unreadable=True,
-        epochs=1,
-        batch_size=8,
-        watch_every=0.0,
-        tensorboard=False,
-        device="cpu",
+    config = quick_config(
+        data=str(photos), decode_size=12, workers=0, skip_unreadable=True, batch_size=8
     )
     with pytest.warns(UserWarning, match="spoilt"):
         train(config, directory)

@@ -12,11 +12,6 @@ from flatnce.pretrain.commands.export import run
 from flatnce.pretrain.exporting import load_exported
 
 
-@pytest.fixture
-def first(tmp_path):
-    return write_run(tmp_path / "runs" / "first")
-
-
 def test_a_run_is_exported_by_its_name(first, capsys):
     assert run(["first", "--to", "torch"]) == 0
     said = capsys.readouterr().out

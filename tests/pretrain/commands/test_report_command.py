@@ -9,16 +9,10 @@ import urllib.request
 import pytest
 
 import made_runs
-from export_subjects import write_run
 from flatnce.cli import main
 from flatnce.pretrain.runs.log import RunLog
 
 QUICK = ["--images", "40", "--device", "cpu"]
-
-
-@pytest.fixture
-def first(tmp_path):
-    return write_run(tmp_path / "runs" / "first")
 
 
 def test_a_run_gets_its_page_with_its_encoder_looked_at(first, capsys):

@@ -19,7 +19,7 @@ from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
 from flatnce.pretrain.models import Encoder, backbone, head
-from tiny_sets import shrink, write_cifar10, write_folder
+from tiny_sets import install_tiny, write_folder
 
 QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
 
@@ -41,8 +41,7 @@ def results():
 
 @pytest.fixture
 def cifar10(tmp_path, monkeypatch):
-    write_cifar10(tmp_path)
-    shrink(monkeypatch, "cifar10", train=15, test=3)
+    install_tiny(monkeypatch, "cifar10", tmp_path)
     return str(tmp_path)
 
 

@@ -2,13 +2,12 @@
 
 import base64
 import io
-from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
 
 import made_runs
-from chromium import PROBLEMS, Chromium
+from chromium import PROBLEMS
 from export_subjects import write_run
 from flatnce.pretrain.page.compare import compare_page
 from flatnce.pretrain.page.inspection import inspect_encoder
@@ -43,24 +42,6 @@ def pages(run, tmp_path_factory):
     several = made_runs.write_pairs(place, [0.02, 0.03, 0.01])
     out = place / "comparison.html"
     return {"run": run_page(run), "comparison": compare_page(several, out, by=["objective"])}
-
-
-@pytest.fixture(scope="module")
-def windows():
-    """The one window of this file, once a test has opened it: to start a browser takes long."""
-    with ExitStack() as stack:
-        yield stack, []
-
-
-@pytest.fixture
-def chromium(browser, windows, tmp_path_factory):
-    stack, opened = windows
-    if not opened:
-        window = Chromium(browser, tmp_path_factory.mktemp("profile"))
-        opened.append(stack.enter_context(window))
-    opened[0].requests.clear()
-    opened[0].complaints.clear()
-    return opened[0]
 
 
 def asked_elsewhere(window, page) -> list[str]:

@@ -197,7 +197,3 @@ def test_another_kind_of_run_is_refused(tmp_path):
     RunLog(tmp_path / "demo", kind="demo", config={})
     with pytest.raises(ValueError, match=r"holds a demo run; .*flatnce train"):
         run_page(tmp_path / "demo")
-
-
-def test_the_page_loads_no_torch(run_python):
-    assert run_python("import sys, flatnce.report; print('torch' in sys.modules)") == "False\n"

@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -338,9 +339,6 @@ def test_where_files_cannot_be_locked_leftovers_stay(tmp_path, monkeypatch):
 
 
 def test_without_safetensors_it_says_what_to_install(tmp_path, monkeypatch):
-    def without(module: str):
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    monkeypatch.setattr("flatnce.extras.import_module", without)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ImportError, match=r"pip install 'flatnce\[train\]'"):
         save(tmp_path, 1)

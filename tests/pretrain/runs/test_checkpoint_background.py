@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from flatnce.pretrain import preset, train
+from flatnce.pretrain import train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
@@ -186,9 +186,7 @@ def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):
 
 def test_where_workers_are_forked_nothing_is_under_way(tmp_path, monkeypatch):
     write_folder(tmp_path / "pictures", {"0": 20, "1": 20})
-    config = preset("digits").override(
-        data=str(tmp_path / "pictures"), batch_size=8, device="cpu", tensorboard=False, workers=0
-    )
+    config = quick_config(data=str(tmp_path / "pictures"), batch_size=8, workers=0)
     training = Training(config, tmp_path / "run", torch.device("cpu"))
     whole = checkpoint._write
 

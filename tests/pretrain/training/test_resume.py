@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 
-from flatnce.pretrain import TrainConfig, load_encoder, preset, resume, train
+from flatnce.pretrain import TrainConfig, load_encoder, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from forked import Forked
@@ -188,9 +188,7 @@ LOSSES += [1.7608037, 1.7680326, 1.8885694, 1.6573079]
 
 
 def test_the_first_twenty_losses_are_those_of_the_version_before(tmp_path):
-    settings = {"log_every": 1, "watch_every": 0.0, "tensorboard": False, "epochs": 1}
-    config = preset("digits").override(device="cpu", **settings)
-    found = []
+    config, found = quick_config(batch_size=64, log_every=1), []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
