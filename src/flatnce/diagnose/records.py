@@ -126,11 +126,7 @@ def examine_run(
     from flatnce.pretrain.training.saved import KIND, find_run, run_status
 
     place = find_run(name)
-    run = read_run(place)
-    if run.kind != KIND:
-        raise ValueError(
-            f"{place} holds a {run.kind} run; the doctor reads those of flatnce train"
-        )
+    run = read_run(place, KIND)
     config = TrainConfig.from_plain(run.config)
     objective = type(build_objective(config.loss, steps=1)).__name__
     history = _logged(run.metrics)

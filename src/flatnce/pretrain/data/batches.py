@@ -22,6 +22,8 @@ from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
 
+__all__ = ["shuffled_classes"]
+
 
 def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
     """The numbers 0 to n - 1 in an order that is a pure function of the key.

@@ -26,6 +26,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import Batching, permutation
+from flatnce.pretrain.data.batches import shuffled_classes
 from flatnce.pretrain.evaluation.features import Features, Images
 from flatnce.pretrain.evaluation.metrics import average_precision, hits
 
@@ -489,12 +490,8 @@ def validation_split(
     def held_out(size: int) -> int:
         return min(max(math.floor(fraction * size + 0.5), 1), size - 1) if size > 1 else 0
 
-    order = permutation(len(labels), seed)
-    groups = [order]
-    if labels.ndim == 1:
-        classes = labels.cpu()[order]
-        sizes = torch.bincount(classes).tolist()
-        groups = list(order[classes.argsort(stable=True)].split(sizes))
+    several = labels.ndim == 2
+    groups = (permutation(len(labels), seed),) if several else shuffled_classes(labels.cpu(), seed)
     held = torch.cat([group[: held_out(len(group))] for group in groups])
     if not len(held):
         raise ValueError(
