@@ -2,11 +2,12 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["short_help"]
+__all__ = ["print_short_help"]
 
 WIDTH = 92
 
@@ -24,13 +25,18 @@ def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def short_help(
+def print_short_help(
+    arguments: Sequence[str],
     usage: str,
     options: Any,
     names: Sequence[str],
     sections: Mapping[str, Iterable[tuple[str, str]]],
-) -> str:
-    """The help text: usage, the main options with their defaults, then lists by heading."""
+    more: str = "",
+) -> int:
+    """Print usage, the main options with their defaults, then lists by heading.
+
+    Return the exit code: 0, or 2 for a command that was called without arguments.
+    """
     every = descriptions(options)
     summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
     lines = [f"usage: {usage}", "", summary, "", "main options (with their defaults):"]
@@ -43,7 +49,8 @@ def short_help(
         lines += [_cut(f"  {name:<15} {text}") for name, text in rows]
     command = " ".join(usage.split()[:2])
     lines += ["", f"{command} --help-all    all {len(every)} options"]
-    return "\n".join(lines)
+    print("\n".join(lines) + more, file=sys.stdout if arguments else sys.stderr)
+    return 0 if arguments else 2
 
 
 def _said(kind: type) -> dict[str, str]:

@@ -5,7 +5,6 @@ Modules that load torch are imported after the options have been checked.
 
 import json
 import re
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from flatnce.cli.console import live_line
-from flatnce.cli.short_help import short_help
+from flatnce.cli.short_help import print_short_help
 from flatnce.environment import environment, plain
 
 MAIN_OPTIONS = (
@@ -112,9 +111,7 @@ class MiOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        text = short_help(USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
-        print(text, file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
+        return print_short_help(arguments, USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
     options = tyro.cli(
         MiOptions,
         prog="flatnce mi",

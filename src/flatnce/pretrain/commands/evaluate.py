@@ -1,7 +1,6 @@
 """``flatnce evaluate``: a run by one or several protocols, as a table or as JSON."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
-from flatnce.cli.short_help import short_help
+from flatnce.cli.short_help import print_short_help
 from flatnce.pretrain.commands import ONE_FORM, RunName
 from flatnce.pretrain.evaluation import Options, evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
@@ -55,9 +54,8 @@ class EvaluateOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        text = short_help(USAGE, EvaluateOptions("RUN"), MAIN_OPTIONS, {"protocols": SAID})
-        print(text, file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
+        usual, said = EvaluateOptions("RUN"), {"protocols": SAID}
+        return print_short_help(arguments, USAGE, usual, MAIN_OPTIONS, said)
     options = tyro.cli(
         EvaluateOptions,
         prog="flatnce evaluate",

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ import tyro
 
 from flatnce.cli.launch import launch
 from flatnce.cli.progress import show_progress
-from flatnce.cli.short_help import short_help
+from flatnce.cli.short_help import print_short_help
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
@@ -186,9 +185,7 @@ def print_help(
     data = arguments[0] if arguments and not arguments[0].startswith("-") else "digits"
     config = starting_config(data, option_value("--preset", arguments))
     presets = {"presets": ((name, text) for name, (text, _) in PRESETS.items())}
-    text = short_help(usage, kind(config=config), names, presets) + more
-    print(text, file=sys.stdout if arguments else sys.stderr)
-    return 0 if arguments else 2
+    return print_short_help(arguments, usage, kind(config=config), names, presets, more)
 
 
 def starting_config(data: str, name: str | None) -> TrainConfig:
