@@ -54,8 +54,8 @@ class EvaluateOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        usual, said = EvaluateOptions("RUN"), {"protocols": SAID}
-        return print_short_help(arguments, USAGE, usual, MAIN_OPTIONS, said)
+        usual, lists = EvaluateOptions("RUN"), {"protocols": SAID}
+        return print_short_help(arguments, USAGE, usual, MAIN_OPTIONS, lists)
     options = tyro.cli(
         EvaluateOptions,
         prog="flatnce evaluate",
