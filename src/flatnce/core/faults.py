@@ -5,7 +5,9 @@ bad value raises an error with its place and value. Elsewhere it sets one entry 
 in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last`` raises.
 """
 
+import tomllib
 from functools import reduce
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool
@@ -17,25 +19,10 @@ __all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
 LEAST_TEMPERATURE = 1e-30
 """Below this, one over the temperature comes near overflow in float32."""
 
-FAULTS: dict[str, str] = {
-    "nonfinite": "the embeddings or logits hold NaN, infinite or overflowing values; look for a "
-    "diverged learning rate or a division by zero upstream",
-    "zero_vector": "an embedding row is the zero vector, which has no direction to normalise; "
-    "look for dead units, or pass normalize=False",
-    "no_negatives": "an anchor has no negative left after masking; use a larger batch, fill "
-    "the queue before the first step (or pass in_batch=True), or relax ids, labels or "
-    "false_negatives",
-    "no_positives": "no anchor has a positive: every label occurs once; sample batches with at "
-    "least two rows of some label",
-    "temperature": "the temperature is not a positive finite number above 1e-30; clamp it, or "
-    "learn it through flatnce.LearnedTemperature",
-    "ess_target": "the ESS target is not in (1/m, 1] for m negatives; raise the target or use "
-    "more negatives",
-    "ids": "an id or label lies in the reserved range from -2147483648 to -2130706432; shift "
-    "yours",
-    "target": "a target names a class outside the logits or one masked by -inf; pass indices in "
-    "[0, classes) whose logit is finite",
-}
+FAULTS: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("faults.toml").read_text(encoding="utf-8")
+)
+"""What is wrong and what to do, by fault, in the order of the flags."""
 
 
 def can_raise_now(tensor: Tensor) -> bool:
