@@ -155,6 +155,7 @@ REFUSED = [
     ("read(spoiled_queue())", "nonfinite", "row 0"),
     ("read(two_view(3e+18 * z, 3e+18 * z, normalize=False))", "nonfinite", "overflowing"),
     ("cross_entropy(with_entry(INF), zeros)", "nonfinite (row 2)", "infinite"),
+    ("cross_entropy(with_entry(INF), ones)", "nonfinite (row 2)", "infinite"),
     # Powers, kernels and learned temperatures.
     ("read_at(torch.ones(2))", "temperature has shape (2,)", "zero-dimensional"),
     ("read_at(tensor(1))", "temperature has shape () and dtype torch.int64", "zero-dimensional"),
@@ -221,6 +222,17 @@ LAYOUTS: dict[str, tuple[Callable[..., object], str, str]] = {
     "with_queue": (lambda a, b, **k: F.with_queue(a, b, full_queue(), **k), "query", "key"),
     "with_queue, in batch": (
         lambda a, b, **k: F.with_queue(a, b, full_queue(), in_batch=True, **k),
+        "query",
+        "key",
+    ),
+    "objective": (lambda a, b, **k: FlatNCE(**k)(a, b), "z1", "z2"),
+    "objective, towers": (
+        lambda a, b, **k: FlatNCE(layout="two_tower", **k)(a, b),
+        "left",
+        "right",
+    ),
+    "objective, queue": (
+        lambda a, b, **k: FlatNCE(queue=full_queue(), in_batch=False, **k)(a, b),
         "query",
         "key",
     ),

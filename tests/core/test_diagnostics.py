@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import layouts
 import reference
-from flatnce import FlatNCE, InfoNCE, Monitor
+from flatnce import EssController, FlatNCE, InfoNCE, Monitor
 from flatnce import functional as F
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import GradientMeter, Snapshot, Verdict, verdict_on
@@ -335,6 +335,15 @@ def test_an_interval_that_was_closed_is_read_while_the_next_one_goes_on():
     assert monitor.compute(step=4, interval=interval) == alone.compute(step=4)
     watched(alone, steps=2)
     assert monitor.compute(step=6) == alone.compute(step=6)
+
+
+def test_a_monitor_takes_batches_before_and_after_a_new_temperature(deferred):
+    monitor, loss_fn, losses = Monitor(), FlatNCE(), []
+    for temperature in (EssController(0.6), 0.2):
+        loss_fn.temperature = temperature
+        losses.append(loss_fn(random(5, 3), random(5, 3, seed=1)))
+        monitor.update(loss_fn.last)
+    assert monitor.compute()["loss"] == pytest.approx(float(sum(losses)) / 2)
 
 
 def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):

@@ -1,6 +1,8 @@
 """Plain batches from raw rows: equal to the dense definition, in few operations and files."""
 
+import gc
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,43 @@ def test_a_queue_has_the_numbers_of_the_definition(objective, in_batch, filled):
         values = [loss, loss_fn.last.ess, loss_fn.last.contrast.count, queue.keys, queue.position]
         outcomes.append([*values, *torch.autograd.grad(loss, rows)])
     torch.testing.assert_close(*outcomes, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_a_queue_and_its_rows_may_have_any_precision(dtype, in_batch):
+    queue = KeyQueue(9, 4)
+    queue.enqueue(random(9, 4, seed=3).float())
+    loss_fn = FlatNCE(0.2, queue=queue, in_batch=in_batch).to(dtype)
+    rows = [random(7, 4, seed=seed).to(dtype) for seed in (1, 2)]
+    wanted = float(FlatNCE(0.2, queue=queue, in_batch=in_batch, kernel="dense").eval()(*rows))
+    first = rows[0] if dtype == torch.float64 else rows[0].float()
+    for query, key in (rows, (rows[0].float(), rows[1].float()), (first, rows[1])):
+        assert float(loss_fn.eval()(query, key)) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_queue_that_is_not_written_has_second_derivatives():
+    queue, z = KeyQueue(9, 4).double(), random(7, 4, seed=1).requires_grad_()
+    queue.enqueue(random(9, 4, seed=3))
+    found = []
+    for kernel in ("auto", "dense"):
+        loss = FlatNCE(0.2, queue=queue, kernel=kernel).eval()(z, random(7, 4, seed=2))
+        (first,) = torch.autograd.grad(loss, z, create_graph=True)
+        found += torch.autograd.grad(first.square().sum(), z)
+    torch.testing.assert_close(*found)
+
+
+def test_half_precision_has_batched_gradients_and_frees_its_rows():
+    z = random(7, 4, seed=1).bfloat16().requires_grad_()
+    rows = z * 1
+    held, loss = weakref.ref(rows), FlatNCE(0.2)(rows, random(7, 4, seed=2).bfloat16())
+    incoming = {"retain_graph": True, "is_grads_batched": True}
+    (found,) = torch.autograd.grad(loss, z, torch.tensor([1.0, 2.0]), **incoming)
+    torch.testing.assert_close(found[1], 2 * found[0])
+    loss.backward()
+    del rows
+    gc.collect()
+    assert held() is None  # although the loss is kept
 
 
 @every_layout

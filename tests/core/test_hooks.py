@@ -29,17 +29,44 @@ class Renamed(TwoView):
     pairs = OwnView.pairs
 
 
+class Mixin:
+    pairs = OwnView.pairs
+
+
+class ByMixin(Mixin, TwoView):
+    """Takes them from a base that is not a layout."""
+
+
 def rows_of(dtype=torch.float32):
     return random(6, 4, seed=1).to(dtype), random(6, 4, seed=2).to(dtype)
 
 
-@pytest.mark.parametrize("layout", [OwnView, Renamed])
+@pytest.mark.parametrize("layout", [OwnView, Renamed, ByMixin])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_layout_of_ones_own_gets_its_own_numbers_with_every_kernel(layout, kernel):
     z1, z2 = rows_of()
     found = DCL(0.5, layout=layout(), kernel=kernel)(z1, z2)
     torch.testing.assert_close(found.double(), reference.dhel(z1, z2, 0.5), rtol=1e-6, atol=0)
     assert not torch.isclose(found, DCL(0.5, kernel=kernel)(z1, z2))
+
+
+class Doubled:
+    def loss_from(self, contrast):
+        return 2 * F.dcl(contrast)
+
+
+class DoubledDCL(Doubled, DCL):
+    """Takes its loss from a base that is not an objective."""
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_loss_of_ones_own_is_used_with_every_kernel(kernel):
+    z1, z2 = rows_of()
+    wanted = 2 * DCL(0.5, kernel=kernel)(z1, z2)
+    assigned = FlatNCE(0.5, kernel=kernel)
+    assigned.loss_from = Doubled().loss_from
+    for loss_fn in (DoubledDCL(0.5, kernel=kernel), assigned):
+        torch.testing.assert_close(loss_fn(z1, z2), wanted)
 
 
 @pytest.mark.parametrize(("name", "layout"), [("two_view", TwoView), ("two_tower", TwoTower)])

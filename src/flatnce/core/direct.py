@@ -19,7 +19,14 @@ from flatnce.core.faults import is_transformed
 from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
-__all__ = ["ClosedForm", "EXACT", "PlainRows", "may_be_direct", "plain_loss", "without_autocast"]
+__all__ = [
+    "ClosedForm",
+    "EXACT",
+    "PlainRows",
+    "direct_batch_size",
+    "plain_loss",
+    "without_autocast",
+]
 
 ClosedForm: TypeAlias = Literal["infonce", "flatnce", "dcl"]
 """Losses whose mean over rows with one positive each :func:`plain_loss` computes."""
@@ -35,9 +42,7 @@ DIRECT_LIMIT = 2**24
 
 def check_batches(left: Tensor, right: Tensor, layout: str) -> None:
     """Refuse what is not two batches of floating-point rows of one shape."""
-    both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
-    alike = both and left.shape == right.shape and left.dtype == right.dtype
-    if alike and left.device == right.device and left.ndim == 2 and left.numel():
+    if _are_alike(left, right):
         return
     one, two = ("z1", "z2") if layout == "views" else ("left", "right")
     check_embeddings(one, left)
@@ -45,12 +50,21 @@ def check_batches(left: Tensor, right: Tensor, layout: str) -> None:
     Arguments(normalize=True, gather=False).same_batch(two, right, one, left)
 
 
-def may_be_direct(left: Tensor, right: Tensor, layout: str, captured: bool) -> int:
-    """The number of samples of a batch for :func:`~flatnce.core.direct.plain_loss`, or 0.
+def _are_alike(left: Tensor, right: Tensor) -> bool:
+    both = isinstance(left, Tensor) and isinstance(right, Tensor) and left.is_floating_point()
+    alike = both and left.shape == right.shape and left.dtype == right.dtype
+    return alike and left.device == right.device and left.ndim == 2 and left.numel() > 0
+
+
+def direct_batch_size(left: Tensor, right: Tensor, layout: str, captured: bool) -> int:
+    """The number of samples of a batch for :func:`plain_loss`, or 0 where it is not used.
 
     A captured or compiled step pays nothing for the host, so the fused kernel is kept there.
     """
-    check_batches(left, right, layout)
+    if layout in ("views", "towers"):
+        check_batches(left, right, layout)
+    elif not _are_alike(left, right):
+        return 0  # a query and a key may differ in type; the general path checks them
     b = left.shape[0]
     if b < 2 or type(left) not in DIRECT_TYPES or type(right) not in DIRECT_TYPES:
         return 0
@@ -147,8 +161,8 @@ class PlainRows:
         gap = self.gap()
         return (gap if self.closed_form == "dcl" else softplus(gap, threshold=EXACT)).mean(-1)
 
-    def size(self) -> Tensor:
-        """Sum over rows of m times the effective sample size, to the power of -1/2."""
+    def inverse_root_ess(self) -> Tensor:
+        """The sum over rows of m times the ESS, to the power of -1/2: one operation."""
         return torch.linalg.vector_norm(self.root, -2)
 
     def faults(self) -> Tensor | None:
@@ -156,6 +170,8 @@ class PlainRows:
         if self.checked:
             return None
         finite = torch.isfinite(self.negative2().sum() + (2 * self.positive).sum())
+        if self.norms is not None:
+            finite = finite & torch.isfinite(self.norms).all()
         found = {"nonfinite": ~finite}
         if self.norms is not None:
             found["zero_vector"] = (self.norms == 0).any()
@@ -225,11 +241,7 @@ class _Loss(torch.autograd.Function):
             found = iter(torch.autograd.grad(loss, needed, incoming, create_graph=True))
             changes = [next(found) if one else None for one in asked]
             return (*changes, None, None, None, None, None)
-        if gradient.dtype is left.dtype:
-            to_rows = gradient * incoming
-        else:  # rounded once, as it is written
-            to_rows = torch.empty_like(gradient, dtype=left.dtype)
-            torch.mul(gradient, incoming, out=to_rows)
+        to_rows = (gradient * incoming).to(left.dtype)
         to_left, to_right = to_rows.split(left.shape[0])
         return to_left, to_right, None, None, None, None, None
 
@@ -299,11 +311,11 @@ def _scaled(rows: PlainRows, by: Tensor) -> tuple[Tensor, float]:
 def _expected(rows: PlainRows, weights: tuple[Tensor, ...]) -> Tensor:
     """Mean of the negatives' scores under their own softmax."""
     if len(weights) == 1:
-        pulled = weights[0] @ rows.unit
+        mean_key = weights[0] @ rows.unit
     else:
         left, right = rows.unit.chunk(2)
-        pulled = torch.cat([weights[0] @ right, weights[1] @ left])
-    return torch.linalg.vecdot(pulled, rows.unit) * rows.beta
+        mean_key = torch.cat([weights[0] @ right, weights[1] @ left])
+    return torch.linalg.vecdot(mean_key, rows.unit) * rows.beta
 
 
 def _pool_views(rows: PlainRows) -> Tensor:
@@ -348,11 +360,11 @@ def _views_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None]
         return loss, None
     if gain is not None:
         weights.mul_(gain.view(-1, 1))
-    return loss, _pull_views(rows, weights)
+    return loss, _views_gradient(rows, weights)
 
 
-def _pull_views(rows: PlainRows, weights: Tensor) -> Tensor:
-    """Gradient of the unit rows from derivatives by the scores, which stand in two rows each."""
+def _views_gradient(rows: PlainRows, weights: Tensor) -> Tensor:
+    """Gradient of the unit rows from the loss's derivative by each score; rows are both sides."""
     by, scale = _scaled(rows, rows.unit)
     found = torch.addmm(by, weights, by, beta=0, alpha=scale)
     return found.addmm_(weights.T, by, alpha=scale)
@@ -365,11 +377,11 @@ def _towers_loss(rows: PlainRows, gradient: bool) -> tuple[Tensor, Tensor | None
         return loss, None
     if gain is not None:
         forth, back = forth.mul_(gain[0, :, None]), back.mul_(gain[1, :, None])
-    return loss, _pull_towers(rows, back.T.contiguous().add_(forth))
+    return loss, _towers_gradient(rows, back.T.contiguous().add_(forth))
 
 
-def _pull_towers(rows: PlainRows, weights: Tensor) -> Tensor:
-    """Gradient of the unit rows from derivatives by the scores of left and right rows."""
+def _towers_gradient(rows: PlainRows, weights: Tensor) -> Tensor:
+    """Gradient of the unit rows from the loss's derivative by each score of left and right."""
     by, scale = _scaled(rows, rows.unit)
     left, right = by.chunk(2)
     found = torch.empty_like(rows.unit)

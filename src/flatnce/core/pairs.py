@@ -317,7 +317,7 @@ class KeyQueue(nn.Module):
         """The keys in a precision, and 0 for each of them or -inf for an empty slot."""
         if self.keys.shape[1] != like.shape[1] or self.keys.device != like.device:
             Arguments(normalize=False, gather=False).embeddings("query", like, like=self.keys)
-        keys = self.keys if like.dtype != torch.float64 else self.keys.to(like.dtype)
+        keys = self.keys.to(torch.float64 if like.dtype == torch.float64 else torch.float32)
         return keys, torch.zeros_like(keys[:, 0]).masked_fill_(self.ids == EXCLUDED, -torch.inf)
 
     def write(self, keys: Tensor, ids: Tensor | None = None) -> None:
@@ -366,7 +366,7 @@ def with_queue(
     """
     if false_negatives is not None and not in_batch:
         raise ValueError(
-            "false_negatives speaks of the batch's other keys, which are not negatives here; pass "
+            "false_negatives is about the batch's other keys, which are not negatives here; pass "
             "in_batch=True, or ids for the queue"
         )
     given = Arguments(normalize, gather)
@@ -525,7 +525,7 @@ class Arguments:
         if len(total) < 2 and negatives is None:
             raise ValueError(
                 f"{name} has 1 row; a batch of one has no negatives: use at least 2 samples, a "
-                "filled KeyQueue, hard negatives (of two towers they serve left anchors alone: "
+                "filled KeyQueue, hard negatives (of two towers for left anchors only: "
                 "two_tower(..., directions='left')), or gather=True over several processes"
             )
 

@@ -487,7 +487,7 @@ def mine_loss(
         The loss, and log Z̄ for the next call.
     """
     if not 0 < rate <= 1:
-        raise ValueError(f"rate={rate} is no weight of the present batch; pass 0 < rate <= 1")
+        raise ValueError(f"rate={rate} is not a weight of the present batch; pass 0 < rate <= 1")
     statistics = row_statistics(rows)
     now = log_partition(statistics)
     average = now.detach()

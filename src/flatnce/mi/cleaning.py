@@ -90,7 +90,7 @@ def clean(x: Any, y: Any) -> CleanTables:
     for number, (name, source) in enumerate((("x", x), ("y", y))):
         table = tables[number][rows]
         if (table == table[:1]).all():
-            raise ValueError(f"all rows of {name} are equal, so it holds no information")
+            raise ValueError(f"all rows of {name} are equal (no information); check the input")
         columns, own = None, {}
         if table.ndim == 2:
             labels = columns_of(source, name, table.shape[1])

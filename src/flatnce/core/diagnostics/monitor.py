@@ -485,7 +485,7 @@ class _Step:
         tensors = (*self.rows.values(), self.loss, self.samples)
         kinds = tuple(None if t is None else (t.shape, t.dtype) for t in tensors)
         plain = self.plain and (self.plain.closed_form, self.plain.others)
-        return (*self.rows, self.unit_rows, plain, *kinds)
+        return (*self.rows, self.unit_rows, isinstance(self.beta, Tensor), plain, *kinds)
 
 
 def _step_of(last: Snapshot | Contrast, limit: int) -> _Step:

@@ -19,7 +19,13 @@ from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.control import EssController
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.direct import ClosedForm, PlainRows, may_be_direct, plain_loss, without_autocast
+from flatnce.core.direct import (
+    ClosedForm,
+    PlainRows,
+    direct_batch_size,
+    plain_loss,
+    without_autocast,
+)
 from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
 from flatnce.core.pairs import (
@@ -73,6 +79,14 @@ class Batch:
         }
 
 
+def _is_nearer(cls: type, hook: str, fast_path: str) -> bool:
+    """Whether a class takes a hook from a base (or itself) that comes before its fast path's."""
+    for base in cls.__mro__:
+        if hook in vars(base) or fast_path in vars(base):
+            return fast_path not in vars(base)
+    return False
+
+
 class Layout(ABC):
     """Gives the pairs of a batch; pass an instance as ``layout`` of an objective.
 
@@ -98,7 +112,7 @@ class Layout(ABC):
         """Drop an inherited fast path that does not belong to the new pairs."""
         super().__init_subclass__(**keywords)
         cls.name = vars(cls).get("name", cls.__name__)
-        if "pairs" in vars(cls) and "plain" not in vars(cls):
+        if _is_nearer(cls, "pairs", "plain"):
             cls.plain = Layout.plain  # type: ignore[method-assign]
 
     @abstractmethod
@@ -301,7 +315,7 @@ class Objective(nn.Module, ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Drop an inherited closed form that does not belong to the new loss."""
         super().__init_subclass__(**keywords)
-        if "loss_from" in vars(cls) and "closed_form" not in vars(cls):
+        if _is_nearer(cls, "loss_from", "closed_form"):
             cls.closed_form = None
 
     @abstractmethod
@@ -383,6 +397,8 @@ class Objective(nn.Module, ABC):
             self.in_batch,
         )
         closed = self.closed_form
+        if "loss_from" in self.__dict__:  # assigned to this instance
+            closed = None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)
             if loss is not None:
@@ -445,7 +461,7 @@ class Objective(nn.Module, ABC):
         if layout is None:
             return None
         left, right = batch.views
-        b = may_be_direct(left, right, layout, self.captured)
+        b = direct_batch_size(left, right, layout, self.captured)
         source, here = self.temperature_source, faults.can_raise_now(left)
         temperature = source.learned() if b else None
         if temperature is not None and (self.temperature_gradient == "own" or batch.queue):
@@ -462,10 +478,12 @@ class Objective(nn.Module, ABC):
             rows.others = others if batch.in_batch else 0
             keys, rows.bias = batch.queue.keys_and_bias(left)
             rows.found = None if here else batch.queue.faults.clone()
-        definition = partial(self._defined_loss, batch, beta)
+        definition = partial(self._defined_loss, replace(batch, views=()), beta)
         with without_autocast(left):
             loss = plain_loss(left, right, rows, layout, self.normalize, keys, definition)
-        if here and not math.isfinite(loss.item()):
+        # A norm that overflows makes a row of zeros, an infinite positive a loss of 0.
+        suspects = rows.positive if rows.norms is None else rows.norms
+        if here and not math.isfinite(loss.item() + suspects.sum().item()):
             return None  # the definition raises an error that names the bad row
         if temperature is not None and rows.slope is not None:
             loss = self._with_slope(loss, temperature, rows.slope)
@@ -493,7 +511,7 @@ class Objective(nn.Module, ABC):
         self, batch: Batch, beta: float | Tensor, left: Tensor, right: Tensor
     ) -> Tensor:
         """The loss of a plain batch by the definition, which can be differentiated twice."""
-        if batch.queue is not None:
+        if batch.queue is not None and self.training:
             raise RuntimeError(
                 "second derivatives of a loss with a queue need kernel='dense': by now the queue "
                 "holds other keys"

@@ -208,8 +208,8 @@ def _checked_logits(
         )
     if target.is_floating_point():
         raise ValueError(
-            f"target has dtype {target.dtype} (class probabilities); FlatNCE needs one positive a "
-            "row: pass class indices, or use torch's cross_entropy"
+            f"target has dtype {target.dtype} (class probabilities); FlatNCE needs one positive "
+            "per row: pass class indices, or use torch's cross_entropy"
         )
     if label_smoothing != 0.0:
         raise ValueError(
@@ -272,13 +272,10 @@ def _reduced_on_cpu(
         kept = None
     try:
         losses: Tensor = _FlatCrossEntropyRows.apply(rows, target.unsqueeze(1))
-    except RuntimeError:  # a target out of range, which the definition names
-        return None
-    found = losses.mean() if reduction == "mean" else losses.sum()
-    if not math.isfinite(found.item()):  # a row without a negative, or with a masked target
+    except (RuntimeError, FloatingPointError):  # the definition names the row
         return None
     if reduction != "none":
-        return found
+        return losses.mean() if reduction == "mean" else losses.sum()
     return losses if kept is None else losses.new_zeros(len(kept)).masked_scatter(kept, losses)
 
 
@@ -291,8 +288,11 @@ class _FlatCrossEntropyRows(torch.autograd.Function):
         negatives = wide.scatter(1, column, -torch.inf)
         weights = softmax(negatives, 1)
         pooled = negatives.amax(1) - weights.amax(1).log_()  # log-sum-exp of the negatives
+        gap = pooled - wide.gather(1, column).squeeze(1)
+        if not math.isfinite(gap.sum().item()):
+            raise FloatingPointError("a row has no negative, or its target is masked or infinite")
         ctx.save_for_backward(logits, column, weights)
-        return softplus(pooled - wide.gather(1, column).squeeze(1), threshold=EXACT)
+        return softplus(gap, threshold=EXACT)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -157,8 +157,8 @@ class TemperatureSource(nn.Module):
             return None
         if isinstance(contrast, PlainRows):
             m, n = contrast.others, contrast.negative.shape[0]
-            size = contrast.size()
-            return self._move(lambda target: size < (m * n * target) ** -0.5, 1 / m)
+            inverse_root = contrast.inverse_root_ess()
+            return self._move(lambda target: inverse_root < (m * n * target) ** -0.5, 1 / m)
         if isinstance(contrast, Tensor):
             ess, least = contrast + self.source.target_at(self.step), contrast
         else:

@@ -189,7 +189,7 @@ def staircase(nats: float | int, *, size: int = 20, cubic: bool = False) -> Task
     check_at_least("size", size, 1)
     # Far beyond, 1 − ρ² is lost in the rounding of ρ: at 5 nats a column its error is 1e-11.
     if not 0 <= nats <= 5 * size:
-        raise ValueError(f"nats={nats!r}: give 0 to {5 * size} for {size} columns, 5 a column")
+        raise ValueError(f"nats={nats!r}: give 0 to {5 * size} for {size} columns, 5 per column")
     rho = math.sqrt(-math.expm1(-2 * nats / size))
     normal = laws.PairedNormal((rho,) * size)
     name = "cubic" if cubic else "staircase"
