@@ -3,57 +3,38 @@
 :func:`load` returns a set by name: an :class:`ImageSet` in memory or a :class:`FolderSet` of
 files. :class:`Resident` and :class:`Streaming` turn them into batches, and :class:`Views` augments
 these on the device. The command ``flatnce data NAME`` calls :func:`fetch` and :func:`adopt`.
+Names are imported on first access.
 """
 
-from flatnce.pretrain.data.batches import (
-    Batch,
-    Batching,
-    Resident,
-    Streaming,
-    holdout,
-    label_fraction,
-    label_list,
-    permutation,
-)
-from flatnce.pretrain.data.catalog import (
-    CATALOG,
-    DamagedData,
-    Entry,
-    MissingData,
-    UnreadableImage,
-    data_root,
-    find,
-    is_path,
-)
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet
-from flatnce.pretrain.data.install import Installed, adopt, fetch
-from flatnce.pretrain.data.readers import has_part, image_folder, load
-from flatnce.pretrain.data.views import Views
+# ruff: noqa: F401
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Batch",
-    "Batching",
-    "CATALOG",
-    "DamagedData",
-    "Entry",
-    "FolderSet",
-    "ImageSet",
-    "Installed",
-    "MissingData",
-    "Resident",
-    "Streaming",
-    "UnreadableImage",
-    "Views",
-    "adopt",
-    "data_root",
-    "fetch",
-    "find",
-    "has_part",
-    "holdout",
-    "image_folder",
-    "is_path",
-    "label_fraction",
-    "label_list",
-    "load",
-    "permutation",
-]
+from flatnce.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from flatnce.pretrain.data.batches import (
+        Batch,
+        Batching,
+        Resident,
+        Streaming,
+        holdout,
+        label_fraction,
+        label_list,
+        permutation,
+    )
+    from flatnce.pretrain.data.catalog import (
+        CATALOG,
+        DamagedData,
+        Entry,
+        MissingData,
+        UnreadableImage,
+        data_root,
+        find,
+        is_path,
+    )
+    from flatnce.pretrain.data.image_set import FolderSet, ImageSet
+    from flatnce.pretrain.data.install import Installed, adopt, fetch
+    from flatnce.pretrain.data.readers import has_part, image_folder, load
+    from flatnce.pretrain.data.views import Views
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
