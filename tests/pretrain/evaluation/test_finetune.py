@@ -1,7 +1,6 @@
 """Fine-tuning: what it trains, what it leaves alone, and what it starts from."""
 
 import dataclasses
-import sys
 
 import pytest
 import torch
@@ -9,12 +8,9 @@ from torch import nn
 
 from flatnce.pretrain.data import load
 from flatnce.pretrain.data.readers import image_folder
-from flatnce.pretrain.evaluation import FinetuneConfig, finetune, measure
+from flatnce.pretrain.evaluation import FinetuneConfig, finetune, finetuning, measure
 from flatnce.pretrain.models import backbone
 from tiny_sets import write_folder
-
-# The package names the function so.
-finetune_module = sys.modules["flatnce.pretrain.evaluation.finetune"]
 
 CONFIG = FinetuneConfig(8, mean=0.3, std=0.4, epochs=2, batch_size=64, rates=(1e-3,), flip=0.0)
 
@@ -75,14 +71,14 @@ def test_a_start_that_cannot_be_made_is_named(network, digits, start, build, wor
 
 def test_in_bfloat16_the_network_is_and_the_loss_is_not(network, digits, monkeypatch):
     # On CUDA; what autocast does there it does here, when told to.
-    monkeypatch.setattr(finetune_module._Job, "lower", property(lambda self: True))
-    seen, real = {"network": set(), "loss": set()}, finetune_module.classification_loss
+    monkeypatch.setattr(finetuning._Job, "lower", property(lambda self: True))
+    seen, real = {"network": set(), "loss": set()}, finetuning.classification_loss
 
     def loss(scores, labels):
         seen["loss"].add(scores.dtype)
         return real(scores, labels)
 
-    monkeypatch.setattr(finetune_module, "classification_loss", loss)
+    monkeypatch.setattr(finetuning, "classification_loss", loss)
 
     def note(module, _, out):
         if type(module) is nn.Linear:
@@ -146,7 +142,7 @@ def test_a_last_batch_of_one_image_is_left_out(digits):
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "streamed"])
 def test_files(tmp_path, monkeypatch, held):
-    monkeypatch.setattr(finetune_module, "LARGEST_KEPT", 2**30 if held else 0)
+    monkeypatch.setattr(finetuning, "LARGEST_KEPT", 2**30 if held else 0)
     files = image_folder(write_folder(tmp_path, {"cat": 3, "dog": 2}), "train")
     config = FinetuneConfig(8, 10, epochs=2, batch_size=3, rates=(1e-3,), workers=0)
     network, decoded = backbone("small"), files.resized(10).decoded()

@@ -4,51 +4,34 @@
 :func:`linear_probe`, :func:`probe_by_descent` and :func:`finetune` classify with them;
 :data:`PROTOCOLS` put these together as papers do. Choices are made on held-out training images,
 never on the test set, and every result says how it came about.
+Names are imported on first access.
 """
 
-from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
-from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
-from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
-from flatnce.pretrain.evaluation.metrics import measure, measure_several, wilson_interval
-from flatnce.pretrain.evaluation.probe import (
-    FORMS,
-    DescentConfig,
-    Probe,
-    linear_probe,
-    probe_by_descent,
-)
-from flatnce.pretrain.evaluation.protocols import (
-    PROTOCOLS,
-    TRANSFER_SETS,
-    Bench,
-    Options,
-    evaluate_run,
-    expand,
-    missing_sets,
-)
+# ruff: noqa: F401
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bench",
-    "DescentConfig",
-    "FORMS",
-    "Features",
-    "FinetuneConfig",
-    "Options",
-    "PROTOCOLS",
-    "Probe",
-    "TRANSFER_SETS",
-    "embed_views",
-    "evaluate_run",
-    "expand",
-    "extract",
-    "finetune",
-    "frozen",
-    "knn_predict",
-    "knn_scores",
-    "linear_probe",
-    "measure",
-    "measure_several",
-    "missing_sets",
-    "probe_by_descent",
-    "wilson_interval",
-]
+from flatnce.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from flatnce.pretrain.evaluation.features import Features, embed_views, extract, frozen
+    from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
+    from flatnce.pretrain.evaluation.knn import knn_predict, knn_scores
+    from flatnce.pretrain.evaluation.metrics import measure, measure_several, wilson_interval
+    from flatnce.pretrain.evaluation.probe import (
+        FORMS,
+        DescentConfig,
+        Probe,
+        linear_probe,
+        probe_by_descent,
+    )
+    from flatnce.pretrain.evaluation.protocols import (
+        PROTOCOLS,
+        TRANSFER_SETS,
+        Bench,
+        Options,
+        evaluate_run,
+        expand,
+        missing_sets,
+    )
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -32,7 +32,7 @@ from flatnce.pretrain.data import (
     permutation,
 )
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
-from flatnce.pretrain.evaluation.finetune import FinetuneConfig, finetune
+from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS, TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
 from flatnce.pretrain.evaluation.probe import (
