@@ -14,7 +14,7 @@ from flatnce.pretrain import train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.checkpoint import CheckpointError
 from flatnce.pretrain.training.state import Training
-from made_runs import quick_config
+from made_runs import before_step, quick_config
 from tiny_sets import write_folder
 
 pytest.importorskip("safetensors", reason="the train extra is not installed")
@@ -174,6 +174,22 @@ def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch,
     kept = [number for number in (0, HALF) if number < step]
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == kept
     assert not (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.parametrize("kind", [OSError, MemoryError])
+def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkeypatch, kind):
+    def lost(*work):
+        raise kind("lost")
+
+    def interrupt(training):
+        monkeypatch.setattr(checkpoint, "_write", lost)
+        training.save(wait=False)
+        raise KeyboardInterrupt
+
+    before_step(monkeypatch, 5, interrupt)
+    with pytest.raises(KeyboardInterrupt) as found:
+        train(SHORT, tmp_path / "run")
+    assert found.value.__notes__ == ["lost"]
 
 
 def test_a_failure_names_the_checkpoint_that_was_under_way(tmp_path, held):

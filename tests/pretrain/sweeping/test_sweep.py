@@ -99,6 +99,11 @@ def test_runs_side_by_side_are_bit_for_bit_the_runs_alone(at_once, alone, tmp_pa
         assert read_run(tmp_path / "sweep" / name).results["step"] > 0
 
 
+def test_a_sweep_on_the_cpu_does_not_enter_a_cuda_stream(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "stream", None)  # it initialises CUDA, and fails without one
+    assert states(sweep(PAIR, tmp_path / "sweep")) == dict.fromkeys(PAIR, "done")
+
+
 def test_runs_that_draw_random_numbers_each_draw_their_own(monkeypatch, tmp_path):
     with_dropout(monkeypatch)
     configs = {f"s{seed}": FOUR.override(seed=seed) for seed in range(3)}

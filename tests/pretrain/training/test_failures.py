@@ -43,7 +43,7 @@ def spoil_gradient(training):
     "spoil, words",
     [
         (spoil_weights, "the weights encoder.backbone.layers.0.weight are no longer finite"),
-        (spoil_gradient, "the gradient is infinite or not a number since step 5"),
+        (spoil_gradient, "the gradient is infinite or not a number since step 5.*of encoder.head"),
     ],
 )
 def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
@@ -61,6 +61,15 @@ def test_a_nan_stops_the_run_names_the_term_and_keeps_the_last_good_checkpoint(
     assert all(torch.isfinite(w).all() for w in weights.values() if w.is_floating_point())
     monkeypatch.undo()
     assert resume(tmp_path / "run").finished
+
+
+def test_weights_that_are_finite_and_far_too_large_are_named(tmp_path):
+    training = Training(quick_config(), tmp_path / "run", torch.device("cpu"))
+    torch.nn.init.constant_(training.learner.encoder.head[-1].bias, -2e25)
+    with pytest.raises(
+        TrainingFailed, match=r"stopped: the weights \S+bias have grown to 2.0e\+25;"
+    ):
+        training.check()
 
 
 def test_a_process_in_which_all_is_well_says_that_another_is_the_reason(tmp_path):

@@ -129,6 +129,9 @@ def test_a_resnet_takes_the_fused_layers_and_its_loss_the_fused_kernel(tmp_path)
     plain = training_of("resnet18, bfloat16", tmp_path, fast=False)
     assert plain.learner.called is plain.learner.encoder
     assert isinstance(plain._take_step, Step)
+    cached = training_of("resnet18, bfloat16", tmp_path, micro_batch=8)
+    captured = [run.learner.objective.captured for run in (training, plain, cached)]
+    assert captured == [True, False, False]
 
 
 def test_a_step_that_cannot_be_recorded_goes_on_and_says_why(tmp_path):

@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -289,7 +289,7 @@ class RunSlot:
         """Take one step; how the run ended if it did. Then, and if it raised, the slot is free."""
         assert self.steps is not None
         try:
-            with self._generators.in_force(), torch.cuda.stream(self.stream):
+            with self._generators.in_force(), self._on_stream():
                 self.reads = next(self.steps)
         except StopIteration as end:
             self.steps = None
@@ -308,9 +308,12 @@ class RunSlot:
     def close(self) -> None:
         """Stop the run and close its files; its checkpoints stay."""
         if self.steps is not None:
-            with torch.cuda.stream(self.stream):
+            with self._on_stream():
                 self.steps.close()
             self.steps = None
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
 
 class InFlightSteps:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,8 +163,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
     # A sweep handles signals once for all its runs.
     handler = Interrupts() if shared is None else nullcontext(shared)
     with closing(recorder), lock, recorder.log_failure():
-        with handler as interrupts, ExitStack() as stack:
-            stack.callback(training.writer.wait)  # also where the block fails
+        with handler as interrupts, training.all_saved():
             if save_first:
                 training.save()
             watcher = Watcher(training.config, training.images) if watch_every else None

@@ -48,14 +48,20 @@ class NonFiniteGuard:
         self.learner = learner
         self.taken = torch.zeros((), dtype=torch.long, device=device)
         self.first_bad = torch.full((2,), -1, dtype=torch.long, device=device)
+        self.bad_gradient = torch.full_like(self.taken, -1)  # its place in ``names``
+        self.names: list[str] = []
 
     @torch.no_grad()
     def look(self, loss: Tensor) -> None:
         """Check one step, after ``backward`` and before the optimizer's step; no host read."""
-        gradients = [p.grad for p in self.learner.parameters() if p.grad is not None]
-        norms = torch.stack(torch._foreach_norm(gradients))
-        bad = ~torch.stack([torch.isfinite(loss), torch.isfinite(norms).all()])
-        self.first_bad.copy_(torch.where(bad & (self.first_bad < 0), self.taken, self.first_bad))
+        found = {n: p.grad for n, p in self.learner.named_parameters() if p.grad is not None}
+        self.names = list(found)  # kept, because zero_grad removes the gradients
+        bad = ~torch.isfinite(torch.stack(torch._foreach_norm(list(found.values()))))
+        new = torch.stack([~torch.isfinite(loss), bad.any()]) & (self.first_bad < 0)
+        # Backpropagation computes the last parameter's gradient first.
+        last = len(found) - 1 - bad.flip(0).to(torch.uint8).argmax()
+        self.bad_gradient.copy_(torch.where(new[1], last, self.bad_gradient))
+        self.first_bad.copy_(torch.where(new, self.taken, self.first_bad))
         self.taken.add_(1)
 
     @torch.no_grad()
@@ -110,8 +116,10 @@ class Step:
         Its inputs must stay alive until :meth:`_join`, because the allocator does not know about
         the stream. The last batch's diagnostics and the gradients do.
         """
-        if self.side is not None:
-            self.side.wait_stream(torch.cuda.current_stream())
+        if self.side is None:
+            yield
+            return
+        self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
             yield
 
@@ -199,7 +207,6 @@ class Training:
         shape = {"channels": self.images.channels, "size": self.images.size}
         dtype = compute_dtype(config.run, device)
         self.learner = build_learner(config, **shape, steps=self.steps, device=device, dtype=dtype)
-        self.learner.objective.captured = device.type == "cuda" and config.run.fast
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
         if learns_scale and config.optimizer.optimizer != "adamw":
@@ -249,6 +256,7 @@ class Training:
             what = "several processes" if distributed.is_active() else "micro_batch"
             self.notes.append(f"with {what} a step is not captured as a CUDA graph")
             return step
+        self.learner.objective.captured = True  # also in the eager steps before the capture
         return CudaGraphStep(step, self.notes.append)
 
     def batches(self) -> Iterator[tuple[Batch, int]]:
@@ -281,10 +289,18 @@ class Training:
             for term, first in first_bad
             if first >= 0
         ]
-        norms = self.guard.weight_norms()
-        weights = [name for name, norm in norms.items() if not bool(torch.isfinite(norm))]
-        if weights:
-            found.append(f"the weights {weights[0]} are no longer finite")
+        place = int(self.guard.bad_gradient)
+        if place >= 0:
+            name = self.guard.names[place]
+            found.append(f"the first such gradient, from the loss backwards, is that of {name}")
+        state, norms = self.learner.state_dict(), self.guard.weight_norms()
+        overflowed = [name for name, norm in norms.items() if not norm.isfinite()]
+        not_finite = [name for name in overflowed if not state[name].isfinite().all()]
+        if not_finite:
+            found.append(f"the weights {not_finite[0]} are no longer finite")
+        elif overflowed:
+            largest = state[overflowed[0]].abs().max()
+            found.append(f"the weights {overflowed[0]} have grown to {largest:.1e}")
         if error is not None:
             found.append(f"the embeddings cannot be contrasted: {error}")
         if not found:  # all processes stop together
@@ -346,6 +362,19 @@ class Training:
             torch.set_rng_state(state["random"][rank].clone())
             if state["random_cuda"] is not None and self.device.type == "cuda":
                 torch.cuda.set_rng_state(state["random_cuda"][rank].clone(), self.device)
+
+    @contextmanager
+    def all_saved(self) -> Iterator[None]:
+        """Wait for a checkpoint being written when the block ends, however it ends."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.writer.wait()
+            except Exception as failure:  # what ended the run is raised
+                error.add_note(str(failure))
+            raise
+        self.writer.wait()
 
     def unwrap(self) -> None:
         """Release the encoder's DistributedDataParallel before the process group ends."""
