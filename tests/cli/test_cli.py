@@ -1,3 +1,5 @@
+import inspect
+import io
 import json
 import signal
 import subprocess
@@ -7,6 +9,7 @@ import pytest
 
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
+from flatnce.cli.console import live_line
 from flatnce.pretrain.training.config import ALIASES
 from forked import Forked, wait_for_lines
 
@@ -139,3 +142,21 @@ def test_aliases_are_of_options_that_exist_and_are_not_options_themselves():
 
     ours = {name.replace("_", "-") for name in descriptions(TrainOptions())}
     assert set(ALIASES.values()) <= ours and not set(ALIASES) & ours
+
+
+def test_the_short_help_lists_the_options_where_there_are_no_source_files(monkeypatch, capsys):
+    def absent(_):
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(inspect, "getsource", absent)
+    assert main(["evaluate", "--help"]) == 0
+    assert "--protocol linear" in capsys.readouterr().out
+
+
+def test_a_line_on_a_terminal_is_not_read_as_markup(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with live_line() as (_, say):
+        say("photos[old] [/b]")
+    assert "photos[old] [/b]" in terminal.getvalue()

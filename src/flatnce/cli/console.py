@@ -50,7 +50,7 @@ def live_line(*, quiet: bool = False, log: bool = True) -> Iterator[tuple[Say, S
     if sys.stderr.isatty():
         console = Console(stderr=True, highlight=False)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            yield lambda text: live.update(Text(text)), console.print
+            yield lambda text: live.update(Text(text)), partial(console.print, markup=False)
     else:
         say = _ignore if quiet else partial(print, flush=True)
         yield (say if log else _ignore), say

@@ -59,7 +59,11 @@ def _said(kind: type) -> dict[str, str]:
     listed = listed.partition("\n\n")[0]
     said = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed, flags=re.M))
     field = r"^((?:    #:? .*\n)*)    (\w+):[^#\n]*(?:  #:? (.*))?$"
-    for above, name, beside in re.findall(field, inspect.getsource(kind), flags=re.M):
+    try:
+        source = inspect.getsource(kind)
+    except OSError:  # installed without source files
+        source = ""
+    for above, name, beside in re.findall(field, source, flags=re.M):
         said.setdefault(name, beside or re.sub(r"    #:? ", "", above))
     return {name: " ".join(text.split()) for name, text in said.items()}
 

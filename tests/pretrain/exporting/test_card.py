@@ -129,7 +129,7 @@ def test_the_card_of_a_run_says_how_it_was_trained_and_evaluated(of_a_run):
         "pretrained without labels on digits (train) with FlatNCE",
         "| Objective | FlatNCE |",
         "| Batch size | 64 |",
-        "| Epochs | 5 asked for; this is step 30 |",
+        "| Epochs | 5 (step 30) |",
         "| Temperature | 0.1 |",
         "| Seed | 0 |",
         "float32, (batch, 1, 8, 8), grey",
@@ -139,6 +139,11 @@ def test_the_card_of_a_run_says_how_it_was_trained_and_evaluated(of_a_run):
         "loaded back: the same features to the bit",
     ):
         assert words in of_a_run, words
+
+
+def test_the_card_of_an_unfinished_run_says_that_its_epochs_were_asked_for(tmp_path):
+    text = card_of(export(write_run(tmp_path / "first", finished=False), "torch"))
+    assert "| Epochs | 5 asked for (step 30) |" in text
 
 
 @pytest.mark.parametrize("commit", [None, "0123abc"])

@@ -423,6 +423,7 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
     text = environment.from_string(template.read_text("utf-8")).render(
         source=source,
         settings=source.settings,
+        finished=source.run is None or results.get("step") == source.step,
         objective=OBJECTIVES[source.settings["objective"]],
         form=form,
         library=FORMS[form].library,
