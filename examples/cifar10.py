@@ -20,7 +20,7 @@ from flatnce.pretrain import Encoder, Resident, Views, backbone, extract, head, 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--data", default="cifar10", choices=["cifar10", "cifar100", "digits"])
-parser.add_argument("--root", default=None, help="folder of the data sets (default: ~/.cache)")
+parser.add_argument("--root", help="data sets (default: $FLATNCE_DATA, else ~/.cache/flatnce)")
 parser.add_argument("--backbone", default="resnet18")
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--epochs", type=int, default=20)

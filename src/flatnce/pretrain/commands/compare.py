@@ -29,7 +29,7 @@ class PageOptions:
     host: str = "127.0.0.1"  # Where to serve: 127.0.0.1 or another loopback address.
     port: int = 0  # Where to serve; any free port by default.
     figures: Path | None = None  # Also write every chart for a paper into this folder.
-    formats: tuple[str, ...] = FORMATS  # Of these figures.
+    formats: tuple[str, ...] = FORMATS  # Formats of these figures.
     json: bool = False  # Print what was found as JSON and nothing else.
 
     def __post_init__(self) -> None:

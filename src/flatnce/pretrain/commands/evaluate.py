@@ -39,7 +39,7 @@ class EvaluateOptions:
     """Evaluate a run's encoder on test images; the results are added to its results.json."""
 
     run: RunName  # A run's name or directory.
-    # One or several.
+    # One protocol or several.
     protocol: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("linear",)
     # Sets to evaluate on. By default the run's own; of transfer, the paper's list.
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()

@@ -58,12 +58,12 @@ class Options:
     """Settings of the protocols; None stands for what each protocol says."""
 
     root: str | None = None  #: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
-    seed: int = 0  #: Of every draw.
+    seed: int = 0  #: Seed of every draw.
     #: Side of the images the encoder sees; what it was trained on by default.
     size: int | None = None
     resize: int | None = None  #: What the shorter side of a test image is resized to first.
-    epochs: int | None = None  #: Of gradient descent and fine-tuning.
-    batch_size: int | None = None  #: Of gradient descent and fine-tuning.
+    epochs: int | None = None  #: Epochs of gradient descent and fine-tuning.
+    batch_size: int | None = None  #: Images per batch of gradient descent and fine-tuning.
     rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
     #: The k's of the kNN; all training images where there are fewer.
     neighbours: tuple[int, ...] = NEIGHBOURS

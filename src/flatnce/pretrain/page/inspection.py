@@ -49,12 +49,12 @@ class InspectionOptions:
     """How much of the encoder is inspected."""
 
     images: int = 1000  #: Images drawn from the test set.
-    #: Of the 2-D picture: pca, umap, or auto for UMAP where it is installed.
+    #: Projection of the 2-D picture: pca, umap, or auto (UMAP where it is installed).
     projection: str = "auto"
     queries: int = 6  #: Images whose nearest neighbours are shown.
-    neighbours: int = 5  #: How many of each.
+    neighbours: int = 5  #: Neighbours shown of each.
     pictures: bool = True  #: Keep small pictures of them; --no-pictures keeps only their labels.
-    seed: int = 0  #: Of every draw.
+    seed: int = 0  #: Seed of every draw.
 
     def __post_init__(self) -> None:
         check_at_least("images", self.images, 10)

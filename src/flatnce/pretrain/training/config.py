@@ -71,18 +71,17 @@ class ModelConfig:
 
 
 _SETTINGS = [setting for entry in OBJECTIVES.values() for setting in entry.settings]
-_OwnSettings = make_dataclass(
-    "_OwnSettings",
+_Objective = make_dataclass(
+    "_Objective",
     [("objective", str, "flatnce"), *((one.name, float, one.default) for one in _SETTINGS)],
     frozen=True,
 )
 
 
 @dataclass(frozen=True)
-class LossConfig(_OwnSettings):  # type: ignore[misc, valid-type]
+class LossConfig(_Objective):  # type: ignore[misc, valid-type]
     """The objective and its temperature."""
 
-    objective: str = "flatnce"
     temperature: float = 0.1
     temperature_end: float | None = None
     learn_temperature: bool = False
