@@ -6,7 +6,7 @@ are written as ``~`` and ``.``, so that a run can be shared without the paths of
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from flatnce.files import check_format, check_replaceable, replace_text
 __all__ = [
     "FAILURE",
     "FORMAT_VERSION",
+    "START",
     "Run",
     "RunLog",
     "add_evaluation",
+    "other_files",
     "read_run",
     "score_cells",
 ]
@@ -29,6 +31,9 @@ FAILURE = "failure"  # kind of the failure line, which is removed on resume
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
+# In the folder of a run before its first checkpoint (.DS_Store is macOS's), and afterwards.
+START = {CONFIG, ENVIRONMENT, METRICS, "tensorboard", "checkpoints", ".training", ".DS_Store"}
+FILES = START | {RESULTS, "report.html", "portrait.json", "failure.txt", "exports"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,8 @@ class RunLog:
         config: A dataclass or a mapping.
         seeds: The seeds used.
         device: As in ``flatnce.environment.environment``.
-        replace: Remove an earlier run of the same kind. Other files are never removed.
+        replace: Remove an earlier run of the same kind, its checkpoints and exports included. A
+            folder that also holds other files is refused.
     """
 
     def __init__(
@@ -153,12 +159,18 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
     if directory.is_dir() and any(directory.iterdir()):
         try:
-            same = _read_header(directory)["kind"] == kind
+            same = not other_files(directory, FILES) and _read_header(directory)["kind"] == kind
         except (ValueError, KeyError):
             same = False
         check_replaceable(f"directory={str(directory)!r}", f"a {kind} run", same, replace)
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
+
+
+def other_files(directory: Path, known: Collection[str]) -> list[str]:
+    """Names in a folder that are not known, without what a killed writer left."""
+    found = (path.name for path in directory.glob("*") if not path.match(".*.partial"))
+    return sorted(name for name in found if name not in known)
 
 
 def _read_header(directory: Path) -> dict[str, Any]:
