@@ -190,11 +190,19 @@ def test_files_of_others_are_never_removed(swept):
     (swept / "s0").mkdir()
     (swept / "s0" / "thesis.txt").write_text("keep")
     runs = sweep(PAIR, swept)
-    assert runs[0].state == "failed" and "holds other files" in runs[0].failure
+    assert runs[0].state == "failed" and "holds thesis.txt" in runs[0].failure
     assert (swept / "s0" / "thesis.txt").read_text() == "keep"
     (swept / "sweep.json").unlink()
     with pytest.raises(ValueError, match="is not a sweep and holds s0"):
         sweep(PAIR, swept)
+
+
+def test_a_finished_run_without_its_checkpoints_is_not_begun_anew(swept):
+    shutil.rmtree(swept / "s0" / "checkpoints")
+    files = {path: path.read_bytes() for path in (swept / "s0").iterdir()}
+    runs = sweep(PAIR, swept)
+    assert runs[0].state == "failed" and "holds results.json" in runs[0].failure
+    assert {path: path.read_bytes() for path in (swept / "s0").iterdir()} == files
 
 
 def test_another_run_in_the_place_of_one_is_refused(swept):

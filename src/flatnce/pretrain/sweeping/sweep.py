@@ -28,6 +28,7 @@ from flatnce.environment import available_memory
 from flatnce.files import check_format, replace_text
 from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.log import START, other_files
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
@@ -236,6 +237,12 @@ class _Driver:
                 )
             return (yield from resume_steps(directory, **options))
         # A run that was killed before its first checkpoint is replaced.
+        others = other_files(directory, START)
+        if others:
+            raise ValueError(
+                f"{directory} has no checkpoint to continue from and holds {others[0]}, which is "
+                "never removed; move the folder away to train this run again"
+            )
         return (yield from train_steps(config, directory, replace=True, **options))
 
     def _failure(self, name: str, error: Exception) -> str:
