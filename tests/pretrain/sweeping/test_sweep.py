@@ -15,6 +15,7 @@ from flatnce.core.diagnostics import Interval
 from flatnce.pretrain import resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.sweeping.display import sweep_rows
 from flatnce.pretrain.sweeping.sweep import (
     AHEAD,
     AHEAD_SECONDS,
@@ -203,6 +204,16 @@ def test_a_finished_run_without_its_checkpoints_is_not_begun_anew(swept):
     runs = sweep(PAIR, swept)
     assert runs[0].state == "failed" and "holds results.json" in runs[0].failure
     assert {path: path.read_bytes() for path in (swept / "s0").iterdir()} == files
+
+
+def test_a_damaged_run_does_not_stop_the_others(swept):
+    (swept / "s0" / "metrics.jsonl").write_text("{broken\n")
+    configs = {**PAIR, "s2": TINY.override(seed=2)}
+    runs = sweep(configs, swept)
+    assert [run.state for run in runs] == ["failed", "done", "done"]
+    assert runs[0].failure == sweep_states(configs, swept)[0].failure
+    assert "metrics.jsonl, line 1 is damaged" in runs[0].failure
+    assert [row["loss"] is None for row in sweep_rows(runs)] == [True, False, False]
 
 
 def test_another_run_in_the_place_of_one_is_refused(swept):

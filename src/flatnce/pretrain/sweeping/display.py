@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -101,8 +101,9 @@ def sweep_rows(runs: Sequence[SweptRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: SweptRun, names: Sequence[str]) -> dict[str, Any]:
-    started = (run.directory / "config.json").is_file()
-    metrics = read_run(run.directory).metrics if started else []
+    metrics: list[dict[str, Any]] = []
+    with suppress(ValueError, KeyError, OSError):  # not started, or damaged as `failure` says
+        metrics = read_run(run.directory).metrics
     latest: dict[str, dict[str, Any]] = {line["kind"]: line for line in metrics}
     last, watched = latest.get("train", {}), latest.get("watch", {})
     speeds = [line["images_per_second"] for line in metrics if line.get("images_per_second")]

@@ -143,9 +143,14 @@ def sweep_states(configs: Mapping[str, TrainConfig], directory: str | Path) -> l
 def _state(name: str, config: TrainConfig, directory: Path) -> SweptRun:
     if not (directory / "config.json").is_file():
         return SweptRun(name, directory, config, "waiting", 0)
-    found = saved.run_status(directory)
+    kept = checkpoint.steps(directory / CHECKPOINTS)
+    try:
+        found = saved.run_status(directory)
+    except Exception as error:  # a damaged folder does not stop the other runs
+        step = max(kept, default=0)
+        return SweptRun(name, directory, config, "failed", step, 0, error_line(error))
     state: State = "done" if found.finished else "failed" if found.failure else "stopped"
-    if state == "stopped" and not checkpoint.steps(directory / CHECKPOINTS):
+    if state == "stopped" and not kept:
         state = "waiting"
     return SweptRun(name, directory, config, state, found.step, 0, found.failure, found.diverged)
 
