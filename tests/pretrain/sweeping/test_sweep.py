@@ -176,14 +176,17 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_the_rest_wait(alone, tmp
         assert_same_run(tmp_path / "sweep" / name, alone / name)
 
 
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("left", [None, "config", "environment", "log"])
 def test_what_a_kill_left_before_the_first_checkpoint_is_begun_anew(left, swept):
     shutil.rmtree(swept / "s0")
     (swept / "s0").mkdir()
-    if left:
+    if left in ("environment", "log"):
         RunLog(swept / "s0", kind="train", config=PAIR["s0"])
+    if left in ("config", "environment"):  # killed while it wrote that file
+        (swept / "s0" / f".{left}.json.0123456789abcdef.partial").write_text("{")
     runs = sweep(PAIR, swept)
     assert [(run.state, run.taken) for run in runs] == [("done", 2), ("done", 0)]
+    assert not [*(swept / "s0").glob(".*.partial")]
 
 
 def test_files_of_others_are_never_removed(swept):

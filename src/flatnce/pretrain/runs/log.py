@@ -157,6 +157,8 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
 
 
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
+    for leftover in directory.glob(f".{CONFIG}*.partial"):  # of a start that was killed
+        leftover.unlink(missing_ok=True)
     if directory.is_dir() and any(directory.iterdir()):
         try:
             same = not other_files(directory, FILES) and _read_header(directory)["kind"] == kind
