@@ -1,10 +1,14 @@
-"""Files that are written as a whole."""
+"""Files and folders that are written as a whole."""
 
 import os
 import secrets
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["check_format", "check_replaceable", "replace_text"]
+__all__ = ["check_format", "check_replaceable", "put_back", "put_in_place", "replace_text"]
+
+REPLACED = ".replaced"
 
 
 def check_format(
@@ -49,3 +53,31 @@ def replace_text(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def put_in_place(temporary: Path, place: Path) -> None:
+    """Give a complete folder its name; an earlier folder of that name is removed only afterwards.
+
+    A folder cannot be replaced in one step: the earlier one is set aside as ``.NAME.replaced``.
+    """
+    aside = place.with_name(f".{place.name}{REPLACED}")
+    while place.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(place, aside)
+        try:
+            os.rename(temporary, place)
+            shutil.rmtree(aside, ignore_errors=True)
+            return
+        except OSError:
+            if not place.exists():  # otherwise a reader has put the earlier one back: try again
+                put_back(aside)
+                raise
+    os.rename(temporary, place)
+
+
+def put_back(aside: Path) -> None:
+    """Restore a folder that was set aside, unless its replacement is in place."""
+    place = aside.with_name(aside.name[1:].removesuffix(REPLACED))
+    with suppress(OSError):  # another process may do the same
+        if not place.exists():
+            os.rename(aside, place)

@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import random
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -272,6 +273,37 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, name)
     assert checkpoint.steps(tmp_path) == [2]
 
 
+def test_a_full_disk_while_replacing_leaves_the_one_to_be_replaced(tmp_path, monkeypatch):
+    folder, rename = save(tmp_path, 1, value=5.0), os.rename
+
+    def fail(old, new):
+        if new == folder and old.suffix == ".partial":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(CheckpointError, match="of step 1 is unchanged"):
+        save(tmp_path, 1, value=6.0)
+    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 5
+    assert not hidden(tmp_path)
+
+
+def test_a_reader_may_put_back_what_a_writer_has_just_set_aside(tmp_path, monkeypatch):
+    save(tmp_path, 1, value=5.0)
+    rename = os.rename
+
+    def read_between(old, new):
+        rename(old, new)
+        if new.suffix == ".replaced":
+            monkeypatch.undo()
+            assert checkpoint.steps(tmp_path) == [1]
+
+    monkeypatch.setattr(os, "rename", read_between)
+    save(tmp_path, 1, value=6.0)
+    assert checkpoint.load(tmp_path).weights["w"][0, 0] == 6
+    assert not hidden(tmp_path)
+
+
 def test_a_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"was not written to .*file .*File exists"):
@@ -325,6 +357,16 @@ def test_what_a_killed_writer_leaves_is_ignored_and_cleared_away(tmp_path):
     save(tmp_path, 2)
     assert checkpoint.load(tmp_path).step == 2
     assert not hidden(tmp_path)
+
+
+def test_a_checkpoint_set_aside_by_a_writer_that_died_is_put_back(tmp_path):
+    folder, aside = save(tmp_path, 4), tmp_path / ".step-000000004.replaced"
+    os.rename(folder, aside)
+    assert checkpoint.load(tmp_path).step == 4
+    assert not hidden(tmp_path)
+    shutil.copytree(folder, aside)  # it died after the replacement was in place
+    checkpoint.rewind(tmp_path, 3)
+    assert checkpoint.steps(tmp_path) == [] and not hidden(tmp_path)
 
 
 def test_where_files_cannot_be_locked_leftovers_stay(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ The text of the model card, with the hub's front matter, is ``templates/card.md`
 import copy
 import hashlib
 import json
-import os
 import secrets
 import shutil
 import warnings
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from flatnce import __version__
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.extras import require_extra
-from flatnce.files import check_format, check_replaceable
+from flatnce.files import check_format, check_replaceable, put_in_place
 from flatnce.messages import check_choice
 from flatnce.pretrain.data import is_path
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
@@ -120,28 +119,13 @@ def new_folder(out: Path, replace: bool) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         yield temporary
         check_room(out, replace)  # another process may have written there
-        _put_in_place(temporary, place)
+        put_in_place(temporary, place)
     except ExportError:
         raise
     except OSError as error:
         raise ExportError(f"{out} was not written ({error}); export again") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _put_in_place(temporary: Path, place: Path) -> None:
-    """Rename the folder; remove an earlier export only after that."""
-    if not place.exists():
-        os.rename(temporary, place)
-        return
-    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.replaced")
-    os.rename(place, aside)
-    try:
-        os.rename(temporary, place)
-    except OSError:
-        os.rename(aside, place)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 class Source:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
-from flatnce.files import check_format
+from flatnce.files import check_format, put_back, put_in_place
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
@@ -46,6 +46,8 @@ class DamagedCheckpoint(CheckpointError):
 def steps(directory: str | Path) -> list[int]:
     """The steps that have a complete checkpoint in a folder, in increasing order."""
     place = Path(directory)
+    for aside in place.glob(".step-*.replaced"):
+        put_back(aside)  # its writer died before the replacement was in place
     entries = place.iterdir() if place.is_dir() else ()
     found = [(_NAME.fullmatch(entry.name), entry) for entry in entries]
     return sorted(int(match[1]) for match, entry in found if match and entry.is_dir())
@@ -235,9 +237,7 @@ def _write(
                 for name, content in files.items():
                     _write_file(temporary / name, content)
                 _sync_folder(temporary)
-                if folder.exists():
-                    _discard(folder)
-                os.rename(temporary, folder)
+                put_in_place(temporary, folder)
                 _sync_folder(directory)
             except BaseException:  # interrupts included
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -291,7 +291,8 @@ def _only_writer(directory: Path) -> Iterator[None]:
     """Hold the writer's lock, for which a second writer waits; remove what dead writers left."""
     directory.mkdir(parents=True, exist_ok=True)
     with file_lock(directory / ".lock") as alone:
-        for leftover in directory.glob(f".step-*{_PARTIAL}"):
+        steps(directory)  # puts back what was set aside
+        for leftover in directory.glob(".step-*"):
             if alone:
                 shutil.rmtree(leftover, ignore_errors=True)
         yield
