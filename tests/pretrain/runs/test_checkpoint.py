@@ -136,11 +136,16 @@ def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path):
     assert not hidden(tmp_path)
 
 
-def test_later_ones_are_removed_to_go_on_from_an_earlier_one(tmp_path):
+def test_an_earlier_step_is_refused_until_the_later_ones_are_removed(tmp_path):
     for step in (10, 20, 30):
         save(tmp_path, step)
+    with pytest.raises(ValueError, match=r"step=15 .* step 30 .*rewind\(directory, 15\)"):
+        save(tmp_path, 15)
+    assert checkpoint.steps(tmp_path) == [10, 20, 30]
     checkpoint.rewind(tmp_path, 15)
     assert checkpoint.steps(tmp_path) == [10]
+    save(tmp_path, 15)
+    assert checkpoint.steps(tmp_path) == [10, 15]
 
 
 def test_other_files_are_neither_read_nor_removed(tmp_path):
@@ -236,6 +241,16 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
 def test_what_needs_code_to_come_back_is_refused_and_named(tmp_path, state, place):
     with pytest.raises(ValueError, match=place):
         checkpoint.save(tmp_path, 1, {}, state)
+    assert checkpoint.steps(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "keep", "message"),
+    [(-1, 3, "step=-1 must be .* at least 0"), (1, 0, "keep=0 .*keep at least 1")],
+)
+def test_bad_arguments_are_named(tmp_path, step, keep, message):
+    with pytest.raises(ValueError, match=message):
+        checkpoint.save(tmp_path, step, {}, {}, keep=keep)
     assert checkpoint.steps(tmp_path) == []
 
 

@@ -125,7 +125,8 @@ def save(
 
     Arguments:
         directory: The folder of checkpoints; created with its parents.
-        step: Steps done so far. A checkpoint of the same step is replaced.
+        step: Steps done so far. A checkpoint of the same step is replaced; a step before the
+            newest is refused (see :func:`rewind`).
         weights: The model's state dict, written as safetensors.
         state: Everything else: plain data (numbers, strings, None, lists, tuples, dictionaries)
             and tensors, which can be read without running code.
@@ -216,6 +217,10 @@ def _write(
     directory: Path, step: int, weights: dict[str, Tensor], state: dict[str, Any], keep: int | None
 ) -> Path:
     """Write the files to a temporary folder, rename it, and remove the oldest checkpoints."""
+    if not isinstance(step, int) or step < 0:
+        raise ValueError(f"step={step!r} must be a whole number of at least 0")
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep={keep} would remove the checkpoint just written; keep at least 1")
     folder = _folder(directory, step)
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -232,6 +237,12 @@ def _write(
     temporary = directory / f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}"
     try:
         with _only_writer(directory):
+            newest = max(steps(directory), default=0)
+            if step < newest:
+                raise ValueError(
+                    f"step={step} is earlier than the checkpoint of step {newest} in {directory}; "
+                    f"continue from it, or remove it with checkpoint.rewind(directory, {step})"
+                )
             try:
                 temporary.mkdir()
                 for name, content in files.items():
