@@ -70,7 +70,7 @@ def test_the_demo_prints_a_table_and_writes_a_page(tmp_path, monkeypatch, capfd)
     [
         (["demo"], "tyro", "cli,report"),
         (["demo"], "jinja2", "cli,report"),
-        (["mi", "--list-columns", "x.csv"], "rich", "cli,report,mi"),
+        (["mi", "data.csv", "--x", "mass"], "pandas", "cli,report,mi"),
         (["train", "digits"], "tyro", "cli,report,train"),
         (["train", "digits", "--epochs", "1"], "safetensors", "cli,report,train"),
     ],

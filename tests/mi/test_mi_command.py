@@ -1,7 +1,6 @@
 """``flatnce mi``: options, output, page and refusals, and whole runs on few rows."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,14 +163,6 @@ def test_help_fits_one_screen_and_shows_an_example(capsys):
     shown = capsys.readouterr().out
     assert "flatnce mi data.csv --x" in shown and "--report" in shown and "'emb_*'" in shown
     assert len(shown.splitlines()) < 40
-
-
-def test_a_missing_package_is_named_with_its_extra(calls, capsys, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("flatnce.mi.tables")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert main(["mi", "data.csv", "--x", "mass"]) == 1
-    assert "pip install 'flatnce[cli,mi]'" in capsys.readouterr().err
 
 
 def test_help_loads_no_torch(run_python):
