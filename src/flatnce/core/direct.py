@@ -19,14 +19,7 @@ from flatnce.core.faults import is_transformed
 from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
-__all__ = [
-    "ClosedForm",
-    "EXACT",
-    "PlainRows",
-    "direct_batch_size",
-    "plain_loss",
-    "without_autocast",
-]
+__all__ = ["ClosedForm", "EXACT", "PlainRows", "direct_size", "plain_loss", "without_autocast"]
 
 ClosedForm: TypeAlias = Literal["infonce", "flatnce", "dcl"]
 """Losses whose mean over rows with one positive each :func:`plain_loss` computes."""
@@ -56,7 +49,7 @@ def _are_alike(left: Tensor, right: Tensor) -> bool:
     return alike and left.device == right.device and left.ndim == 2 and left.numel() > 0
 
 
-def direct_batch_size(left: Tensor, right: Tensor, layout: str, captured: bool) -> int:
+def direct_size(left: Tensor, right: Tensor, layout: str, captured: bool) -> int:
     """The number of samples of a batch for :func:`plain_loss`, or 0 where it is not used.
 
     A captured or compiled step pays nothing for the host, so the fused kernel is kept there.
@@ -182,21 +175,9 @@ class PlainRows:
         return faults.combine(faults.flag(**found), self.found)
 
 
-def plain_loss(
-    left: Tensor,
-    right: Tensor,
-    rows: PlainRows,
-    layout: str,
-    normalize: bool,
-    keys: Tensor | None,
-    definition: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
-    """The mean loss of a batch, whose statistics are left in ``rows``."""
-    found: Tensor = _Loss.apply(left, right, rows, layout, normalize, keys, definition)
-    return found
-
-
 class _Loss(torch.autograd.Function):
+    """The mean loss of a batch, whose statistics are left in ``rows``."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -244,6 +225,9 @@ class _Loss(torch.autograd.Function):
         to_rows = (gradient * incoming).to(left.dtype)
         to_left, to_right = to_rows.split(left.shape[0])
         return to_left, to_right, None, None, None, None, None
+
+
+plain_loss: Callable[..., Tensor] = _Loss.apply
 
 
 def _set_unit_rows(

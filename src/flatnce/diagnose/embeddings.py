@@ -280,10 +280,8 @@ def _broken(z1: Tensor, z2: Tensor, usable: Tensor) -> list[Finding]:
         return []
     lost = int((~(z1.isfinite() & z2.isfinite()).all(dim=1)).sum())
     count = int((~usable).sum())
-    said = finding(
-        "broken rows", count=count, samples=len(usable), not_finite=lost, others=count - lost
-    )
-    return [said]
+    numbers: dict[str, Any] = {"count": count, "not_finite": lost, "others": count - lost}
+    return [finding("broken rows", samples=len(usable), **numbers)]
 
 
 # --- Batches: the numbers of a Monitor, and a better temperature ---------------------------------

@@ -57,17 +57,8 @@ def examine(
 
     A file is read as embeddings; a folder with a run's ``config.json``, or a name in ``runs/``, as
     a run; a folder with event files in or below it, such as Hugging Face's, as TensorBoard's.
-
-    Arguments:
-        target: The path, or a run's name.
-        temperature: Of the loss, for embeddings; as in :func:`flatnce.doctor`.
-        batch_size: Samples of a training batch, for embeddings and loss curves.
-        precision: In which the loss is computed, for embeddings.
-        loss_scale: Of a gradient scaler, for embeddings.
-        layout: ``two_view`` or ``two_tower``.
-        objective: The loss's name; remedies depend on it.
-        embeddings: Whether to embed some images of a run.
-        device: Where to embed them.
+    Options are those of :func:`flatnce.doctor`; ``embeddings`` says whether to embed some images
+    of a run.
     """
     place = Path(target)
     check_choice("layout", layout, LAYOUTS)

@@ -98,12 +98,8 @@ class Critic(nn.Module, ABC):
         """Return the scores in blocks, in float64, without gradients: memory grows with n + m.
 
         Features are computed once, in this call; scores each time a block is read. Dropout and
-        batch normalisation follow the critic's mode: call ``eval()`` first.
-
-        Arguments:
-            x: n samples.
-            y: m samples.
-            entries: Largest number of scores computed at once.
+        batch normalisation follow the critic's mode: call ``eval()`` first. At most ``entries``
+        scores are computed at once.
         """
         left = torch.cat([self.left(part) for part in x.split(SAMPLES_AT_ONCE)])
         right = torch.cat([self.right(part) for part in y.split(SAMPLES_AT_ONCE)])

@@ -23,13 +23,11 @@ def alignment(x: Float[Tensor, "n d"], y: Float[Tensor, "n d"]) -> Float[Tensor,
 def uniformity(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Log mean Gaussian potential exp(−2‖x − y‖²) of distinct pairs; lower spreads better.
 
-    0 means that all rows coincide; about −3.9 is the minimum in 128 dimensions. Expects unit rows.
+    0 means that all rows coincide; about −3.9 is the minimum in 128 dimensions. Expects at least
+    two unit rows, of samples that are not each other's positives.
 
     References:
         Wang and Isola, 2020, Eq. 5 with t = 2, https://arxiv.org/abs/2005.10242
-
-    Arguments:
-        x: At least two rows of samples that are not each other's positives.
     """
     return mean_potential(x).log()
 
@@ -49,13 +47,12 @@ def mean_potential(x: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 def effective_rank(z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     r"""RankMe: how many directions the embeddings use, between 1 and min(n, d).
 
+    Pass many more rows than d, or the number of rows limits it.
+
     .. math:: \exp\Big(-\sum_k p_k \log p_k\Big), \quad p_k = \sigma_k / \sum_l \sigma_l
 
     References:
         Garrido et al., 2023, "RankMe", Eq. 1, https://arxiv.org/abs/2210.02885
-
-    Arguments:
-        z: Embeddings; many more rows than d, or the number of rows limits it.
     """
     return _rank_of(torch.linalg.svdvals(z.to(torch.float64)))
 

@@ -127,11 +127,7 @@ class GradientMeter:
 
     @torch.no_grad()
     def update(self, parameters: Iterable[Tensor]) -> None:
-        """Add the gradients of one step, after ``backward`` and before they are cleared.
-
-        Arguments:
-            parameters: Those whose ``grad`` to read; the same ones every step.
-        """
+        """Add the gradients of one step, after ``backward``; pass the same parameters always."""
         parameters = list(parameters)
         if all(p.grad is None for p in parameters):
             raise ValueError("no parameter has a gradient; call this after loss.backward()")
@@ -249,10 +245,7 @@ class Monitor(nn.Module):
         """Add one step.
 
         Outside a compiled or captured step, a few steps are collected before their diagnostics
-        are computed, all at once.
-
-        Arguments:
-            last: ``loss_fn.last``, or a contrast (then without geometry).
+        are computed, all at once. Pass ``loss_fn.last``, or a contrast (then without geometry).
         """
         if not isinstance(last, Snapshot | Contrast):
             raise ValueError(f"last is a {type(last).__name__}; pass loss_fn.last, not the loss")
@@ -280,8 +273,7 @@ class Monitor(nn.Module):
     def update_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Add the gradients of one step, after ``backward``; optional, outside a compiled step.
 
-        Arguments:
-            parameters: For example ``model.parameters()``; the same ones every step.
+        Pass the same parameters every step, for example ``model.parameters()``.
         """
         self.gradients.update(parameters)
 
@@ -317,13 +309,9 @@ class Monitor(nn.Module):
 
     @torch.no_grad()
     def close(self, *, reset: bool = True) -> Interval:
-        """End the interval without a host read; :meth:`compute` reads it later.
+        """End the interval without a host read; ``reset`` begins a new one.
 
-        Arguments:
-            reset: Begin a new interval.
-
-        Returns:
-            The interval for :meth:`compute`, which waits until it has arrived.
+        :meth:`compute` takes the interval returned, and waits until it has arrived.
         """
         # Every collective is here, and every raise in compute: all processes then raise, and none
         # waits. They may have taken different numbers of steps, so totals and steps are averaged.

@@ -37,12 +37,7 @@ def best_scale(
 
     :math:`\beta \mapsto \mathrm{mean}_i [\mathrm{lse}_j(\beta c_{ij}) - \beta c_{ii}]` is convex.
     It is minimised by Newton's method, with steps of at most a factor of 2.
-
-    Arguments:
-        scores: Row i's positive is column i; for cosines the scale is the inverse temperature.
-        start: Scale of the first step.
-        limits: Smallest and largest scale.
-        tolerance: Relative change at which it stops.
+    Row i's positive is column i. For cosines the scale is the inverse temperature.
     """
     scale, positive = start, scores.diagonal().mean()
     low, high = limits

@@ -19,13 +19,7 @@ from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of, contrast_of_batches
 from flatnce.core.control import EssController
 from flatnce.core.diagnostics import Snapshot
-from flatnce.core.direct import (
-    ClosedForm,
-    PlainRows,
-    direct_batch_size,
-    plain_loss,
-    without_autocast,
-)
+from flatnce.core.direct import ClosedForm, PlainRows, direct_size, plain_loss, without_autocast
 from flatnce.core.kernels import KERNELS
 from flatnce.core.objectives.temperature import Temperature, TemperatureSource
 from flatnce.core.pairs import (
@@ -461,7 +455,7 @@ class Objective(nn.Module, ABC):
         if layout is None:
             return None
         left, right = batch.views
-        b = direct_batch_size(left, right, layout, self.captured)
+        b = direct_size(left, right, layout, self.captured)
         source, here = self.temperature_source, faults.can_raise_now(left)
         temperature = source.learned() if b else None
         if temperature is not None and (self.temperature_gradient == "own" or batch.queue):

@@ -107,9 +107,6 @@ def frozen(module: nn.Module) -> Iterator[nn.Module]:
     Every parameter and buffer is compared with a copy, and no part may have been put back into
     training mode: otherwise a RuntimeError names what changed. Afterwards modes and gradients are
     restored. Gradients of other modules (a classifier on top) flow.
-
-    Arguments:
-        module: The module that must not change; a second copy of it is held meanwhile.
     """
     modes = [(part, part.training) for part in module.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]

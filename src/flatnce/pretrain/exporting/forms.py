@@ -303,9 +303,6 @@ def load_exported(folder: str | Path) -> nn.Module:
     Reads the forms ``torch`` and ``timm``. The features are those of the trained network, bit for
     bit, on the same device and with the same number of threads. No code of the folder is run, and
     the weights are compared with their checksum.
-
-    Arguments:
-        folder: The exported folder.
     """
     place = Path(folder)
     described = read_config(place)[MARK]
@@ -330,10 +327,7 @@ def preprocessing(folder: str | Path) -> CentreCrop:
     """The preprocessing of an exported backbone, for uint8 images (b, c, h, w) of any size.
 
     The shorter side is resized (bicubic) to the backbone's input, the centre cut out and
-    normalised, as in ``flatnce evaluate``.
-
-    Arguments:
-        folder: The exported folder, of any form.
+    normalised, as in ``flatnce evaluate``. The exported folder may be of any form.
     """
     taken = read_config(folder)[MARK]["input"]
     if taken["normalised_inside"]:

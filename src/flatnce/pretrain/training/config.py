@@ -195,11 +195,7 @@ class TrainConfig:
     watch: WatchConfig = field(default_factory=WatchConfig)
 
     def override(self, **changes: Any) -> "TrainConfig":
-        """Copy the config with some settings changed, named without their section.
-
-        Arguments:
-            **changes: For example ``batch_size=32, objective="infonce"``.
-        """
+        """Copy the config with other settings, for example ``override(objective="infonce")``."""
         sections: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in _SECTION_OF:
