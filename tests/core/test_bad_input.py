@@ -275,6 +275,13 @@ def test_embeddings_that_disagree_are_refused(layout, first, second):
     refuses(lambda: layout(rows(), rows().double()), second, "float64", "float32", "precision")
 
 
+@pytest.mark.parametrize("objective", [FlatNCE, InfoNCE, DCL])
+def test_an_infinite_positive_is_refused_though_its_loss_would_be_finite(objective):
+    z = rows() * torch.tensor([0.0, 1.0, 1.0])  # the large row meets zeros in the others
+    large = with_row([1e20, 0.0, 0.0], like=z)
+    refuses(lambda: objective(normalize=False)(large, large), "row 2", "overflowing")
+
+
 # --- No negatives, no positives ------------------------------------------------------------------
 
 
@@ -394,6 +401,7 @@ LATE: list[tuple[str, str, dict[str, object]]] = [
     ("nonfinite", "f(3e18 * z, 3e18 * z)", {"normalize": False}),
     ("nonfinite", "f(z, z, negatives=with_entry(NAN))", {}),
     ("zero_vector", "f(with_row(0.0), z)", {}),
+    ("nonfinite", "f(with_row(3e38), z)", {}),
     ("no_negatives", "f(z, z, false_negatives=yes(4, 4))", {}),
     ("no_negatives", "f(z, z, ids=ones)", {}),
     ("no_negatives", "f(z, z, ids=ones)", {"layout": "two_tower"}),
