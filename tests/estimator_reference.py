@@ -2,13 +2,9 @@
 
 import math
 from statistics import NormalDist
+from statistics import fmean as mean
 
 CLIP = 5.0
-
-
-def mean(values):
-    values = list(values)
-    return math.fsum(values) / len(values)
 
 
 def log_sum_exp(values):

@@ -2,15 +2,15 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from flatnce.cli import main
+from paths import ROOT
 
 pytest.importorskip("pandas", reason="needs pandas: pip install 'flatnce[mi]'")
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n\$ flatnce (.*?)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -21,17 +21,6 @@ def commands(name):
     """Each command of a page that shows what it prints."""
     found = CONSOLE.findall((DOCS / name).read_text(encoding="utf-8"))
     return [pytest.param(name, *each, id=f"{name}-{each[0][:60]}") for each in found if each[1]]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder in which a page's first block can write its file."""
-    monkeypatch.chdir(tmp_path)
-
-    def made(name):
-        exec(PYTHON.search((DOCS / name).read_text(encoding="utf-8"))[1], {})
-
-    return made
 
 
 def words_and_numbers(text):
@@ -46,8 +35,12 @@ def words_and_numbers(text):
     "page, typed, printed",
     [*commands("mutual-information-tutorial.md"), *commands("mutual-information.md")],
 )
-def test_the_command_prints_what_the_page_shows(page, typed, printed, folder, capsys):
-    folder(page)
+def test_the_command_prints_what_the_page_shows(
+    page, typed, printed, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    # The first block of a page writes the file that its commands read.
+    exec(PYTHON.search((DOCS / page).read_text(encoding="utf-8"))[1], {})
     main(shlex.split(typed))
     shown = capsys.readouterr()
     words, numbers = words_and_numbers(printed)
