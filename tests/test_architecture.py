@@ -202,6 +202,41 @@ def test_import_of_an_objective_loads_few_modules_beyond_torch(run_python):
     assert not {"torchvision", "matplotlib", "triton", "rich", "tyro", "scipy"} & loaded
 
 
+MAIN = "from flatnce.cli import main"
+VIEWS = """
+import torch
+from flatnce.pretrain.data import Views
+Views(8, seed=0)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2), 0)
+"""
+# Code, and the modules that it must not load.
+UNLOADED = {
+    "the report": ("import flatnce.report.charts, flatnce.report.page", "torch"),
+    "a run log": ("import flatnce.pretrain.runs.log as log; log.environment()", "torch"),
+    "the paper's cost": (f"{MAIN}; main(['cost'])", "torch"),
+    "the list of experiments": (f"{MAIN}; main(['reproduce', '--list'])", "torch"),
+    "help on mi": (f"{MAIN}; main(['mi', '--help'])", "torch pandas"),
+    "a check of the installation": (
+        "from flatnce.diagnose.command import run; run([])",
+        "torchvision lightning flatnce.pretrain.training",
+    ),
+    "the package of integrations": ("import flatnce.integrations", "torch"),
+    "integrations": (
+        "import flatnce.integrations.lightly, flatnce.integrations.open_clip",
+        "lightly pytorch_lightning open_clip torchvision timm",
+    ),
+    "the parts of pretraining": (
+        "import flatnce.pretrain.data, flatnce.pretrain.fused_resnet, flatnce.pretrain.models",
+        "torchvision timm PIL sklearn triton flatnce.mi",
+    ),
+    "views on the CPU": (VIEWS, "triton"),
+}
+
+
+@pytest.mark.parametrize(("code", "unwanted"), UNLOADED.values(), ids=UNLOADED)
+def test_what_can_do_without_a_library_does_not_load_it(run_python, code, unwanted):
+    assert not loaded_by(run_python, code) & set(unwanted.split())
+
+
 def test_help_loads_few_modules(run_python):
     code = "import flatnce; from flatnce.cli import main; main(['--help'])"
     loaded = loaded_by(run_python, code)

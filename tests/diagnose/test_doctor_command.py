@@ -50,15 +50,6 @@ def test_a_run_is_found_by_its_name(tmp_path, monkeypatch, capsys):
     assert "first: healthy" in said and "not known:" in said
 
 
-def test_the_installation_is_checked_without_what_may_be_broken(run_python):
-    code = (
-        "import sys; from flatnce.diagnose.command import run; run([])\n"
-        "heavy = {'torchvision', 'lightning', 'flatnce.pretrain.training'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    assert run_python(code).strip().endswith("[]")
-
-
 def test_a_torch_that_cannot_be_imported_is_told_and_not_a_traceback(run_python):
     code = """
 import sys

@@ -119,17 +119,6 @@ def test_the_example_runs_and_learns(lightly_loss, example, capsys):
     assert capsys.readouterr().out.count("ESS") == len(history)
 
 
-# --- Light ---------------------------------------------------------------------------------------
-
-
-def test_the_modules_and_their_package_import_nothing_of_their_hosts(run_python):
-    code = "import sys, flatnce.integrations; print('torch' in sys.modules)\n"
-    code += "import flatnce.integrations.lightly, flatnce.integrations.open_clip\n"
-    torch_loaded, *loaded = run_python(f"{code}print(*sys.modules)").split()
-    assert torch_loaded == "False"
-    assert not {"lightly", "pytorch_lightning", "open_clip", "torchvision", "timm"} & set(loaded)
-
-
 # --- A last batch of one row ---------------------------------------------------------------------
 
 

@@ -165,14 +165,6 @@ def test_help_fits_one_screen_and_shows_an_example(capsys):
     assert len(shown.splitlines()) < 40
 
 
-def test_help_loads_no_torch(run_python):
-    code = (
-        "import sys; from flatnce.cli import main; main(['mi', '--help']); "
-        "print({'torch', 'pandas'} & set(sys.modules))"
-    )
-    assert run_python(code).strip().endswith("set()")
-
-
 @pytest.mark.parametrize("folds, words", [(1, "step 50 of"), (3, "fold 2/3  step 50 of")])
 def test_training_progress_is_a_line(folds, words):
     now = SimpleNamespace(

@@ -125,11 +125,3 @@ def test_json_is_all_there_is_on_standard_output(first, capsys):
 def test_misuse_is_a_value_error(first, arguments, words):
     with pytest.raises(ValueError, match=words):
         run(arguments)
-
-
-def test_the_papers_table_and_the_list_of_experiments_need_no_torch(run_python):
-    code = (
-        "import sys; from flatnce.cli import main; main(['cost']); main(['reproduce', '--list']); "
-        "print('torch' in sys.modules)"
-    )
-    assert run_python(code).strip().endswith("False")

@@ -22,8 +22,3 @@ def test_without_jinja2_the_error_names_the_extra(run_python):
         "except ImportError as error: print(error)"
     )
     assert "pip install 'flatnce[report]'" in run_python(code)
-
-
-def test_the_report_needs_no_torch(run_python):
-    code = "import sys, flatnce.report.charts, flatnce.report.page; print('torch' in sys.modules)"
-    assert run_python(code) == "False\n"

@@ -125,11 +125,6 @@ def test_environment_names_versions_and_machine():
     assert found["device"] == found["cpu"]
 
 
-def test_the_run_log_needs_no_torch(run_python):
-    code = "import sys, flatnce.pretrain.runs.log as r; r.environment()"
-    assert run_python(f"{code}; print('torch' in sys.modules)").strip() == "False"
-
-
 def test_an_evaluation_made_again_replaces_the_first(tmp_path):
     RunLog(tmp_path, kind="train", config={})
     for top1, step in ((0.5, 3), (0.6, 3), (0.7, 4)):
