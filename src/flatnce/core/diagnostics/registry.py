@@ -58,7 +58,7 @@ class Rows:
 
     def ess(self) -> Tensor:
         """Effective sample size of the negatives' weights."""
-        return (2 * self.negative - self.negative2).exp() / self.negatives.clamp_min(1.0)
+        return share_of_weights(self.negative, self.negative2, self.negatives)
 
     def ess_with_positive(self) -> Tensor:
         """Effective sample size with the positives in the pool."""
@@ -66,7 +66,12 @@ class Rows:
         two = self.statistics.get("positives.lse2", 2 * one)
         lse = torch.logaddexp(self.negative, one)
         lse2 = torch.logaddexp(self.negative2, two)
-        return (2 * lse - lse2).exp() / (self.negatives + self.positives).clamp_min(1.0)
+        return share_of_weights(lse, lse2, self.negatives + self.positives)
+
+
+def share_of_weights(lse: Tensor, lse2: Tensor, count: Tensor) -> Tensor:
+    """Effective sample size of weights, over their number, from two log-sum-exps of scores."""
+    return (2 * lse - lse2).exp() / count.clamp_min(1.0)
 
 
 @dataclass(frozen=True)
