@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias, Unpack, cast
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, softmax, softplus
+from torch.nn.functional import log_softmax, softplus
 
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_from_logits
@@ -252,82 +252,44 @@ def _by_closed_form(
     """The losses of rows of logits, or None where a row is not as it should be."""
     if not rows.is_floating_point() or rows.shape[0] == 0 or rows.shape[1] < 2:
         return None
-    with without_autocast(rows):
-        if faults.can_raise_now(rows):
-            return _reduced_on_cpu(rows, target.long(), ignored, reduction)
-        found: Tensor = _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction)
-        return found
-
-
-def _reduced_on_cpu(
-    rows: Tensor, target: Tensor, ignored: int, reduction: Reduction
-) -> Tensor | None:
-    """The reduced losses on a CPU, or None where a row is not as it should be."""
-    if (target == ignored).any():
-        kept = target != ignored
-        if not kept.any():
-            return None
-        rows, target = rows[kept], target[kept]
-    else:
-        kept = None
     try:
-        losses: Tensor = _FlatCrossEntropyRows.apply(rows, target.unsqueeze(1))
-    except (RuntimeError, FloatingPointError):  # the definition names the row
+        with without_autocast(rows):
+            found: Tensor = _FlatCrossEntropy.apply(rows, target.long(), ignored, reduction)
+            return found
+    except (IndexError, FloatingPointError):  # the definition names the row
         return None
-    if reduction != "none":
-        return losses.mean() if reduction == "mean" else losses.sum()
-    return losses if kept is None else losses.new_zeros(len(kept)).masked_scatter(kept, losses)
-
-
-class _FlatCrossEntropyRows(torch.autograd.Function):
-    """The loss of each row in few passes over the logits, as a CPU needs it."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, column: Tensor) -> Tensor:
-        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        negatives = wide.scatter(1, column, -torch.inf)
-        weights = softmax(negatives, 1)
-        pooled = negatives.amax(1) - weights.amax(1).log_()  # log-sum-exp of the negatives
-        gap = pooled - wide.gather(1, column).squeeze(1)
-        if not math.isfinite(gap.sum().item()):
-            raise FloatingPointError("a row has no negative, or its target is masked or infinite")
-        ctx.save_for_backward(logits, column, weights)
-        return softplus(gap, threshold=EXACT)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        logits, column, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            losses = flatnce(contrast_from_logits(logits, column.squeeze(1)), reduction="none")
-            return torch.autograd.grad(losses, logits, gradient, create_graph=True)[0], None
-        per_row = gradient.unsqueeze(1)
-        return (weights * per_row).scatter_(1, column, -per_row).to(logits.dtype), None
 
 
 _nll = torch.ops.aten.nll_loss_forward.default
-_nll_backward = torch.ops.aten.nll_loss_backward.default
-_log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 
 
 class _FlatCrossEntropy(torch.autograd.Function):
-    """torch's cross-entropy, whose backward is that of the negatives: few launches on a GPU."""
+    """torch's cross-entropy, whose backward weighs the negatives without the positive."""
 
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, target: Tensor, ignored: int, reduction: Reduction
     ) -> Tensor:
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)
-        negatives = log_softmax(wide.scatter(1, column, -torch.inf), 1)
         how = ("none", "mean", "sum").index(reduction)
-        found, total = _nll(log_softmax(wide, 1), target, None, how, ignored)
-        ctx.save_for_backward(logits, target, negatives, total)
+        scores = log_softmax(wide, 1)
+        found, total = _nll(scores, target, None, how, ignored)
+        column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)  # of an ignored row any
+        scores.scatter_(1, column, -torch.inf)
+        if faults.can_raise_now(wide):
+            weights = torch.softmax(scores, 1, out=scores)
+            # A row without negatives has weights of NaN.
+            if not math.isfinite(found.sum().item() + weights.select(1, 0).sum().item()):
+                raise FloatingPointError("a row has no negative, or its target is masked")
+        else:
+            weights = torch.softmax(scores, 1)
+        ctx.save_for_backward(logits, target, column, weights, total)
         ctx.options = how, ignored
         return cast(Tensor, found)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, negatives, total = ctx.saved_tensors
+        logits, target, column, weights, total = ctx.saved_tensors
         how, ignored = ctx.options
         if torch.is_grad_enabled():
             kept = target != ignored
@@ -335,11 +297,10 @@ class _FlatCrossEntropy(torch.autograd.Function):
             shown = losses if how == 0 else losses.sum() / (kept.sum() if how == 1 else 1)
             (found,) = torch.autograd.grad(shown, logits, gradient, create_graph=True)
             return found, None, None, None
-        # Minus the incoming gradient at the positive; the negatives share its opposite.
-        at_positive = _nll_backward(gradient, negatives, target, None, how, ignored, total)
-        found = _log_softmax_backward(at_positive, negatives, 1, negatives.dtype)
-        to_logits: Tensor = found.to(logits.dtype)
-        return to_logits, None, None, None
+        per_row = gradient / total if how == 1 else gradient
+        per_row = torch.where(target != ignored, per_row, 0.0).unsqueeze_(1)
+        to_logits = (weights * per_row).scatter_(1, column, -per_row)
+        return to_logits.to(logits.dtype), None, None, None
 
 
 def _check(contrast: Contrast) -> None:
