@@ -283,13 +283,14 @@ class _FlatCrossEntropy(torch.autograd.Function):
                 raise FloatingPointError("a row has no negative, or its target is masked")
         else:
             weights = torch.softmax(scores, 1)
-        ctx.save_for_backward(logits, target, column, weights, total)
+        weights.scatter_(1, column, -1.0)
+        ctx.save_for_backward(logits, target, weights, total)
         ctx.options = how, ignored
         return cast(Tensor, found)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, column, weights, total = ctx.saved_tensors
+        logits, target, weights, total = ctx.saved_tensors
         how, ignored = ctx.options
         if torch.is_grad_enabled():
             kept = target != ignored
@@ -299,8 +300,7 @@ class _FlatCrossEntropy(torch.autograd.Function):
             return found, None, None, None
         per_row = gradient / total if how == 1 else gradient
         per_row = torch.where(target != ignored, per_row, 0.0).unsqueeze_(1)
-        to_logits = (weights * per_row).scatter_(1, column, -per_row)
-        return to_logits.to(logits.dtype), None, None, None
+        return (weights * per_row).to(logits.dtype), None, None, None
 
 
 def _check(contrast: Contrast) -> None:
