@@ -15,6 +15,17 @@ from flatnce.report.page import Page, render_page
 
 CEILING, POOL_CEILING = math.log(63), math.log(10_000)
 STEPS = 400
+EVALUATION = {
+    "name": "linear",
+    "data": "digits",
+    "protocol": {"name": "linear", "data": "digits"},
+    "step": STEPS,
+    "top1": 0.9512,
+    "top5": 0.999,
+    "interval": [0.93, 0.97],
+    "test_images": 1359,
+    "seconds": 2.04,
+}
 # A queue, a momentum encoder, and a controlled temperature.
 MOCO = {"queue": 256, "momentum_encoder": 0.9, "ess": 0.4, "optimizer": "adamw", "rate": 1e-3}
 
@@ -62,9 +73,7 @@ def write_run(folder, objective="infonce", seed=0, shift=0.0, finished=True, bat
         log.log(line)
     if finished:
         log.finish({"step": STEPS, "seconds": 120.0, "verdict": "healthy since step 20: fine"})
-        protocol = {"name": "linear", "data": "digits"}
-        found = {"name": "linear", "data": "digits", "protocol": protocol, "step": STEPS}
-        add_evaluation(folder, {**found, "top1": 0.7 + shift, "test_images": 359})
+        add_evaluation(folder, {**EVALUATION, "top1": 0.7 + shift})
     return folder
 
 

@@ -18,6 +18,14 @@ LIGHTNING_WARNINGS = [
     pytest.mark.filterwarnings("ignore:.*exists and is not empty.*"),
     pytest.mark.filterwarnings("ignore:.*litlogger.*"),
 ]
+LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
+
+
+def read_board(folder: Path) -> Any:
+    """The events that a trainer wrote for TensorBoard, anywhere in a folder."""
+    host = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    events = next(folder.rglob("*tfevents*")).parent
+    return host.EventAccumulator(str(events)).Reload()
 
 
 def two_views(body: nn.Module, x: Tensor) -> list[Tensor]:

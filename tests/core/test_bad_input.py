@@ -133,6 +133,7 @@ REFUSED = [
     ("labelled(z, zeros, form='each')", "form='each'", "out, in"),
     # A row without a negative, or a batch without a positive.
     ("two_view(rows(1), rows(1))", "z1 has 1 row", "at least 2"),
+    ("uniformity(rows(1))", "x has 1 rows; uniformity needs at least two"),
     ("labelled(rows(1), torch.zeros(1).long())", "z has 1 row", "at least"),
     ("read(two_view(z, z, false_negatives=yes(4, 4)))", "no_negatives (row 0)", "false_negatives"),
     (

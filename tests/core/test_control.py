@@ -1,6 +1,5 @@
 """Schedules, Algorithm S1 corrected, the exact solve, and temperatures that are learned."""
 
-import io
 import json
 import math
 
@@ -15,16 +14,9 @@ from flatnce import functional as F
 from flatnce.core.control import Cosine, Linear, Schedule
 from forked import run_forked
 from layouts import random
+from saved import saved_and_loaded
 
 FLOAT32 = 1e-6  # relative: a controller's β is a float32
-
-
-def saved_and_loaded(state: dict) -> dict:
-    """Through a file, as a checkpoint, and read by the loader that runs no code."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 # --- Schedules -----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Diagnostics against the slow definition, the gradient meter, the monitor and the verdict."""
 
-import io
 import math
 import re
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from flatnce.core.diagnostics.verdict import (
 )
 from flatnce.core.objectives.registry import OBJECTIVES
 from layouts import random
+from saved import saved_and_loaded
 
 Slow = Callable[[reference.Row], float]
 CASES = [f"{layout}: plain" for layout in layouts.LAYOUTS] + [
@@ -137,11 +137,6 @@ def test_geometry_equals_the_slow_definition(shape):
     assert float(rank_of_gram(gram)) == pytest.approx(float(found[2]), rel=1e-8)
 
 
-def test_uniformity_needs_two_rows():
-    with pytest.raises(ValueError, match="x has 1 rows; uniformity needs at least two"):
-        F.uniformity(random(1, 5))
-
-
 # --- Gradients -----------------------------------------------------------------------------------
 
 
@@ -218,6 +213,11 @@ def batches(steps: int, size: int = 8, width: int = 5) -> list[tuple[Tensor, Ten
         z = random(size, width, seed=10 + step)
         found.append((z, z + 0.8 / (step + 1) * random(size, width, seed=50 + step)))
     return found
+
+
+def call(loss_fn: FlatNCE, *views: Tensor) -> Snapshot:
+    loss_fn(*views)
+    return loss_fn.last
 
 
 def watched(monitor: Monitor, steps: int = 4, **options) -> list[Snapshot]:
@@ -347,8 +347,9 @@ def test_a_monitor_takes_batches_before_and_after_a_new_temperature(deferred):
 
 
 def test_a_fault_belongs_to_the_interval_it_was_found_in(deferred):
-    monitor = Monitor()
-    monitor.update(call(FlatNCE(), spoiled(math.nan), random(4, 3)))
+    monitor, spoiled = Monitor(), random(4, 3)
+    spoiled[2] = math.nan
+    monitor.update(call(FlatNCE(), spoiled, random(4, 3)))
     faulty = monitor.close()
     monitor.update(call(FlatNCE(), random(4, 3), random(4, 3, seed=1)))
     assert math.isfinite(monitor.compute()["loss"])
@@ -372,11 +373,8 @@ def test_a_saved_monitor_goes_on_where_it_stopped():
         watched(monitor, steps=3)
         monitor.compute()
         watched(monitor, steps=2)
-    file = io.BytesIO()
-    torch.save(stopped.state_dict(), file)
-    file.seek(0)
     restored = Monitor()
-    restored.load_state_dict(torch.load(file, weights_only=True))
+    restored.load_state_dict(saved_and_loaded(stopped.state_dict()))
     for monitor in (restored, whole):
         watched(monitor, steps=4)
     assert restored.compute() == whole.compute()
@@ -428,20 +426,6 @@ def test_steps_that_are_computed_together_have_the_numbers_of_steps_alone(option
     together._take(steps)
     together.steps += len(steps)
     assert together.compute() == pytest.approx({**alone.compute(), "step": 5}, rel=1e-12)
-
-
-# --- Faults found on the device ------------------------------------------------------------------
-
-
-def spoiled(value: float) -> Tensor:
-    z = random(4, 3)
-    z[2] = value
-    return z
-
-
-def call(loss_fn: FlatNCE, *views: Tensor, **options: Tensor) -> Snapshot:
-    loss_fn(*views, **options)
-    return loss_fn.last
 
 
 # --- Verdict -------------------------------------------------------------------------------------

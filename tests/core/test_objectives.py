@@ -7,7 +7,6 @@ is scaled before the backward pass, as torch's GradScaler does.
 """
 
 import copy
-import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from flatnce import functional as F
 from flatnce.core.objectives.base import Objective
 from flatnce.core.pairs import KeyQueue
 from flatnce.functional import Contrast
+from saved import saved_and_loaded
 
 TEMPERATURE = 0.4
 INFINITY = math.inf
@@ -253,11 +253,9 @@ def test_a_module_survives_being_copied_and_pickled(entry, called):
     z1, z2 = torch.randn(5, 3), torch.randn(5, 3)
     if called:
         loss_fn(z1.requires_grad_(), z2)
-    file = io.BytesIO()
-    torch.save(loss_fn, file)
-    file.seek(0)
+    pickled = saved_and_loaded(loss_fn, weights_only=False)
     expected = loss_fn(z1, z2)
-    assert torch.equal(torch.load(file, weights_only=False)(z1, z2), expected)
+    assert torch.equal(pickled(z1, z2), expected)
     assert torch.equal(copy.deepcopy(loss_fn)(z1, z2), expected)
 
 

@@ -11,17 +11,14 @@ pytest.importorskip(
     "lightning", reason="lightning is not installed: pip install 'flatnce[lightning]'"
 )
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from flatnce import FlatNCE, InfoNCE
 from flatnce.integrations.lightly import FlatNCELoss
 from flatnce.integrations.lightning import DiagnosticsCallback, _namespace
-from trainer_runs import LIGHTNING_WARNINGS, fit
+from trainer_runs import LIGHTNING_WARNINGS, LOGGED, fit, read_board
 
 pytestmark = LIGHTNING_WARNINGS
 
 NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
-LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
 
 
 @pytest.fixture(params=NAMESPACES)
@@ -31,7 +28,7 @@ def pl(request) -> ModuleType:
 
 def test_the_example_runs_and_its_diagnostics_reach_tensorboard(example, tmp_path):
     finished = example.main(str(tmp_path), steps=60)
-    events = EventAccumulator(str(next(tmp_path.rglob("*tfevents*")).parent)).Reload()
+    events = read_board(tmp_path)
     for key in LOGGED:
         found = [(event.step, event.value) for event in events.Scalars(f"flatnce/{key}")]
         assert [step for step, _ in found] == [20, 40, 60]

@@ -16,7 +16,6 @@ pytest.importorskip("datasets", reason="its trainer needs datasets: pip install 
 
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.util import cos_sim, dot_score, euclidean_sim
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from flatnce import EssController, LearnedTemperature
 from flatnce.integrations.sentence_transformers import (
@@ -25,10 +24,10 @@ from flatnce.integrations.sentence_transformers import (
     FlatNCESymmetricRankingLoss,
     FlatNCETrainer,
 )
+from trainer_runs import LOGGED, read_board
 
 BOTH = ("query_to_doc", "doc_to_query")
 ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
 
 
 def columns(count: int = 2, rows: int = 5, spread: float = 1.0) -> list[Tensor]:
@@ -46,11 +45,6 @@ def gradients(loss: Tensor, embeddings: list[Tensor]) -> list[Tensor]:
 def value(kind: type, embeddings: list[Tensor], **options: object) -> Tensor:
     """The loss of embeddings under a class of losses with these options."""
     return kind(nn.Identity(), **options).compute_loss_from_embeddings(embeddings, None)
-
-
-def assert_same(found: Tensor, expected: Tensor, embeddings: list[Tensor]) -> None:
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
 
 
 HOST = losses.MultipleNegativesRankingLoss
@@ -77,7 +71,9 @@ def model(example):
 def test_as_infonce_it_is_the_librarys_own_loss_in_value_and_gradient(options, count, rows):
     embeddings = columns(count, rows)
     found = value(FlatNCERankingLoss, embeddings, **options, objective="infonce")
-    assert_same(found, value(HOST, embeddings, **options), embeddings)
+    expected = value(HOST, embeddings, **options)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(found, embeddings), gradients(expected, embeddings))
 
 
 def test_a_joint_pool_with_doc_to_query_counts_the_positive_once_where_the_library_does_twice():
@@ -178,8 +174,7 @@ def test_the_example_trains_and_its_diagnostics_reach_history_tensorboard_and_ca
     assert logged[-1]["loss"] < logged[0]["loss"]
     assert min(line["loss"] for line in logged) >= 0
     assert logged[-1]["flatnce/verdict"] == trained.diagnostics.verdicts()["objective"].kind
-    folder = next(Path(trained.args.output_dir).rglob("*tfevents*")).parent
-    events = EventAccumulator(str(folder)).Reload()
+    events = read_board(Path(trained.args.output_dir))
     for key in LOGGED:
         shown = [event.value for event in events.Scalars(f"train/flatnce/{key}")]
         assert shown == pytest.approx([line[f"flatnce/{key}"] for line in logged])
@@ -216,18 +211,6 @@ def test_only_training_moves_a_controlled_temperature():
     body.train()
     loss.compute_loss_from_embeddings(columns())
     assert float(loss.temperature) != start
-
-
-@pytest.fixture
-def trainer(example, model, tmp_path):
-    """Build a trainer for a loss."""
-
-    def build(loss, data, **options) -> FlatNCETrainer:
-        usual = {"report_to": "none", "save_strategy": "no", "use_cpu": True}
-        arguments = example.SentenceTransformerTrainingArguments(str(tmp_path), **usual, **options)
-        return FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=loss)
-
-    return build
 
 
 @pytest.mark.parametrize(
@@ -291,10 +274,12 @@ def test_one_row_with_negatives_leaves_its_diagnostics_and_one_without_those_bef
 
 @pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
 @pytest.mark.parametrize("stage", ["train", "evaluate"])
-def test_the_trainer_accepts_a_last_batch_of_one(example, trainer, model, kind, stage):
-    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+def test_the_trainer_accepts_a_last_batch_of_one(example, model, tmp_path, kind, stage):
+    options = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    options |= {"report_to": "none", "save_strategy": "no", "use_cpu": True, "num_train_epochs": 1}
+    arguments = example.SentenceTransformerTrainingArguments(str(tmp_path), **options)
     data = example.paraphrases().select(range(5))
-    run = trainer(kind(model), data, num_train_epochs=1, **sizes)
+    run = FlatNCETrainer(model, arguments, data, eval_dataset=data, loss=kind(model))
     found = getattr(run, stage)()
     if stage == "train":
         assert run.state.global_step == 2

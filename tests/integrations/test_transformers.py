@@ -10,14 +10,11 @@ pytest.importorskip(
 )
 pytest.importorskip("accelerate", reason="its Trainer needs accelerate: pip install accelerate")
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import Trainer
 
 from flatnce import EssController, FlatNCE, InfoNCE
 from flatnce.integrations.transformers import DiagnosticsCallback, FlatNCETrainer
-from trainer_runs import Small, trainer_of
-
-LOGGED = ("ess", "gain", "mi", "mi_ceiling", "temperature")
+from trainer_runs import LOGGED, Small, read_board, trainer_of
 
 
 @pytest.fixture
@@ -36,8 +33,7 @@ def logged(trainer: Trainer, key: str) -> list:
 
 
 def shown(folder: Path, tag: str) -> list[float]:
-    events = next(folder.rglob("*tfevents*")).parent
-    return [event.value for event in EventAccumulator(str(events)).Reload().Scalars(tag)]
+    return [event.value for event in read_board(folder).Scalars(tag)]
 
 
 def test_the_example_trains_and_its_diagnostics_reach_history_and_tensorboard(trained):

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import pytest
 import torch
 
-from flatnce.pretrain import LoadedEncoder, preset
+from export_subjects import MEAN, STD, make_trained
 from flatnce.pretrain.data import ImageSet, MissingData, label_fraction, load
 from flatnce.pretrain.evaluation import (
     PROTOCOLS,
@@ -18,18 +19,12 @@ from flatnce.pretrain.evaluation import (
 from flatnce.pretrain.evaluation import protocols as bench_module
 from flatnce.pretrain.evaluation.probe import drawn
 from flatnce.pretrain.evaluation.protocols import Bench, evaluate, plan
-from flatnce.pretrain.models import Encoder, backbone, head
 from tiny_sets import install_tiny, write_folder
 
 QUICK = Options(epochs=1, rates=(1e-3,), pool=100)
 
 
-def trained(channels=1, size=8):
-    torch.manual_seed(0)
-    encoder = Encoder(backbone("small", channels=channels), head(128, out=16))
-    config = preset("digits").override(crop_least=0.5, flip=0.0, jitter=0.0, head_out=16)
-    numbers = ((0.3,) * channels, (0.4,) * channels)
-    return LoadedEncoder(encoder, config, 0, numbers, channels, size)
+trained = partial(make_trained, step=0, crop_least=0.5, flip=0.0, jitter=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +76,8 @@ def test_results_are_plain_data_and_say_what_they_were_read_from(results):
         assert protocol["images"] == {
             "size": 8,
             "resize": 8,
-            "mean": (0.3,),
-            "std": (0.4,),
+            "mean": (MEAN,),
+            "std": (STD,),
             "channels": "none",
         }
 
@@ -107,7 +102,7 @@ def test_mutual_information_is_of_test_images_and_calibrated_on_others(results):
 
 
 def test_a_neighbourhood_larger_than_the_set_is_all_of_it_and_says_so(cifar10):
-    (found,) = run("knn", "cifar10", trained(3, 32), root=cifar10)
+    (found,) = run("knn", "cifar10", trained(channels=3, size=32), root=cifar10)
     assert found["protocol"]["name"] == "knn, k = 15 (all training images)"
     assert found["protocol"]["neighbours_asked"] == 20
 
@@ -158,7 +153,7 @@ def voc(name, split, root=None, **options):
 def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeypatch, protocol):
     monkeypatch.setattr(bench_module, "load", voc)
     options = {"epochs": 30, "rates": (1e-2,), "batch_size": 20, "per_class": True}
-    (found,) = run(protocol, "voc2007", trained(3, 12), **options)
+    (found,) = run(protocol, "voc2007", trained(channels=3, size=12), **options)
     assert found["measure"] == "mAP, 11-point" and "top1" not in found
     assert 0.6 < found["map"] <= 1 and set(found["per_class"]) == {"cat", "dog"}
     assert found["interval"][0] < found["interval"][1]
@@ -168,7 +163,7 @@ def test_several_classes_an_image_are_measured_by_mean_average_precision(monkeyp
 def test_a_folder_of_images(tmp_path):
     for part, count in (("train", 6), ("val", 2)):
         write_folder(tmp_path / part, {"cat": count, "dog": count})
-    bench = Bench(trained(3, 8), Options(workers=0))
+    bench = Bench(trained(channels=3), Options(workers=0))
     pairs = plan(["linear"], f"{tmp_path}/")
     (found,) = evaluate(bench, pairs)
     assert found["test_images"] == 4 and found["protocol"]["train"]["images"] == 12

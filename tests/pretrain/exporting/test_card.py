@@ -9,16 +9,10 @@ import torch
 from export_subjects import MEAN, STD, make_trained, write_run
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.forms import Source, card
+from made_runs import EVALUATION
 
 STANDARD = {"name": "resnet18", "stem": "standard", "size": 32, "channels": 3}
-EVALUATION = {
-    "protocol": {"name": "linear", "data": "digits"},
-    "top1": 0.9512,
-    "top5": 0.999,
-    "interval": [0.93, 0.97],
-    "test_images": 1359,
-    "step": 30,
-}
+AT_THE_END = {**EVALUATION, "step": 30}
 
 
 def card_of(folder):
@@ -54,15 +48,9 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def of_a_run(tmp_path_factory):
     """The card of a run with one evaluation of every kind."""
-    evaluations = [EVALUATION, *(given for given, _ in OTHERS.values())]
+    evaluations = [AT_THE_END, *(given for given, _ in OTHERS.values())]
     run = write_run(tmp_path_factory.mktemp("runs") / "first", evaluations=evaluations)
     return card_of(export(run, "torch"))
-
-
-def text_of(**settings):
-    """The card of a network, without an export."""
-    source = Source(make_trained(**settings), None, "out")
-    return card(source, "torch", "out", normalised_inside=False, check="")
 
 
 @pytest.mark.parametrize(
@@ -190,4 +178,5 @@ def test_the_card_names_no_path_of_this_machine(tmp_path):
     ],
 )
 def test_settings_are_told(settings, words):
-    assert words in text_of(**settings)
+    source = Source(make_trained(**settings), None, "out")
+    assert words in card(source, "torch", "out", normalised_inside=False, check="")

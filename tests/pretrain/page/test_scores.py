@@ -6,18 +6,9 @@ from flatnce.pretrain.commands.evaluate import result_row
 from flatnce.pretrain.exporting.forms import evaluation_row
 from flatnce.pretrain.page.run import evaluation_row as page_row
 from flatnce.pretrain.runs.log import score_cells
+from made_runs import EVALUATION
 
-USUAL = {
-    "name": "knn",
-    "protocol": {"name": "knn, k = 20"},
-    "data": "digits",
-    "step": 1234,
-    "top1": 0.9512,
-    "top5": 0.999,
-    "interval": (0.93, 0.97),
-    "test_images": 1359,
-    "seconds": 2.04,
-}
+USUAL = {**EVALUATION, "step": 1234, "protocol": {"name": "linear, long"}}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +27,7 @@ def test_the_score_where_no_column_names_it(result, said):
 
 
 def test_terminal_page_and_card_say_the_same():
-    name, numbers = "knn, k = 20", ["99.90 %", "1,359"]
+    name, numbers = "linear, long", ["99.90 %", "1,359"]
     score, interval = "95.12 %", "93.00 % to 97.00 %"
     assert page_row(USUAL) == (name, "digits", "1,234", score, interval, *numbers)
     assert evaluation_row(USUAL) == [name, "digits", "top-1", score, interval, *numbers]

@@ -22,9 +22,10 @@ def learner_of(seed=0, dtype=torch.float32, **settings):
     return build_learner(config, channels=1, size=8, steps=10, dtype=dtype)
 
 
-def views(b=6):
+def views(b=6, size=8, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(2, b, 1, 8, 8, generator=generator), torch.arange(b)
+    images = torch.randn(2, b, 1, size, size, generator=generator, dtype=dtype)
+    return images, torch.arange(b)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -111,10 +112,8 @@ def cached_learner(*more, objective="flatnce", queue=None, momentum=None, **sett
     return Learner(encoder, loss, slow).double()
 
 
-def batch(b=10):
-    generator = torch.Generator().manual_seed(5)
-    images = torch.randn(2, b, 1, 4, 4, generator=generator, dtype=torch.float64)
-    return images, torch.arange(b)
+def batch():
+    return views(10, size=4, dtype=torch.float64)
 
 
 def gradients(learner, micro_batch):
