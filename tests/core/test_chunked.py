@@ -86,16 +86,3 @@ def test_a_mask_is_made_only_where_much_does_not_count(name, masked, monkeypatch
     monkeypatch.setattr(Selection, "block", lambda *given: asked.append(1) or block(*given))
     chunked.Exclusion(Selection(*GROUPS[name])).block(slice(0, 40), slice(0, 40))
     assert bool(asked) == masked
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # one call a row
-def test_vmap_goes_over_the_chunked_kernel() -> None:
-    from flatnce import functional as F
-
-    several = random(3, 4, 5)
-
-    def value(z: Tensor) -> Tensor:
-        return F.infonce(F.contrast_of(F.two_view(z, z.flip(1)), 0.5, kernel="chunked"))
-
-    wanted = torch.stack([value(z) for z in several])
-    torch.testing.assert_close(torch.func.vmap(value)(several), wanted)

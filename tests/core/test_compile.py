@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -123,8 +124,11 @@ def test_the_held_operator_is_registered_as_torch_wants_it(buffer):
 # --- functorch -----------------------------------------------------------------------------------
 
 
-def loss_of(z1: Tensor, z2: Tensor, temperature: Tensor) -> Tensor:
-    return F.flatnce(F.contrast_of(F.two_view(z1, z2), temperature, kernel="dense"))
+def loss_of(z1: Tensor, z2: Tensor, temperature: Tensor, kernel: str = "dense") -> Tensor:
+    return F.flatnce(F.contrast_of(F.two_view(z1, z2), temperature, kernel=kernel))
+
+
+chunked_loss_of = partial(loss_of, kernel="chunked")
 
 
 def ess_of(z1: Tensor, z2: Tensor, temperature: Tensor) -> Tensor:
@@ -141,10 +145,16 @@ def traced_gradient(*batch: Tensor) -> Tensor:
     return torch.stack(torch.func.grad(loss_of, argnums=(0, 1))(*batch))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of chunked: one call a row
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [(loss_of, loss_of), (ess_of, ess_of), (traced_gradient, gradient_of)],
-    ids=["loss", "diagnostic", "gradient"],
+    [
+        (loss_of, loss_of),
+        (chunked_loss_of, chunked_loss_of),
+        (ess_of, ess_of),
+        (traced_gradient, gradient_of),
+    ],
+    ids=["loss", "chunked loss", "diagnostic", "gradient"],
 )
 def test_vmap_equals_one_batch_after_the_other(function, expected):
     # Three batches, each with a temperature of its own.

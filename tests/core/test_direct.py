@@ -18,15 +18,6 @@ every_layout = pytest.mark.parametrize("layout", ["two_view", "two_tower"])
 every_form = pytest.mark.parametrize("objective", [FlatNCE, InfoNCE, DCL, FlatNCEPlus])
 
 
-def both_ways(objective, layout, normalize, temperature):
-    """The loss in closed form and by the definition, with its inputs and last batch."""
-    for kernel in ("auto", "dense"):
-        rows = [random(7, 4, seed=seed).requires_grad_() for seed in (1, 2)]
-        options = {"layout": layout, "normalize": normalize, "kernel": kernel}
-        loss_fn = objective(temperature, **options)
-        yield loss_fn(*rows), rows, loss_fn.last
-
-
 @every_form
 @every_layout
 @pytest.mark.parametrize("normalize", [True, False])
@@ -35,7 +26,10 @@ def test_values_and_derivatives_are_those_of_the_definition(
     objective, layout, normalize, temperature
 ):
     outcomes = []
-    for loss, rows, last in both_ways(objective, layout, normalize, temperature):
+    for kernel in ("auto", "dense"):
+        rows = [random(7, 4, seed=seed).requires_grad_() for seed in (1, 2)]
+        loss_fn = objective(temperature, layout=layout, normalize=normalize, kernel=kernel)
+        loss, last = loss_fn(*rows), loss_fn.last
         assert (last.rows is None) == bool(outcomes)
         closed = torch.autograd.grad(loss, rows, retain_graph=True)
         first = torch.autograd.grad(loss, rows, create_graph=True)
@@ -111,7 +105,7 @@ def test_the_slope_of_a_learned_temperature_is_that_of_the_definition(layout):
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+@every_layout
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_rows_of_any_precision_are_computed_in_float32(layout, dtype, autocast):
@@ -182,7 +176,7 @@ def test_a_forward_enters_at_most_six_files():
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("objective", [FlatNCE, InfoNCE])
-@pytest.mark.parametrize("layout", ["two_view", "two_tower"])
+@every_layout
 def test_forward_mode_gives_the_derivative_that_the_gradient_gives(objective, layout):
     z1, z2, direction = (random(7, 4, seed=seed) for seed in (1, 2, 3))
     loss_fn = objective(0.3, layout=layout)

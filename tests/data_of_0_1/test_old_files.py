@@ -66,11 +66,8 @@ def test_the_encoder_of_a_run_is_loaded(old):
 
 def test_a_sweep_is_resumed_with_the_same_numbers(old, capfd):
     assert main(["sweep", "--resume", "grid", "--json"]) == 0
-    runs = {run["run"]: run for run in json.loads(capfd.readouterr().out)["runs"]}
-    assert {name: run["state"] for name, run in runs.items()} == {
-        "flatnce": "done",
-        "infonce": "done",
-    }
+    runs = json.loads(capfd.readouterr().out)["runs"]
+    assert {run["run"]: run["state"] for run in runs} == {"flatnce": "done", "infonce": "done"}
     assert losses(old / "grid" / "infonce")[22] == pytest.approx(3.77367505160245, abs=1e-5)
 
 

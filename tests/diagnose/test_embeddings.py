@@ -5,6 +5,7 @@ import json
 import math
 import re
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -123,19 +124,14 @@ def test_the_geometry_is_that_of_a_monitor_whichever_side_is_longer(n, d):
 
 
 def test_many_samples_without_a_batch_size_are_judged_by_some_and_it_is_said(monkeypatch):
-    searched = []
-    solve = embeddings.temperature_for_ess
-    monkeypatch.setattr(
-        embeddings,
-        "temperature_for_ess",
-        lambda pairs, ess: (searched.append(len(pairs.anchors)), solve(pairs, ess))[1],
-    )
+    solve = Mock(wraps=embeddings.temperature_for_ess)
+    monkeypatch.setattr(embeddings, "temperature_for_ess", solve)
     z1, z2 = pair(MOST_TOGETHER + 500, 16, 0.6)
     found = doctor(z1, z2, temperature=5.0)
     assert found.numbers["samples"] == MOST_TOGETHER + 500
     assert found.numbers["negatives"] == 2 * (MOST_TOGETHER - 1)
     assert any("2,048 drawn with a fixed seed" in reason for reason in found.unknown)
-    assert searched == [2 * MOST_SEARCHED]
+    assert [len(call.args[0].anchors) for call in solve.call_args_list] == [2 * MOST_SEARCHED]
     assert doctor(z1, z2, temperature=5.0).numbers == found.numbers
     given = doctor(z1, z2, temperature=5.0, batch_size=MOST_TOGETHER + 2)
     assert given.numbers["negatives"] == 2 * (MOST_TOGETHER + 1)

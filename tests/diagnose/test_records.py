@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -284,10 +285,7 @@ def test_a_missing_compiler_is_named(whole, monkeypatch):
 
 
 def test_a_numpy_that_does_not_fit_is_named(whole):
-    def broken(n):
-        raise RuntimeError("Numpy is not available")
-
-    whole.torch.zeros = broken
+    whole.torch.zeros = Mock(side_effect=RuntimeError("Numpy is not available"))
     assert examine_installation().verdict == "numpy does not fit torch"
 
 

@@ -90,10 +90,6 @@ def test_numbers_raise_what_they_deserve(given, names):
 # --- Data ----------------------------------------------------------------------------------------
 
 
-def rounded():
-    return clean(np.round(table()), table(seed=1))
-
-
 def copied():
     x, y = table(), table(seed=1)
     x[100:110], y[100:110] = x[:10], y[:10]
@@ -114,7 +110,7 @@ def common():
 
 DATA = {
     "continuous": (lambda: CLEAN, ()),
-    "rounded": (rounded, ("ties",)),
+    "rounded": (lambda: clean(np.round(table()), table(seed=1)), ("ties",)),
     "copied rows": (copied, ("duplicates",)),
     "many missing": (lambda: incomplete(0.2), ("dropped",)),
     "few missing": (lambda: incomplete(0.05), ()),

@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,19 +39,12 @@ def calls(monkeypatch, tmp_path):
     """Record the calls of the estimator; the table above is in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(TABLE)
-    recorded = []
-
-    def replace(name, result):
-        def call(*arguments, **options):
-            recorded.append((name, arguments, options))
-            return result
-
-        monkeypatch.setattr(mi, name, call)
-
-    replace("estimate", ESTIMATE)
-    for name in ("compare", "pairwise", "subsampling_curve", "benchmark"):
-        replace(name, Result())
-    return recorded
+    estimator = Mock()
+    results = dict.fromkeys(("compare", "pairwise", "subsampling_curve", "benchmark"), Result())
+    for name, result in {"estimate": ESTIMATE, **results}.items():
+        getattr(estimator, name).return_value = result
+        monkeypatch.setattr(mi, name, getattr(estimator, name))
+    return estimator.mock_calls
 
 
 def test_the_answer_is_the_first_line(calls, capsys):

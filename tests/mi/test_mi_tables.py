@@ -304,11 +304,6 @@ def large_file(request, frame, tmp_path_factory):
     return path
 
 
-def sampled_rows(count, seed):
-    keys = np.random.default_rng(seed).random(ROWS)
-    return np.sort(np.argsort(keys)[:count])
-
-
 def test_a_file_that_does_not_fit_is_refused_before_it_is_read(large_file, monkeypatch):
     monkeypatch.setattr(module._File, "read", lambda *_: pytest.fail("read"))
     message = refusal(large_file, "0:3", "3:6", memory=2**19)
@@ -321,7 +316,8 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
 ):
     monkeypatch.setattr(module, "CHUNK_CELLS", cells)  # pieces of 1,000 rows
     tables = read_tables([large_file], x="4,0", y="1:3", rows=200, seed=7)
-    equal(tables.x, frame[["e", "a"]].to_numpy()[sampled_rows(200, 7)])
+    sampled = np.sort(np.argsort(np.random.default_rng(7).random(ROWS))[:200])
+    equal(tables.x, frame[["e", "a"]].to_numpy()[sampled])
     assert tables.rows_in_file == ROWS
     assert "200 of 5,000 rows were taken at random (seed 7)." in tables.notes
     equal(read_tables([large_file], x="0", y="1").y, frame[["b"]].to_numpy())
@@ -331,26 +327,23 @@ def test_a_sample_is_the_same_rows_of_every_format_and_reported(
 
 
 @pytest.mark.parametrize(
-    "text, words",
+    "name, text, words",
     [
-        ("", "is empty"),
-        ("\n\n", "is empty"),
-        ("a,b\n", "names and no rows"),
-        ("1.5,2.5\n3.5,4.5\n", "--no-header"),
-        ("a,b\n1,2\n3,4,5,6\n", "line 3, saw 4"),
-        ("a,b\n1,2,3\n4,5,6\n", "2 names in its first line and 3 cells"),
-        ("Report of 2024\n\na,b\n1,2\n3,4\n", "above the names"),
-        ("PK\x03\x04 and so on", "not text"),
-        ("a\0,b\n", "not text"),
+        ("a.csv", "", "is empty"),
+        ("a.csv", "\n\n", "is empty"),
+        ("a.csv", "a,b\n", "names and no rows"),
+        ("a.csv", "1.5,2.5\n3.5,4.5\n", "--no-header"),
+        ("a.csv", "a,b\n1,2\n3,4,5,6\n", "line 3, saw 4"),
+        ("a.csv", "a,b\n1,2,3\n4,5,6\n", "2 names in its first line and 3 cells"),
+        ("a.csv", "Report of 2024\n\na,b\n1,2\n3,4\n", "above the names"),
+        ("a.csv", "PK\x03\x04 and so on", "not text"),
+        ("a.csv", "a\0,b\n", "not text"),
+        ("a.xlsx", "a,b\n1,2\n", ".xlsx cannot"),
+        ("a", "a,b\n1,2\n", "without suffix"),
     ],
 )
-def test_text_that_is_not_a_table_is_refused(text_file, text, words):
-    assert words in refusal(text_file(text))
-
-
-@pytest.mark.parametrize("name, words", [("a.xlsx", ".xlsx cannot"), ("a", "without suffix")])
-def test_other_formats_are_refused(text_file, name, words):
-    assert words in refusal(text_file("a,b\n1,2\n", name))
+def test_what_is_not_a_table_of_text_is_refused(text_file, name, text, words):
+    assert words in refusal(text_file(text, name))
 
 
 DAYS = "day,height (cm),mass\n2024-01-01,1,2\n2024-01-02,3,4\n"

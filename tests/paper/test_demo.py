@@ -30,17 +30,6 @@ def tiny(tmp_path) -> DemoConfig:
     return DemoConfig(**TINY, out=tmp_path / "demo")
 
 
-def stacked_gradients(width=8, batch=4):
-    """Gradients of all runs trained together, and the batch they saw."""
-    critics = start_critics([0, 7], width)
-    generator = torch.Generator().manual_seed(1)
-    pairs = [draw_pairs(generator, batch, 20, 0.8) for _ in range(2)]
-    x, y = (torch.stack(part * 2) for part in zip(*pairs, strict=True))
-    left, right = embed(critics, x, y)
-    gradients = torch.autograd.grad(losses_of(20 * left @ right.mT).sum(), critics)
-    return critics, x, y, gradients
-
-
 def test_the_gaussians_hold_the_information_they_should():
     # E log p(y|x)/p(y) by simulation: an average of the pointwise information.
     rho = correlation_of(10.0, 20)
@@ -74,7 +63,12 @@ def test_both_objectives_see_the_same_pairs(tiny):
 
 @pytest.mark.parametrize("run", range(4))
 def test_a_run_among_others_gets_the_gradient_it_would_get_alone(run):
-    critics, x, y, together = stacked_gradients()
+    critics = start_critics([0, 7], width=8)
+    generator = torch.Generator().manual_seed(1)
+    pairs = [draw_pairs(generator, 4, 20, 0.8) for _ in range(2)]
+    x, y = (torch.stack(part * 2) for part in zip(*pairs, strict=True))
+    left, right = embed(critics, x, y)
+    together = torch.autograd.grad(losses_of(20 * left @ right.mT).sum(), critics)
     own = [tensor[run].detach().clone().requires_grad_() for tensor in critics]
 
     def tower(layers, inputs):

@@ -3,6 +3,7 @@
 import copy
 import math
 import urllib.error
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -41,14 +42,6 @@ def on_meta(name: str, **options) -> nn.Module:
         return backbone(name, **options)
 
 
-def first_map(network: nn.Module, size: int, channels: int = 3) -> tuple[int, ...]:
-    """Height and width of what the first block sees."""
-    seen = []
-    network.layer1.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
-    network(torch.zeros(2, channels, size, size, device="meta"))
-    return tuple(seen[0][2:])
-
-
 @pytest.mark.parametrize(("name", "stem"), SIZES)
 def test_a_resnet_has_the_published_size_and_width(name, stem):
     network = on_meta(name, stem=stem)
@@ -70,8 +63,10 @@ def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
 @pytest.mark.parametrize(("size", "side"), [(8, 8), (32, 32), (64, 64), (65, 17), (224, 56)])
 @pytest.mark.parametrize(("name", "channels"), [("resnet18", 3), ("resnet18", 1), ("resnet50", 3)])
 def test_auto_takes_the_small_stem_up_to_64_pixels(name, channels, size, side):
-    network = on_meta(name, stem="auto", size=size, channels=channels)
-    assert first_map(network, size, channels) == (side, side)
+    network, seen = on_meta(name, stem="auto", size=size, channels=channels), []
+    network.layer1.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
+    network(torch.zeros(2, channels, size, size, device="meta"))
+    assert seen[0][2:] == (side, side)  # height and width of what the first block sees
 
 
 def test_the_new_stem_is_drawn_like_the_old_one():
@@ -126,10 +121,7 @@ def test_published_weights_are_loaded_where_they_fit(published):
     ],
 )
 def test_weights_that_cannot_be_fetched_are_named(name, function, monkeypatch):
-    def offline(*_, **__):
-        raise urllib.error.URLError("no route")
-
-    monkeypatch.setattr(function, offline)
+    monkeypatch.setattr(function, Mock(side_effect=urllib.error.URLError("no route")))
     with pytest.raises(OSError, match=rf"{name} could not be fetched.*no route.*pretrained=False"):
         backbone(name, size=32, pretrained=True)
 
@@ -162,10 +154,8 @@ def test_bad_arguments_are_named(name, options, message):
     ("name", "library"), [("resnet18", "torchvision"), ("convnext_atto", "timm")]
 )
 def test_a_missing_library_says_what_to_install(monkeypatch, name, library):
-    def without(module: str):
-        raise ModuleNotFoundError(name=module)
-
-    monkeypatch.setattr("flatnce.extras.import_module", without)
+    absent = ModuleNotFoundError(name=library)
+    monkeypatch.setattr("flatnce.extras.import_module", Mock(side_effect=absent))
     with pytest.raises(ImportError, match=rf"{library}.*pip install 'flatnce\[train\]'"):
         backbone(name, stem="standard")
 
@@ -255,10 +245,6 @@ def disturb(encoder: nn.Module) -> None:
     encoder.train()(double_images())
 
 
-def snapshot(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
-
-
 def assert_averaged(slow, before, now, momentum: float, tolerance: float) -> None:
     for name, tensor in slow.encoder.state_dict().items():
         expected = now[name]
@@ -272,7 +258,7 @@ def test_parameters_and_statistics_are_averaged_and_counts_copied(momentum):
     encoder = double_encoder()
     slow = MomentumEncoder(encoder, momentum)
     for _ in range(2):
-        before = snapshot(slow.encoder)
+        before = copy.deepcopy(slow.encoder.state_dict())
         disturb(encoder)
         slow.update()
         assert_averaged(slow, before, encoder.state_dict(), momentum, 1e-14)
@@ -283,7 +269,7 @@ def test_a_schedule_of_the_momentum_is_followed(given):
     encoder = double_encoder()
     slow = MomentumEncoder(encoder, Cosine(0.9, 1.0, steps=4))
     for step in range(6):
-        before = snapshot(slow.encoder)
+        before = copy.deepcopy(slow.encoder.state_dict())
         disturb(encoder)
         slow.update({"counted": None, "number": step, "tensor": torch.tensor(step)}[given])
         momentum = 1 - 0.1 * (1 + math.cos(math.pi * min(step / 4, 1))) / 2
@@ -303,7 +289,8 @@ def test_there_is_no_gradient_in_it():
 
 def test_training_mode_normalises_by_the_batch_and_remembers_nothing():
     slow = MomentumEncoder(double_encoder())
-    before = {n: t for n, t in snapshot(slow.encoder).items() if t.is_floating_point()}
+    state = copy.deepcopy(slow.encoder.state_dict())
+    before = {n: t for n, t in state.items() if t.is_floating_point()}
     x = double_images()
     slow.train()
     by_batch = slow(x)[1]

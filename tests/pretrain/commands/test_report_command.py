@@ -58,17 +58,12 @@ def test_the_page_of_a_demo_is_its_own(tmp_path, capsys, more, words):
 
 def test_watch_serves_the_page_until_it_is_stopped(tmp_path):
     made_runs.write_run(tmp_path / "runs" / "going", finished=False)
-    # SIGINT may be ignored by the process that runs the tests, and its children inherit that.
-    code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from flatnce.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-W", "error", "-c", code, "report", "going", "--watch"]
+    command = [sys.executable, "-W", "error", "-m", "flatnce", "report", "going", "--watch"]
     process = subprocess.Popen(
         [*command, "--no-portrait", "--json"],
         stdout=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background ignores Ctrl-C.
+        # A shell that starts the tests in the background lets them and this ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:

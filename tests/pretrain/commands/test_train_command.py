@@ -10,6 +10,7 @@ import pytest
 from flatnce.cli import main
 from flatnce.pretrain.runs.log import read_run
 from forked import Forked, wait_for_lines
+from tiny_sets import write_image
 
 QUICK = "--epochs 1 --batch-size 192 --pool 64 --no-tensorboard --device cpu --view-size 4".split()
 
@@ -62,31 +63,24 @@ def test_a_nan_ends_with_exit_code_one_and_one_line(capsys):
 FOREVER = "--epochs 500 --no-tensorboard --device cpu --watch-every 0".split()
 
 
-def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
-    process = Forked("train", "digits", "--name", "long", *FOREVER)
-    wait_for_lines(tmp_path / "runs" / "long" / "metrics.jsonl")
-    process.send_signal(signal.SIGINT)
-    done = process.wait(timeout=60)
-    assert done.returncode == 130, done.stderr
-    assert "flatnce resume long" in done.stdout and "Traceback" not in done.stderr
-
-
 @pytest.fixture
 def _one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.mark.usefixtures("_one_thread")
-def test_devices_trains_in_several_processes_and_ctrl_c_saves(tmp_path):
-    typed = ["train", "digits", "--name", "two", "--devices", "2", "--batch-size", "32"]
+@pytest.mark.parametrize("processes, devices", [(1, []), (2, ["--devices", "2"])])
+def test_ctrl_c_saves_and_tells_how_to_go_on(processes, devices, tmp_path):
+    typed = ["train", "digits", "--name", "long", "--batch-size", "32", *devices]
     process = Forked(*typed, *FOREVER, session=True)
-    wait_for_lines(tmp_path / "runs" / "two" / "metrics.jsonl")
-    assert read_run(tmp_path / "runs" / "two").environment["processes"] == 2
+    wait_for_lines(tmp_path / "runs" / "long" / "metrics.jsonl")
+    assert read_run(tmp_path / "runs" / "long").environment["processes"] == processes
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     done = process.wait(timeout=60)
     assert done.returncode == 130, done.stderr
-    assert "flatnce resume two --devices 2" in done.stdout and "Traceback" not in done.stderr
-    assert read_run(tmp_path / "runs" / "two").results is None
+    again = " ".join(["flatnce resume long", *devices])
+    assert again in done.stdout and "Traceback" not in done.stderr
+    assert read_run(tmp_path / "runs" / "long").results is None
 
 
 @pytest.mark.slow
@@ -124,12 +118,8 @@ def test_a_run_in_a_folder_of_runs_is_named_so_that_it_is_found(capsys):
 
 
 def test_images_without_labels_are_trained_on_and_not_evaluated(capsys, tmp_path):
-    from PIL import Image
-
-    (tmp_path / "photos").mkdir()
     for number in range(24):
-        shade = (number * 10, 255 - number * 10, 128)
-        Image.new("RGB", (16, 16), shade).save(tmp_path / "photos" / f"{number}.png")
+        write_image(tmp_path / "photos" / f"{number}.png", seed=number, width=16)
     typed = "--name flat --backbone small --stem auto --view-size 16 --decode-size 16".split()
     typed += "--batch-size 8 --epochs 1 --workers 0 --no-tensorboard --device cpu".split()
     assert main(["train", "./photos", *typed]) == 0

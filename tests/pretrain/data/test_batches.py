@@ -163,18 +163,17 @@ def test_a_fraction_that_leaves_a_class_without_images_is_refused():
     assert torch.bincount(labels[label_fraction(labels, 0.017, seed=0)])[1] == 1
 
 
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan")])
-def test_a_bad_fraction_is_refused(fraction):
-    with pytest.raises(ValueError, match="fraction="):
-        label_fraction(LABELS, fraction, seed=0)
-
-
 @pytest.mark.parametrize(
-    "labels", [torch.zeros(4, 3), torch.zeros(4), torch.zeros(0).long(), torch.tensor([0, -1])]
+    "labels, fraction, message",
+    [
+        *((LABELS, fraction, "fraction=") for fraction in (0.0, -0.1, 1.5, float("nan"))),
+        *((labels, 0.5, "labels") for labels in (torch.zeros(4, 3), torch.zeros(4))),
+        *((torch.tensor(labels).long(), 0.5, "labels") for labels in ([], [0, -1])),
+    ],
 )
-def test_labels_that_have_no_classes_are_refused(labels):
-    with pytest.raises(ValueError, match="labels"):
-        label_fraction(labels, 0.5, seed=0)
+def test_bad_fractions_and_labels_without_classes_are_refused(labels, fraction, message):
+    with pytest.raises(ValueError, match=message):
+        label_fraction(labels, fraction, seed=0)
 
 
 def test_what_is_held_out_and_what_stays_are_the_whole():

@@ -9,6 +9,7 @@ import zipfile
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -271,10 +272,7 @@ def test_an_archive_is_adopted_and_stays_unless_its_checksum_is_wrong(
 
 
 def test_files_are_copied_where_they_cannot_be_linked(cifar10, root, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError("another file system")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError("another file system")))
     found = adopt("cifar10", tmp_path / "made", root)
     original = tmp_path / "made" / "cifar-10-batches-bin" / "test_batch.bin"
     assert not os.path.samefile(original, found.folder / "test_batch.bin")

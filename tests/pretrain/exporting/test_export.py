@@ -2,6 +2,7 @@
 
 import errno
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,12 +109,9 @@ def test_what_timm_has_no_name_for_is_refused_with_another_form(tmp_path, kind):
 
 def test_what_timm_cannot_read_back_is_refused_with_another_form(tmp_path, monkeypatch):
     timm = pytest.importorskip("timm", reason="timm loads what is tested here")
-
-    def refuse(*given, **options):
-        raise RuntimeError("Error(s) in loading state_dict\nMissing key(s)")
-
     subject = make_trained(**BACKBONES["timm, fixed size"])
-    monkeypatch.setattr(timm, "create_model", refuse)
+    refused = RuntimeError("Error(s) in loading state_dict\nMissing key(s)")
+    monkeypatch.setattr(timm, "create_model", Mock(side_effect=refused))
     with pytest.raises(ExportError, match=r"cannot read vit_tiny.*to='torch' or to='onnx'"):
         export(subject, "timm", tmp_path / "out")
     assert not any(tmp_path.iterdir())
@@ -160,14 +158,6 @@ def test_files_of_others_are_never_removed(tmp_path, small, replace):
     assert (out / "LICENSE").read_text() == "mine"
 
 
-def fail_with(error):
-    def write(source, folder, normalise):
-        (folder / "model.safetensors").write_bytes(b"half")
-        raise error
-
-    return write
-
-
 @pytest.mark.parametrize(
     "error, raised, words",
     [
@@ -180,8 +170,12 @@ def fail_with(error):
 def test_what_fails_leaves_the_earlier_export_and_nothing_else(
     tmp_path, small, monkeypatch, error, raised, words
 ):
+    def fail(source, folder, normalise):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise error
+
     out = export(small, "torch", tmp_path / "out")
-    monkeypatch.setattr(FORMS["torch"], "write", fail_with(error))
+    monkeypatch.setattr(FORMS["torch"], "write", fail)
     with pytest.raises(raised, match=words):
         export(make_trained(step=60), "torch", out, replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

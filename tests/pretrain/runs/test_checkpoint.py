@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -231,26 +232,20 @@ def test_a_part_can_be_restored_by_its_prefix(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("state", "place"),
+    ("changed", "message"),
     [
-        ({"a": {1, 2}}, r"state\['a'\] is a set"),
-        ({"a": [0, Path("x")]}, r"state\['a'\]\[1\] is a PosixPath"),
-        ({"a": {"b": (nn.ReLU(),)}}, r"state\['a'\]\['b'\]\[0\] is a ReLU"),
+        # What needs code to come back.
+        ({"state": {"a": {1, 2}}}, r"state\['a'\] is a set"),
+        ({"state": {"a": [0, Path("x")]}}, r"state\['a'\]\[1\] is a PosixPath"),
+        ({"state": {"a": {"b": (nn.ReLU(),)}}}, r"state\['a'\]\['b'\]\[0\] is a ReLU"),
+        # Bad numbers.
+        ({"step": -1}, "step=-1 must be .* at least 0"),
+        ({"keep": 0}, "keep=0 .*keep at least 1"),
     ],
 )
-def test_what_needs_code_to_come_back_is_refused_and_named(tmp_path, state, place):
-    with pytest.raises(ValueError, match=place):
-        checkpoint.save(tmp_path, 1, {}, state)
-    assert checkpoint.steps(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("step", "keep", "message"),
-    [(-1, 3, "step=-1 must be .* at least 0"), (1, 0, "keep=0 .*keep at least 1")],
-)
-def test_bad_arguments_are_named(tmp_path, step, keep, message):
+def test_what_cannot_be_saved_is_refused_and_named(tmp_path, changed, message):
     with pytest.raises(ValueError, match=message):
-        checkpoint.save(tmp_path, step, {}, {}, keep=keep)
+        checkpoint.save(tmp_path, **{"step": 1, "weights": {}, "state": {}, **changed})
     assert checkpoint.steps(tmp_path) == []
 
 
@@ -326,11 +321,8 @@ def test_a_folder_that_is_a_file_is_named(tmp_path):
 
 
 def test_an_interrupt_leaves_nothing_behind(tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     save(tmp_path, 1)
-    monkeypatch.setattr(checkpoint, "_write_file", interrupted)
+    monkeypatch.setattr(checkpoint, "_write_file", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, 2)
     assert checkpoint.steps(tmp_path) == [1] and not hidden(tmp_path)
@@ -385,10 +377,7 @@ def test_a_checkpoint_set_aside_by_a_writer_that_died_is_put_back(tmp_path):
 
 
 def test_where_files_cannot_be_locked_leftovers_stay(tmp_path, monkeypatch):
-    def refused(*_):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
     leftover = tmp_path / ".step-000000001.abcd.partial"
     leftover.mkdir()
     save(tmp_path, 2)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -178,11 +179,8 @@ def test_a_run_whose_checkpoint_is_not_written_stops_soon(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("kind", [OSError, MemoryError])
 def test_what_ended_a_run_is_raised_and_a_lost_checkpoint_noted(tmp_path, monkeypatch, kind):
-    def lost(*work):
-        raise kind("lost")
-
     def interrupt(training):
-        monkeypatch.setattr(checkpoint, "_write", lost)
+        monkeypatch.setattr(checkpoint, "_write", Mock(side_effect=kind("lost")))
         training.save(wait=False)
         raise KeyboardInterrupt
 

@@ -2,6 +2,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,11 +64,7 @@ def test_numbers_that_json_lacks_become_null(log):
 
 def test_results_are_written_whole_or_not_at_all(log, monkeypatch):
     log.finish({"value": 1})
-
-    def fail(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", fail)
+    monkeypatch.setattr("os.replace", Mock(side_effect=OSError("no space left")))
     with pytest.raises(OSError, match="no space"):
         log.finish({"value": 2})
     assert read_run(log.directory).results["value"] == 1

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -315,19 +316,14 @@ def test_a_driver_that_has_started_reads_no_more_settings(without_queues, monkey
 def test_a_sweep_says_that_cuda_was_in_use_before(
     device, at_once, warned, without_queues, monkeypatch, tmp_path
 ):
-    class Nothing:
-        def __init__(self, *given):
-            pass
-
-        def drive(self):
-            return []
-
     decided = SweepPlan(torch.device(device), at_once, bytes=0, steps=0)
     monkeypatch.setattr(ctypes, "CDLL", Driver(started=True))
     module = sys.modules[sweep.__module__]  # `flatnce.pretrain.sweeping.sweep` is the function
     monkeypatch.setattr(module, "plan_sweep", lambda *given: decided)
-    monkeypatch.setattr(module, "_Driver", Nothing)
-    monkeypatch.setattr(module, "RunSlot", Nothing)
+    driver = Mock()
+    driver.return_value.drive.return_value = []
+    monkeypatch.setattr(module, "_Driver", driver)
+    monkeypatch.setattr(module, "RunSlot", Mock())
     expected = pytest.warns(RuntimeWarning, match=f"a fifth slower.* set {QUEUES}=24 before")
     with expected if warned else nullcontext():
         assert sweep(PAIR, tmp_path / "sweep") == []

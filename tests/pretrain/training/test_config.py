@@ -12,11 +12,6 @@ def test_leaf_names_are_unique_over_the_sections():
     assert len(leaves) == len(set(leaves)) == len(config.flat())
 
 
-def test_an_unknown_setting_gets_a_suggestion():
-    with pytest.raises(ValueError, match=r"'batchsize'.*did you mean 'batch_size'"):
-        TrainConfig().override(batchsize=3)
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_survives_being_written_and_read(name):
     config = preset(name)
@@ -30,14 +25,10 @@ def test_every_data_set_has_a_preset_that_trains_on_it(name):
     assert config.data.split in CATALOG[name].splits
 
 
-def test_an_unknown_preset_gets_a_suggestion():
-    with pytest.raises(ValueError, match=r"'cifar'.*did you mean 'cifar10'"):
-        preset("cifar")
-
-
 @pytest.mark.parametrize(
     "settings, words",
     [
+        ({"batchsize": 3}, "'batchsize'.*did you mean 'batch_size'"),
         ({"objective": "infonec"}, "objective='infonec'.*did you mean 'infonce'"),
         ({"optimizer": "adam"}, "optimizer='adam'.*did you mean 'adamw'"),
         ({"scaling": "cubic"}, "scaling='cubic' is unknown"),

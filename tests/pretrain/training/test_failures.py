@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -109,11 +110,8 @@ def test_a_failure_is_kept_in_the_run_and_forgotten_once_it_goes_on(
 
 def test_a_log_that_cannot_be_written_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
     before_step(monkeypatch, 1, TrainingFailed("the reason"))
-
-    def full(self, record):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(RunLog, "log", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(RunLog, "log", Mock(side_effect=full))
     with pytest.raises(TrainingFailed, match="the reason"):
         train(quick_config(), tmp_path / "run")
 
@@ -182,10 +180,11 @@ def test_a_checkpoint_of_another_model_is_refused(use, run):
         use(run)
 
 
-def test_a_run_of_another_kind_is_refused(tmp_path):
+@pytest.mark.parametrize("use", [load_encoder, run_page])
+def test_a_run_of_another_kind_is_refused(use, tmp_path):
     RunLog(tmp_path / "demo", kind="demo", config={})
-    with pytest.raises(ValueError, match="holds a demo run"):
-        load_encoder(tmp_path / "demo")
+    with pytest.raises(ValueError, match=r"holds a demo run; .*flatnce train"):
+        use(tmp_path / "demo")
 
 
 def test_an_encoder_comes_out_as_it_was_trained(finished):
