@@ -141,9 +141,9 @@ class TemperatureSource(nn.Module):
 
     def follow(self, device: torch.device) -> None:
         """Move the state to the device of the batch."""
-        if not isinstance(self.source, float):
-            if any(buffer.device != device for buffer in self.buffers(recurse=False)):
-                self.to(device)
+        held = self.step if self.moves else self.source
+        if isinstance(held, Tensor) and held.device != device:
+            self.to(device)
 
     def advance(self, contrast: Contrast | PlainRows | Tensor) -> Tensor | None:
         """Advance by one training step; return the fault flags of a target out of reach.
@@ -153,7 +153,7 @@ class TemperatureSource(nn.Module):
         if not self.moves:
             return None
         if not isinstance(self.source, EssController):
-            self.step += 1
+            self.step.add_(1)
             return None
         if isinstance(contrast, PlainRows):
             m, n = contrast.others, contrast.negative.shape[0]
@@ -186,7 +186,7 @@ class TemperatureSource(nn.Module):
                 some = torch.ones_like(self.beta, dtype=torch.bool)
                 found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
             factor = torch.where(is_above(target), self.raised, self.lowered)
-        self.step += 1
+        self.step.add_(1)
         self.beta.mul_(factor).clamp_(1 / controller.highest, 1 / controller.lowest)
         return found
 
