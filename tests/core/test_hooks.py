@@ -1,15 +1,17 @@
 """The hooks of an objective: a layout of its own, a statistic of its own, its own parameters."""
 
 import copy
+from dataclasses import replace
+from types import MethodType
 
 import pytest
 import torch
 from torch.nn.functional import softplus
 
 import reference
-from flatnce import DCL, FlatNCE, InfoNCE
+from flatnce import DCL, FlatNCE, InfoNCE, KeyQueue
 from flatnce import functional as F
-from flatnce.core.objectives.base import Layout, TwoTower, TwoView
+from flatnce.core.objectives.base import Layout, Objective, TwoTower, TwoView
 from layouts import IDS, LABELS, mask_of, random
 from processes import Pairwise
 
@@ -23,50 +25,78 @@ class OwnView(Layout):
         return F.own_view(*batch.views, **batch.options)
 
 
-class Renamed(TwoView):
-    """Replaces the pairs of a layout that has a fast path."""
-
-    pairs = OwnView.pairs
-
-
-class Mixin:
-    pairs = OwnView.pairs
-
-
-class ByMixin(Mixin, TwoView):
-    """Takes them from a base that is not a layout."""
+def variants(base, hooks, **options):
+    """Objects of a class whose methods are replaced, in each way that Python has."""
+    late, assigned = type("Late", (base,), {}), base(**options)
+    for name, function in hooks.items():
+        setattr(late, name, function)
+        setattr(assigned, name, MethodType(function, assigned))
+    mixed = type("Mixed", (type("Mixin", (), hooks), base), {})
+    kinds = (type("Subclass", (base,), hooks), mixed, late)
+    return [*(kind(**options) for kind in kinds), assigned]
 
 
 def rows_of(dtype=torch.float32):
     return random(6, 4, seed=1).to(dtype), random(6, 4, seed=2).to(dtype)
 
 
-@pytest.mark.parametrize("layout", [OwnView, Renamed, ByMixin])
+@pytest.mark.parametrize("base", [Layout, TwoView, TwoTower])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_layout_of_ones_own_gets_its_own_numbers_with_every_kernel(layout, kernel):
+def test_a_layout_of_ones_own_gets_its_own_numbers_with_every_kernel(base, kernel):
     z1, z2 = rows_of()
-    found = DCL(0.5, layout=layout(), kernel=kernel)(z1, z2)
-    torch.testing.assert_close(found.double(), reference.dhel(z1, z2, 0.5), rtol=1e-6, atol=0)
-    assert not torch.isclose(found, DCL(0.5, kernel=kernel)(z1, z2))
+    wanted = reference.dhel(z1, z2, 0.5).float()
+    assert not torch.isclose(wanted, DCL(0.5, kernel=kernel)(z1, z2))
+    hooks = {"pairs": OwnView.pairs}
+    for layout in [OwnView()] if base is Layout else variants(base, hooks):
+        for queue in (None, KeyQueue(8, 4)) if layout.takes_queue else (None,):
+            loss_fn = DCL(0.5, layout=layout, kernel=kernel, queue=queue)
+            torch.testing.assert_close(loss_fn(z1, z2), wanted, rtol=1e-6, atol=0)
 
 
-class Doubled:
-    def loss_from(self, contrast):
-        return 2 * F.dcl(contrast)
+def test_a_layout_is_assigned_by_name_and_belongs_to_one_objective():
+    loss_fn, other = DCL(0.5), DCL(0.5)
+    assert loss_fn.layout is not other.layout
+    loss_fn.layout = "own_view"
+    assert torch.equal(loss_fn(*rows_of()), DCL(0.5, layout="own_view")(*rows_of()))
+    with pytest.raises(ValueError, match=r"layout='own' is unknown.* own_view"):
+        loss_fn.layout = "own"
+    with pytest.raises(ValueError, match="layout='OwnView' goes without queue"):
+        DCL(0.5, queue=KeyQueue(8, 4), layout=OwnView())
 
 
-class DoubledDCL(Doubled, DCL):
-    """Takes its loss from a base that is not an objective."""
+def doubled_loss(self, contrast):
+    return 2 * F.dcl(contrast)
 
 
+def doubled_contrast(self, *arguments):
+    contrast, samples = Objective._contrast(self, *arguments)
+    doubled = {"negative": 2 * contrast.negative, "positive": 2 * contrast.positive}
+    return replace(contrast, **doubled), samples
+
+
+def one_per_score(self, scores, *, positive):
+    return torch.ones_like(scores)
+
+
+def loss_of_the_statistic(self, contrast):
+    return 2 * F.dcl(contrast) * contrast.statistic.mean() / 11  # 6 views twice, less the anchor
+
+
+HOOKS = [
+    {"loss_from": doubled_loss},
+    {"_contrast": doubled_contrast},
+    {"_contrast": doubled_contrast, "statistic": one_per_score},
+    {"loss_from": loss_of_the_statistic, "statistic": one_per_score},
+]
+
+
+@pytest.mark.parametrize("hooks", HOOKS, ids=" ".join)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_loss_of_ones_own_is_used_with_every_kernel(kernel):
-    z1, z2 = rows_of()
-    wanted = 2 * DCL(0.5, kernel=kernel)(z1, z2)
-    assigned = FlatNCE(0.5, kernel=kernel)
-    assigned.loss_from = Doubled().loss_from
-    for loss_fn in (DoubledDCL(0.5, kernel=kernel), assigned):
-        torch.testing.assert_close(loss_fn(z1, z2), wanted)
+def test_a_hook_of_ones_own_is_used_with_every_kernel(hooks, kernel):
+    wanted = 2 * DCL(0.5, kernel=kernel)(*rows_of())
+    for loss_fn in variants(DCL, hooks, temperature=0.5, kernel=kernel):
+        torch.testing.assert_close(loss_fn(*rows_of()), wanted)
+        assert (loss_fn.last.contrast.statistic is not None) == ("statistic" in hooks)
 
 
 @pytest.mark.parametrize(("name", "layout"), [("two_view", TwoView), ("two_tower", TwoTower)])

@@ -81,12 +81,18 @@ def _is_nearer(cls: type, hook: str, fast_path: str) -> bool:
     return False
 
 
+def _is_unchanged(owner: object, name: str, defined: object) -> bool:
+    """Whether a method is still the one that was defined, in the class and in the instance."""
+    return name not in vars(owner) and getattr(type(owner), name) is defined
+
+
 class Layout(ABC):
     """Gives the pairs of a batch; pass an instance as ``layout`` of an objective.
 
     Define :meth:`pairs`; every kernel then computes the numbers of these pairs. Define
     :meth:`plain` as well only where the pairs are exactly those of a plain layout. A subclass that
-    replaces ``pairs`` alone does not inherit ``plain``: its pairs are always used.
+    replaces ``pairs`` alone does not inherit ``plain``, and ``pairs`` assigned to an instance, or
+    to a class after its definition, are always used.
 
     Examples:
         >>> from flatnce import DCL
@@ -101,6 +107,8 @@ class Layout(ABC):
 
     name: str
     """What an objective shows when printed; by default the class's name."""
+    takes_queue: ClassVar[bool] = False
+    """Whether :meth:`pairs` uses ``batch.queue`` and ``batch.form``; if not, they are refused."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Drop an inherited fast path that does not belong to the new pairs."""
@@ -108,6 +116,10 @@ class Layout(ABC):
         cls.name = vars(cls).get("name", cls.__name__)
         if _is_nearer(cls, "pairs", "plain"):
             cls.plain = Layout.plain  # type: ignore[method-assign]
+        cls._defined = {"pairs": cls.pairs}
+
+    _defined: ClassVar[dict[str, object]]
+    """The method that ``plain`` describes."""
 
     @abstractmethod
     def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
@@ -117,11 +129,17 @@ class Layout(ABC):
         """The plain layout whose pairs these are, or None."""
         return None
 
+    def checked_plain(self, batch: Batch) -> Plain | None:
+        """As :meth:`plain`; None where ``pairs`` was assigned after the class was defined."""
+        unchanged = _is_unchanged(self, "pairs", self._defined["pairs"])
+        return self.plain(batch) if unchanged else None
+
 
 class TwoView(Layout):
     """Views of each sample (SimCLR): also with labels, more views, or a queue of past keys."""
 
     name = "two_view"
+    takes_queue = True
 
     def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
         """All rows are anchors; with a queue only the first view's."""
@@ -174,8 +192,8 @@ def _two_views(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.views[0], batch.views[1]
 
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TwoView(), TwoTower(), OwnView())}
-"""Layouts by name."""
+LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (TwoView, TwoTower, OwnView)}
+"""Layouts by name; each objective makes its own instance."""
 
 
 def _check_second_view(batch: Batch) -> None:
@@ -239,6 +257,10 @@ class Options(TypedDict, total=False):
     temperature_gradient: Literal["infonce", "own"]
 
 
+_HOOKS = ("loss_from", "statistic", "_contrast")
+"""Methods of an objective that its closed form replaces."""
+
+
 class Objective(nn.Module, ABC):
     """A loss of embeddings. A subclass defines :meth:`loss_from`, and more where it needs to.
 
@@ -279,20 +301,14 @@ class Objective(nn.Module, ABC):
         temperature_gradient: Literal["infonce", "own"] = "infonce",
     ) -> None:
         super().__init__()
-        if not isinstance(layout, Layout):
-            check_choice("layout", layout, LAYOUTS, ", or pass a Layout")
-            layout = LAYOUTS[layout]
         check_choice("temperature_gradient", temperature_gradient, ("infonce", "own"))
         check_choice("kernel", kernel, ("auto", *KERNELS))
         check_choice("form", form, (None, "each", "out", "in"))
         if not (queue is None or isinstance(queue, KeyQueue)):
             raise ValueError(f"queue is a {type(queue).__name__}; pass a flatnce.KeyQueue")
-        if isinstance(layout, TwoTower | OwnView) and (queue is not None or form is not None):
-            raise ValueError(
-                f"layout={layout.name!r} goes without queue and form; leave those out"
-            )
         self.temperature_source = TemperatureSource(temperature)
-        self.layout, self.form, self.queue = layout, form, queue
+        self.form, self.queue = form, queue
+        self.layout = layout
         self.in_batch, self.gather = in_batch, gather
         self.normalize, self.kernel = normalize, kernel
         self.temperature_gradient = temperature_gradient
@@ -309,8 +325,12 @@ class Objective(nn.Module, ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Drop an inherited closed form that does not belong to the new loss."""
         super().__init_subclass__(**keywords)
-        if _is_nearer(cls, "loss_from", "closed_form"):
+        if any(_is_nearer(cls, hook, "closed_form") for hook in _HOOKS):
             cls.closed_form = None
+        cls._defined = {hook: getattr(cls, hook) for hook in _HOOKS}
+
+    _defined: ClassVar[dict[str, object]]
+    """The methods that the closed form replaces."""
 
     @abstractmethod
     def loss_from(self, contrast: Contrast) -> Float[Tensor, ""]:
@@ -390,9 +410,7 @@ class Objective(nn.Module, ABC):
             self.queue,
             self.in_batch,
         )
-        closed = self.closed_form
-        if "loss_from" in self.__dict__:  # assigned to this instance
-            closed = None
+        closed = self._closed_form_in_use()
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)
             if loss is not None:
@@ -411,6 +429,22 @@ class Objective(nn.Module, ABC):
             loss = self._with_slope(loss, temperature, contrast.reduce(contrast.slope))
         self._finish(contrast, loss, samples, batch)
         return loss
+
+    @property
+    def layout(self) -> Layout:
+        """The layout; assign a :class:`Layout` or a name to replace it."""
+        return self._layout
+
+    @layout.setter
+    def layout(self, layout: str | Layout) -> None:
+        if not isinstance(layout, Layout):
+            check_choice("layout", layout, LAYOUTS, ", or pass a Layout")
+            layout = LAYOUTS[layout]()
+        if not layout.takes_queue and (self.queue is not None or self.form is not None):
+            raise ValueError(
+                f"layout={layout.name!r} goes without queue and form; leave those out"
+            )
+        self._layout = layout
 
     @property
     def last(self) -> Snapshot:
@@ -448,6 +482,11 @@ class Objective(nn.Module, ABC):
         beta = temperature.reciprocal().to(loss)
         # A collective: the mean gradient of all processes, gathered or not.
         return loss + (beta - beta.detach()) * distributed.mean(slope)
+
+    def _closed_form_in_use(self) -> ClosedForm | None:
+        """The closed form; None where a hook was assigned after the class was defined."""
+        unchanged = all(_is_unchanged(self, *hook) for hook in self._defined.items())
+        return self.closed_form if unchanged else None
 
     def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
         """The loss of a plain batch in closed form; None where another kernel is better."""
@@ -494,10 +533,10 @@ class Objective(nn.Module, ABC):
     def _plain_or_queue(self, batch: Batch) -> str | None:
         """The name of a layout that has a direct function."""
         if batch.queue is None:
-            return self.layout.plain(batch)
+            return self.layout.checked_plain(batch)
         controlled = isinstance(self.temperature_source.source, EssController)
-        without_queue = replace(batch, queue=None)
-        if type(self.layout) is not TwoView or controlled or not without_queue.has_two_views_only:
+        without_queue = self.layout.checked_plain(replace(batch, queue=None))
+        if type(self.layout) is not TwoView or controlled or without_queue is None:
             return None
         return "in_batch" if batch.in_batch else "queue"
 
@@ -518,8 +557,8 @@ class Objective(nn.Module, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The contrast of a batch, and the first view's rows; plain layouts from raw rows."""
         options: dict[str, Any] = {"kernel": self.kernel, "slope": slope}
-        own = type(self).statistic is not Objective.statistic
-        plain = None if own or self.power != 1 else self.layout.plain(batch)
+        own = not _is_unchanged(self, "statistic", _NO_STATISTIC)
+        plain = None if own or self.power != 1 else self.layout.checked_plain(batch)
         if plain is not None:
             found = contrast_of_batches(
                 batch.views[0],
@@ -557,3 +596,7 @@ class Objective(nn.Module, ABC):
         self.__dict__["_last"] = Snapshot(
             detached, loss.detach(), samples, name, unit_rows=self.normalize
         )
+
+
+_NO_STATISTIC = Objective.statistic
+"""The method of an objective without a statistic of its own."""
