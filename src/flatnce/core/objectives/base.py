@@ -7,6 +7,7 @@ kernel computes straight from the raw rows. An :class:`Objective` turns a batch 
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
@@ -73,26 +74,20 @@ class Batch:
         }
 
 
-def _is_nearer(cls: type, hook: str, fast_path: str) -> bool:
-    """Whether a class takes a hook from a base (or itself) that comes before its fast path's."""
-    for base in cls.__mro__:
-        if hook in vars(base) or fast_path in vars(base):
-            return fast_path not in vars(base)
-    return False
-
-
-def _is_unchanged(owner: object, name: str, defined: object) -> bool:
-    """Whether a method is still the one that was defined, in the class and in the instance."""
-    return name not in vars(owner) and getattr(type(owner), name) is defined
+def _are_unchanged(owner: object, methods: Mapping[str, object]) -> bool:
+    """Whether an object has these methods still: none replaced in its class or on itself."""
+    for name, method in methods.items():
+        if name in vars(owner) or getattr(type(owner), name) is not method:
+            return False
+    return True
 
 
 class Layout(ABC):
     """Gives the pairs of a batch; pass an instance as ``layout`` of an objective.
 
     Define :meth:`pairs`; every kernel then computes the numbers of these pairs. Define
-    :meth:`plain` as well only where the pairs are exactly those of a plain layout. A subclass that
-    replaces ``pairs`` alone does not inherit ``plain``, and ``pairs`` assigned to an instance, or
-    to a class after its definition, are always used.
+    :meth:`plain` as well only where the pairs are exactly those of a plain layout. Where ``pairs``
+    is replaced alone, in a subclass or on an instance, ``plain`` is not used.
 
     Examples:
         >>> from flatnce import DCL
@@ -111,15 +106,14 @@ class Layout(ABC):
     """Whether :meth:`pairs` uses ``batch.queue`` and ``batch.form``; if not, they are refused."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Drop an inherited fast path that does not belong to the new pairs."""
+        """Note which pairs a fast path belongs to."""
         super().__init_subclass__(**keywords)
         cls.name = vars(cls).get("name", cls.__name__)
-        if _is_nearer(cls, "pairs", "plain"):
-            cls.plain = Layout.plain  # type: ignore[method-assign]
-        cls._defined = {"pairs": cls.pairs}
+        if "plain" in vars(cls):
+            cls._of_plain = {"pairs": cls.pairs}
 
-    _defined: ClassVar[dict[str, object]]
-    """The method that ``plain`` describes."""
+    _of_plain: ClassVar[Mapping[str, object]] = {}
+    """The method that :meth:`plain` describes."""
 
     @abstractmethod
     def pairs(self, batch: Batch) -> Pairs | tuple[Pairs, ...]:
@@ -130,9 +124,8 @@ class Layout(ABC):
         return None
 
     def checked_plain(self, batch: Batch) -> Plain | None:
-        """As :meth:`plain`; None where ``pairs`` was assigned after the class was defined."""
-        unchanged = _is_unchanged(self, "pairs", self._defined["pairs"])
-        return self.plain(batch) if unchanged else None
+        """As :meth:`plain`; None where ``pairs`` was replaced."""
+        return self.plain(batch) if _are_unchanged(self, self._of_plain) else None
 
 
 class TwoView(Layout):
@@ -257,10 +250,6 @@ class Options(TypedDict, total=False):
     temperature_gradient: Literal["infonce", "own"]
 
 
-_HOOKS = ("loss_from", "statistic", "_contrast")
-"""Methods of an objective that its closed form replaces."""
-
-
 class Objective(nn.Module, ABC):
     """A loss of embeddings. A subclass defines :meth:`loss_from`, and more where it needs to.
 
@@ -323,13 +312,13 @@ class Objective(nn.Module, ABC):
     """The loss in closed form, if plain batches have one; see :mod:`flatnce.core.direct`."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Drop an inherited closed form that does not belong to the new loss."""
+        """Note which methods a closed form belongs to."""
         super().__init_subclass__(**keywords)
-        if any(_is_nearer(cls, hook, "closed_form") for hook in _HOOKS):
-            cls.closed_form = None
-        cls._defined = {hook: getattr(cls, hook) for hook in _HOOKS}
+        if "closed_form" in vars(cls):
+            hooks = ("loss_from", "statistic", "_contrast")
+            cls._of_closed_form = {hook: getattr(cls, hook) for hook in hooks}
 
-    _defined: ClassVar[dict[str, object]]
+    _of_closed_form: ClassVar[Mapping[str, object]] = {}
     """The methods that the closed form replaces."""
 
     @abstractmethod
@@ -410,7 +399,7 @@ class Objective(nn.Module, ABC):
             self.queue,
             self.in_batch,
         )
-        closed = self._closed_form_in_use()
+        closed = self.closed_form if _are_unchanged(self, self._of_closed_form) else None
         if closed is not None and self.kernel == "auto" and ids is None and self.power == 1:
             loss = self._closed_loss(batch, closed)
             if loss is not None:
@@ -483,11 +472,6 @@ class Objective(nn.Module, ABC):
         # A collective: the mean gradient of all processes, gathered or not.
         return loss + (beta - beta.detach()) * distributed.mean(slope)
 
-    def _closed_form_in_use(self) -> ClosedForm | None:
-        """The closed form; None where a hook was assigned after the class was defined."""
-        unchanged = all(_is_unchanged(self, *hook) for hook in self._defined.items())
-        return self.closed_form if unchanged else None
-
     def _closed_loss(self, batch: Batch, closed: ClosedForm) -> Tensor | None:
         """The loss of a plain batch in closed form; None where another kernel is better."""
         layout = self._plain_or_queue(batch)
@@ -557,7 +541,7 @@ class Objective(nn.Module, ABC):
     ) -> tuple[Contrast, Tensor]:
         """The contrast of a batch, and the first view's rows; plain layouts from raw rows."""
         options: dict[str, Any] = {"kernel": self.kernel, "slope": slope}
-        own = not _is_unchanged(self, "statistic", _NO_STATISTIC)
+        own = not _are_unchanged(self, _NO_STATISTIC)
         plain = None if own or self.power != 1 else self.layout.checked_plain(batch)
         if plain is not None:
             found = contrast_of_batches(
@@ -598,5 +582,4 @@ class Objective(nn.Module, ABC):
         )
 
 
-_NO_STATISTIC = Objective.statistic
-"""The method of an objective without a statistic of its own."""
+_NO_STATISTIC = {"statistic": Objective.statistic}
