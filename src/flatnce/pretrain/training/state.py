@@ -209,10 +209,11 @@ class Training:
         self.learner = build_learner(config, **shape, steps=self.steps, device=device, dtype=dtype)
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
-        if learns_scale and config.optimizer.optimizer != "adamw":
-            # At the encoder's rate an objective's own scale and bias run away in a few steps;
-            # AdamW's steps do not grow with the gradient.
-            for parameter in self.learner.objective.parameters():
+        for name, parameter in self.learner.objective.named_parameters():
+            # At the encoder's rate an objective's own scale, bias and the like run away in a few
+            # steps; AdamW's steps do not grow with the gradient.
+            own = learns_scale or not name.startswith("temperature_source.")
+            if own and config.optimizer.optimizer != "adamw":
                 parameter.register_hook(lambda gradient: 0.01 * gradient)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         peak = self.rate.peak
