@@ -66,5 +66,7 @@ __all__ = [
 
 for _entry in OBJECTIVES.values():
     if _entry.function:
+        if _entry.function not in vars(objective_functions):
+            raise ImportError(f"{objective_functions.__file__} lacks {_entry.function}")
         globals()[_entry.function] = getattr(objective_functions, _entry.function)
         __all__.append(_entry.function)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flatnce.cli.console import live_line
+from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import RULES
 
 __all__ = ["progress_line", "show_progress", "warning_of"]
@@ -51,14 +52,8 @@ def warning_of(line: Mapping[str, Any], name: str = "") -> str:
 
 def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: int) -> str:
     """The state of a run in one line."""
-    parts = [
-        f"epoch {line['epoch']:.1f}/{epochs}",
-        f"loss {line['loss']:.3f}",
-        f"MI {line['mi']:.2f} of {line['mi_ceiling']:.2f}",
-        f"ESS {line['ess']:.2f}",
-        f"gain {line['gain']:.2f}",
-        f"T {line['temperature']:.3g}",
-    ]
+    known = [entry.line for name, entry in DIAGNOSTICS.items() if entry.line and name in line]
+    parts = [f"epoch {line['epoch']:.1f}/{epochs}", *(shown.format(**line) for shown in known)]
     if "knn" in watched:
         parts.append(f"kNN {watched['knn']:.1%}")
     if "pool_mi" in watched:

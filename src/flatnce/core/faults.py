@@ -5,23 +5,21 @@ bad value raises an error with its place and value. Elsewhere it sets one entry 
 in :class:`~flatnce.core.contrast.Contrast`, and reading a Monitor or ``loss_fn.last`` raises.
 """
 
-import tomllib
 from functools import reduce
-from pathlib import Path
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from flatnce.toml_files import read_toml
+
 __all__ = ["FAULTS", "is_transformed", "raise_or_flag"]
 
 LEAST_TEMPERATURE = 1e-30
 """Below this, one over the temperature comes near overflow in float32."""
 
-FAULTS: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("faults.toml").read_text(encoding="utf-8")
-)
+FAULTS: dict[str, str] = read_toml(__file__, "faults.toml")
 """What is wrong and what to do, by fault, in the order of the flags."""
 
 

@@ -5,13 +5,13 @@ This module imports no torch: ``flatnce doctor`` also reports a torch that canno
 
 import math
 import textwrap
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-_CATALOGUE = tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
+from flatnce.toml_files import read_toml
+
+_CATALOGUE = read_toml(__file__, "findings.toml")
 
 KINDS = tuple(_CATALOGUE["found"])
 """Every kind of finding on a run or embeddings, in the order in which they are reported.

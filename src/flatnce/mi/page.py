@@ -1,7 +1,6 @@
 """The report page of an estimate: the answer, warnings, all read-outs, training and settings."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 from flatnce.mi.result import Estimate, unit_factor
 from flatnce.report.charts import Axis, Line, Reference, line_chart
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
+from flatnce.toml_files import read_toml
 
-_FILE = Path(__file__).with_name("page.toml")
-TEXTS: dict[str, Any] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+TEXTS = read_toml(__file__, "page.toml")
 
 MOST_NAMES, MOST_POINTS, MOST_FOLDS = 24, 120, 5
 

@@ -5,10 +5,8 @@ classical estimators are added.
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from flatnce.messages import check_choice
 from flatnce.mi import bounds
+from flatnce.toml_files import read_toml
 
 __all__ = ["BOUNDS"]
 
@@ -133,7 +132,7 @@ def _bound(name: str, entry: dict[str, Any]) -> Bound:
     return Bound(**made)
 
 
-_ENTRIES = tomllib.loads(Path(__file__).with_name("bounds.toml").read_text(encoding="utf-8"))
+_ENTRIES = read_toml(__file__, "bounds.toml")
 
 BOUNDS: Mapping[str, Bound] = MappingProxyType(
     {name: _bound(name, entry) for name, entry in _ENTRIES.items()}

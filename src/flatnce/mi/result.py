@@ -1,10 +1,8 @@
 """The result of an estimation: estimate, lower limit, ceiling, p-value and warnings."""
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from flatnce.environment import plain
@@ -12,6 +10,7 @@ from flatnce.messages import check_choice
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.readouts import Evaluation, Readout
+from flatnce.toml_files import read_toml
 
 __all__ = []
 
@@ -188,9 +187,7 @@ def _split_in_words(split: Mapping[str, int]) -> str:
 
 # Warnings: their texts are in flags.toml.
 
-FLAGS: Mapping[str, str] = tomllib.loads(
-    Path(__file__).with_name("flags.toml").read_text(encoding="utf-8")
-)
+FLAGS: Mapping[str, str] = read_toml(__file__, "flags.toml")
 
 
 def flag(name: str, **seen: Any) -> Flag:

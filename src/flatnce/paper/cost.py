@@ -1,9 +1,7 @@
 """``flatnce cost``: Table S1 of the paper (devices x hours x price), and the same for a run."""
 
 import json
-import tomllib
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import tyro
 from flatnce.cli.console import console_of, text_table
 from flatnce.messages import check_at_least
 from flatnce.pretrain.runs.log import Run, read_run
+from flatnce.toml_files import read_toml
 
 __all__ = ["PAPER", "PRICE_NOTE", "PaperRow", "RunCost", "run_cost"]
 
@@ -43,7 +42,7 @@ class PaperRow:
         return abs(self.cost - self.printed) <= self.rounded_to / 2
 
 
-_CONTENT = tomllib.loads(resources.files("flatnce.paper").joinpath("cost.toml").read_text("utf-8"))
+_CONTENT = read_toml(__file__, "cost.toml")
 PAPER = tuple(PaperRow(**row) for row in _CONTENT["rows"])
 """Table S1 of Chen et al., 2021, https://arxiv.org/abs/2107.01152, in its order."""
 PRICE_NOTE: str = _CONTENT["price_note"]

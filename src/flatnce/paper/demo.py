@@ -13,10 +13,8 @@ import math
 import re
 import statistics
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +36,7 @@ from flatnce.paper.gaussians import correlation_of, draw_pairs
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import capitalised, in_unit
+from flatnce.toml_files import read_toml
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 """In the order in which runs are stacked: all seeds of the first, then all of the second."""
@@ -294,8 +293,7 @@ def measure_critics(
     return measured
 
 
-_FILE = resources.files("flatnce.paper").joinpath("demo.toml")
-TEXTS: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
+TEXTS = read_toml(__file__, "demo.toml")
 
 Plain = Mapping[str, Any]
 

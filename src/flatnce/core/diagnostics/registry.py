@@ -4,10 +4,8 @@ Labels, units, charts and tables of the documentation read the same entries. To 
 add an entry to ``diagnostics.toml``, and its function of the row statistics to :data:`FUNCTIONS`.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from flatnce.core.direct import EXACT
+from flatnce.toml_files import read_entries
 
 if TYPE_CHECKING:
     from flatnce.core.contrast import Contrast
@@ -84,6 +83,7 @@ class Diagnostic:
     unit: str = ""
     chart: str = ""
     needs_unit_rows: bool = False
+    line: str = ""  # in the line of `flatnce train`, a format of diagnostics by name
 
 
 FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
@@ -101,7 +101,5 @@ FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
 }
 """Diagnostics whose mean over rows is reported."""
 
-_WORDS = tomllib.loads(Path(__file__).with_name("diagnostics.toml").read_text(encoding="utf-8"))
-
-DIAGNOSTICS = {name: Diagnostic(name, **entry) for name, entry in _WORDS.items()}
+DIAGNOSTICS: dict[str, Diagnostic] = read_entries(__file__, "diagnostics.toml", Diagnostic)
 """Diagnostics by name, in the order of records and charts."""

@@ -5,13 +5,12 @@ unbroken stretch in which the same rule holds.
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flatnce.core.objectives.registry import gradient_lives
+from flatnce.toml_files import read_toml
 
 __all__ = [
     "IDLE_SHARE",
@@ -35,7 +34,7 @@ NEEDED = ("gain", "ess", "mi", "mi_ceiling")
 
 Numbers = Mapping[str, float | int]
 
-_WORDS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
+_WORDS = read_toml(__file__, "verdicts.toml")
 
 
 @dataclass(frozen=True)

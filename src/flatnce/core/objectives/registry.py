@@ -6,11 +6,11 @@ read :data:`OBJECTIVES`, whose entries are in ``objectives.toml``. This module d
 torch, so that ``flatnce --help`` stays light.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from flatnce.toml_files import read_entries
 
 __all__ = ["OBJECTIVES", "gradient_lives"]
 
@@ -39,19 +39,19 @@ class Entry:
     layout: str = "two_view"  # of its class where none is given
     learns_scale: bool = False  # its own scale, so that no rule moves the temperature
     function: str = ""  # in flatnce.functional, if it is a function of a contrast
+    negatives_per_sample: int = 2  # of each row, from each other sample of two views
     other_names: Sequence[str] = ()  # losses of other libraries with the same gradient
 
     def negatives(self, batch: int) -> int:
         """Negatives per row of a batch of two views, in the objective's layout."""
-        return 2 * batch - 2 if self.layout == "two_view" else batch - 1
+        return self.negatives_per_sample * (batch - 1)
 
 
 def _entry(name: str, settings: Sequence[Mapping[str, Any]] = (), **rest: Any) -> Entry:
     return Entry(name, settings=tuple(Setting(**setting) for setting in settings), **rest)
 
 
-_CONTENT = Path(__file__).with_name("objectives.toml").read_text(encoding="utf-8")
-OBJECTIVES = {name: _entry(name, **entry) for name, entry in tomllib.loads(_CONTENT).items()}
+OBJECTIVES: dict[str, Entry] = read_entries(__file__, "objectives.toml", _entry)
 """Every objective by its name, in the order in which they are listed."""
 
 

@@ -3,16 +3,14 @@
 The experiments are in ``experiments.toml``. Nothing here imports torch.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 from flatnce.messages import check_choice, did_you_mean
+from flatnce.toml_files import read_toml
 
-_FILE = resources.files("flatnce.paper.reproduce").joinpath("experiments.toml")
-CONTENT: dict[str, Any] = tomllib.loads(_FILE.read_text("utf-8"))
+CONTENT = read_toml(__file__, "experiments.toml")
 
 SEEDS = {"smoke": (0,), "small": (0, 1, 2), "paper": (0, 1, 2)}
 

@@ -5,13 +5,13 @@ size is a ValueError, for which it exits with 2.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flatnce.messages import did_you_mean
+from flatnce.toml_files import read_entries, read_toml
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD"]
 
@@ -143,16 +143,13 @@ def _layout(table: dict[str, Any]) -> Layout:
     return Layout(table["folder"], table["files"], downloads)
 
 
-def _read_catalog() -> dict[str, Entry]:
-    tables = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text(encoding="utf-8"))
-    entries = {}
-    for name, table in tables.items():
-        found = tables[table.pop("layouts_of", name)].get("layouts", ())
-        for key in {"mean", "std"} & table.keys():
-            table[key] = tuple(table[key])
-        entries[name] = Entry(name, **table | {"layouts": tuple(map(_layout, found))})
-    return entries
+def _entry(name: str, layouts_of: str = "", **table: Any) -> Entry:
+    layouts = _TABLES[layouts_of or name].get("layouts", ())
+    for key in {"mean", "std"} & table.keys():
+        table[key] = tuple(table[key])
+    return Entry(name, **table | {"layouts": tuple(map(_layout, layouts))})
 
 
-CATALOG = _read_catalog()
+_TABLES = read_toml(__file__, "catalog.toml")
+CATALOG: dict[str, Entry] = read_entries(__file__, "catalog.toml", _entry)
 """Every data set by its name."""

@@ -1,7 +1,6 @@
 """Pages of training runs: of one run, and of several to compare."""
 
-import tomllib
-from pathlib import Path
+from flatnce.toml_files import read_toml
 
-CATALOGUE = tomllib.loads(Path(__file__).with_name("charts.toml").read_text(encoding="utf-8"))
+CATALOGUE = read_toml(__file__, "charts.toml")
 TEXT: dict[str, str] = CATALOGUE["text"]

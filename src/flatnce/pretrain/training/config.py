@@ -3,16 +3,15 @@
 ``settings.toml`` says what each setting means.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_at_least, check_choice, check_positive, did_you_mean
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
+from flatnce.toml_files import read_toml
 
 __all__ = ["ALIASES", "PRESETS", "TrainConfig", "preset"]
 
@@ -219,11 +218,7 @@ class TrainConfig:
         return cls().override(**{k: v for part in sections.values() for k, v in part.items()})
 
 
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
-_HELP = _read("settings.toml")
+_HELP = read_toml(__file__, "settings.toml")
 ALIASES: dict[str, str] = _HELP.pop("aliases")
 """The option that each name in other programs stands for."""
 
@@ -249,7 +244,7 @@ _SECTION_OF = _document_sections(_HELP)
 
 
 def _read_presets() -> dict[str, tuple[str, TrainConfig]]:
-    tables = _read("presets.toml")
+    tables = read_toml(__file__, "presets.toml")
     small = {"small-images": tables.pop("small-images")}
     of_sets = {
         name: {"base": "small-images", "data": name, **entry.preset}
