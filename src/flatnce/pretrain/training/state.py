@@ -213,7 +213,7 @@ class Training:
             # At the encoder's rate an objective's own scale, bias and the like run away in a few
             # steps; AdamW's steps do not grow with the gradient.
             own = learns_scale or not name.startswith("temperature_source.")
-            if own and config.optimizer.optimizer != "adamw":
+            if own and parameter.requires_grad and config.optimizer.optimizer != "adamw":
                 parameter.register_hook(lambda gradient: 0.01 * gradient)
         self.rate = rate_schedule(config, self.steps_per_epoch)
         peak = self.rate.peak
