@@ -6,6 +6,7 @@ For each step of adding an objective that was left out, a test here fails and na
 import inspect
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,21 +15,25 @@ import flatnce
 import reference
 from flatnce import Monitor
 from flatnce import functional as F
+from flatnce.cli.progress import progress_line
 from flatnce.core import pairs
 from flatnce.core.diagnostics import verdict_on
 from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS
-from flatnce.core.objectives import losses
+from flatnce.core.objectives import losses, registry
 from flatnce.core.objectives.base import LAYOUTS, Objective
 from flatnce.core.objectives.registry import OBJECTIVES, Setting
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 from flatnce.pretrain.training.learner import build_objective
+from flatnce.toml_files import read_entries
 from layouts import random
 from paths import ROOT
 
 BASE = "src/flatnce/core/objectives/base.py"
 LOSSES = "src/flatnce/core/objectives/losses.py"
 REGISTRY = "src/flatnce/core/objectives/objectives.toml"
+FUNCTIONAL = "src/flatnce/functional.py"
+MEASURES = "src/flatnce/core/diagnostics/registry.py"
 PAGE = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
 
 every_entry = pytest.mark.parametrize("entry", list(OBJECTIVES.values()), ids=list(OBJECTIVES))
@@ -42,8 +47,10 @@ def test_an_entry_is_complete(entry):
     made = getattr(losses, entry.class_name, None)
     assert made is not None, f"write the class {entry.class_name} into {LOSSES}"
     assert issubclass(made, Objective)
+    assert entry.layout in LAYOUTS, f"LAYOUTS in {BASE} lacks {entry.layout}"
+    for name in filter(None, (entry.class_name, entry.function)):
+        assert name in losses.__all__, f"__all__ in {LOSSES} lacks {name}"
     if entry.function:
-        assert hasattr(losses, entry.function), f"write {entry.function} into {LOSSES}"
         assert getattr(F, entry.function) is getattr(losses, entry.function)
     for name, file in ((entry.class_name, "__init__.py"), (entry.function, "functional.py")):
         line = f"    from flatnce.core.objectives.losses import {name} as {name}\n"
@@ -86,6 +93,20 @@ def test_every_class_has_an_entry():
     assert not missing, f"add entries for these classes to {REGISTRY}"
 
 
+def test_a_table_without_a_key_is_named_with_its_file():
+    with pytest.raises(TypeError, match=rf"{REGISTRY}, \[flatnce\]: .*"):
+        read_entries(registry.__file__, "objectives.toml", Setting)
+
+
+def test_functional_has_the_names_that_it_lists_and_imports():
+    missing = [name for name in F.__all__ if not hasattr(F, name)]
+    assert not missing, f"import these in {FUNCTIONAL}"
+    text = (ROOT / FUNCTIONAL).read_text(encoding="utf-8")
+    imported = re.findall(r"^    from flatnce\.core\.objectives\.losses import (\w+)", text, re.M)
+    missing = set(imported) - {entry.function for entry in OBJECTIVES.values()}
+    assert not missing, f"give these as function in {REGISTRY}; {FUNCTIONAL} imports them"
+
+
 def test_every_function_of_pairs_is_in_functional():
     missing = {
         name
@@ -107,13 +128,22 @@ def test_names_are_unique():
 
 @every_entry
 def test_the_layout_is_that_of_the_class(entry):
-    assert entry.layout in LAYOUTS, f"LAYOUTS in {BASE} lacks {entry.layout}"
     loss_fn = made(entry)
     assert entry.layout == loss_fn.layout.name, f"layout of {entry.name} in {REGISTRY}"
     for b in (5, 8):
         loss_fn(*views(b))
         found = loss_fn.last.contrast.count.unique().tolist()
-        assert found == [entry.negatives(b)], f"negatives of {entry.name} in {REGISTRY}"
+        assert found == [entry.negatives(b)], f"negatives_per_sample of {entry.name} in {REGISTRY}"
+
+
+@every_entry
+def test_the_gradient_of_a_positive_that_wins_lives_as_the_entry_says(entry):
+    z = (torch.eye(4) - 0.25).double()
+    leaf = (z + 0.1 * random(4, 4, seed=1)).requires_grad_()
+    loss_fn = getattr(flatnce, entry.class_name)(0.02).double()
+    (gradient,) = torch.autograd.grad(loss_fn(leaf, z), leaf)
+    lives = bool(gradient.norm() > 1e-3)
+    assert lives is entry.gradient_lives, f"gradient_lives of {entry.name} in {REGISTRY}"
 
 
 # --- Diagnostics ---------------------------------------------------------------------------------
@@ -123,7 +153,10 @@ def test_the_layout_is_that_of_the_class(entry):
 def test_a_diagnostic_is_complete(name):
     entry = DIAGNOSTICS.get(name)
     assert entry, f"src/flatnce/core/diagnostics/diagnostics.toml lacks [{name}]"
+    elsewhere = ("objective_loss", "uniformity", "effective_rank", "gradient_norm", "gradient_snr")
+    assert name in (*FUNCTIONS, *elsewhere), f"FUNCTIONS in {MEASURES} lacks {name}"
     assert entry.label and entry.description.endswith(".")
+    assert not entry.line or f"{{{name}:" in entry.line
     assert entry.unit in ("", "nats", "share")
     page = (ROOT / "docs" / "reference" / "log-keys.md").read_text(encoding="utf-8")
     section = page.split("\n## Monitor\n")[1].split("\n## ")[0]
@@ -131,6 +164,17 @@ def test_a_diagnostic_is_complete(name):
     assert f"| `{name}` |" in section, f"docs/reference/log-keys.md, ## Monitor, lacks {row}"
     drawn = {key for chart in CHARTS for key in (*chart.keys, chart.ceiling)}
     assert (name in drawn) is bool(entry.chart)
+
+
+def test_the_line_of_a_run_shows_the_diagnostics_that_have_one(monkeypatch):
+    numbers = dict.fromkeys((*DIAGNOSTICS, "epoch", "seconds", "images_per_second"), 1.0)
+    before = "epoch 1.0/2  loss 1.000  MI 1.00 of 1.00  ESS 1.00  gain 1.00  T 1"
+    after = "  1 images/s  0:01 left"
+    assert progress_line(numbers, {}, 2) == before + after
+    new = replace(DIAGNOSTICS["mi"], name="new", line="new {new:.1f}")
+    monkeypatch.setitem(DIAGNOSTICS, "new", new)
+    assert progress_line(numbers, {}, 2) == before + after  # a line of an older version
+    assert progress_line(numbers | {"new": 2.0}, {}, 2) == before + "  new 2.0" + after
 
 
 # --- The battery ---------------------------------------------------------------------------------

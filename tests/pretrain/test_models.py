@@ -1,6 +1,7 @@
 """Backbones, heads, the encoder, its momentum copy, and batch norm over processes."""
 
 import copy
+import inspect
 import math
 import urllib.error
 from unittest.mock import Mock
@@ -10,8 +11,10 @@ import torch
 from torch import nn
 
 from flatnce.core.control import Cosine
+from flatnce.pretrain import models
 from flatnce.pretrain.models import (
     BACKBONES,
+    RESNETS,
     Encoder,
     GatheredBatchNorm,
     MomentumEncoder,
@@ -26,6 +29,7 @@ from paths import ROOT
 pytest.importorskip("torchvision", reason="the train extra is not installed")
 timm = pytest.importorskip("timm", reason="the train extra is not installed")
 
+MODELS = "src/flatnce/pretrain/models.py"
 # Of the published networks, less the classifier: 11,689,512 - 513,000 and 25,557,032 - 2,049,000.
 # The small stem has 64 * 3 * 3 * 3 weights in place of 64 * 3 * 7 * 7.
 SIZES = {
@@ -51,10 +55,28 @@ def test_a_resnet_has_the_published_size_and_width(name, stem):
     assert network(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, width)
 
 
+def test_every_function_that_builds_a_backbone_has_an_entry():
+    signature = inspect.signature(BACKBONES["small"].build)
+    builders = {
+        function
+        for _, function in inspect.getmembers(models, inspect.isfunction)
+        if inspect.signature(function) == signature
+    }
+    used = {models._timm_backbone, *(entry.build for entry in BACKBONES.values())}
+    assert builders == used, f"BACKBONES in {MODELS} lacks an entry"
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES.keys() - RESNETS))
+def test_a_backbone_with_one_stem_refuses_the_other(name):
+    with pytest.raises(ValueError, match="stem="):  # the function is in MODELS
+        for stem in ("small", "standard"):
+            on_meta(name, stem=stem, size=32)
+
+
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_backbone_has_its_width_and_its_row_in_the_docs(name):
     entry = BACKBONES[name]
-    assert on_meta(name, size=32).width == entry.width, "models.py: the width is another"
+    assert on_meta(name, size=32).width == entry.width, f"{MODELS}: the width is another"
     row = f"| `{name}` | {entry.title} | {entry.width} |"
     docs = ROOT / "docs" / "reference" / "training.md"
     assert row in docs.read_text(), f"docs/reference/training.md lacks {row}"

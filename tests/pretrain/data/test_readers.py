@@ -35,6 +35,7 @@ from tiny_sets import (
     write_image,
 )
 
+CATALOG_FILE = "src/flatnce/pretrain/data/catalog.toml"
 DOCS = Path(__file__).parents[3] / "docs" / "data.md"
 CLASSES = {
     "cifar10": tuple(CIFAR10_NAMES),
@@ -265,11 +266,14 @@ def table_row(entry):
 @pytest.mark.parametrize("name", CATALOG)
 def test_every_set_has_its_reader_tiny_files_preset_and_row_in_the_docs(name):
     entry = CATALOG[name]
-    assert hasattr(readers, name.replace("-", "_")), f"readers.py: no reader of {name}"
+    reader = name.replace("-", "_")
+    assert hasattr(readers, reader), f"src/flatnce/pretrain/data/readers.py lacks {reader}"
     assert name in TINY, f"tests/tiny_sets.py: TINY has no writer for {name}"
     assert table_row(entry) in DOCS.read_text(), f"docs/data.md lacks {table_row(entry)}"
     if entry.resident:
-        assert name in PRESETS, f"catalog.toml: [{name}] has no preset"
+        assert name in PRESETS, f"{CATALOG_FILE}: [{name}] has no preset"
+    for layout in entry.layouts[:1]:
+        assert layout.downloads, f"{CATALOG_FILE}: [{name}] has no downloads"
 
 
 @pytest.mark.parametrize("name", CATALOG)
@@ -283,7 +287,7 @@ def test_every_split_of_every_set_is_read(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", CATALOG)
 def test_an_entry_agrees_with_itself(name):
     entry = CATALOG[name]
-    assert len(entry.mean) == len(entry.std) == entry.channels
+    assert len(entry.mean) == len(entry.std) == entry.channels, f"see {CATALOG_FILE}"
     if "trainval" in entry.splits:
         assert entry.splits["trainval"] == entry.splits["train"] + entry.splits["validation"]
     for layout in entry.layouts:
