@@ -161,7 +161,6 @@ def test_weights_that_cannot_be_fetched_are_named(name, function, monkeypatch):
         ("resnet18", {"stem": "tiny"}, "stem='tiny' is unknown; choose one of auto, small"),
         ("resnet18", {"size": 0}, "size=0 must be at least 1"),
         ("resnet18", {"size": 32, "channels": 0}, "channels=0 must be"),
-        ("small", {"stem": "standard"}, "one stem"),
         ("small", {"pretrained": True}, "no published weights"),
         ("convnext_atto", {"stem": "small"}, "stem='small' exists for resnet18"),
         ("convnext_atto.nothing", {}, "timm cannot build convnext_atto.nothing"),
