@@ -367,11 +367,11 @@ def _task(case: Plain) -> str:
 
 def demo_page(run_directory: str | Path) -> Path:
     """Write ``report.html`` into a finished demo's run directory and return its path."""
-    run = read_run(run_directory)
-    if run.kind != "demo" or run.results is None:
-        state = f"of kind {run.kind!r}" if run.kind != "demo" else "unfinished"
+    run = read_run(run_directory, "demo")
+    if run.results is None:
         raise ValueError(
-            f"run_directory={str(run_directory)!r} is {state}; run `flatnce demo` to the end first"
+            f"run_directory={str(run_directory)!r} is unfinished; run `flatnce demo` to the end "
+            "first"
         )
     return write_page(_page(run, run.results), run.directory / "report.html")
 

@@ -14,11 +14,10 @@ Plain = Mapping[str, Any]
 
 def reproduce_page(directory: str | Path) -> Path:
     """Write ``report.html`` into an experiment's folder and return its path."""
-    run = read_run(directory)
-    if run.kind != "reproduce" or run.results is None:
-        state = f"of kind {run.kind!r}" if run.kind != "reproduce" else "unfinished"
+    run = read_run(directory, "reproduce")
+    if run.results is None:
         raise ValueError(
-            f"directory={str(directory)!r} is {state}; run `flatnce reproduce` to the end first"
+            f"directory={str(directory)!r} is unfinished; run `flatnce reproduce` to the end first"
         )
     return write_page(_page(run.results), run.directory / "report.html")
 
