@@ -149,22 +149,23 @@ def single(tables):
     return tuple(table.astype(np.float32) for table in tables)
 
 
-def scores(critic, x, y):
+def gap(tables, correlations, plain=None, train=None):
+    """A Gaussian critic's scores less the log density ratios of the plain rows, for 20 rows."""
+    train = tables if train is None else train
+    critic = gaussian_critic(single(train), single(tables), hidden=(8,), features=4)
     with torch.no_grad():
-        return critic(torch.from_numpy(x).float(), torch.from_numpy(y).float()).double().numpy()
-
-
-def ratios(x, y, correlations):
-    return np.array([[gaussian_log_ratio(a, b, correlations) for b in y] for a in x])
+        scores = critic(*(torch.from_numpy(side[:20]) for side in single(tables)))
+    x, y = tables if plain is None else plain
+    ratios = [[gaussian_log_ratio(a, b, correlations) for b in y[:20]] for a in x[:20]]
+    return scores.double().numpy() - np.array(ratios)
 
 
 @pytest.mark.parametrize("correlations", [(0.8,), (0.9, 0.5), (0.7, 0.6, 0.4)])
 def test_it_starts_as_the_log_density_ratio_up_to_a_constant(correlations):
-    x, y = exact(200, correlations)
-    critic = gaussian_critic(single((x, y)), single((x, y)), hidden=(8,), features=4)
-    gap = scores(critic, x[:20], y[:20]) - ratios(x[:20], y[:20], correlations)
-    np.testing.assert_allclose(gap, gap[0, 0], atol=1e-4)
-    assert gap[0, 0] == pytest.approx(sum(math.log(1 - r * r) for r in correlations) / 2, abs=1e-4)
+    found = gap(exact(200, correlations), correlations)
+    np.testing.assert_allclose(found, found[0, 0], atol=1e-4)
+    constant = sum(math.log(1 - r * r) for r in correlations) / 2
+    assert found[0, 0] == pytest.approx(constant, abs=1e-4)
 
 
 @pytest.mark.parametrize("unit, offset", [(30.0, 0.0), (0.25, 50.0)])
@@ -173,23 +174,17 @@ def test_linear_maps_of_the_columns_change_nothing(unit, offset):
     x, y = exact(200, correlations)
     random = np.random.default_rng(1)
     a, b = (random.normal(size=(2, 2)) + 2 * np.eye(2) for _ in range(2))
-    mapped = x @ a * unit + offset, y @ b - offset
-    critic = gaussian_critic(single(mapped), single(mapped), hidden=(8,), features=4)
-    gap = scores(critic, mapped[0][:20], mapped[1][:20]) - ratios(x[:20], y[:20], correlations)
-    np.testing.assert_allclose(gap, gap[0, 0], atol=2e-2)
+    found = gap((x @ a * unit + offset, y @ b - offset), correlations, plain=(x, y))
+    np.testing.assert_allclose(found, found[0, 0], atol=2e-2)
 
 
 def test_correlations_come_from_validation_rows():
     train, validation = exact(200, (0.9, 0.5)), exact(300, (0.6, 0.3), seed=4)
-    critic = gaussian_critic(single(train), single(validation), hidden=(8,), features=4)
-    x, y = (side[:20] for side in validation)
-    gap = scores(critic, x, y) - ratios(x, y, (0.6, 0.3))
-    np.testing.assert_allclose(gap, gap[0, 0], atol=1e-4)
+    found = gap(validation, (0.6, 0.3), train=train)
+    np.testing.assert_allclose(found, found[0, 0], atol=1e-4)
 
 
 def test_columns_that_depend_on_each_other_and_constant_ones_are_borne():
     x, y = exact(200, (0.8,))
-    wide = np.concatenate([x, 2 * x, 0 * x], axis=1)
-    critic = gaussian_critic(single((wide, y)), single((wide, y)), hidden=(8,), features=4)
-    gap = scores(critic, wide[:20], y[:20]) - ratios(x[:20], y[:20], (0.8,))
-    np.testing.assert_allclose(gap, gap[0, 0], atol=1e-3)
+    found = gap((np.concatenate([x, 2 * x, 0 * x], axis=1), y), (0.8,), plain=(x, y))
+    np.testing.assert_allclose(found, found[0, 0], atol=1e-3)

@@ -128,14 +128,10 @@ def test_data_raise_what_they_deserve(made, names):
 
 def test_flatnce_with_an_unbounded_critic_is_caught_and_repaired():
     x, y = mi.tasks.staircase(4, size=4).sample(600, seed=0)
-    choices = {
-        "steps": 150,
-        "rate": 5e-3,
-        "baselines": False,
-        "permutations": 99,
-        "batch_size": 64,
-    }
-    loose = mi.MutualInformation("flatnce", critic="dot", **choices).fit(x, y)
+    training = {"steps": 150, "rate": 5e-3, "batch_size": 64}
+    loose = mi.MutualInformation(
+        "flatnce", critic="dot", **training, baselines=False, permutations=99
+    ).fit(x, y)
     found = loose.estimate_
     assert found.flagged("scale")
     (message,) = [flag.message for flag in found.flags if flag.name == "scale"]

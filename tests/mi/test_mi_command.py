@@ -24,24 +24,15 @@ visit,height (cm),mass,emb_0,emb_1,site
 """
 
 
-class Result:
-    """The result of compare, pairwise, the curve and the benchmark, as far as it is printed."""
-
-    def table(self, unit="nats"):
-        return f"method  {unit}\nflatnce 4.84"
-
-    def plain(self, unit="nats"):
-        return {"unit": unit, "rows": [{"method": "flatnce", "nats": float("nan")}]}
-
-
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
     """Record the calls of the estimator; the table above is in the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(TABLE)
     estimator = Mock()
-    results = dict.fromkeys(("compare", "pairwise", "subsampling_curve", "benchmark"), Result())
-    for name, result in {"estimate": ESTIMATE, **results}.items():
+    studies = ("compare", "pairwise", "subsampling_curve", "benchmark")
+    printed = SimpleNamespace(table=lambda unit="nats": f"method  {unit}\nflatnce 4.84")
+    for name, result in {"estimate": ESTIMATE, **dict.fromkeys(studies, printed)}.items():
         getattr(estimator, name).return_value = result
         monkeypatch.setattr(mi, name, getattr(estimator, name))
     return estimator.mock_calls
@@ -130,9 +121,7 @@ def test_columns_are_listed(calls, capsys):
     "typed, code, words",
     [
         (["data.csv"], 2, "--x 'height (cm)' --y mass"),
-        (["data.csv", "--x", "hieght (cm)"], 2, "'height (cm)'"),
         (["data.csv", "--x", "site", "--y", "mass"], 2, "--encode one-hot"),
-        (["data.csv", "--x", "visit", "--y", "mass"], 2, "holds dates"),
         (["data.csv", "--x", "mass", "--y", "mass"], 2, "both hold 'mass'"),
         (["dta.csv", "--x", "mass"], 1, "did you mean 'data.csv'?"),
         ([".", "--x", "mass"], 1, "folder"),
@@ -170,7 +159,7 @@ def test_training_progress_is_a_line(folds, words):
 
 # Whole runs, with the real estimator on few rows.
 
-ROWS = 300
+ROWS = 420
 TINY = ["--device", "cpu", "--steps", "4", "--permutations", "19"]
 HEIGHT = ["mi", "data.csv", "--x", "Height (cm)", "--y", "emb_*"]
 
@@ -222,14 +211,12 @@ def test_methods_are_compared_in_one_table(data, capsys):
     assert "no bound" in shown[2]
 
 
-def test_the_curve_goes_to_infinitely_many_rows(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
-    pd.DataFrame(random.normal(size=(420, 2)), columns=["a", "b"]).to_csv("d.csv", index=False)
-    assert main(["mi", "d.csv", "--x", "a", "--y", "b", "--curve", "--critic=dot", *TINY]) == 0
+def test_the_curve_goes_to_infinitely_many_rows(data, capsys):
+    typed = ["mi", "data.csv", "--x", "Noise, dB", "--y", "emb_0", "--curve"]
+    assert main([*typed, "--critic=dot", *TINY]) == 0
     shown = capsys.readouterr().out
     assert "infinitely many rows" in shown and "(--cv 5)" in shown
-    assert main(["mi", "d.csv", "--x", "a", "--y", "b", "--curve", "--rows", "300"]) == 2
+    assert main([*typed, "--rows", "300"]) == 2
     assert "--curve needs at least 400 rows" in capsys.readouterr().err
 
 

@@ -190,8 +190,6 @@ def test_the_quantiles_of_a_mixture_hold_far_out():
 MARGINS = [  # task, side, the margin's distribution function; maps are undone above
     (NORMAL, 0, ndtr),
     (NORMAL, 1, ndtr),
-    ("1v1-bimodal-0.75", 0, X_MODES),
-    ("1v1-bimodal-0.75", 1, Y_MODES),
     ("1v1-additive-0.75", 0, stats.uniform.cdf),
     # It rises from -0.75 to 0.25 and falls from 0.75 to 1.75.
     ("1v1-additive-0.75", 1, stats.trapezoid(0.4, 0.6, loc=-0.75, scale=2.5).cdf),
