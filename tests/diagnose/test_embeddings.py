@@ -37,6 +37,18 @@ def few_directions():
     return inside @ basis, (inside + 0.3 * torch.randn(128, 3)) @ basis
 
 
+def same():
+    return pair()[:1] * 2
+
+
+def independent():
+    return torch.randn(128, 64), torch.randn(128, 64)
+
+
+def broken():
+    return torch.full((4, 8), math.nan), torch.ones(4, 8)
+
+
 # Embeddings, arguments, kinds of all findings, words in the evidence of the first.
 CASES = {
     "healthy in float16": (pair, {"precision": "float16"}, (), ""),
@@ -48,25 +60,10 @@ CASES = {
         ("dimensional collapse",),
         "of 128",
     ),
-    "one tensor twice": (
-        lambda: pair()[:1] * 2,
-        {"temperature": 0.3},
-        ("identical views",),
-        "100%",
-    ),
-    "independent views": (
-        lambda: (torch.randn(128, 64), torch.randn(128, 64)),
-        {"temperature": 0.2},
-        ("not learning",),
-        "MI",
-    ),
+    "one tensor twice": (same, {"temperature": 0.3}, ("identical views",), "100%"),
+    "independent views": (independent, {"temperature": 0.2}, ("not learning",), "MI"),
     "healthy in small towers": (pair, {"layout": "two_tower"}, (), ""),
-    "nothing but broken rows": (
-        lambda: (torch.full((4, 8), math.nan), torch.ones(4, 8)),
-        {},
-        ("broken rows",),
-        "4 of 4",
-    ),
+    "nothing but broken rows": (broken, {}, ("broken rows",), "4 of 4"),
     "many in the batch": (partial(pair, cosine=0.4), {"temperature": 0.2}, (), ""),
     "four in a batch": (
         partial(pair, cosine=0.4),

@@ -126,6 +126,7 @@ def test_the_gradient_is_flatnces_and_the_value_infonces(directions, count):
     torch.testing.assert_close(both, value(HOST, embeddings, **SYMMETRIC))
 
 
+PLAIN_AND_CACHED = [(FlatNCERankingLoss, {}), (CachedFlatNCERankingLoss, {"mini_batch_size": 2})]
 TEXTS = [["a cat sleeps", "a dog runs", "cat"], ["the cat", "dogs run outside", "at home"]]
 
 
@@ -134,11 +135,9 @@ def test_gradient_caching_gives_the_same_gradient(model, options):
     # In float64, because sums over other batches round differently, and without dropout.
     model = copy.deepcopy(model).double().eval()
     found = []
-    for loss in (
-        FlatNCERankingLoss(model, **options),
-        CachedFlatNCERankingLoss(model, mini_batch_size=2, **options),
-    ):
+    for kind, caching in PLAIN_AND_CACHED:
         model.zero_grad()
+        loss = kind(model, **options, **caching)
         total = loss([model.preprocess(column) for column in TEXTS], None)
         total.backward()
         slopes = [p.grad.clone() for p in model.parameters() if p.grad is not None]
@@ -153,12 +152,9 @@ def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_
 ):
     model.eval()
     found = []
-    for kind, options in (
-        (FlatNCERankingLoss, {}),
-        (CachedFlatNCERankingLoss, {"mini_batch_size": 2}),
-    ):
+    for kind, caching in PLAIN_AND_CACHED:
         temperature = LearnedTemperature(0.05)
-        loss = kind(model, temperature=temperature, **options)
+        loss = kind(model, temperature=temperature, **caching)
         if weights is not None:
             loss = losses.MatryoshkaLoss(model, loss, [64, 16], weights)
         total = loss([model.preprocess(column) for column in TEXTS], None)
@@ -189,9 +185,8 @@ def test_a_temperature_is_among_the_settings_and_a_number_is_a_scale(model, kind
     loss = kind(model, temperature=0.1)
     assert loss.get_config_dict()["scale"] == pytest.approx(10.0)
     assert loss.temperature == pytest.approx(0.1)
-    settings = json.loads(
-        json.dumps(kind(model, temperature=EssController(0.3)).get_config_dict())
-    )
+    controlled = kind(model, temperature=EssController(0.3))
+    settings = json.loads(json.dumps(controlled.get_config_dict()))
     assert settings["scale"] is None and "target=0.3" in settings["temperature"]
     assert ("2101.06983" in loss.citation) is (kind is CachedFlatNCERankingLoss)
     embeddings = columns()
@@ -239,10 +234,8 @@ def test_the_losses_take_the_options_of_the_library_in_its_order(model):
     assert (loss.gather_across_devices, loss.directions) == (True, BOTH)
     objective = loss.objective
     assert objective.gather and not objective.layout.joint and not objective.normalize
-    if (
-        "mini_batch_num_tokens"
-        not in inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters
-    ):
+    accepted = inspect.signature(losses.CachedMultipleNegativesRankingLoss).parameters
+    if "mini_batch_num_tokens" not in accepted:
         pytest.skip("this release of sentence-transformers does not know mini_batch_num_tokens")
     assert CachedFlatNCERankingLoss(model, 20.0, cos_sim, 32, 7).mini_batch_num_tokens == 7
 

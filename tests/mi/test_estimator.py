@@ -42,9 +42,8 @@ def test_normal_pairs_are_estimated_and_the_limit_lies_below_the_truth():
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_independent_columns_are_not_found_dependent(seed):
     random = np.random.default_rng(seed)
-    found = mi.estimate(
-        random.normal(size=(300, 2)), random.normal(size=(300, 2)), seed=seed, **QUICK
-    )
+    x, y = random.normal(size=(2, 300, 2))
+    found = mi.estimate(x, y, seed=seed, **QUICK)
     assert found.lower == 0 and found.p_value > 0.05 and found.nats < 0.1
 
 
@@ -172,20 +171,12 @@ def images(n=300):
 
 @pytest.mark.parametrize("given, folds", [("a critic", 3), ("a function", 1)])
 def test_images_through_modules_of_ones_own(given, folds):
-    x, y = images()
-
     def make():
         torch.manual_seed(0)
         return mi.SeparableCritic(network(), mi.perceptron(1, 4, [16]))
 
-    found = mi.estimate(
-        x,
-        y,
-        critic=make() if given == "a critic" else make,
-        folds=folds,
-        **{**QUICK, "steps": 60},
-        rate=5e-3,
-    )
+    choices = {**QUICK, "steps": 60, "rate": 5e-3, "folds": folds}
+    found = mi.estimate(*images(), critic=make() if given == "a critic" else make, **choices)
     assert found.nats > 0.3 and found.p_value < 0.02
     assert found.settings["critic"] == "given"
     assert found.baselines == {}

@@ -12,10 +12,7 @@ from flatnce.mi import embedding_information
 def views(images, noise, seed=0, width=8):
     random = torch.Generator().manual_seed(seed)
     common = torch.randn(images, width, generator=random)
-    first, second = (
-        common + noise * torch.randn(images, width, generator=random) for _ in range(2)
-    )
-    return first, second
+    return (common + noise * torch.randn(2, images, width, generator=random)).unbind()
 
 
 def test_its_number_is_the_large_pool_information_of_the_pipeline():

@@ -167,15 +167,9 @@ def test_rows_of_a_group_stay_together_in_every_study(told):
 
 @pytest.fixture(scope="module")
 def result():
-    told = []
-    found = mi.benchmark(
-        ["auto", "cca"],
-        ["1v1-normal-0.75", mi.tasks.null(1)],
-        n=200,
-        seeds=(3, 7),
-        progress=told.append,
-        **QUICK,
-    )
+    tasks, told = ["1v1-normal-0.75", mi.tasks.null(1)], []
+    choices = {"n": 200, "seeds": (3, 7), "progress": told.append, **QUICK}
+    found = mi.benchmark(["auto", "cca"], tasks, **choices)
     assert tuple(told) == found.rows
     return found
 

@@ -16,23 +16,19 @@ def covariance_of(id):
     """The joint covariance that a normal task's name stands for, written out."""
     kind, *numbers = id.removeprefix("multinormal-").removeprefix("1v1-").split("-")
     size = tasks.find(id).dimensions[0]
-    joint = np.eye(2 * size)
+    joint, rho, pairs = np.eye(2 * size), 0.0, size
     if kind == "dense":
-        joint = 0.5 * joint + 0.5
-    else:
-        pairs = size
-        if kind == "normal":
-            rho = 0.75
-        elif kind == "sparse":
-            rho, pairs = 0.8, 2
-        elif kind == "staircase":
-            rho = math.sqrt(1 - math.exp(-2 * float(numbers[0]) / 20))
-        elif kind == "flo":
-            rho = np.linspace(0, 0.99, 20)[round(float(numbers[1]) * 19 / 0.99)]
-        else:
-            rho = 0.0
-        cross = np.diag([rho] * pairs + [0.0] * (size - pairs))
-        joint[:size, size:] = joint[size:, :size] = cross
+        return 0.5 * joint + 0.5
+    if kind == "normal":
+        rho = 0.75
+    elif kind == "sparse":
+        rho, pairs = 0.8, 2
+    elif kind == "staircase":
+        rho = math.sqrt(1 - math.exp(-2 * float(numbers[0]) / 20))
+    elif kind == "flo":
+        rho = np.linspace(0, 0.99, 20)[round(float(numbers[1]) * 19 / 0.99)]
+    cross = np.diag([rho] * pairs + [0.0] * (size - pairs))
+    joint[:size, size:] = joint[size:, :size] = cross
     return joint
 
 
