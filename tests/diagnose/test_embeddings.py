@@ -32,7 +32,7 @@ def cone():
     return tuple(centre + 0.05 * torch.randn(128, 64) for _ in range(2))
 
 
-def few_directions():
+def subspace():
     inside, basis = torch.randn(128, 3), torch.randn(3, 128)
     return inside @ basis, (inside + 0.3 * torch.randn(128, 3)) @ basis
 
@@ -54,12 +54,7 @@ CASES = {
     "healthy in float16": (pair, {"precision": "float16"}, (), ""),
     "healthy in bfloat16": (pair, {"precision": "bfloat16"}, (), ""),
     "a cone": (cone, {}, ("collapsed",), "uniformity"),
-    "three directions": (
-        few_directions,
-        {"temperature": 0.3},
-        ("dimensional collapse",),
-        "of 128",
-    ),
+    "three directions": (subspace, {"temperature": 0.3}, ("dimensional collapse",), "of 128"),
     "one tensor twice": (same, {"temperature": 0.3}, ("identical views",), "100%"),
     "independent views": (independent, {"temperature": 0.2}, ("not learning",), "MI"),
     "healthy in small towers": (pair, {"layout": "two_tower"}, (), ""),
@@ -93,9 +88,8 @@ def test_saturation_tells_how_many_negatives_would_cure_it():
     assert "FlatNCE" in found.findings[0].remedies[0]
     # The gap grows by the log of how many times more negatives there are; at 0 the gain is 0.5.
     gap = F.contrast_of(F.two_view(z1, z2), 0.1).plain_gap.mean()
-    assert found.numbers["negatives_for_half_gain"] == pytest.approx(
-        254 * math.exp(-float(gap)), rel=1e-3
-    )
+    wanted = 254 * math.exp(-float(gap))
+    assert found.numbers["negatives_for_half_gain"] == pytest.approx(wanted, rel=1e-3)
 
 
 @pytest.mark.parametrize("collapsed", ["z1", "z2"])

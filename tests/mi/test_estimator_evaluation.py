@@ -133,30 +133,25 @@ def test_of_three_parts_their_own_spread_counts_where_it_is_larger():
 
 def test_a_learned_u_is_read_as_it_was_learned():
     torch.manual_seed(0)
-    critic = critic_for("dot", (3, 3), hidden=(8,), features=4, dual="free").eval()
-    parts = [
-        dataclasses.replace(
-            given, critic=critic, x=given.x.float(), y=given.y.float(), y_pool=given.y_pool.float()
-        )
-        for given in (part(), part(seed=1, n=12))
-    ]
+    critic = critic_for("dot", (3, 3), hidden=(8,), features=4, dual="free").double().eval()
+    parts = [dataclasses.replace(each, critic=critic) for each in (part(), part(seed=1, n=12))]
     rows = []
     for given in parts:
         with torch.no_grad():
             scores, u = critic.scores_and_dual(given.x, given.y)
-        scores, u = scores.double().tolist(), u.tolist()
+        scores, u = scores.tolist(), u.tolist()
         for i, row in enumerate(scores):
             tail = mean(math.exp(value - row[i]) for value in others(row, i))
             rows.append(1 - u[i] - math.exp(-u[i]) * tail)
     found = learned_dual_readout(parts)
     assert found.is_bound and found.name == "flo"
-    assert found.nats == pytest.approx(mean(rows), rel=1e-4)
+    assert found.nats == pytest.approx(mean(rows), rel=1e-9)
     group = [int(number) for given in parts for number in given.group]
     left = [
         mean(row for row, own in zip(rows, group, strict=True) if own != number)
         for number in sorted(set(group))
     ]
-    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-4)
+    assert found.standard_error == pytest.approx(jackknife(left), rel=1e-7)
 
 
 # --- Standard errors -----------------------------------------------------------------------------

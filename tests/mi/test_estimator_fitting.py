@@ -122,11 +122,12 @@ def test_the_read_weights_are_a_running_mean(average):
     made = SeparableCritic(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     chosen = settings(steps=25, every=1, rate=3e-3, average=average)
     seen = []
-    made.left.register_forward_pre_hook(
-        lambda module, _: (
-            seen.append(module.weight.detach().double().clone()) if module.training else None
-        )
-    )
+
+    def note(module, _):
+        if module.training:
+            seen.append(module.weight.detach().double().clone())
+
+    made.left.register_forward_pre_hook(note)
     (found,) = fit([member(0, made)], chosen)
     assert found.step == 25  # so slow that every look is better
     path = [*seen, made.left.weight.detach().double()]

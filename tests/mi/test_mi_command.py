@@ -164,10 +164,8 @@ def data(tmp_path, monkeypatch):
     emb = 0.9 * (height - 170)[:, None] / 10 + 0.3 * random.normal(size=(ROWS, 2))
     frame = pd.DataFrame(
         {
-            "Visit date": pd.date_range("2024-01-01", periods=ROWS).strftime("%d/%m/%Y"),
             "Height (cm)": np.where(random.random(ROWS) < 0.03, np.nan, height.round(2)),
             "Noise, dB": random.normal(size=ROWS).round(4),
-            "site": random.choice(["Lyon", "Oslo"], ROWS),
             "emb_0": emb[:, 0].round(5),
             "emb_1": emb[:, 1].round(5),
         }

@@ -419,11 +419,6 @@ def test_arrays_of_an_archive_must_have_the_same_number_of_rows(tmp_path):
     assert "'a' 5, 'b' 4" in refusal(tmp_path / "a.npz", "a", "b")
 
 
-def test_a_missing_file_is_reported_with_the_nearest_name(people):
-    with pytest.raises(FileNotFoundError, match=r"did you mean .*people\.csv"):
-        read_tables([people.with_name("poeple.csv")], x="a", y="b")
-
-
 @pytest.mark.parametrize("kept", [30, 2_000])
 def test_a_truncated_gzip_file_is_refused(tmp_path, kept):
     rows = np.random.default_rng(0).normal(size=(5_000, 2))
