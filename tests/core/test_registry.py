@@ -167,7 +167,8 @@ def test_a_diagnostic_is_complete(name):
 
 
 def test_the_line_of_a_run_shows_the_diagnostics_that_have_one(monkeypatch):
-    numbers = dict.fromkeys((*DIAGNOSTICS, "epoch", "seconds", "images_per_second"), 1.0)
+    measured = ("loss", "mi", "mi_ceiling", "ess", "gain", "temperature")
+    numbers = dict.fromkeys((*measured, "epoch", "seconds", "images_per_second"), 1.0)
     shown = "epoch 1.0/2  loss 1.000  MI 1.00 of 1.00  ESS 1.00  gain 1.00  T 1  1 images/s"
     monkeypatch.setitem(DIAGNOSTICS, "new", replace(DIAGNOSTICS["mi"], line="new {new:.1f}"))
     assert progress_line(numbers, {}, 2).startswith(shown)  # an older version's
