@@ -13,8 +13,7 @@ from flatnce.pretrain.runs.log import RunLog
 
 @pytest.fixture
 def archive(tmp_path):
-    generator = np.random.default_rng(0)
-    z = generator.standard_normal((64, 32)).astype(np.float32)
+    z = np.random.default_rng(0).standard_normal((64, 32), dtype=np.float32)
     path = tmp_path / "embeddings.npz"
     np.savez(path, z1=z, z2=z, temperature=0.05)
     return path

@@ -7,9 +7,8 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip(
-    "lightning", reason="lightning is not installed: pip install 'flatnce[lightning]'"
-)
+reason = "lightning is not installed: pip install 'flatnce[lightning]'"
+pytest.importorskip("lightning", reason=reason)
 
 from flatnce import FlatNCE, InfoNCE
 from flatnce.integrations.lightly import FlatNCELoss

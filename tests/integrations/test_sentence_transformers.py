@@ -147,9 +147,7 @@ def test_gradient_caching_gives_the_same_gradient(model, options):
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 0.25]], ids=["alone", "matryoshka"])
-def test_gradient_caching_gives_a_learned_temperature_its_share_of_a_multiplied_loss(
-    model, weights
-):
+def test_caching_gives_a_learned_temperature_its_share_of_a_scaled_loss(model, weights):
     model.eval()
     found = []
     for kind, caching in PLAIN_AND_CACHED:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip(
-    "transformers", reason="transformers is not installed: pip install 'flatnce[transformers]'"
-)
+reason = "transformers is not installed: pip install 'flatnce[transformers]'"
+pytest.importorskip("transformers", reason=reason)
 pytest.importorskip("accelerate", reason="its Trainer needs accelerate: pip install accelerate")
 
 from transformers import Trainer

@@ -75,9 +75,8 @@ def test_any_real_numbers_become_float64_and_the_input_is_not_changed(given):
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
 def test_whole_numbers_and_truth_values_count(kind):
     values = (np.arange(60) % 2).astype(kind)
-    np.testing.assert_array_equal(clean(values, table()).x[:, 0], np.arange(60) % 2)
-    tensor = torch.from_numpy(values)
-    np.testing.assert_array_equal(clean(tensor, table()).x[:, 0], np.arange(60) % 2)
+    for given in (values, torch.from_numpy(values)):
+        np.testing.assert_array_equal(clean(given, table()).x[:, 0], np.arange(60) % 2)
 
 
 def test_masked_values_are_missing_values():

@@ -60,10 +60,7 @@ def test_additive_information_is_the_entropy_that_the_noise_leaves(noise):
 
 @pytest.mark.parametrize(
     ("law", "exact"),
-    [
-        (Student(1, 1, 1), math.log(8 * math.pi) - 3),
-        (Student(2, 2, 2), math.log(2) - 0.5),
-    ],
+    [(Student(1, 1, 1), math.log(8 * math.pi) - 3), (Student(2, 2, 2), math.log(2) - 0.5)],
 )
 def test_student_information_in_elementary_terms(law, exact):
     assert law.information() == pytest.approx(exact, abs=1e-13)
