@@ -22,9 +22,11 @@ from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS
 from flatnce.core.objectives import losses, registry
 from flatnce.core.objectives.base import LAYOUTS, Objective
 from flatnce.core.objectives.registry import OBJECTIVES, Setting
+from flatnce.pretrain import preset
 from flatnce.pretrain.page.run import CHARTS
 from flatnce.pretrain.training.config import LossConfig
 from flatnce.pretrain.training.learner import build_objective
+from flatnce.pretrain.training.state import Training
 from flatnce.toml_files import read_entries
 from layouts import random
 from paths import ROOT
@@ -284,3 +286,20 @@ def test_siglips_own_gradients_are_the_definitions():
     expected = torch.autograd.grad(exact, (log_beta, bias))
     learned = loss_fn.temperature_source.source.log_beta.grad, loss_fn.bias.grad
     torch.testing.assert_close(learned, expected, rtol=1e-7, atol=0)
+
+
+class Shifted(flatnce.DCL):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.shift = torch.nn.Parameter(torch.zeros(()))
+
+
+def test_own_parameters_are_slowed_under_sgd_and_a_learned_temperature_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(losses, "DCL", Shifted)
+    config = preset("digits").override(objective="dcl", learn_temperature=True)
+    objective = Training(config, tmp_path, torch.device("cpu")).learner.objective
+    sum(objective.parameters()).backward()
+    slowed = {name: p.grad.item() for name, p in objective.named_parameters()}
+    assert slowed == pytest.approx({"shift": 0.01, "temperature_source.source.log_beta": 1.0})
