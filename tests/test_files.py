@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from flatnce.files import replace_text
+from flatnce.files import lock, replace_text
 
 
 def test_replacing_a_file_follows_no_link(tmp_path, monkeypatch):
@@ -30,3 +30,14 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_else(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         replace_text(path, "half \ud800")
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_follows_no_link_and_leaves_no_file(tmp_path):
+    path, mine = tmp_path / ".lock", tmp_path / "mine.txt"
+    with lock(path) as alone:
+        assert alone and path.is_file()
+    assert not path.exists()
+    path.symlink_to(mine)
+    with pytest.raises(OSError, match="symbolic"), lock(path):
+        pass
+    assert not mine.exists()

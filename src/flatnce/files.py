@@ -1,12 +1,14 @@
-"""Files and folders that are written as a whole."""
+"""Files and folders that are written as a whole, by one process at a time."""
 
+import errno
 import os
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["check_format", "check_replaceable", "put_back", "put_in_place", "replace_text"]
+__all__ = ["check_format", "check_replaceable", "lock", "put_back", "put_in_place", "replace_text"]
 
 REPLACED = ".replaced"
 
@@ -81,3 +83,46 @@ def put_back(aside: Path) -> None:
     with suppress(OSError):  # another process may do the same
         if not place.exists():
             os.rename(aside, place)
+
+
+@contextmanager
+def lock(path: Path, busy: str = "") -> Iterator[bool]:
+    """Hold a lock that ends with the process, even if that is killed; its file is then removed.
+
+    If another process holds it, wait, or raise a ValueError with the message ``busy``. Yields
+    False where files cannot be locked, or where nothing can be written.
+    """
+    file = _take_lock(path, busy)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            with suppress(OSError):  # the folder may be gone
+                path.unlink()
+            os.close(file)
+
+
+def _take_lock(path: Path, busy: str) -> int | None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES) and not path.exists():
+                return None
+            raise
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file), path.lstat()):
+                return file
+        except FileNotFoundError:
+            pass  # the holder before has removed the file: lock a new one
+        except OSError as error:
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                raise ValueError(busy) from error
+            return None  # a network file system without locks
+        os.close(file)

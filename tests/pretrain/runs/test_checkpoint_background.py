@@ -114,7 +114,7 @@ def test_who_inherits_the_file_of_the_lock_does_not_hold_the_lock(tmp_path, monk
     inherited, whole = [], fcntl.flock
 
     def forked(file, how):
-        inherited.append(os.dup(file.fileno()))
+        inherited.append(os.dup(file))
         return whole(file, how)
 
     with monkeypatch.context() as patch:

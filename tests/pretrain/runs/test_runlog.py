@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from flatnce.pretrain.runs.log import FORMAT_VERSION, RunLog, add_evaluation, environment, read_run
+from forked import Forked
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,21 @@ def test_environment_names_versions_and_machine():
     assert found["seeds"] == [3]
     assert all(found[key] for key in ("flatnce", "python", "torch", "numpy", "cpu_count", "cpu"))
     assert found["device"] == found["cpu"]
+
+
+ADDED = """
+import sys
+from flatnce.pretrain.runs.log import add_evaluation
+for number in range(30):
+    add_evaluation(sys.argv[1], {"name": f"{sys.argv[2]}-{number}"})
+"""
+
+
+def test_evaluations_made_at_once_are_all_kept(log):
+    running = [Forked(log.directory, process, code=ADDED) for process in range(4)]
+    assert [one.wait().returncode for one in running] == [0] * 4
+    found = {one["name"] for one in read_run(log.directory).results["evaluations"]}
+    assert found == {f"{process}-{number}" for process in range(4) for number in range(30)}
 
 
 def test_an_evaluation_made_again_replaces_the_first(tmp_path):

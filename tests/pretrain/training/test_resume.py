@@ -9,10 +9,10 @@ import signal
 import pytest
 import torch
 
-from flatnce.pretrain import TrainConfig, load_encoder, resume, train
+from flatnce.pretrain import TrainConfig, TrainingFailed, load_encoder, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from forked import Forked
+from forked import Forked, wait_for_lines
 from made_runs import MOCO, assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
 
@@ -155,23 +155,56 @@ def test_the_second_interrupt_quits_at_once(tmp_path):
     assert checkpoint.steps(tmp_path / "run" / "checkpoints")
 
 
-def test_a_run_that_is_being_trained_is_not_touched_by_another(tmp_path):
-    refused = []
+HOLDER = """
+import json, pathlib, sys
+from flatnce.pretrain import TrainConfig, train
+place, config = pathlib.Path(sys.argv[1]), TrainConfig.from_plain(json.loads(sys.argv[2]))
+def report(line):
+    if line["kind"] == "train" and line["step"] == 3:
+        (place.parent / "there").write_text("at step 3")
+        (place.parent / "go").read_text()  # a pipe: waits for the other end
+train(config, place, report=report, replace=True)
+"""
 
-    def meddle(line):
-        if line["kind"] == "train" and line["step"] == 3:
-            for action in (lambda: resume(tmp_path / "run"), replace_it):
-                with pytest.raises(ValueError, match="being trained by another process"):
-                    action()
-                refused.append(action)
 
-    def replace_it():
-        train(config_of("simclr"), tmp_path / "run", replace=True)
-
-    assert train(config_of("simclr"), tmp_path / "run", report=meddle).finished
-    assert len(refused) == 2
-    lines = [x["step"] for x in read_run(tmp_path / "run").metrics if x["kind"] == "train"]
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_that_is_being_trained_is_not_touched_by_another_process(killed, tmp_path):
+    os.mkfifo(tmp_path / "go")
+    run, config = tmp_path / "run", config_of("simclr")
+    holder = Forked(run, json.dumps(config.plain()), code=HOLDER)
+    wait_for_lines(tmp_path / "there")
+    files = contents(tmp_path)
+    new = ["train", "digits", "--name", run]
+    for typed in ([*new, "--replace"], new, ["resume", run]):
+        done = Forked(*typed).wait()
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert f"{run} is being trained by another process" in done.stderr
+    assert contents(tmp_path) == files
+    if killed:
+        holder.kill()
+        holder.wait()
+        assert resume(run).finished
+    else:
+        (tmp_path / "go").write_text("go")
+        assert holder.wait().returncode == 0
+    lines = [line["step"] for line in read_run(run).metrics if line["kind"] == "train"]
     assert lines == list(range(1, 29))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path):
+    run, config = tmp_path / "run", config_of("simclr").override(epochs=1)
+    train(config.override(seed=1), run)
+    files = contents(tmp_path)
+    with pytest.raises(TrainingFailed, match="cannot be contrasted"):
+        train(config.override(temperature=1e-40), run, replace=True)
+    assert contents(tmp_path) == files
+    train(config, run, replace=True)
+    train(config, tmp_path / "new")
+    assert_same_run(run, tmp_path / "new")
 
 
 def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.loop import Outcome, train
-from flatnce.pretrain.training.processes import choose_device, is_launched
+from flatnce.pretrain.training.processes import choose_device, is_launched, run_lock
 from flatnce.pretrain.training.saved import RUNS, SWEEP, read_config, run_name
 from flatnce.pretrain.training.tune import tune
 
@@ -73,7 +73,18 @@ def run(arguments: list[str]) -> int:
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
     if not is_launched():
-        _refuse_taken(directory, options.replace)
+        name = run_name(directory)
+        if (directory / SWEEP).is_file():
+            raise ValueError(
+                f"{directory} holds a sweep (`flatnce sweep --resume {name}`); give another --name"
+            )
+        if directory.exists():
+            with run_lock(directory):  # if another process trains it, that is said instead
+                if not options.replace:
+                    raise ValueError(
+                        f"{directory} already exists; continue it (`flatnce resume {name}`), give "
+                        "another --name, or --replace it"
+                    )
         if options.dry_run:
             return _dry_run(options)
         if options.devices > 1:
@@ -205,19 +216,6 @@ def option_value(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.partition("=")[2]
     return None
-
-
-def _refuse_taken(directory: Path, replace: bool) -> None:
-    name = run_name(directory)
-    if (directory / SWEEP).is_file():
-        raise ValueError(
-            f"{directory} holds a sweep (`flatnce sweep --resume {name}`); give another --name"
-        )
-    if directory.exists() and not replace:
-        raise ValueError(
-            f"{directory} already exists; continue it (`flatnce resume {name}`), give another "
-            "--name, or --replace it"
-        )
 
 
 def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from flatnce import __version__
 from flatnce.extras import require_extra
-from flatnce.files import check_format, put_back, put_in_place
+from flatnce.files import check_format, lock, put_back, put_in_place
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the new layout
 MANIFEST, WEIGHTS, STATE = "manifest.json", "weights.safetensors", "state.pt"
@@ -301,38 +301,12 @@ def _discard(folder: Path) -> None:
 def _only_writer(directory: Path) -> Iterator[None]:
     """Hold the writer's lock, for which a second writer waits; remove what dead writers left."""
     directory.mkdir(parents=True, exist_ok=True)
-    with file_lock(directory / ".lock") as alone:
+    with lock(directory / ".lock") as alone:
         steps(directory)  # puts back what was set aside
         for leftover in directory.glob(".step-*"):
             if alone:
                 shutil.rmtree(leftover, ignore_errors=True)
         yield
-
-
-@contextmanager
-def file_lock(path: Path, busy: str = "") -> Iterator[bool]:
-    """Hold a lock that ends with the process; yields False where files cannot be locked.
-
-    If another process holds it, wait, or raise a ValueError with the message ``busy``.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield False
-        return
-    with path.open("a") as file:
-        alone = True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_EX)
-        except BlockingIOError as error:
-            raise ValueError(busy) from error
-        except OSError:  # a network file system without locks
-            alone = False
-        try:
-            yield alone
-        finally:
-            if alone:  # a process forked meanwhile holds the file too and would keep the lock
-                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _safetensors() -> ModuleType:

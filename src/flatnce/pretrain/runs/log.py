@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.environment import environment, plain
-from flatnce.files import check_format, check_replaceable, replace_text
+from flatnce.files import check_format, check_replaceable, lock, replace_text
 
 __all__ = [
     "FAILURE",
@@ -31,9 +31,10 @@ FAILURE = "failure"  # kind of the failure line, which is removed on resume
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
+LOCK = ".results.lock"  # held while the results are read, changed and written
 # In the folder of a run before its first checkpoint (.DS_Store is macOS's), and afterwards.
 START = {CONFIG, ENVIRONMENT, METRICS, "tensorboard", "checkpoints", ".training", ".DS_Store"}
-FILES = START | {RESULTS, "report.html", "portrait.json", "failure.txt", "exports"}
+FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "exports"}
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,14 @@ class RunLog:
         kept = [line for line in earlier if line.get("kind") != FAILURE]
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         replace_text(place / METRICS, lines)
-        done = (found.results or {}).get("evaluations", ())
-        evaluations = [one for one in done if one.get("step", step + 1) <= step]
-        if evaluations:
-            kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
-            _write_json(place / RESULTS, kept_results)
-        else:
-            (place / RESULTS).unlink(missing_ok=True)
+        with lock(place / LOCK):
+            done = (read_run(place).results or {}).get("evaluations", ())
+            evaluations = [one for one in done if one.get("step", step + 1) <= step]
+            if evaluations:
+                kept_results = {"format_version": FORMAT_VERSION, "evaluations": evaluations}
+                _write_json(place / RESULTS, kept_results)
+            else:
+                (place / RESULTS).unlink(missing_ok=True)
         resumed = [*found.environment.get("resumed", ()), {"step": step, **environment()}]
         _write_json(place / ENVIRONMENT, {**found.environment, "resumed": resumed})
         log = cls.__new__(cls)
@@ -113,9 +115,10 @@ class RunLog:
     def finish(self, results: Mapping[str, Any]) -> Path:
         """Write the final numbers atomically after earlier evaluations, and return the path."""
         path = self.directory / RESULTS
-        there = _read_json(path).get("evaluations") if path.is_file() else None
         whole = {"format_version": FORMAT_VERSION, **results}
-        _write_json(path, {**whole, "evaluations": there} if there else whole)
+        with lock(self.directory / LOCK):
+            there = _read_json(path).get("evaluations") if path.is_file() else None
+            _write_json(path, {**whole, "evaluations": there} if there else whole)
         return path
 
 
@@ -126,10 +129,11 @@ def add_evaluation(directory: str | Path, evaluation: Mapping[str, Any]) -> Path
     have only evaluations.
     """
     place = Path(directory)
-    results = read_run(place).results or {"format_version": FORMAT_VERSION}
-    others = [one for one in results.get("evaluations", ()) if _what(one) != _what(evaluation)]
-    results["evaluations"] = [*others, evaluation]
-    _write_json(place / RESULTS, results)
+    with lock(place / LOCK):
+        results = read_run(place).results or {"format_version": FORMAT_VERSION}
+        others = [one for one in results.get("evaluations", ()) if _what(one) != _what(evaluation)]
+        results["evaluations"] = [*others, evaluation]
+        _write_json(place / RESULTS, results)
     return place / RESULTS
 
 

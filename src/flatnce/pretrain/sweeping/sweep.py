@@ -38,15 +38,7 @@ from flatnce.pretrain.training.processes import Interrupts, choose_device, is_la
 from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
-__all__ = [
-    "SweptRun",
-    "find_sweep",
-    "plan_sweep",
-    "read_sweep",
-    "sweep",
-    "sweep_states",
-    "varied",
-]
+__all__ = ["SweptRun", "sweep"]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
@@ -116,10 +108,10 @@ def sweep(
                 f"configs: the name {name!r} cannot name a folder; use letters, digits and "
                 ". _ + - (up to 200), beginning with a letter or a digit"
             )
-    _check_place(place, configs)
     in_time = request_cuda_queues()
     whole = {name: saved.with_absolute_paths(config) for name, config in configs.items()}
-    with shared_images(), torch.random.fork_rng(devices=[]):
+    with run_lock(place), shared_images(), torch.random.fork_rng(devices=[]):
+        _check_place(place, configs)
         plan = plan_sweep(whole, at_once)
         if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
             late = (
@@ -129,7 +121,7 @@ def sweep(
             )
             warnings.warn(late, RuntimeWarning, stacklevel=2)
         place.mkdir(parents=True, exist_ok=True)
-        with run_lock(place), Interrupts() as interrupts:
+        with Interrupts() as interrupts:
             _write_sweep(place, configs)
             slots = [RunSlot(plan.device) for _ in range(plan.at_once)]
             return _Driver(whole, place, slots, interrupts, report).drive()

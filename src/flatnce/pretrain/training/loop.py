@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,7 +101,7 @@ def train_steps(
 ) -> Steps:
     """:func:`train`, step by step."""
     place, config = Path(directory), with_absolute_paths(config)
-    with processes.process_group(config.run.device) as device:
+    with processes.process_group(config.run.device) as device, processes.run_lock(place):
         started = processes.started_by_this_launch(place, device)
         if started and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
@@ -110,11 +110,16 @@ def train_steps(
                     f"{place} was started by this launch with other settings; launch with another "
                     "--rdzv-id or name, or continue it with `flatnce resume`"
                 )
-            return (yield from resume_steps(place, report=report, interrupts=interrupts))
+            again = resume_steps(place, report=report, interrupts=interrupts, lock=nullcontext)
+            return (yield from again)
         training = Training(config, place, device)
+        if replace and (place / "config.json").is_file():
+            training.take_step(*next(training.batches()))  # if that fails, the earlier run stays
+            training.check()
+            training.unwrap()
+            training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
-            processes.check_not_locked(place)
             seeds, anew = [config.run.seed], replace or started
             log = RunLog(
                 place, kind=KIND, config=config, seeds=seeds, device=str(device), replace=anew
@@ -133,24 +138,25 @@ def resume_steps(
     step: int | None = None,
     report: Report | None = None,
     interrupts: Interrupts | None = None,
+    lock: Callable[[Path], AbstractContextManager[object]] = processes.run_lock,
 ) -> Steps:
     """:func:`resume`, step by step."""
     place = Path(directory)
-    config, found = read_saved(place, step)
-    results = read_run(place).results or {}
-    if step is None and results.get("step") == found.step:
-        return Outcome(place, True, found.step)
-    with processes.process_group(config.run.device) as device:
-        training = Training(config, place, device)
-        training.restore(found)
-        if dist.is_initialized():
-            dist.barrier()  # every process has read what the first now changes
-        log = None
-        if distributed.rank() == 0:
-            processes.check_not_locked(place)
-            checkpoint.rewind(place / CHECKPOINTS, found.step)
-            log = RunLog.reopen(place, kind=KIND, step=training.step)
-        return (yield from _run(Recorder(training, log, report), interrupts))
+    with lock(place):
+        config, found = read_saved(place, step)
+        results = read_run(place).results or {}
+        if step is None and results.get("step") == found.step:
+            return Outcome(place, True, found.step)
+        with processes.process_group(config.run.device) as device:
+            training = Training(config, place, device)
+            training.restore(found)
+            if dist.is_initialized():
+                dist.barrier()  # every process has read what the first now changes
+            log = None
+            if distributed.rank() == 0:
+                checkpoint.rewind(place / CHECKPOINTS, found.step)
+                log = RunLog.reopen(place, kind=KIND, step=training.step)
+            return (yield from _run(Recorder(training, log, report), interrupts))
 
 
 def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = False) -> Steps:
@@ -159,10 +165,9 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
     watch, per_epoch = training.config.watch, training.steps_per_epoch
     watch_every = max(1, round(watch.watch_every * per_epoch)) if watch.watch_every else None
     save_every = max(1, round(watch.checkpoint_every * per_epoch))
-    lock = processes.run_lock(training.directory) if recorder.log is not None else nullcontext()
     # A sweep handles signals once for all its runs.
     handler = Interrupts() if shared is None else nullcontext(shared)
-    with closing(recorder), lock, recorder.log_failure():
+    with closing(recorder), recorder.log_failure():
         with handler as interrupts, training.all_saved():
             if save_first:
                 training.save()

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -13,12 +13,12 @@ import torch.distributed as dist
 
 from flatnce.cli.launch import stop_requested
 from flatnce.core import distributed
-from flatnce.pretrain.runs import checkpoint
+from flatnce.files import lock
 from flatnce.pretrain.runs.log import read_run
 
 __all__ = ["Interrupts", "choose_device", "is_launched", "run_lock"]
 
-LOCK, RESTARTS = ".training", "TORCHELASTIC_RESTART_COUNT"
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 _joined = 0  # how often this process has joined a group: a script may train several times
 
@@ -130,14 +130,21 @@ class Interrupts:
         self.signalled = True
 
 
-def run_lock(directory: Path) -> AbstractContextManager[bool]:
-    """Hold the lock of a run against a second trainer; it ends with the process."""
+@contextmanager
+def run_lock(directory: Path) -> Iterator[None]:
+    """Hold the lock of a run, or of a sweep, against a second trainer; it ends with the process.
+
+    Its file lies beside the folder, which may be replaced. Where nothing can be written there,
+    nothing is locked. Of several processes the first holds the lock for all.
+    """
+    first = not is_launched() or os.environ["RANK"] == "0"
+    place = directory.resolve()  # one lock for every path that leads there
+    is_new = first and not place.parent.exists()
+    place.parent.mkdir(parents=True, exist_ok=True)
     busy = f"{directory} is being trained by another process; wait for it, or stop it first"
-    return checkpoint.file_lock(directory / LOCK, busy)
-
-
-def check_not_locked(directory: Path) -> None:
-    """Refuse a run that another process is training."""
-    if (directory / LOCK).exists():
-        with run_lock(directory):
-            pass
+    try:
+        with lock(place.with_name(f".{place.name}.lock"), busy) if first else nullcontext():
+            yield
+    finally:
+        if is_new and not any(place.parent.iterdir()):
+            place.parent.rmdir()
