@@ -22,8 +22,6 @@ SEED = 0
 OBJECTIVES = ("infonce", "flatnce")
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
-LOGGED_IMAGES = 12_500
-"""Images between two lines of the log."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,11 @@ def prepare(asked):
     asked.out.mkdir(parents=True, exist_ok=True)
 
 
+def steps_between_lines(batch):
+    """Steps of a quarter of an epoch of CIFAR-10 at batch 32, of an epoch at larger batches."""
+    return 50_000 // batch // (4 if batch <= 32 else 1)
+
+
 def config_of(asked, run):
     """The config of a run."""
     full = asked.preset == "cifar10"
@@ -74,7 +77,7 @@ def config_of(asked, run):
         epochs=run.epochs,
         precision="bfloat16" if full else "auto",
         warmup_epochs=1.0,
-        log_every=LOGGED_IMAGES // run.batch if full else 20,
+        log_every=steps_between_lines(run.batch) if full else 20,
         watch_every=run.epochs / 2,
         checkpoint_every=float(run.epochs),
         keep=1,

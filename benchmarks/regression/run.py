@@ -157,7 +157,7 @@ def compared(times: dict[str, dict[str, list[float]]]) -> dict:
 
 
 def ratio(before: list[float], after: list[float]) -> float:
-    """The ratio of the medians, round by round.
+    """The ratio of the medians of two checkouts.
 
     The second checkout of a round meets a warmer GPU and takes up to 2 % longer. Checkouts are
     therefore compared at the same place in their rounds: the older one is first in rounds 0, 2, …,

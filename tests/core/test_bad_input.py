@@ -165,6 +165,8 @@ REFUSED = [
     ("FlatNCE(layout='two_tower', queue=KeyQueue(4, 3))(z, z)", "two_tower"),
     ("FlatNCE(layout='two_tower')(z, z, labels=labels)", "layout='two_view'"),
     ("cross_entropy(torch.zeros(2, 3), tensor([-100, -100]))", "only ignore_index"),
+    ("cross_entropy(torch.zeros(1, 3), tensor([-100]), reduction='sum')", "only ignore_index"),
+    ("cross_entropy(torch.zeros(1, 3), tensor([-100]), reduction='none')", "only ignore_index"),
     ("contrast_of(two_view(z, z), 0.1, power=NAN)", "power=nan", "real number"),
     ("HolderFlatNCE(gamma=NAN)", "gamma=nan", "real number"),
     ("contrast_of(two_view(z, z), 0.1, kernel='fast')", "kernel='fast'", "auto, dense, chunked"),

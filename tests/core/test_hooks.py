@@ -6,6 +6,7 @@ from types import MethodType
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import softplus
 
 import reference
@@ -82,7 +83,7 @@ def loss_of_the_statistic(self, contrast):
     return 2 * F.dcl(contrast) * contrast.statistic.mean() / 11  # 6 views twice, less the anchor
 
 
-# How often the loss of DCL the hooks return.
+# The factor by which the hooks multiply the loss of DCL.
 HOOKS = [
     (2, {"loss_from": doubled_loss}),
     (2, {"_contrast": doubled_contrast}),
@@ -98,6 +99,35 @@ def test_a_hook_of_ones_own_is_used_with_every_kernel(factor, hooks, kernel):
     for loss_fn in variants(DCL, hooks, temperature=0.5, kernel=kernel):
         torch.testing.assert_close(loss_fn(*rows_of()), wanted)
         assert (loss_fn.last.contrast.statistic is not None) == ("statistic" in hooks)
+
+
+class FastPaths:
+    """Fast paths that a class gets from a mixin."""
+
+    closed_form = "dcl"
+
+    def plain(self, batch):
+        return "views"
+
+
+def test_a_hook_is_used_where_the_fast_path_comes_from_a_mixin():
+    one = {"loss_from": lambda self, contrast: F.dcl(contrast)}
+    objective = type("Mixed", (FastPaths, Objective), one)
+    own = type("Own", (objective,), {"loss_from": doubled_loss})
+    torch.testing.assert_close(own(0.5)(*rows_of()), 2 * objective(0.5)(*rows_of()))
+    layout = type("Mixed", (FastPaths, Layout), {"pairs": TwoView.pairs})
+    own = type("Own", (layout,), {"pairs": OwnView.pairs})
+    wanted = DCL(0.5, layout=OwnView())(*rows_of())
+    torch.testing.assert_close(DCL(0.5, layout=own())(*rows_of()), wanted)
+
+
+def test_a_layout_that_is_a_module_is_assigned_and_replaced():
+    loss_fn, layout = DCL(0.5), type("Own", (OwnView, nn.Module), {})()
+    loss_fn.layout = layout
+    assert loss_fn.layout is layout
+    torch.testing.assert_close(loss_fn(*rows_of()), DHEL(0.5)(*rows_of()))
+    loss_fn.layout = "two_view"
+    assert torch.equal(loss_fn(*rows_of()), DCL(0.5)(*rows_of()))
 
 
 def test_the_layout_is_printed_and_copied():

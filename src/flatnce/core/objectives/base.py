@@ -75,7 +75,7 @@ class Batch:
 
 
 def _are_unchanged(owner: object, methods: Mapping[str, object]) -> bool:
-    """Whether an object has these methods still: none replaced in its class or on itself."""
+    """Whether none of these methods was replaced, in the object's class or on itself."""
     for name, method in methods.items():
         if name in vars(owner) or getattr(type(owner), name) is not method:
             return False
@@ -109,7 +109,7 @@ class Layout(ABC):
         """Note which pairs a fast path belongs to."""
         super().__init_subclass__(**keywords)
         cls.name = vars(cls).get("name", cls.__name__)
-        if "plain" in vars(cls):
+        if "plain" in vars(cls) or (cls.plain is not Layout.plain and not cls._of_plain):
             cls._of_plain = {"pairs": cls.pairs}
 
     _of_plain: ClassVar[Mapping[str, object]] = {}
@@ -314,7 +314,7 @@ class Objective(nn.Module, ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Note which methods a closed form belongs to."""
         super().__init_subclass__(**keywords)
-        if "closed_form" in vars(cls):
+        if "closed_form" in vars(cls) or (cls.closed_form and not cls._of_closed_form):
             hooks = ("loss_from", "statistic", "_contrast")
             cls._of_closed_form = {hook: getattr(cls, hook) for hook in hooks}
 
@@ -431,8 +431,10 @@ class Objective(nn.Module, ABC):
             layout = LAYOUTS[layout]()
         if not layout.takes_queue and (self.queue is not None or self.form is not None):
             raise ValueError(
-                f"layout={layout.name!r} goes without queue and form; leave those out"
+                f"layout={layout.name!r} goes without queue and form; leave those out, or set "
+                "takes_queue = True in a Layout of your own that uses them"
             )
+        self._modules.pop("_layout", None)  # torch replaces no module by something else
         self._layout = layout
 
     @property
@@ -453,8 +455,8 @@ class Objective(nn.Module, ABC):
         self.temperature_source = TemperatureSource(temperature)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Call the setter for a temperature that is a module, which torch would register."""
-        if name == "temperature":
+        """Call the setter for a value that is a module, which torch would register."""
+        if name in ("temperature", "layout"):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)

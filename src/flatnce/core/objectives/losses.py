@@ -151,7 +151,8 @@ def cross_entropy(
     """Drop-in for ``torch.nn.functional.cross_entropy``: its value, FlatNCE's gradient.
 
     For logits whose columns are candidates and whose target is the positive's column: change
-    one import. Entries of −inf are masks. Computed, and returned, in at least float32.
+    one import. Entries of −inf are masks. Computed, and returned, in at least float32; there the
+    gradient's relative error is about 5e-6 where the positive leads by 100.
 
     It raises a ValueError for class probabilities as target, label smoothing, a row with no
     unmasked negative, a target that is masked or out of range, and a batch of ignored rows.
@@ -274,13 +275,15 @@ class _FlatCrossEntropy(torch.autograd.Function):
         how = ("none", "mean", "sum").index(reduction)
         scores = log_softmax(wide, 1)
         found, total = _nll(scores, target, None, how, ignored)
-        column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)  # of an ignored row any
+        column = target.clamp(0, wide.shape[1] - 1).unsqueeze_(1)  # any, if ignored
         scores.scatter_(1, column, -torch.inf)
         if faults.can_raise_now(wide):
             weights = torch.softmax(scores, 1, out=scores)
             # A row without negatives has weights of NaN.
             if not math.isfinite(found.sum().item() + weights.select(1, 0).sum().item()):
                 raise FloatingPointError("a row has no negative, or its target is masked")
+            if how != 1 and (target == ignored).all():  # the mean is NaN
+                raise FloatingPointError("every row is ignored")
         else:
             weights = torch.softmax(scores, 1)
         weights.scatter_(1, column, -1.0)

@@ -141,8 +141,7 @@ class TemperatureSource(nn.Module):
 
     def follow(self, device: torch.device) -> None:
         """Move the state to the device of the batch."""
-        held = self.step if self.moves else self.source
-        if isinstance(held, Tensor) and held.device != device:
+        if any(held is not None and held.device != device for held in self._buffers.values()):
             self.to(device)
 
     def advance(self, contrast: Contrast | PlainRows | Tensor) -> Tensor | None:
