@@ -24,8 +24,15 @@ from flatnce.pretrain.commands.train import (
     starting_config,
     with_own_names,
 )
-from flatnce.pretrain.sweeping import sweep as sweeping
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
+from flatnce.pretrain.sweeping.sweep import (
+    find_sweep,
+    plan_sweep,
+    read_sweep,
+    sweep,
+    sweep_states,
+    varied,
+)
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
 from flatnce.pretrain.training.saved import RUNS, SWEEP, run_name
@@ -73,7 +80,7 @@ def run(arguments: list[str]) -> int:
     configs = grid_configs(rest, values, lambda line: _options(line, start).config)
     options = _options(rest, start)
     data = Path(next(iter(configs.values())).data.data).name or "images"
-    usual = "-".join([data, "sweep", *(one.replace("_", "-") for one in sweeping.varied(configs))])
+    usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
     directory = Path(RUNS) / (options.name or usual)
     is_there = (directory / SWEEP).is_file()
     if options.dry_run:
@@ -91,8 +98,8 @@ def _resume(arguments: list[str]) -> int:
     name = option_value("--resume", arguments)
     if name is None:
         raise ValueError("--resume needs the name of a sweep: `flatnce sweep --resume NAME`")
-    directory = sweeping.find_sweep(name)
-    configs = sweeping.read_sweep(directory)
+    directory = find_sweep(name)
+    configs = read_sweep(directory)
     first = next(iter(configs.values()))
     typed = arguments[1:] if "=" in arguments[0] else arguments[2:]
     rest, values = split_options(typed, first.flat())
@@ -115,12 +122,12 @@ def _show_plan(
 ) -> int:
     """Print the runs of a sweep, with their states if it has started; return the exit code."""
     with shared_images():
-        plan = sweeping.plan_sweep(configs, options.at_once)
+        plan = plan_sweep(configs, options.at_once)
     if directory is None:
         plain: Any = {name: config.plain() for name, config in configs.items()}
         done, left, at_once = 0, len(configs), plan.at_once
     else:
-        runs = sweeping.sweep_states(configs, directory)
+        runs = sweep_states(configs, directory)
         plain = sweep_rows(runs)
         done, left = sum(run.step for run in runs), sum(run.state != "done" for run in runs)
         at_once = min(plan.at_once, left)
@@ -144,7 +151,7 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
     start = time.perf_counter()
     try:
         with sweep_progress(configs, quiet=options.json) as report:
-            runs = sweeping.sweep(configs, directory, at_once=options.at_once, report=report)
+            runs = sweep(configs, directory, at_once=options.at_once, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
         again = f"continue from the checkpoints: flatnce sweep --resume {run_name(directory)}"
         print(f"flatnce sweep: interrupted; {again}", file=sys.stderr)
@@ -258,7 +265,7 @@ def extended(
         leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
         for leaf, values in spans.items()
     }
-    axes = list(dict.fromkeys([*sweeping.varied(configs), *typed]))
+    axes = list(dict.fromkeys([*varied(configs), *typed]))
     found = dict(configs)
     for old in configs.values():
         for config in _combined(old, typed):
@@ -270,7 +277,7 @@ def extended(
             found[name] = config
     if len(found) > MOST_RUNS:
         raise ValueError(f"{len(found):,} runs, more than {MOST_RUNS:,}; give fewer values")
-    _refuse_unused(found, typed.keys() - set(sweeping.varied(configs)))
+    _refuse_unused(found, typed.keys() - set(varied(configs)))
     return found
 
 

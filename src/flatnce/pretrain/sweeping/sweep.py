@@ -38,7 +38,15 @@ from flatnce.pretrain.training.processes import Interrupts, choose_device, is_la
 from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
-__all__ = ["SweptRun", "sweep"]
+__all__ = [
+    "SweptRun",
+    "find_sweep",
+    "plan_sweep",
+    "read_sweep",
+    "sweep",
+    "sweep_states",
+    "varied",
+]
 
 State = Literal["done", "failed", "stopped", "waiting"]
 
