@@ -96,11 +96,7 @@ def publish(
     paper: Callable[[], Page] | None = None,
     **more: object,
 ) -> int:
-    """Write a page and its figures and print where.
-
-    ``first`` runs before and may leave a note; ``paper`` is the page with figures for a paper,
-    where they differ.
-    """
+    """Write a page and its figures (``paper``: those for a paper); ``first`` may return a note."""
     check_place(out)
     with served(directories, page, options):
         note = first()

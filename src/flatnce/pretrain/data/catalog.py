@@ -50,10 +50,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Layout:
-    """An official folder of a set: the files that must exist, with checksums where known.
-
-    A layout without downloads can only be adopted.
-    """
+    """The files of a set's official folder; one without downloads can only be adopted."""
 
     folder: str
     files: Mapping[str, str] = field(repr=False)

@@ -220,10 +220,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def digits(folder: Path, split: str) -> ImageSet:
-    """scikit-learn's handwritten digits at 8 x 8, their values 0 to 16 scaled to 0 to 255.
-
-    A fifth of each class is the test set, by a fixed draw.
-    """
+    """scikit-learn's 8 x 8 digits, scaled from 16 to 255; a fixed fifth of each class is test."""
     found = require_extra("sklearn.datasets", "the digits").load_digits()
     images = torch.from_numpy(np.rint(found.images * (255 / 16)).astype(np.uint8))[:, None]
     labels = torch.from_numpy(found.target.astype(np.int64))
@@ -267,10 +264,7 @@ def fashion_mnist(folder: Path, split: str) -> ImageSet:
 
 
 def tiny_imagenet(folder: Path, split: str) -> FolderSet:
-    """Tiny-ImageNet-200: ``train/CLASS/images`` and, as test, ``val`` with its annotations.
-
-    Classes are numbered in the sorted order of ``wnids.txt``; their names are the words.
-    """
+    """Tiny-ImageNet-200, its classes in the sorted order of ``wnids.txt``; ``val`` is the test."""
     codes = sorted(_lines(folder / "wnids.txt"))
     names = dict(line.split("\t", 1) for line in _lines(folder / "words.txt"))
     classes = tuple(names[code] for code in codes)
@@ -297,10 +291,7 @@ def flowers102(folder: Path, split: str) -> FolderSet:
 
 
 def caltech101(folder: Path, split: str) -> FolderSet:
-    """Caltech-101, which has no official split, without its background class.
-
-    30 images of every class are drawn for training by a fixed seed; the rest is the test set.
-    """
+    """Caltech-101 without its background; 30 images of each class, by a fixed draw, are train."""
     photos = folder / "101_ObjectCategories"
     names = sorted(place.name for place in photos.iterdir() if place.is_dir())
     names.remove("BACKGROUND_Google")
@@ -320,10 +311,7 @@ def sun397(folder: Path, split: str) -> FolderSet:
 
 
 def voc2007(folder: Path, split: str) -> FolderSet:
-    """VOC2007 with every class of an image: 1 present, 0 absent, -1 only difficult objects.
-
-    The official evaluation (11-point average precision) ignores the last.
-    """
+    """VOC2007: a class is 1 present, 0 absent, or -1 only difficult objects (not evaluated)."""
     paths, objects = _voc(folder, split)
     return FolderSet(paths, torch.stack([_present(listed) for listed in objects]), VOC_CLASSES)
 

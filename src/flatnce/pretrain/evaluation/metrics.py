@@ -55,10 +55,7 @@ def measure(
 def hits(
     scores: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"], k: int
 ) -> Bool[Tensor, " n"]:
-    """Whether each row's class is among the k with the highest scores.
-
-    Of equal scores the lower class comes first; a score of minus infinity never counts.
-    """
+    """Whether a row's class is in the top k: of equals the lower is first; -inf never counts."""
     _check_numbers(scores)
     own = scores.gather(1, labels[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]

@@ -509,10 +509,7 @@ def has_pairs(labels: Tensor) -> bool:
 
 
 def drawn(indices: Int64[Tensor, " m"]) -> dict[str, Any]:
-    """Which images were drawn, for a result: their numbers if they are few, and a checksum.
-
-    The checksum is SHA-256 of the numbers, in this order, as little-endian 64-bit integers.
-    """
+    """Which images were drawn: their numbers, if few, and the SHA-256 of these as ``<i8``."""
     numbers = indices.cpu().to(torch.int64)
     digest = hashlib.sha256(numbers.numpy().astype("<i8").tobytes()).hexdigest()
     record: dict[str, Any] = {"count": len(numbers), "sha256": digest}

@@ -30,10 +30,7 @@ class Branch(NamedTuple):
     part_rows: int = 0
 
     def vectors(self) -> tuple[Tensor, ...]:
-        """What the forward kernels need of the norm.
-
-        Triton cannot compare a tuple that has a None with None, so an unused place has ``saved``.
-        """
+        """What the forward kernels need of the norm; Triton cannot take a None among tensors."""
         norm = self.norm
         kept = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
         found = (self.partial, self.saved, norm.weight, norm.bias, *kept)

@@ -127,10 +127,7 @@ class Pass(torch.autograd.Function):
 
 
 class Tape:
-    """Both passes, and the records of the forward pass, in its order.
-
-    ``update`` says whether to update the running statistics.
-    """
+    """Both passes, and the forward pass's records; ``update``: also the running statistics."""
 
     def __init__(self, plan: Plan, dtype: torch.dtype, side: SideTrack, update: bool) -> None:
         self.plan, self.dtype, self.side, self.update = plan, dtype, side, update

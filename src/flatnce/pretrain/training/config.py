@@ -224,10 +224,7 @@ ALIASES: dict[str, str] = _HELP.pop("aliases")
 
 
 def _document_sections(help_of: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Add what each setting means to the docstring of its section; return the sections by setting.
-
-    The command line takes its help from the docstrings.
-    """
+    """Describe the settings in the docstrings of their sections; return the section of each."""
     found: dict[str, str] = {}
     help_of["loss"]["objective"] = f"One of {', '.join(OBJECTIVES)}."
     help_of["loss"] |= {setting.name: setting.help for setting in _SETTINGS}

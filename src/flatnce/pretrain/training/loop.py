@@ -284,10 +284,7 @@ class Recorder:
             raise
 
     def begin_line(self, most: int | None) -> None:
-        """Start copying the numbers of the present step to the host.
-
-        ``most`` bounds the lines in transit, so that the host does not run ahead of the device.
-        """
+        """Start copying this step's numbers to the host; at most ``most`` lines are in transit."""
         if len(self._in_transit) == most:
             self.write_arrived(wait=True)
         finite = self.training.guard.all_finite()
