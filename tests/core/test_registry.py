@@ -288,6 +288,18 @@ def test_siglips_own_gradients_are_the_definitions():
     torch.testing.assert_close(learned, expected, rtol=1e-7, atol=0)
 
 
+def test_siglip_of_two_views_counts_all_pairs_of_the_rows():
+    loss = made(OBJECTIVES["siglip"], bias=-2.0, layout="two_view")(*views(4))
+    softplus = torch.nn.functional.softplus
+    expected = reference.mean(
+        [
+            softplus(2.0 - row.positive) + softplus(row.negatives - 2.0).sum()
+            for row in reference.two_view_rows(*views(4), 1 / 0.4)
+        ]
+    )
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-12, atol=0)
+
+
 class Shifted(flatnce.DCL):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)

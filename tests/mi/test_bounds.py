@@ -28,6 +28,7 @@ from flatnce.mi.bounds import (
     jensen_shannon_loss,
     mine_loss,
     nwj,
+    pool_log_sum,
     recentre,
     row_statistics,
     smile,
@@ -215,6 +216,16 @@ def test_an_offset_of_x_leaves_those_alone_that_say_so(name):
     before = bound.value(scores, **given, **extra[0])
     after = bound.value(scores + offset[:, None], **given, **extra[1])
     torch.testing.assert_close(after, before)
+
+
+def test_recentring_takes_an_offset_out():
+    scores, offset, _, pool = draw()
+    moved = scores + offset[:, None]
+    plain = recentre(scores, pool_log_sum(pool) - math.log(5))
+    again = recentre(moved, pool_log_sum(pool + offset[:, None]) - math.log(5))
+    torch.testing.assert_close(donsker_varadhan(again), donsker_varadhan(plain))
+    torch.testing.assert_close(nwj(again), nwj(plain))
+    assert not torch.isclose(donsker_varadhan(moved), donsker_varadhan(scores))
 
 
 # --- Losses --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Numbers read on test rows: sums, read-outs, standard errors and p-values against loops."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -188,6 +189,25 @@ def test_under_independence_it_keeps_its_level(parts):
     for level in (0.05, 0.5):
         margin = 3.5 * math.sqrt(level * (1 - level) / count)
         assert np.mean(np.array(found) <= level + 1e-9) == pytest.approx(level, abs=margin)
+
+
+def test_over_all_orders_of_few_rows_every_rank_is_equally_likely(monkeypatch):
+    """Each of the 4! pairings in turn the true one, all of them drawn: p takes 24 even values."""
+    given = permuted_part(4)
+    orders = [np.array(order) for order in itertools.permutations(range(4))]
+
+    class Every(np.random.Generator):
+        def __init__(self, _):
+            super().__init__(np.random.PCG64(0))
+            self.left = iter(orders[1:])  # the first leaves all in place: the true one
+
+        def permutation(self, count):
+            return next(self.left)
+
+    monkeypatch.setattr(np.random, "default_rng", Every)
+    parts = [dataclasses.replace(given, y=given.y[order]) for order in orders]
+    found = sorted(permutation_p_value([part], len(orders) - 1, 0) for part in parts)
+    assert found == pytest.approx([rank / 24 for rank in range(1, 25)])
 
 
 def test_it_is_never_nought_and_never_above_one():
