@@ -5,6 +5,7 @@ import math
 import os
 import random
 import signal
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from flatnce.pretrain import TrainConfig, TrainingFailed, load_encoder, resume, train
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import add_evaluation, read_run
+from flatnce.pretrain.training.state import Training
 from forked import Forked, wait_for_lines
 from made_runs import MOCO, assert_same_run, before_step, quick_config, with_dropout
 from tiny_sets import write_folder
@@ -195,14 +197,24 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path):
+def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path, monkeypatch):
     run, config = tmp_path / "run", config_of("simclr").override(epochs=1)
     train(config.override(seed=1), run)
     files = contents(tmp_path)
     with pytest.raises(TrainingFailed, match="cannot be contrasted"):
         train(config.override(temperature=1e-40), run, replace=True)
     assert contents(tmp_path) == files
-    train(config, run, replace=True)
+    made, alive, build = WeakSet(), [], Training.__init__
+
+    def counted(self, *given):
+        alive.append(len(made))
+        made.add(self)
+        build(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "__init__", counted)
+        train(config, run, replace=True)
+    assert alive == [0, 0]  # the first is released: a device may not hold both
     train(config, tmp_path / "new")
     assert_same_run(run, tmp_path / "new")
 

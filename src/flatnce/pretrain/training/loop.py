@@ -5,6 +5,7 @@ not been; on the CPU bit for bit. It is a generator that yields after each step:
 :func:`resume` take all steps in a row, a sweep those of several runs in turn.
 """
 
+import gc
 import shutil
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -112,12 +114,10 @@ def train_steps(
                 )
             again = resume_steps(place, report=report, interrupts=interrupts, lock=nullcontext)
             return (yield from again)
+        if processes.first_decides(replace and (place / "config.json").is_file(), device):
+            _try_step(config, place, device)  # if that fails, the earlier run stays
+            gc.collect()  # else its images and model would stay on the device
         training = Training(config, place, device)
-        if replace and (place / "config.json").is_file():
-            training.take_step(*next(training.batches()))  # if that fails, the earlier run stays
-            training.check()
-            training.unwrap()
-            training = Training(config, place, device)
         log = None
         if distributed.rank() == 0:
             seeds, anew = [config.run.seed], replace or started
@@ -130,6 +130,14 @@ def train_steps(
             if training.step == 0 and log is not None:
                 shutil.rmtree(place)  # nothing was trained: free the name again
             raise
+
+
+def _try_step(config: TrainConfig, directory: Path, device: torch.device) -> None:
+    """Take the first step of a run, of which nothing is kept; collective."""
+    training = Training(config, directory, device)
+    training.take_step(*next(training.batches()))
+    training.check()
+    training.unwrap()
 
 
 def resume_steps(
