@@ -111,9 +111,12 @@ def _take_lock(path: Path, busy: str) -> int | None:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            if error.errno in (errno.EROFS, errno.EACCES) and not path.exists():
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            if not path.exists():
                 return None
-            raise
+            said = "this lock of another user cannot be opened; remove it if nothing runs there"
+            raise OSError(error.errno, said, str(path)) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(file), path.lstat()):

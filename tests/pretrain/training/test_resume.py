@@ -5,6 +5,7 @@ import math
 import os
 import random
 import signal
+from unittest.mock import Mock
 from weakref import WeakSet
 
 import pytest
@@ -211,12 +212,24 @@ def test_a_run_is_replaced_only_by_one_that_can_take_a_step(tmp_path, monkeypatc
         made.add(self)
         build(self, *given)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "__init__", counted)
-        train(config, run, replace=True)
-    assert alive == [0, 0]  # the first is released: a device may not hold both
+    monkeypatch.setattr(Training, "__init__", counted)
+    train(config, run, replace=True)
     train(config, tmp_path / "new")
+    assert alive == [0, 0, 0]  # the one that was tried is released: a device may not hold two
     assert_same_run(run, tmp_path / "new")
+
+
+def test_a_run_is_locked_inside_where_nothing_can_be_written_beside_it(tmp_path, monkeypatch):
+    run, beside, real = tmp_path / "run", tmp_path / ".run.lock", os.open
+    run.mkdir()
+    deny = Mock(side_effect=PermissionError(13, "denied"))
+    monkeypatch.setattr(os, "open", lambda p, *a, **k: (deny if p == beside else real)(p, *a, **k))
+    for replace in (False, True):
+        with pytest.raises(ValueError, match="being trained by another"):
+            train(config_of("simclr"), run, replace=replace, report=lambda line: resume(run))
+        assert resume(run).finished and not (run / ".training").exists()
+    with beside.open("w"), pytest.raises(PermissionError, match=r"remove it .*run\.lock"):
+        resume(run)
 
 
 def test_what_fails_before_its_first_step_leaves_the_name_free(tmp_path, monkeypatch):

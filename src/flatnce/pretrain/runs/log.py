@@ -18,6 +18,7 @@ __all__ = [
     "FAILURE",
     "FORMAT_VERSION",
     "START",
+    "TRAINING",
     "Run",
     "RunLog",
     "add_evaluation",
@@ -32,8 +33,9 @@ FAILURE = "failure"  # kind of the failure line, which is removed on resume
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 METRICS, RESULTS = "metrics.jsonl", "results.json"
 LOCK = ".results.lock"  # held while the results are read, changed and written
+TRAINING = ".training"  # held while the run is trained, if no lock can be made beside its folder
 # In the folder of a run before its first checkpoint (.DS_Store is macOS's), and afterwards.
-START = {CONFIG, ENVIRONMENT, METRICS, "tensorboard", "checkpoints", ".training", ".DS_Store"}
+START = {CONFIG, ENVIRONMENT, METRICS, "tensorboard", "checkpoints", TRAINING, ".DS_Store"}
 FILES = START | {RESULTS, LOCK, "report.html", "portrait.json", "failure.txt", "exports"}
 
 
@@ -163,13 +165,15 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
 def _make_room(directory: Path, kind: str, replace: bool) -> None:
     for leftover in directory.glob(f".{CONFIG}*.partial"):  # of a start that was killed
         leftover.unlink(missing_ok=True)
-    if directory.is_dir() and any(directory.iterdir()):
+    there = [path for path in directory.glob("*") if path.name != TRAINING]
+    if there:
         try:
             same = not other_files(directory, FILES) and _read_header(directory)["kind"] == kind
         except (ValueError, KeyError):
             same = False
         check_replaceable(f"directory={str(directory)!r}", f"a {kind} run", same, replace)
-        shutil.rmtree(directory)
+        for path in there:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     directory.mkdir(parents=True, exist_ok=True)
 
 

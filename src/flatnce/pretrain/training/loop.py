@@ -128,7 +128,8 @@ def train_steps(
             return (yield from _run(Recorder(training, log, report), interrupts, save_first=True))
         except (ValueError, OSError, ImportError):
             if training.step == 0 and log is not None:
-                shutil.rmtree(place)  # nothing was trained: free the name again
+                # Nothing was trained: free the name again. A mounted folder itself stays.
+                shutil.rmtree(place, ignore_errors=True)
             raise
 
 
