@@ -148,10 +148,7 @@ class _Job:
         config, device = self.config, self.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            network = self._fresh() if self.start == "scratch" else copy.deepcopy(self.backbone)
-            width: Any = network.width
-            model = nn.Sequential(network, nn.Linear(width, len(train_set.classes)))
-            model.to(device).requires_grad_(True)
+            model = self._model(len(train_set.classes))
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
@@ -217,6 +214,12 @@ class _Job:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.lower):
             scores: Tensor = model(images)
         return scores.float()
+
+    def _model(self, classes: int) -> nn.Module:
+        network = self._fresh() if self.start == "scratch" else copy.deepcopy(self.backbone)
+        width: Any = network.width
+        model = nn.Sequential(network, nn.Linear(width, classes))
+        return model.to(self.device).requires_grad_(True)
 
     def _fresh(self) -> nn.Module:
         if self.fresh is None:

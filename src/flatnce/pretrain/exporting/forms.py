@@ -11,7 +11,6 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module, metadata, resources
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -169,15 +168,11 @@ class Source:
 
 
 class TorchForm:
-    """Weights in safetensors and a plain config.
+    """Weights in safetensors and a plain config."""
 
-    A form has the packages whose versions the card names, the library that loads it, and tags
-    for the hub.
-    """
-
-    packages: tuple[str, ...] = ("safetensors",)
-    library = "flatnce"
-    tags: tuple[str, ...] = ("pytorch", "safetensors")
+    packages: tuple[str, ...] = ("safetensors",)  # whose versions the card names
+    library = "flatnce"  # that loads it
+    tags: tuple[str, ...] = ("pytorch", "safetensors")  # for the hub
 
     def check(self, source: Source) -> None:
         """Refuse without safetensors."""
@@ -392,17 +387,13 @@ def _exported(network: nn.Module, source: Source) -> Any:
 def card(source: Source, form: str, folder: str, *, normalised_inside: bool, check: str) -> str:
     """The text of the card."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    # A quoted text is a string of Python, JSON and YAML.
-    environment.filters |= {"plain": _plain, "quoted": partial(json.dumps, ensure_ascii=False)}
+    environment.filters |= {"plain": _plain, "quoted": _quoted}
     template = resources.files("flatnce.pretrain.exporting").joinpath("templates", "card.md")
     results = (source.run.results if source.run else None) or {}
     every = [one for one in results.get("evaluations", ()) if isinstance(one, dict)]
     # An evaluation without a step is of the run's last step.
     mine = [e for e in every if e.get("step", results.get("step", source.step)) == source.step]
     versions = {name: metadata.version(name) for name in FORMS[form].packages if find_spec(name)}
-    data = source.settings["data"]
-    if data == "folder":
-        data = f"{source.settings['root'] or '.'}/"
     text = environment.from_string(template.read_text("utf-8")).render(
         source=source,
         settings=source.settings,
@@ -413,7 +404,7 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
         tags=[source.architecture.partition(".")[0], *FORMS[form].tags],
         folder=folder,
         normalised_inside=normalised_inside,
-        data=f"{_data_name(data)} ({source.settings['split']})",
+        data=data_of(source.settings),
         evaluations=[evaluation_row(result) for result in mine],
         other_evaluations=len(every) - len(mine),
         trained=source.run.environment if source.run else {},
@@ -421,6 +412,14 @@ def card(source: Source, form: str, folder: str, *, normalised_inside: bool, che
         versions={"flatnce": __version__, "torch": torch.__version__, **versions},
     )
     return text.strip() + "\n"
+
+
+def data_of(settings: Mapping[str, Any]) -> str:
+    """The training images, without paths of this machine."""
+    data = settings["data"]
+    if data == "folder":
+        data = f"{settings['root'] or '.'}/"
+    return f"{_data_name(data)} ({settings['split']})"
 
 
 def _data_name(data: str) -> str:
@@ -442,6 +441,11 @@ def evaluation_row(result: Mapping[str, Any]) -> list[str]:
 def _plain(text: str) -> str:
     """Text without the marks of a table cell, a heading or code."""
     return " ".join(str(text).replace("|", "/").replace("`", "'").split())
+
+
+def _quoted(text: str) -> str:
+    """The text as a string of Python, JSON and YAML."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def export(

@@ -38,14 +38,11 @@ class Branch(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients per branch: of its matrix, and of weight and bias of its norm (2, c).
-
-    ``behind`` is the gradient behind the ReLU, which is that of what was added.
-    """
+    """Gradients per branch: of its matrix, and of weight and bias of its norm (2, c)."""
 
     to_x: list[Tensor]
     to_norm: list[Tensor]
-    behind: Tensor | None
+    behind: Tensor | None  # behind the ReLU: also the gradient of what was added
 
 
 def measured(x: Tensor, norm: BatchNorm, branches: int = 1) -> Branch:

@@ -251,11 +251,7 @@ def blur_radius(size: int) -> int:
 def blur_weights(
     sigma: Float[Tensor, " n"], radius: int, size: int
 ) -> Float[Tensor, "n size size"]:
-    """The blur along one axis as a matrix, borders reflected, on the grid.
-
-    Row i gives each source pixel j the weight of its distance from i, and of the distances of its
-    mirror images in the borders.
-    """
+    """The blur along one axis as a matrix (target, source) on the grid, with borders reflected."""
     offsets = torch.arange(-radius, radius + 1, device=sigma.device, dtype=torch.float32)
     kernel = to_grid(torch.exp(-0.5 * (offsets / sigma[:, None]) ** 2))
     # The middle takes the rounding error: the weights then sum to one exactly.
