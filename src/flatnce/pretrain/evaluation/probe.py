@@ -55,16 +55,12 @@ class Classifier:
 
 @dataclass(frozen=True, eq=False)
 class LogisticFit:
-    """A fitted regression.
+    """A fitted regression."""
 
-    The classifier takes raw features; weight and bias are of standardised ones. It has converged
-    if no entry of the gradient, in units of the root of the expected curvature, is larger than
-    the tolerance.
-    """
-
-    classifier: Classifier
+    classifier: Classifier  # of raw features; weight and bias are of standardised ones
     weight: Float64[Tensor, "d k"]
     bias: Float64[Tensor, " k"]
+    # No gradient is above the tolerance, in units of the root of the expected curvature.
     converged: bool
     gradient: float
     iterations: int

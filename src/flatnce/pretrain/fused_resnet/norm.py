@@ -17,15 +17,12 @@ PARTS = 128  # most ranges of rows measured or summed apart: every later program
 
 
 class Branch(NamedTuple):
-    """A matrix x before its norm: (n, c) or (n, c, h, w), with the channels last in memory.
-
-    ``partial`` has the measurements of ranges of ``part_rows`` rows; None if one kernel is
-    enough. ``saved`` is (2, c): mean and inverse standard deviation, after normalisation.
-    """
+    """A matrix x before its norm: (n, c) or (n, c, h, w), with the channels last in memory."""
 
     x: Tensor
     norm: BatchNorm
-    saved: Tensor
+    saved: Tensor  # (2, c): mean and inverse standard deviation, after normalisation
+    # Measurements of ranges of ``part_rows`` rows; None if one kernel is enough.
     partial: Tensor | None = None
     part_rows: int = 0
 

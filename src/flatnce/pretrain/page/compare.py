@@ -61,18 +61,14 @@ def numbers_of(run: Run) -> dict[Measure, float]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that agree in the compared settings.
-
-    The key of a run is its seed and every other setting that does not define the groups: partners
-    in other groups have the same. ``label`` is the name in a chart, a letter if names are long;
-    ``short`` then says how the group differs from the first.
-    """
+    """Runs that agree in the compared settings."""
 
     name: str
+    # By seed and all settings that do not define the groups; partners in other groups share them.
     runs: Mapping[tuple[Any, ...], Run]
     series: int
-    label: str
-    short: str
+    label: str  # the name in a chart; a letter if names are long
+    short: str  # then: how the group differs from the first
 
     @property
     def done(self) -> dict[tuple[Any, ...], Run]:
@@ -166,16 +162,13 @@ def _setting_text(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference of two groups over shared seeds, with its 95 % t interval.
-
-    ``seeds_needed`` is the number of seeds at which the question would be settled if the
-    difference is as large as it looks; None if it is settled, or cannot be told.
-    """
+    """The mean difference of two groups over shared seeds, with its 95 % t interval."""
 
     pairs: int
     mean: float | None = None
     sd: float | None = None
     interval: tuple[float, float] | None = None
+    # To settle a difference as large as it looks; None if it is settled, or cannot be told.
     seeds_needed: int | None = None
 
     @property

@@ -219,20 +219,16 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ScoreCells:
-    """The cells of an evaluation in a table; empty where the result does not say.
-
-    ``interval`` is the 95 % interval; for information, the one-sided lower limit. ``said`` is the
-    score with its measure, unless that is top-1.
-    """
+    """The cells of an evaluation in a table; empty where the result does not say."""
 
     name: str
     data: str
     measure: str
     score: str
-    interval: str
+    interval: str  # of 95 %; for information, the one-sided lower limit
     top5: str
     test_images: str
-    said: str
+    said: str  # the score with its measure, unless that is top-1
 
 
 def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCells:
