@@ -27,10 +27,11 @@ class Branch(NamedTuple):
     part_rows: int = 0
 
     def vectors(self) -> tuple[Tensor, ...]:
-        """What the forward kernels need of the norm; Triton cannot take a None among tensors."""
+        """What the forward kernels need of the norm; an unused place has ``saved``."""
         norm = self.norm
         kept = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
         found = (self.partial, self.saved, norm.weight, norm.bias, *kept)
+        # Triton cannot compare a tuple that has a None with None.
         return tuple(self.saved if one is None else one for one in found)
 
 
