@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
 from flatnce.cli.console import live_line
+from flatnce.cli.progress import progress_line
+from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.pretrain.training.config import ALIASES
 from forked import Forked, wait_for_lines
 
@@ -147,3 +150,12 @@ def test_a_line_on_a_terminal_is_not_read_as_markup(monkeypatch):
     with live_line() as (_, say):
         say("photos[old] [/b]")
     assert "photos[old] [/b]" in terminal.getvalue()
+
+
+def test_the_line_of_a_run_shows_the_diagnostics_that_have_one(monkeypatch):
+    measured = ("loss", "mi", "mi_ceiling", "ess", "gain", "temperature")
+    numbers = dict.fromkeys((*measured, "epoch", "seconds", "images_per_second"), 1.0)
+    shown = "epoch 1.0/2  loss 1.000  MI 1.00 of 1.00  ESS 1.00  gain 1.00  T 1  1 images/s"
+    monkeypatch.setitem(DIAGNOSTICS, "new", replace(DIAGNOSTICS["mi"], line="new {new:.1f}"))
+    assert progress_line(numbers, {}, 2).startswith(shown)  # an older version's
+    assert "T 1  new 2.0  1 images/s" in progress_line(numbers | {"new": 2.0}, {}, 2)

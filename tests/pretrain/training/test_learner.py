@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from flatnce import DCL
+from flatnce.core.objectives import losses
 from flatnce.core.pairs import KeyQueue
-from flatnce.pretrain import TrainConfig
+from flatnce.pretrain import TrainConfig, preset
 from flatnce.pretrain.models import Encoder, MomentumEncoder
 from flatnce.pretrain.training.config import OBJECTIVES, LossConfig
 from flatnce.pretrain.training.learner import (
@@ -15,6 +17,7 @@ from flatnce.pretrain.training.learner import (
     build_objective,
     build_temperature,
 )
+from flatnce.pretrain.training.state import Training
 
 
 def learner_of(seed=0, dtype=torch.float32, **settings):
@@ -159,3 +162,20 @@ def test_a_layer_sees_each_micro_batch_and_both_passes_are_the_same(layer):
     wanted = [parameter.grad for parameter in slow.parameters()]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(dict(learner.named_buffers()), dict(slow.named_buffers()))
+
+
+class Shifted(DCL):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.shift = nn.Parameter(torch.zeros(()))
+
+
+def test_own_parameters_are_slowed_under_sgd_and_a_learned_temperature_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(losses, "DCL", Shifted)
+    config = preset("digits").override(objective="dcl", learn_temperature=True)
+    objective = Training(config, tmp_path, torch.device("cpu")).learner.objective
+    sum(objective.parameters()).backward()
+    slowed = {name: p.grad.item() for name, p in objective.named_parameters()}
+    assert slowed == pytest.approx({"shift": 0.01, "temperature_source.source.log_beta": 1.0})
