@@ -96,7 +96,11 @@ def publish(
     paper: Callable[[], Page] | None = None,
     **more: object,
 ) -> int:
-    """Write a page and its figures (``paper``: those for a paper); ``first`` may return a note."""
+    """Write a page and its figures and print where.
+
+    ``first`` runs before and may return a note; ``paper`` is the page with figures for a paper,
+    where they differ.
+    """
     check_place(out)
     with served(directories, page, options):
         note = first()

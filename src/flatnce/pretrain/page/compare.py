@@ -192,7 +192,10 @@ def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) ->
 
 
 def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
-    """Seeds, more than ``beyond``, for a paired t test of power 0.8; None if more than 1,000."""
+    """The number of seeds, more than ``beyond``, at which a paired t test has a power of 0.8.
+
+    None if more than 1,000 would be needed, or if the mean is zero.
+    """
     from scipy.stats import nct, t
 
     if mean == 0:

@@ -99,7 +99,10 @@ def process_group(device: str) -> Iterator[torch.device]:
 
 
 class Interrupts:
-    """Turns a first SIGINT or SIGTERM into a request to stop; a second is a KeyboardInterrupt."""
+    """Turns the first SIGINT (Ctrl-C) or SIGTERM into a request to stop.
+
+    The second raises KeyboardInterrupt at once. Outside the main thread signals are left alone.
+    """
 
     def __init__(self) -> None:
         self.signalled = False

@@ -129,7 +129,10 @@ class Step:
 
 
 class CudaGraphStep:
-    """A step replayed as a CUDA graph after a few eager calls; ``notify`` hears why it is not."""
+    """A step that is captured as a CUDA graph after a few eager calls, and replayed from then on.
+
+    A step that cannot be captured runs eagerly; ``notify`` is called once with the reason.
+    """
 
     def __init__(self, step: Step, notify: Callable[[str], None]) -> None:
         self.step, self.notify = step, notify
