@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,11 @@ from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
 
-__all__ = ["shuffled_classes"]
+__all__ = ["Stage", "shuffled_classes"]
+
+Stage: TypeAlias = Literal["images", "crops", "views"]
+"""What a loader's batches hold: whole images (b, c, h, w) and crops (b, 2, c, s, s), both uint8,
+from which the views are made on the device; or ready views (b, 2, ...)."""
 
 
 def permutation(n: int, *key: int) -> Int64[Tensor, " n"]:
@@ -217,7 +221,7 @@ class Batching:
 
 
 class Batch(NamedTuple):
-    """A process's share of a global batch: sample numbers, uint8 images (b, c, h, w), labels."""
+    """A process's share of a global batch; what ``images`` holds is the loader's stage."""
 
     indices: Tensor
     images: Tensor
@@ -225,6 +229,8 @@ class Batch(NamedTuple):
 
 
 class _Loader:
+    stage: Stage = "images"
+
     def __init__(self, image_set: Any, batch_size: int, seed: int, **options: Any) -> None:
         self.image_set = image_set
         self.batching = Batching(len(image_set), batch_size, seed, **options)
