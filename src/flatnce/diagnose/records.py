@@ -111,10 +111,11 @@ def examine_run(
 ) -> Diagnosis:
     """Judge a run, whether it is running, finished or failed."""
     # Imported here: it loads torchvision and the data sets.
+    from flatnce.pretrain.runs.folder import find_run
     from flatnce.pretrain.runs.log import read_run
     from flatnce.pretrain.training.config import TrainConfig
     from flatnce.pretrain.training.learner import build_objective
-    from flatnce.pretrain.training.saved import KIND, find_run, run_status
+    from flatnce.pretrain.training.saved import KIND, run_status
 
     place = find_run(name)
     run = read_run(place, KIND)

@@ -140,7 +140,7 @@ def run(arguments: list[str]) -> int:
             )
     own = None
     if options.run is not None:
-        from flatnce.pretrain.training.saved import find_run
+        from flatnce.pretrain.runs.folder import find_run
 
         own = run_cost(find_run(options.run), options.price, options.devices)
     if options.json:

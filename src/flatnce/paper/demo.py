@@ -33,6 +33,7 @@ from flatnce.messages import check_at_least, check_positive
 from flatnce.mi.fitting import one_thread
 from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
 from flatnce.paper.gaussians import correlation_of, draw_pairs
+from flatnce.pretrain.runs.folder import runs_folder
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import capitalised, in_unit
@@ -60,7 +61,8 @@ class DemoConfig:
     seeds: int = 5  # How many seeds; each has its own start and data.
     # The sizes K of the training task: the positive and K - 1 negatives.
     candidates: tuple[int, ...] = (4, 8, 16, 32)
-    out: Path = Path("runs/demo")  # The run's folder; an earlier demo there is replaced.
+    # The run's folder; an earlier demo there is replaced.
+    out: Path = field(default_factory=lambda: runs_folder() / "demo")
     learning_rate: float = 1e-3  # Adam's, the same for both objectives.
     inverse_temperature: float = 20.0  # The scale of the cosines in training.
     width: int = 128  # Of the critics' two hidden layers.

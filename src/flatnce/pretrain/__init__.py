@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from flatnce.pretrain.data import Resident, Views, load
     from flatnce.pretrain.evaluation import extract, knn_predict, linear_probe
     from flatnce.pretrain.models import Encoder, backbone, head
+    from flatnce.pretrain.runs.folder import find_run
     from flatnce.pretrain.sweeping.sweep import SweptRun, sweep
     from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
     from flatnce.pretrain.training.loop import Outcome, resume, train
-    from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder, read_config
+    from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder, read_config
     from flatnce.pretrain.training.state import TrainingFailed
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

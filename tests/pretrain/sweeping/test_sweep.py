@@ -15,6 +15,7 @@ import torch
 from flatnce.core.diagnostics import Interval
 from flatnce.pretrain import resume, train
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.folder import find_sweep
 from flatnce.pretrain.runs.log import RunLog, read_run
 from flatnce.pretrain.sweeping.display import sweep_rows
 from flatnce.pretrain.sweeping.sweep import (
@@ -26,7 +27,6 @@ from flatnce.pretrain.sweeping.sweep import (
     InFlightSteps,
     SweepPlan,
     _fitting,
-    find_sweep,
     plan_sweep,
     read_sweep,
     request_cuda_queues,

@@ -13,6 +13,7 @@ import tyro
 from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
+from flatnce.pretrain.runs.folder import runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
 
@@ -69,7 +70,7 @@ def _reproduce(options: ReproduceOptions) -> Path:
     from flatnce.paper.reproduce.engine import reproduce
 
     name = experiment.name if options.scale == "smoke" else f"{experiment.name}-{options.scale}"
-    out = Path(options.out or f"runs/reproduce/{name}")
+    out = Path(options.out or runs_folder() / "reproduce" / name)
     setting = Setting(options.scale, options.seeds, **given)
     watched: dict[str, Any] = {}
     with live_line(quiet=options.json, log=False) as (update, say):

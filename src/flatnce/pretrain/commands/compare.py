@@ -13,7 +13,7 @@ import tyro
 from flatnce.pretrain.commands import ONE_FORM, RunNames
 from flatnce.pretrain.page.compare import differences_of, page_of_runs
 from flatnce.pretrain.page.serve import loopback_of, serve
-from flatnce.pretrain.training.saved import RUNS, SWEEP, find_run, runs_in
+from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
 
@@ -73,18 +73,6 @@ def compare(
         paper=partial(page_of_runs, directories, **asked, whole_names=True),
         differences=differences_of(directories, **asked) if options.json else [],
     )
-
-
-def named_runs(names: Sequence[str]) -> list[Path]:
-    """The directories of runs, each once; a sweep stands for all its runs that have begun."""
-    if not names:
-        raise ValueError("RUN is missing: name at least one run")
-    found: dict[Path, None] = {}
-    for name in names:
-        sweep = next((p for p in (Path(name), Path(RUNS) / name) if (p / SWEEP).is_file()), None)
-        inside = [] if sweep is None else [sweep / one for one in runs_in(sweep)]
-        found |= dict.fromkeys(inside or [find_run(name)])
-    return list(found)
 
 
 def publish(

@@ -12,8 +12,9 @@ from flatnce.cli.short_help import print_short_help
 from flatnce.pretrain.commands import ONE_FORM, RunName
 from flatnce.pretrain.evaluation import Options, evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import score_cells
-from flatnce.pretrain.training.saved import describe_status, find_run
+from flatnce.pretrain.training.saved import describe_status
 
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),

@@ -9,7 +9,8 @@ import tyro
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.exporting import export
 from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
-from flatnce.pretrain.training.saved import describe_status, find_run
+from flatnce.pretrain.runs.folder import find_run
+from flatnce.pretrain.training.saved import describe_status
 
 
 @dataclass(frozen=True)

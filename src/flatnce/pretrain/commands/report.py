@@ -10,9 +10,10 @@ from typing import Annotated
 import tyro
 
 from flatnce.pretrain.commands import ONE_FORM, RunNames
-from flatnce.pretrain.commands.compare import PageOptions, compare, named_runs, publish
+from flatnce.pretrain.commands.compare import PageOptions, compare, publish
 from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
 from flatnce.pretrain.page.run import page_of_run
+from flatnce.pretrain.runs.folder import named_runs
 from flatnce.pretrain.runs.log import read_run
 
 # The pages of other kinds of run, as (module, function): imported on demand, since this package

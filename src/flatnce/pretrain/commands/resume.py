@@ -10,9 +10,10 @@ from flatnce.cli.progress import show_progress
 from flatnce.pretrain.commands import RunName, Switch
 from flatnce.pretrain.commands.train import evaluate_and_report
 from flatnce.pretrain.evaluation import expand
+from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.training.loop import resume
 from flatnce.pretrain.training.processes import is_launched
-from flatnce.pretrain.training.saved import find_run, read_config
+from flatnce.pretrain.training.saved import read_config
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from flatnce.pretrain.commands.train import (
     starting_config,
     with_own_names,
 )
+from flatnce.pretrain.runs.folder import SWEEP, find_sweep, run_name, runs_folder
 from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
 from flatnce.pretrain.sweeping.sweep import (
-    find_sweep,
     plan_sweep,
     read_sweep,
     sweep,
@@ -35,7 +35,6 @@ from flatnce.pretrain.sweeping.sweep import (
 )
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import shared_images
-from flatnce.pretrain.training.saved import RUNS, SWEEP, run_name
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
@@ -81,7 +80,7 @@ def run(arguments: list[str]) -> int:
     options = _options(rest, start)
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
-    directory = Path(RUNS) / (options.name or usual)
+    directory = runs_folder() / (options.name or usual)
     is_there = (directory / SWEEP).is_file()
     if options.dry_run:
         return _show_plan(configs, directory if options.resume and is_there else None, options)

@@ -19,12 +19,13 @@ from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data import find, is_path
 from flatnce.pretrain.evaluation import evaluate_run, expand
 from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.loop import Outcome, train
-from flatnce.pretrain.training.processes import choose_device, is_launched, run_lock
-from flatnce.pretrain.training.saved import RUNS, SWEEP, read_config, run_name
+from flatnce.pretrain.training.processes import choose_device, is_launched
+from flatnce.pretrain.training.saved import read_config
 from flatnce.pretrain.training.tune import tune
 
 Options = TypeVar("Options")
@@ -69,7 +70,7 @@ def run(arguments: list[str]) -> int:
     config = options.config
     data = re.sub(r"[^A-Za-z0-9]+", "-", config.data.data).strip("-") or "images"
     usual = f"{data}-{config.loss.objective}-b{config.run.batch_size}-s{config.run.seed}"
-    directory = Path(RUNS) / (options.name or usual)
+    directory = runs_folder() / (options.name or usual)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
     if not is_launched():

@@ -30,8 +30,9 @@ from flatnce.pretrain.data import is_path
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
+from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
-from flatnce.pretrain.training.saved import LoadedEncoder, find_run, load_encoder
+from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
 __all__ = ["MARK", "describe_check", "read_config"]
 

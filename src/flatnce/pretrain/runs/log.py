@@ -15,8 +15,12 @@ from flatnce.environment import environment, plain
 from flatnce.files import check_format, check_replaceable, lock, replace_text
 
 __all__ = [
+    "CONFIG",
     "FAILURE",
+    "FILES",
     "FORMAT_VERSION",
+    "METRICS",
+    "RESULTS",
     "START",
     "TRAINING",
     "Run",

@@ -26,21 +26,20 @@ import torch
 
 from flatnce.environment import available_memory
 from flatnce.files import check_format, replace_text
-from flatnce.messages import did_you_mean
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.folder import SWEEP, run_lock
 from flatnce.pretrain.runs.log import START, other_files
 from flatnce.pretrain.training import saved
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.estimate import estimate_run
 from flatnce.pretrain.training.images import load_images, shared_images
 from flatnce.pretrain.training.loop import Outcome, Steps, error_line, resume_steps, train_steps
-from flatnce.pretrain.training.processes import Interrupts, choose_device, is_launched, run_lock
-from flatnce.pretrain.training.saved import CHECKPOINTS, RUNS, SWEEP
+from flatnce.pretrain.training.processes import Interrupts, choose_device, is_launched
+from flatnce.pretrain.training.saved import CHECKPOINTS
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
 __all__ = [
     "SweptRun",
-    "find_sweep",
     "plan_sweep",
     "read_sweep",
     "sweep",
@@ -472,16 +471,6 @@ def read_sweep(directory: str | Path) -> dict[str, TrainConfig]:
         return {name: base.override(**changes) for name, changes in found["runs"].items()}
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); start the sweep anew") from error
-
-
-def find_sweep(name: str | Path) -> Path:
-    """The directory of a sweep, given as a path or as a name in ``runs/``."""
-    for place in (Path(name), Path(RUNS) / name):
-        if (place / SWEEP).is_file():
-            return place
-    there = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
-    hint = did_you_mean(str(name), there, f"there are {', '.join(there) or 'none'} in {RUNS}/")
-    raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
 
 
 def _write_sweep(directory: Path, configs: Mapping[str, TrainConfig]) -> None:

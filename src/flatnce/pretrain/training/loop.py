@@ -23,6 +23,7 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
 from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
@@ -103,7 +104,7 @@ def train_steps(
 ) -> Steps:
     """:func:`train`, step by step."""
     place, config = Path(directory), with_absolute_paths(config)
-    with processes.process_group(config.run.device) as device, processes.run_lock(place):
+    with processes.process_group(config.run.device) as device, run_lock(place):
         started = processes.started_by_this_launch(place, device)
         if started and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
@@ -147,7 +148,7 @@ def resume_steps(
     step: int | None = None,
     report: Report | None = None,
     interrupts: Interrupts | None = None,
-    lock: Callable[[Path], AbstractContextManager[object]] = processes.run_lock,
+    lock: Callable[[Path], AbstractContextManager[object]] = run_lock,
 ) -> Steps:
     """:func:`resume`, step by step."""
     place = Path(directory)

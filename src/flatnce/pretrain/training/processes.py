@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -13,10 +13,9 @@ import torch.distributed as dist
 
 from flatnce.cli.launch import stop_requested
 from flatnce.core import distributed
-from flatnce.files import lock
-from flatnce.pretrain.runs.log import TRAINING, read_run
+from flatnce.pretrain.runs.log import read_run
 
-__all__ = ["Interrupts", "choose_device", "is_launched", "run_lock"]
+__all__ = ["Interrupts", "choose_device", "is_launched"]
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
@@ -133,28 +132,3 @@ class Interrupts:
         if self.signalled:
             raise KeyboardInterrupt
         self.signalled = True
-
-
-@contextmanager
-def run_lock(directory: Path) -> Iterator[None]:
-    """Hold the lock of a run, or of a sweep, against a second trainer; it ends with the process.
-
-    Its file lies beside the folder, or inside where nothing can be written beside it, as in a
-    mounted volume. Of several processes the first holds the lock for all.
-    """
-    first = not is_launched() or os.environ["RANK"] == "0"
-    place = directory.resolve()  # one lock for every path that leads there
-    is_new = first and not place.parent.exists()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}.lock")
-    busy = f"{directory} is being trained by another process; wait for it, or stop it first"
-    try:
-        with (
-            lock(beside, busy) if first else nullcontext(True) as held,
-            nullcontext() if held or not place.is_dir() else lock(place / TRAINING, busy),
-        ):
-            yield
-    finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty, or gone
-                place.parent.rmdir()

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from flatnce.environment import plain
-from flatnce.messages import did_you_mean
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
 from flatnce.pretrain.runs import checkpoint
+from flatnce.pretrain.runs.folder import run_name
 from flatnce.pretrain.runs.log import FAILURE, read_run
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import normalisation
@@ -22,25 +22,18 @@ __all__ = [
     "CHECKPOINTS",
     "KIND",
     "LoadedEncoder",
-    "RUNS",
-    "SWEEP",
     "describe_status",
-    "find_run",
     "first_difference",
     "in_brief",
     "load_encoder",
     "read_config",
     "read_saved",
-    "run_name",
     "run_status",
-    "runs_in",
     "with_absolute_paths",
 ]
 
 KIND = "train"  # kind of run directory that training writes
 CHECKPOINTS = "checkpoints"
-RUNS = "runs"  # folder of runs that are given by name
-SWEEP = "sweep.json"  # marks the folder of a sweep
 PATHS = ("data", "root")  # settings that config.json shortens: paths of one machine
 
 
@@ -169,34 +162,3 @@ def load_encoder(
     encoder.to(device).eval()
     pixels = normalisation(config.data.data)
     return LoadedEncoder(encoder, config, found.step, pixels, channels, size)
-
-
-def find_run(name: str | Path) -> Path:
-    """The directory of a run, given as a path or as a name in ``runs/``."""
-    for place in (Path(name), Path(RUNS) / name):
-        if (place / "config.json").is_file():
-            return place
-        if (place / SWEEP).is_file():
-            inside = runs_in(place)
-            one = f", for example {name}/{inside[0]}" if inside else "; none has started"
-            raise ValueError(
-                f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
-            )
-    sweeps = sorted(path.parent.name for path in Path(RUNS).glob(f"*/{SWEEP}"))
-    there = runs_in(Path(RUNS))
-    for sweep in sweeps:
-        there += [f"{sweep}/{inside}" for inside in runs_in(Path(RUNS) / sweep)]
-    known = f"there are {', '.join(there)}" if there else f"none is in {RUNS}/"
-    hint = did_you_mean(str(name), [*there, *sweeps], known)
-    raise ValueError(f"RUN={str(name)!r} is not a run directory or the name of one; {hint}")
-
-
-def run_name(directory: Path) -> str:
-    """How a run is named on the command line: in ``runs/`` without that folder."""
-    inside = directory.parts[:1] == (RUNS,)
-    return str(Path(*directory.parts[1:])) if inside else str(directory)
-
-
-def runs_in(directory: Path) -> list[str]:
-    """Names of the runs that have started in a folder, sorted."""
-    return sorted(path.parent.name for path in directory.glob("*/config.json"))

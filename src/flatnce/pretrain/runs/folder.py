@@ -1,0 +1,185 @@
+"""The folder of runs: where it is, what runs and sweeps in it are called, the lock of a run.
+
+It is ``runs`` in the working directory, or what the variable FLATNCE_RUNS names. A run lies in it,
+or one folder further down, as the runs of a sweep do.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from flatnce.files import lock
+from flatnce.messages import did_you_mean
+from flatnce.pretrain.runs.log import CONFIG, FILES, TRAINING, other_files
+
+__all__ = [
+    "SWEEP",
+    "delete",
+    "find_run",
+    "find_sweep",
+    "lock_beside",
+    "named_runs",
+    "run_lock",
+    "run_name",
+    "run_names",
+    "runs_folder",
+]
+
+VARIABLE = "FLATNCE_RUNS"
+SWEEP = "sweep.json"  # marks the folder of a sweep
+MOST_NAMED = 8  # names in a message
+
+
+def runs_folder() -> Path:
+    """The folder of runs that are given by name."""
+    return Path(os.environ.get(VARIABLE) or "runs").expanduser()
+
+
+def run_name(directory: Path) -> str:
+    """How a run is named on the command line: in the folder of runs without that folder."""
+    with suppress(ValueError):
+        return str(directory.relative_to(runs_folder()))
+    return str(directory)
+
+
+def run_names(folder: Path | None = None, depth: int = 2) -> list[str]:
+    """Names of the runs that have started in a folder, sorted; those in a sweep as SWEEP/RUN."""
+    found = []
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(folder or runs_folder()) as at,
+    ):
+        for entry in at:
+            if entry.name.startswith(".") or not entry.is_dir():
+                continue
+            if os.path.isfile(os.path.join(entry.path, CONFIG)):
+                found.append(entry.name)
+            elif depth > 1:
+                inside = run_names(Path(entry.path), depth - 1)
+                found += [f"{entry.name}/{name}" for name in inside]
+    return sorted(found)
+
+
+def find_run(name: str | Path) -> Path:
+    """The directory of a run, given as a path or as a name in the folder of runs."""
+    for place in (Path(name), runs_folder() / name):
+        if (place / CONFIG).is_file():
+            return place
+        if (place / SWEEP).is_file():
+            inside = run_names(place, 1)
+            one = f", for example {name}/{inside[0]}" if inside else "; none has started"
+            raise ValueError(
+                f"RUN={str(name)!r} is a sweep of {len(inside)} runs; name one of them{one}"
+            )
+    there = run_names()
+    known = [*there, *dict.fromkeys(one.partition("/")[0] for one in there if "/" in one)]
+    raise ValueError(
+        f"RUN={str(name)!r} is not a run directory or the name of one; "
+        f"{did_you_mean(str(name), known, _known(there))}"
+    )
+
+
+def find_sweep(name: str | Path) -> Path:
+    """The directory of a sweep, given as a path or as a name in the folder of runs."""
+    if (place := _sweep(name)) is not None:
+        return place
+    there = sorted(path.parent.name for path in runs_folder().glob(f"*/{SWEEP}"))
+    hint = did_you_mean(str(name), there, _known(there))
+    raise ValueError(f"resume={str(name)!r} is not a sweep or the name of one; {hint}")
+
+
+def named_runs(names: Sequence[str]) -> list[Path]:
+    """The directories of runs, each once, given by names, patterns such as 'flat*', or sweeps.
+
+    A sweep stands for all its runs that have begun.
+    """
+    if not names:
+        raise ValueError("RUN is missing: name at least one run")
+    found: dict[Path, None] = {}
+    for name in names:
+        sweep, matching = _sweep(name), []
+        if sweep is not None:
+            matching = [sweep / one for one in run_names(sweep, 1)]
+        elif set(name) & set("*?["):
+            matching = [runs_folder() / one for one in run_names() if fnmatchcase(one, name)]
+        found |= dict.fromkeys(matching or [find_run(name)])
+    return list(found)
+
+
+def _sweep(name: str | Path) -> Path | None:
+    places = (Path(name), runs_folder() / name)
+    return next((place for place in places if (place / SWEEP).is_file()), None)
+
+
+def _known(there: Sequence[str]) -> str:
+    place = f"in {runs_folder()}/"
+    if len(there) <= MOST_NAMED:
+        return f"there are {', '.join(there)} {place}" if there else f"none is {place}"
+    return f"there are {len(there):,} {place}; `flatnce runs` lists them"
+
+
+def lock_beside(place: Path) -> Path:
+    """The file of a run's lock, or of a sweep's."""
+    return place.with_name(f".{place.name}.lock")
+
+
+@contextmanager
+def run_lock(directory: Path) -> Iterator[None]:
+    """Hold the lock of a run, or of a sweep, against a second trainer; it ends with the process.
+
+    Its file lies beside the folder, or inside where nothing can be written beside it, as in a
+    mounted volume. Of several processes the first holds the lock for all.
+    """
+    first = os.environ.get("RANK", "0") == "0"
+    place = directory.resolve()  # one lock for every path that leads there
+    is_new = first and not place.parent.exists()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"{directory} is being trained by another process; wait for it, or stop it first"
+    try:
+        with (
+            lock(lock_beside(place), busy) if first else nullcontext(True) as held,
+            nullcontext() if held or not place.is_dir() else lock(place / TRAINING, busy),
+        ):
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty, or gone
+                place.parent.rmdir()
+
+
+def delete(directory: Path) -> None:
+    """Remove the folder of a run, or of a sweep with its runs; links are not followed.
+
+    A folder that is a link, holds other files or is being trained is refused.
+    """
+    if directory.is_symlink():
+        raise ValueError(f"{directory} is a link, which is not followed; name the folder itself")
+    is_sweep = (directory / SWEEP).is_file()
+    runs = [directory / name for name in run_names(directory, 1)] if is_sweep else [directory]
+    with ExitStack() as locks:
+        # A sweep holds its own lock, and that of each run in training.
+        above = [directory.parent] if (directory.parent / SWEEP).is_file() else []
+        for place in dict.fromkeys([*above, directory, *runs]):
+            locks.enter_context(run_lock(place))
+        for run in runs:
+            _refuse_others(run, FILES)
+        if is_sweep:
+            inside = {name for run in runs for name in (run.name, lock_beside(run).name)}
+            _refuse_others(directory, {SWEEP, ".DS_Store", *inside})
+        hidden = directory.with_name(f".{directory.name}.deleted.partial")
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.rename(directory, hidden)  # at once: no half of a run is left
+        shutil.rmtree(hidden)
+
+
+def _refuse_others(directory: Path, own: set[str]) -> None:
+    if others := other_files(directory, own):
+        raise OSError(
+            errno.ENOTEMPTY,
+            f"it also holds {', '.join(others[:3])}, which flatnce did not write; move it away",
+            str(directory),
+        )
