@@ -40,6 +40,7 @@ ALLOWED_FROM_ROOT = {"__version__"}
 
 PUBLIC = [
     *(entry.class_name for entry in OBJECTIVES.values()),
+    "CrossEntropyLoss",
     "Monitor",
     "EssController",
     "KeyQueue",

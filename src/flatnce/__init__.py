@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flatnce.core.diagnostics import Monitor as Monitor
     from flatnce.core.objectives.losses import DCL as DCL
     from flatnce.core.objectives.losses import DHEL as DHEL
+    from flatnce.core.objectives.losses import CrossEntropyLoss as CrossEntropyLoss
     from flatnce.core.objectives.losses import FlatNCE as FlatNCE
     from flatnce.core.objectives.losses import FlatNCEPlus as FlatNCEPlus
     from flatnce.core.objectives.losses import HolderFlatNCE as HolderFlatNCE

@@ -14,12 +14,20 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 
 import layouts
 import reference
-from flatnce import DCL, FlatNCE, FlatNCEPlus, HolderFlatNCE, InfoNCE, LearnedTemperature
+from flatnce import (
+    DCL,
+    CrossEntropyLoss,
+    FlatNCE,
+    FlatNCEPlus,
+    HolderFlatNCE,
+    InfoNCE,
+    LearnedTemperature,
+)
 from flatnce import functional as F
 from flatnce.core.objectives.base import Objective
 from flatnce.core.pairs import KeyQueue
@@ -464,6 +472,49 @@ def test_cross_entropy_looks_at_no_row_that_is_ignored(rubbish):
     torch.testing.assert_close(found, torch_cross_entropy(logits[rest], target[rest]))
     found.backward()
     assert not leaf.grad[3].any() and leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"ignore_index": 2}], ids=str)
+def test_the_module_is_built_called_and_saved_as_torchs(weighted, options):
+    logits, target = logits_and_target((7, 5))
+    weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=torch.float64) if weighted else None
+    ours, theirs = CrossEntropyLoss(weight, **options), nn.CrossEntropyLoss(weight, **options)
+    torch.testing.assert_close(ours(logits, target), theirs(logits, target))
+    leaf, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    ours(leaf, target).sum().backward()
+    F.cross_entropy(other, target, weight, **options).sum().backward()
+    torch.testing.assert_close(leaf.grad, other.grad, rtol=0, atol=0)
+    assert isinstance(ours, nn.CrossEntropyLoss) and repr(ours) == repr(theirs)
+    if weighted:
+        ours.load_state_dict({"weight": torch.ones(5)})
+        assert ours.weight.tolist() == [1.0] * 5
+    ours.reduction = "sum"
+    assert ours(logits, target).ndim == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label_smoothing": 0.1}, "label_smoothing=0.1 has no FlatNCE form"),
+        ({"size_average": True}, "size_average=True is deprecated.*reduction='mean'"),
+        ({"reduce": False}, "reduce=False is deprecated.*reduction='mean'"),
+        ({"reduction": "max"}, "reduction='max'.*mean, sum, none"),
+    ],
+    ids=str,
+)
+def test_the_module_refuses_what_has_no_flatnce_form(options, words):
+    with pytest.raises(ValueError, match=words):
+        CrossEntropyLoss(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_float32_losses_and_gradients_of_its_own_kind(dtype):
+    z = [torch.randn(6, 4, dtype=dtype, requires_grad=True) for _ in range(2)]
+    losses = [FlatNCE()(*z), F.cross_entropy(z[0], torch.arange(6) % 4)]
+    sum(losses).backward()
+    assert [loss.dtype for loss in losses] == [torch.float32] * 2
+    assert [t.grad.dtype for t in z] == [dtype] * 2
 
 
 def test_the_temperature_can_be_read_and_replaced():

@@ -9,6 +9,7 @@ import torch
 from flatnce import EssController, LearnedTemperature
 from flatnce.core.control import Cosine
 from flatnce.integrations.lightly import FlatNCELoss
+from paths import ROOT
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -34,6 +35,23 @@ def test_it_is_built_as_ntxentloss(lightly_loss):
     ours = inspect.signature(FlatNCELoss).parameters
     assert list(ours) == list(theirs)
     assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+
+
+def test_the_default_temperature_is_ntxents_and_not_dcls_as_the_page_says(lightly_loss):
+    defaults = {
+        kind: inspect.signature(kind).parameters["temperature"].default
+        for kind in (FlatNCELoss, lightly_loss.NTXentLoss, lightly_loss.DCLLoss)
+    }
+    assert list(defaults.values()) == [0.5, 0.5, 0.1]
+    page = (ROOT / "docs" / "from-lightly.md").read_text(encoding="utf-8")
+    assert "-criterion = DCLLoss()\n+criterion = FlatNCELoss(temperature=0.1)" in page
+
+
+def test_half_precision_gives_a_float32_loss_where_lightlys_is_half(lightly_loss):
+    z = projections(dtype=torch.bfloat16)
+    ours, theirs = FlatNCELoss()(*z), lightly_loss.NTXentLoss()(*z)
+    assert (ours.dtype, theirs.dtype) == (torch.float32, torch.bfloat16)
+    assert {slope.dtype for slope in torch.autograd.grad(ours, z)} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("temperature", [0.07, 0.5])
@@ -67,6 +85,26 @@ def test_with_a_bank_every_step_has_ntxents_value_and_bank(lightly_loss):
     restored.load_state_dict(ours.state_dict())
     assert torch.equal(restored(query, key), ours(query, key))
     assert FlatNCELoss(memory_bank_size=(0, 128)).queue is None
+
+
+def test_a_bank_that_no_whole_batch_fits_keeps_the_latest_keys_where_lightly_drops_some(
+    lightly_loss,
+):
+    theirs = lightly_loss.NTXentLoss(0.2, memory_bank_size=(20, 5))
+    ours = FlatNCELoss(0.2, memory_bank_size=(20, 5))
+    seen = []
+    for _ in range(4):
+        query, key = projections(dtype=torch.float32)
+        for criterion in (ours, theirs):
+            criterion(query, key.detach())
+        seen.append(torch.nn.functional.normalize(key.detach()))
+    latest = {tuple(row.round(decimals=4).tolist()) for row in torch.cat(seen)[-20:]}
+    held, other = (
+        {tuple(row.round(decimals=4).tolist()) for row in bank}
+        for bank in (ours.queue.keys, theirs.memory_bank.bank)
+    )
+    assert held == latest
+    assert len(other & latest) == 16  # four keys of the third batch found no place
 
 
 @pytest.mark.parametrize("training", [True, False])

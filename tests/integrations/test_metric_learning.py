@@ -86,6 +86,40 @@ def test_cross_batch_memory_has_its_own_value_over_several_batches(miner):
         assert float(gradient(found, z).norm()) > 1e-3
 
 
+def memory_pairs(miner, z, kept, labels, at):
+    """Pairs of a batch and the memory, all or the miner's, without a sample and itself."""
+    if miner is None:
+        same = LABELS[:, None] == labels
+        a, p, b, n = (*same.nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True))
+    else:
+        a, p, b, n = miner(z, LABELS, kept, labels)
+    other = p != at[a]
+    return a[other], p[other], b, n
+
+
+@pytest.mark.parametrize("inner", [None, miners.MultiSimilarityMiner(epsilon=0.2)])
+@pytest.mark.parametrize(
+    "outer",
+    [miners.MultiSimilarityMiner(epsilon=0.2), miners.TripletMarginMiner(margin=0.5)],
+    ids=["pairs", "triplets"],
+)
+def test_pairs_of_an_outer_miner_are_looked_up_where_the_memory_holds_the_batch(inner, outer):
+    memory = CrossBatchMemory(FlatNCELoss(0.3), 5, memory_size=20, miner=inner)
+    for call in range(4):  # the third wraps
+        z = embeddings()
+        mined = outer(z, LABELS)
+        found = memory(z, LABELS, mined)
+        at = (8 * call + torch.arange(8)) % 20
+        filled = min(8 * (call + 1), 20)
+        kept, labels = memory.embedding_memory[:filled], memory.label_memory[:filled]
+        a, p, b, n = memory_pairs(inner, z, kept, labels, at)
+        a2, p2, b2, n2 = mined if len(mined) == 4 else (mined[0], mined[1], mined[0], mined[2])
+        both = [torch.cat(t) for t in ((a, a2), (p, at[p2]), (b, b2), (n, at[n2]))]
+        expected = FlatNCELoss(0.3)(z, LABELS, tuple(both), kept, labels)
+        torch.testing.assert_close(found, expected, **EXACT)
+        assert float(gradient(found, z).norm()) > 1e-3
+
+
 # --- Pairs ---------------------------------------------------------------------------------------
 
 
@@ -158,6 +192,13 @@ def test_the_recorder_of_the_trainers_watches_it(wrap):
     recorder.take()  # the same batch counts once
     assert recorder.read(step=1)["flatnce/ess"] == pytest.approx(float(inner.last.ess))
     assert [record["steps"] for record in recorder.monitors.popitem()[1].history] == [1]
+
+
+def test_half_precision_gives_a_float32_loss_and_gradients_of_its_own_kind():
+    z = embeddings(dtype=torch.bfloat16)
+    ours, theirs = FlatNCELoss()(z, LABELS), losses.NTXentLoss()(z, LABELS)
+    assert (ours.dtype, theirs.dtype) == (torch.float32, torch.bfloat16)
+    assert gradient(ours, z).dtype == torch.bfloat16
 
 
 def test_bad_input_is_refused():

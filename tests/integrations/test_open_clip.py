@@ -3,6 +3,7 @@
 import argparse
 import copy
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn.functional import normalize
 
 from flatnce import FlatNCE, Monitor
 from flatnce.integrations.open_clip import LOGGED, FlatClipLoss, create_loss
+from paths import ROOT
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -143,6 +145,24 @@ def test_the_released_training_loop_runs_with_it(clip_loss, example, accumulate)
     assert loss.last.contrast.count[0] == 8 * accumulate - 1
     moved = zip(before, model.parameters(), strict=True)
     assert any(not torch.equal(old, new) for old, new in moved)
+
+
+def test_the_page_changes_a_line_that_the_released_script_has(clip_loss):
+    reason = "open_clip's training script is not installed: pip install 'open_clip_torch'"
+    package = pytest.importorskip("open_clip_train", reason=reason)
+    script = (Path(package.__file__).parent / "main.py").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "from-open-clip.md").read_text(encoding="utf-8")
+    (line,) = [line[1:] for line in page.splitlines() if line.startswith("-from open_clip ")]
+    assert f"\n{line}\n" in script
+    kept = line.replace(", create_loss", "")
+    assert f"\n+{kept}\n+from flatnce.integrations.open_clip import create_loss\n" in page
+
+
+def test_half_precision_gives_a_float32_loss_and_gradients_of_its_own_kind(clip_loss):
+    z, scale = features(dtype=torch.bfloat16), scale_of(dtype=torch.float32)
+    loss = FlatClipLoss()(*z, scale)
+    kinds = [slope.dtype for slope in torch.autograd.grad(loss, [*z, scale])]
+    assert (loss.dtype, *kinds) == (torch.float32, *2 * [torch.bfloat16], torch.float32)
 
 
 def test_the_example_runs_and_learns(clip_loss, example, capsys):

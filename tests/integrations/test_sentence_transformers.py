@@ -194,6 +194,65 @@ def test_a_temperature_is_among_the_settings_and_a_number_is_a_scale(model, kind
     torch.testing.assert_close(found, value(FlatNCERankingLoss, embeddings, scale=5.0))
 
 
+def test_half_precision_gives_a_float32_loss_and_gradients_of_its_own_kind():
+    embeddings = [z.detach().bfloat16().requires_grad_() for z in columns()]
+    ours = value(FlatNCERankingLoss, embeddings)
+    assert ours.dtype == torch.float32
+    assert {slope.dtype for slope in gradients(ours, embeddings)} == {torch.bfloat16}
+
+
+ASSIGNED = {
+    "scale": 5.0,
+    "similarity_fct": dot_score,
+    "directions": BOTH,
+    "partition_mode": "per_direction",
+}
+
+
+@pytest.mark.parametrize("kind", [FlatNCERankingLoss, CachedFlatNCERankingLoss])
+def test_options_assigned_later_take_effect_and_are_those_of_the_card(kind):
+    embeddings, body = columns(), nn.ModuleList([nn.Identity()])
+    loss = kind(body)
+
+    def found(loss):
+        if kind is FlatNCERankingLoss:
+            return loss.compute_loss_from_embeddings(embeddings)
+        return loss.calculate_loss([[column] for column in embeddings])
+
+    before = found(loss)
+    for done, name in enumerate(ASSIGNED, start=1):
+        setattr(loss, name, ASSIGNED[name])
+        given = dict(list(ASSIGNED.items())[:done])
+        expected = kind(body, **given)
+        after = found(loss)
+        torch.testing.assert_close(after, found(expected))
+        assert not torch.isclose(after, before), name
+        assert loss.get_config_dict() == expected.get_config_dict()
+        before = after
+    with_list = kind(body, **ASSIGNED)
+    with_list.directions = ["query_to_doc"]
+    found(with_list)
+    with_list.directions.append("doc_to_query")
+    torch.testing.assert_close(found(with_list), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("similarity_fct", euclidean_sim, "similarity_fct='euclidean_sim'.*cos_sim"),
+        ("directions", ("query_to_doc", "sideways"), "Invalid directions.*sideways"),
+        ("partition_mode", "apart", "partition_mode must be.*apart"),
+        ("hardness_mode", "hard_negatives", "hardness_mode='hard_negatives'.*leave it out"),
+    ],
+)
+def test_an_assigned_option_is_checked_at_the_next_call(name, given, message):
+    loss = FlatNCERankingLoss(nn.Identity())
+    setattr(loss, name, given)
+    for _ in range(2):  # not only the first time
+        with pytest.raises(ValueError, match=message):
+            loss.compute_loss_from_embeddings(columns())
+
+
 def test_only_training_moves_a_controlled_temperature():
     body = nn.Identity()
     loss = FlatNCERankingLoss(body, temperature=EssController(0.5))

@@ -123,7 +123,26 @@ class SelfSupervisedLoss(losses.SelfSupervisedLoss):
 
 
 class CrossBatchMemory(losses.CrossBatchMemory):
-    """The library's memory of past batches, which also takes :class:`FlatNCELoss`."""
+    """The library's memory of past batches, which also takes :class:`FlatNCELoss`.
+
+    ``indices_tuple``, from a miner outside, are pairs or triplets of the current batch. Here
+    they mean the rows where the memory holds that batch; the library (2.9.0) looks them up from
+    the beginning of the memory, where from the second call on there are other samples.
+    """
+
+    def create_indices_tuple(
+        self, embeddings: Tensor, labels: Tensor, E_mem: Tensor, L_mem: Tensor, *given: Any
+    ) -> tuple[Tensor, ...]:
+        """The library's hook: pairs of the memory, and those given, at their rows in it."""
+        listed, *rest = given
+        if listed is not None:
+            at = self.curr_batch_idx.to(embeddings.device)
+            anchor, positive, *more = listed
+            listed = (anchor, at[positive], *more[:-1], at[more[-1]])
+        found: tuple[Tensor, ...] = super().create_indices_tuple(
+            embeddings, labels, E_mem, L_mem, listed, *rest
+        )
+        return found
 
     @staticmethod
     def supported_losses() -> list[str]:

@@ -108,30 +108,44 @@ class Ranked(nn.Module):
                 f"scale={scale} and temperature={temperature} were both given, and scale is one "
                 "over the temperature; pass one of them"
             )
-        hardness = given.pop("hardness_mode", None)
-        if hardness is not None:
-            raise ValueError(
-                f"hardness_mode={hardness!r} has no FlatNCE form here: its gradient weighs hard "
-                "negatives by their softmax already; leave it out, or raise scale"
-            )
         super().__init__(**given)
         if isinstance(temperature, int | float) and temperature > 0:
             self.scale, temperature = 1 / temperature, None  # so that the model card shows it
         self._scale, self._reader = self.scale, objective
         kinds: dict[str, type[Objective]] = {"flatnce": FlatNCE, "infonce": InfoNCE}
         check_choice("objective", objective, kinds)
+        self.objective = kinds[objective](1 / self.scale if temperature is None else temperature)
+        self._followed: dict[str, Any] = {}
+        self._follow_options()
+
+    def _follow_options(self) -> None:
+        """Give the objective the library's options, which may be assigned at any time."""
+        if self.scale != self._scale:
+            self.objective.temperature = 1 / self.scale
+            self._scale = self.scale
+        names = ("similarity_fct", "gather_across_devices", "directions", "partition_mode")
+        options = {name: getattr(self, name) for name in names}
+        options["directions"] = tuple(self.directions)  # a copy, if it is a list
+        hardness = getattr(self, "hardness_mode", None)
+        if hardness is not None:
+            raise ValueError(
+                f"hardness_mode={hardness!r} has no FlatNCE form here: its gradient weighs hard "
+                "negatives by their softmax already; leave it out, or raise scale"
+            )
+        if options == self._followed:
+            return
         similarity = self.similarity_fct
         if similarity not in (cos_sim, dot_score):
             raise ValueError(
                 f"similarity_fct={getattr(similarity, '__name__', similarity)!r} is not known "
                 "here; pass sentence_transformers.util.cos_sim or dot_score"
             )
-        self.objective = kinds[objective](
-            1 / self.scale if temperature is None else temperature,
-            layout=RankedColumns(self.directions, self.partition_mode == "joint"),
-            gather=self.gather_across_devices,
-            normalize=similarity is cos_sim,
-        )
+        # The library checks its options when it builds a loss, and only then.
+        losses.MultipleNegativesRankingLoss(nn.Identity(), **options)
+        self.objective.layout = RankedColumns(self.directions, self.partition_mode == "joint")
+        self.objective.gather = self.gather_across_devices
+        self.objective.normalize = similarity is cos_sim
+        self._followed = options
 
     def _value(self, columns: Sequence[Tensor]) -> Tensor:
         if len(columns) < 2:
@@ -139,9 +153,7 @@ class Ranked(nn.Module):
                 f"the batch has {len(columns)} column; pass (anchor, positive) pairs, with "
                 "columns of negatives if you have them"
             )
-        if self.scale != self._scale:  # assigned later, which the library's loss allows
-            self.objective.temperature = 1 / self.scale
-            self._scale = self.scale
+        self._follow_options()
         # The trainer sets only the mode of the model; evaluation must not move a temperature.
         self.objective.train(self.model.training)
         single = is_single_row(*columns, gather=self.gather_across_devices)
@@ -162,6 +174,7 @@ class Ranked(nn.Module):
     @property
     def temperature(self) -> float | Tensor:
         """The temperature now."""
+        self._follow_options()
         return self.objective.temperature
 
     def get_config_dict(self) -> dict[str, Any]:
@@ -179,7 +192,8 @@ class FlatNCERankingLoss(Ranked, losses.MultipleNegativesRankingLoss):
     """Built and called as ``MultipleNegativesRankingLoss``: its value, FlatNCE's gradient.
 
     A batch of one row without hard negatives is 0 with a gradient of zero, as in the library;
-    ``last`` stays that of the batch before.
+    ``last`` stays that of the batch before. As there, options that are assigned later
+    (``loss.scale = 50``) take effect at the next call.
 
     Arguments:
         *arguments: Those of the library's loss, in its order: ``model``, ``scale``,

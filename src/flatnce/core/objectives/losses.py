@@ -23,7 +23,7 @@ import math
 from abc import ABC
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal, TypeAlias, Unpack, cast
+from typing import Any, Literal, TypeAlias, Unpack, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -38,6 +38,7 @@ from flatnce.core.objectives.temperature import LearnedTemperature, Temperature
 from flatnce.messages import check_choice, check_positive
 
 __all__ = [
+    "CrossEntropyLoss",
     "DCL",
     "DHEL",
     "FlatNCE",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 Value: TypeAlias = Literal["infonce", "constant"]
 
 
@@ -191,6 +193,65 @@ def cross_entropy(
     return losses.sum() / scale.sum() if reduction == "mean" else losses.sum()
 
 
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    """Drop-in for ``torch.nn.CrossEntropyLoss``: its value, FlatNCE's gradient.
+
+    The module of :func:`~flatnce.functional.cross_entropy`, with the same limits.
+
+    Arguments:
+        weight: One weight per class, or None.
+        size_average: Deprecated in torch, must be None; use ``reduction``.
+        ignore_index: Rows with this target are left out.
+        reduce: Deprecated in torch, must be None; use ``reduction``.
+        reduction: ``mean``, ``sum`` or ``none``.
+        label_smoothing: Must be 0.
+
+    Examples:
+        >>> loss_fn = CrossEntropyLoss()
+        >>> loss_fn(torch.tensor([[4.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1]))
+        tensor(0.0486)
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        for name, value in (("size_average", size_average), ("reduce", reduce)):
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value!r} is deprecated in torch and not supported here; pass "
+                    "reduction='mean', 'sum' or 'none'"
+                )
+        check_choice("reduction", reduction, REDUCTIONS)
+        _check_smoothing(label_smoothing)
+        super().__init__(weight, ignore_index=ignore_index, reduction=reduction)
+
+    def forward(self, input: Tensor, target: Tensor) -> Float[Tensor, "..."]:
+        """The loss of logits and class indices; options are read at each call."""
+        return cross_entropy(
+            input,
+            target,
+            self.weight,
+            ignore_index=self.ignore_index,
+            reduction=cast(Reduction, self.reduction),
+            label_smoothing=self.label_smoothing,
+        )
+
+
+def _check_smoothing(label_smoothing: float) -> None:
+    """Raise if labels are to be smoothed."""
+    if label_smoothing != 0.0:
+        raise ValueError(
+            f"label_smoothing={label_smoothing} has no FlatNCE form; pass 0.0, or use torch's "
+            "cross_entropy"
+        )
+
+
 def _checked_logits(
     input: Tensor,
     target: Tensor,
@@ -212,12 +273,8 @@ def _checked_logits(
             f"target has dtype {target.dtype} (class probabilities); FlatNCE needs one positive "
             "per row: pass class indices, or use torch's cross_entropy"
         )
-    if label_smoothing != 0.0:
-        raise ValueError(
-            f"label_smoothing={label_smoothing} has no FlatNCE form; pass 0.0, or use torch's "
-            "cross_entropy"
-        )
-    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    _check_smoothing(label_smoothing)
+    check_choice("reduction", reduction, REDUCTIONS)
     classes_last = input if input.ndim <= 2 else input.movedim(1, -1)
     if input.ndim == 0 or classes_last.shape[:-1] != target.shape:
         raise ValueError(
