@@ -20,7 +20,9 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
+from flatnce.pretrain.data.crops import crop_files
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
+from flatnce.pretrain.data.views import Views
 
 __all__ = ["Stage", "shuffled_classes"]
 
@@ -272,12 +274,19 @@ class Resident(_Loader):
 class Streaming(_Loader):
     """Batches of a set of files, decoded by worker processes while the last batch is in use.
 
+    Without ``views`` a batch holds the centre square of each image, at the size of the set. With
+    ``views`` it holds their random resized crops of the whole image (b, number, 3, size, size):
+    ``stage`` is then ``crops``, and ``views(images, indices, epoch, number)`` does the rest. The
+    crops of a sample are a function of the views' seed, the epoch and the sample's number.
+
     Arguments:
         image_set: The :class:`FolderSet`.
         batch_size, seed: Those of :class:`Batching`.
         **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
         device: The device of the batches.
+        views: The :class:`Views` for which to crop the images.
+        number: Crops per image.
     """
 
     def __init__(
@@ -288,18 +297,22 @@ class Streaming(_Loader):
         *,
         workers: int | None = None,
         device: torch.device | str = "cpu",
+        views: Views | None = None,
+        number: int = 2,
         **options: Any,
     ) -> None:
         super().__init__(image_set, batch_size, seed, **options)
         self.workers = min(available_cores(), 16) if workers is None else workers
         check_at_least("workers", self.workers, 0)
         self.device = torch.device(device)
+        self.views, self.number = views, number
+        self.stage = "images" if views is None else "crops"
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on."""
         ours = list(self.batching.epoch(number, start))
         source: DataLoader[Any] = DataLoader(
-            _Decoder(self.image_set),
+            _Decoder(self, number),
             batch_sampler=[batch.tolist() for batch in ours],  # type: ignore[arg-type]
             num_workers=self.workers,
             collate_fn=default_convert,  # leaves a batch as the decoder made it
@@ -315,20 +328,22 @@ class Streaming(_Loader):
 
 
 class _Decoder(Dataset[Any]):
-    """The paths of a set as a worker holds them."""
+    """The paths of a set as a worker holds them, and what it makes of the files in an epoch."""
 
-    def __init__(self, image_set: FolderSet) -> None:
+    def __init__(self, loader: Streaming, epoch: int) -> None:
         # One block of bytes, not a million objects: reading an object's reference count writes
         # to it, so every forked worker would end up with its own copy of all of them.
-        self.paths = np.array([os.fsencode(path) for path in image_set.paths])
-        self.size = image_set.size
+        self.paths = np.array([os.fsencode(path) for path in loader.image_set.paths])
+        self.size, self.epoch = loader.image_set.size, epoch
+        self.views, self.number = loader.views, loader.number
 
     def __getitems__(self, indices: list[int]) -> Tensor | str:
         """A whole batch, or the message of the error."""
-        images = torch.empty((len(indices), 3, self.size, self.size), dtype=torch.uint8)
+        paths = [os.fsdecode(self.paths[index]) for index in indices]
         try:
-            for place, index in enumerate(indices):
-                images[place] = read_image(os.fsdecode(self.paths[index]), self.size)
+            if self.views is None:
+                return torch.stack([read_image(path, self.size) for path in paths])
+            numbers = torch.tensor(indices)
+            return crop_files(paths, numbers, self.views, self.epoch, self.number)
         except UnreadableImage as error:
             return str(error)
-        return images

@@ -2,15 +2,17 @@
 
 Labels are one class number per image, int64 (n,), with -1 where an image has none; or several
 classes per image, float (n, k): 1 present, 0 absent, -1 ignored. A decoded file becomes RGB; its
-shorter side is resized (bicubic, antialiased) and the centre square is kept. EXIF orientation is
-not applied, as in the usual readers of ImageNet.
+shorter side is resized (bicubic, antialiased) and the centre square is kept. (Training crops files
+before that: ``crops.py``.) EXIF orientation is not applied, as in the usual readers of ImageNet.
 """
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -195,24 +197,26 @@ def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     """Decode a file to RGB, shorter side to ``size``, centre square."""
     functional = require_extra("torchvision.transforms.functional", "decoding image files")
     bicubic = functional.InterpolationMode.BICUBIC
-    resized = functional.resize(_opened(path), size, bicubic)
+    resized = functional.resize(decode_rgb(open_image(path), path), size, bicubic)
     return functional.pil_to_tensor(functional.center_crop(resized, size))
+
+
+def available_cores() -> int:
+    """The number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 # Whatever a file's name says: Pillow would start Ghostscript for a PostScript file.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
 
-def _opened(path: str, quick: bool = False) -> Any:
-    """A decoded file, in RGB; an error that names it if it cannot be decoded."""
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Turn the errors of decoding a file into one that names it."""
     pillow = require_extra("PIL.Image", "decoding image files")
     try:
-        with pillow.open(path, formats=FORMATS) as image:
-            if quick:
-                image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
-            if image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")  # Pillow warns about palettes with transparency
-            return image.convert("RGB")
+        yield
     except (*FAULTS, pillow.DecompressionBombError) as error:
         raise UnreadableImage(
             f"{path} cannot be read as an image ({error}); replace or remove it, or skip such "
@@ -220,15 +224,33 @@ def _opened(path: str, quick: bool = False) -> Any:
         ) from error
 
 
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file."""
+    with naming(path), open(path, "rb") as file:
+        return file.read()
+
+
+def open_image(path: str, data: bytes | None = None) -> Any:
+    """An image of Pillow, whose size is known and whose pixels are not decoded yet."""
+    pillow = require_extra("PIL.Image", "decoding image files")
+    with naming(path):
+        return pillow.open(BytesIO(read_bytes(path) if data is None else data), formats=FORMATS)
+
+
+def decode_rgb(image: Any, path: str) -> Any:
+    """The image decoded, in RGB."""
+    with naming(path):
+        if image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # Pillow warns about palettes with transparency
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
+
+
 def _can_decode(path: str) -> bool:
     try:
-        _opened(path, quick=True)
+        image = open_image(path)
+        image.draft("RGB", (1, 1))  # a JPEG is then read whole but computed at 1/8 scale
+        decode_rgb(image, path)
     except UnreadableImage:
         return False
     return True
-
-
-def available_cores() -> int:
-    """The number of cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from flatnce.core import faults
@@ -91,6 +91,7 @@ class Views:
 
     Distributions are torchvision's; pixels stay in float from the crop to the end. A call can be
     compiled (``fullgraph=True``) or captured in a CUDA graph (with ``epoch`` as a tensor).
+    Images that a loader has cropped already, (b, views, c, size, size), are not cropped again.
     Compiled, or on another device, the draws have the same bits and pixels agree to rounding. On a
     GPU, views up to 64 pixels are rendered by one Triton kernel.
 
@@ -186,21 +187,21 @@ class Views:
         channels_last: bool = False,
     ) -> Tensor:
         """Views of shape (views, b, c, size, size), on the images' device."""
-        _check_images(images)
+        _check_images(images, views, self.size)
         _check_request(images, indices, epoch, views)
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype!r} is not a type of views; pass one of {DTYPES}")
         if fused.takes(images, self.size):
             return fused.render(self, images, indices, epoch, views, dtype, channels_last)
-        b, c, h, w = images.shape
+        b, c = images.shape[0], images.shape[-3]
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            plan = self.plan(draws.view_keys(self.seed, epoch, indices, views), h, w)
-            raw = images.permute(0, 2, 1, 3).to(torch.float32).contiguous()
+            keys = draws.view_keys(self.seed, epoch, indices, views)
+            plan = self.plan(keys, *images.shape[-2:])
             many = b
             if faults.can_raise_now(images):  # on the CPU and not compiled
                 many = max(1, CACHED_VALUES // (views * c * self.size**2))
             parts = [
-                self._render(raw[start : start + many], _rows(plan, start, start + many))
+                self._render(images[start : start + many], _rows(plan, start, start + many))
                 for start in range(0, b, many)
             ]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
@@ -230,15 +231,32 @@ class Views:
             pixels.draw_squares(uniforms, self.size, self.cutout) if self.cutout else None,
         )
 
+    def boxes(
+        self,
+        indices: Int64[Tensor, " b"],
+        epoch: int,
+        heights: Sequence[int],
+        widths: Sequence[int],
+        views: int = 2,
+    ) -> pixels.Boxes:
+        """The crops of images of these sizes: those that a call would draw, not mirrored."""
+        uniforms = draws.draw_uniforms(draws.view_keys(self.seed, epoch, indices, views))
+        height, width = torch.tensor([heights, widths], dtype=torch.float64)[..., None]
+        return pixels.draw_boxes(uniforms, height, width, self.crop, flip=0.0)
+
     def _render(
-        self, raw: Float[Tensor, "b h c w"], plan: Plan
+        self, images: UInt8[Tensor, "b ..."], plan: Plan
     ) -> Float[Tensor, "v b c size size"]:
         """The pixels of a plan."""
 
         def each(field: pixels.PerImage) -> Float[Tensor, "n 1 1"]:
             return field.reshape(-1, 1, 1)
 
-        planes = pixels.crop_and_resize(raw, plan.boxes, self.size)
+        if images.ndim == 5:
+            planes = pixels.mirror(images, plan.boxes.mirrored)
+        else:
+            rows = images.permute(0, 2, 1, 3).to(torch.float32).contiguous()
+            planes = pixels.crop_and_resize(rows, plan.boxes, self.size)
         if plan.jitter is not None:
             planes = pixels.jitter(planes, plan.jitter)
         if plan.grayscale is not None and planes.shape[0] > 1:
@@ -266,12 +284,16 @@ def _check_whole(name: str, value: int, least: int = -(2**63), most: int = 2**64
         raise ValueError(f"{name}={value!r} must be a whole number from {least} to {most}")
 
 
-def _check_images(images: Tensor) -> None:
-    right = isinstance(images, Tensor) and images.dtype == torch.uint8 and images.ndim == 4
-    if not right or 0 in images.shape or images.shape[1] not in (1, 3):
+def _check_images(images: Tensor, views: int = 0, size: int = 0) -> None:
+    """Whole images, or with ``views`` crops of that ``size``."""
+    right = isinstance(images, Tensor) and images.dtype == torch.uint8 and 0 not in images.shape
+    if right and images.ndim == 5:
+        right = (images.shape[1], *images.shape[3:]) == (views, size, size)
+    if not right or images.ndim not in (4, 5) or images.shape[-3] not in (1, 3):
+        cropped = f"; or crops of shape (batch, {views}, channels, {size}, {size})" * bool(views)
         raise ValueError(
             f"images is {_described(images)}; pass uint8 levels from 0 to 255 of shape (batch, "
-            "channels, height, width), not empty, with 1 or 3 channels"
+            f"channels, height, width), not empty, with 1 or 3 channels{cropped}"
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -15,18 +16,18 @@ from flatnce.pretrain.models import Encoder
 Images = ImageSet | FolderSet
 
 
-def to_channels(images: UInt8[Tensor, "b c h w"], channels: int) -> UInt8[Tensor, "b k h w"]:
+def to_channels(images: UInt8[Tensor, "*b c h w"], channels: int) -> UInt8[Tensor, "*b k h w"]:
     """Repeat grey to colour; turn colour into grey by luma, as Pillow's ``convert("L")``."""
-    found = images.shape[1]
+    found = images.shape[-3]
     if {found, channels} - {1, 3}:
         raise ValueError(f"channels={channels} of images with {found}: both must be 1 or 3")
     if found == channels:
         return images
     if found == 1:
-        return images.expand(-1, 3, -1, -1)
-    red, green, blue = (plane.to(torch.int32) for plane in images.unbind(1))
+        return images.expand(*images.shape[:-3], 3, -1, -1)
+    red, green, blue = (plane.to(torch.int32) for plane in images.unbind(-3))
     luma = red * 19_595 + green * 38_470 + blue * 7_471  # in 16 bits: the weights sum to 65,536
-    return ((luma + 2**15) >> 16).to(torch.uint8).unsqueeze(1)
+    return ((luma + 2**15) >> 16).to(torch.uint8).unsqueeze(-3)
 
 
 def conversion(found: int, channels: int) -> str:
@@ -175,7 +176,8 @@ def embed_views(
     device = next(encoder.parameters()).device
     parts = []
     with frozen(encoder), torch.no_grad():
-        for indices, images, _ in loader_of(image_set, 256, device, workers).epoch(0):
+        loader = loader_of(image_set, 256, device, workers, views=views)
+        for indices, images, _ in loader.epoch(0):
             both = views(to_channels(images, channels), indices, epoch=0)
             _, embeddings = encoder(both.flatten(0, 1))
             parts.append(embeddings.unflatten(0, both.shape[:2]))
@@ -189,13 +191,18 @@ def loader_of(
     device: torch.device,
     workers: int | None = None,
     seed: int = 0,
-    **options: bool,
+    views: Views | None = None,
+    **options: Any,
 ) -> Resident | Streaming:
-    """Batches of all images in memory, or of files, in order unless the options say otherwise."""
+    """Batches of all images in memory, or of files, in order unless the options say otherwise.
+
+    Files are cropped for ``views``, if these are given, before they are in a batch.
+    """
     options = {"drop_last": False, "shuffle": False, **options}
     if isinstance(image_set, ImageSet):
         return Resident(image_set.to(device), batch_size, seed, **options)
-    return Streaming(image_set, batch_size, seed, workers=workers, device=device, **options)
+    options |= {"views": views, "workers": workers, "device": device}
+    return Streaming(image_set, batch_size, seed, **options)
 
 
 def image_batches(

@@ -152,7 +152,7 @@ class _Job:
             batch = min(config.batch_size, len(train_set))
             # Batch norm cannot normalise a last batch of one image.
             single = 1 < len(train_set) and len(train_set) % batch == 1
-            options = {"shuffle": True, "drop_last": single}
+            options: dict[str, Any] = {"shuffle": True, "drop_last": single}
             loader = loader_of(train_set, batch, device, config.workers, self.seed, **options)
             views = Views.finetune(
                 config.size,

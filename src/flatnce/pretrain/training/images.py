@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -79,11 +80,11 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
     size = config.views.view_size or min(image_set.shape[1:])
     views = views_of(config, size)
     order = (config.run.batch_size, config.run.seed)
-    part = {"rank": distributed.rank(), "world_size": distributed.world_size()}
+    part: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size()}
     loader: Resident | Streaming
     if isinstance(image_set, ImageSet):
         loader = Resident(image_set, *order, **part)
     else:
         workers = config.data.workers
-        loader = Streaming(image_set, *order, **part, workers=workers, device=device)
+        loader = Streaming(image_set, *order, workers=workers, device=device, views=views, **part)
     return Images(image_set, loader, views, image_set.shape[0], size)

@@ -28,6 +28,7 @@ def takes(images: Tensor, size: int) -> bool:
     return (
         FOUND
         and images.is_cuda
+        and images.ndim == 4  # not yet cropped
         and size <= LARGEST_SIZE
         and max(taps(size, extent) for extent in images.shape[2:]) <= MOST_TAPS
     )

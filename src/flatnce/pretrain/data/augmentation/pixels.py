@@ -12,10 +12,10 @@ has at most 22 bits: float32 holds it exactly, with or without TF32. (Not with b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from flatnce.pretrain.data.augmentation import draws
@@ -66,13 +66,19 @@ class Boxes(NamedTuple):
     mirrored: PerImage
 
 
-def fallback_box(height: int, width: int) -> tuple[int, int]:
+Extent = TypeVar("Extent", int, Tensor)  # of all images, or one per image, float64 (b, 1)
+
+
+def fallback_box(height: Extent, width: Extent) -> tuple[Extent, Extent]:
     """Height and width of the largest central box whose ratio is allowed."""
+    if isinstance(height, Tensor):
+        tallest, widest = (width * RATIO).round(), (height * RATIO).round()
+        return torch.minimum(height, tallest), torch.minimum(width, widest)
     return min(height, round(width * RATIO)), min(width, round(height * RATIO))
 
 
 def draw_boxes(
-    uniforms: Uniforms, height: int, width: int, scale: tuple[float, float], flip: float
+    uniforms: Uniforms, height: Extent, width: Extent, scale: tuple[float, float], flip: float
 ) -> Boxes:
     """Boxes distributed as torchvision's RandomResizedCrop, mirrored with probability ``flip``.
 
@@ -107,6 +113,13 @@ def crop_and_resize(pixels: Float[Tensor, "b h c w"], boxes: Boxes, size: int) -
     columns = _window(boxes.left, boxes.width, boxes.mirrored, size, w)
     planes = filter_separably(pixels, rows, columns, REFINE)
     return planes.mul_(1 / (REFINE * LEVELS)).clamp_max_(1.0)
+
+
+def mirror(crops: UInt8[Tensor, "b v c s s"], mirrored: PerImage) -> Planes:
+    """Crops, each mirrored or not, as planes in [0, 1]."""
+    turned = torch.where(mirrored[..., None, None, None] > 0, crops.flip(-1), crops)
+    planes = turned.permute(2, 0, 1, 3, 4).to(torch.float32).flatten(1, 2)
+    return planes.mul_(1 / LEVELS).clamp_max_(1.0)
 
 
 def _window(

@@ -1,0 +1,64 @@
+"""Random resized crops of image files: the boxes lie anywhere in the image, as torchvision's do.
+
+The boxes of a file are drawn from its size, before its pixels are decoded. It is decoded once for
+all its views. A JPEG is decoded at a half, a quarter or an eighth of its size where each of its
+boxes, in height and in width, still has as many pixels as the view; its boxes are rounded to whole
+pixels of the smaller image, which moves an edge by at most half a pixel of the view. Then values
+differ from those of the full size by about two levels of 255 in the mean. A box is resized as
+torchvision resizes uint8 tensors, bilinear and antialiased.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from flatnce.extras import require_extra
+from flatnce.pretrain.data.image_set import decode_rgb, open_image
+from flatnce.pretrain.data.views import Views
+
+__all__ = ["crop_files"]
+
+OPEN = 32  # files whose bytes are held at a time
+SHRINKINGS = (8, 4, 2)  # those that Pillow decodes a JPEG with
+
+
+def crop_files(
+    paths: Sequence[str], indices: Int64[Tensor, " b"], views: Views, epoch: int, number: int
+) -> UInt8[Tensor, "b v 3 s s"]:
+    """The crops of some files, which have these numbers in their set."""
+    found = torch.empty((len(paths), number, 3, views.size, views.size), dtype=torch.uint8)
+    for start in range(0, len(paths), OPEN):
+        chunk = slice(start, start + OPEN)
+        images = [open_image(path) for path in paths[chunk]]
+        widths, heights = zip(*(image.size for image in images), strict=True)
+        boxes = views.boxes(indices[chunk], epoch, heights, widths, number)
+        each = zip(images, paths[chunk], torch.stack(boxes[:4], dim=-1), strict=True)
+        for place, (image, path, of_views) in enumerate(each, start):
+            for view, crop in enumerate(crop_image(image, path, of_views, views.size)):
+                found[place, view] = crop
+    return found
+
+
+def crop_image(
+    image: Any, path: str, boxes: Float[Tensor, "v 4"], size: int
+) -> Iterator[UInt8[Tensor, "3 s s"]]:
+    """Boxes (top, left, height, width) of an image that is open, resized to a square."""
+    functional = require_extra("torchvision.transforms.functional", "decoding image files")
+    whole, shrink = image.size, 1
+    room = int(boxes[:, 2:].min()) // size
+    wanted = next((power for power in SHRINKINGS if power <= room), 1)
+    if wanted > 1 and image.draft("RGB", (whole[0] // wanted, whole[1] // wanted)) is not None:
+        shrink = wanted
+    pixels = functional.pil_to_tensor(decode_rgb(image, path))[None]
+    edges = torch.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
+    for (top, left), (bottom, right) in (edges / shrink + 0.5).long().tolist():
+        box = pixels[..., top:bottom, left:right]
+        # Pillow's bytes are channels last, and torch resizes those fastest.
+        box = box.contiguous(memory_format=torch.channels_last)
+        resized = torch.nn.functional.interpolate(
+            box, (size, size), mode="bilinear", antialias=True
+        )
+        yield resized[0]
