@@ -215,6 +215,7 @@ UNLOADED = {
     "a run log": ("import flatnce.pretrain.runs.log as log; log.environment()", "torch"),
     "the paper's cost": (f"{MAIN}; main(['cost'])", "torch"),
     "the list of experiments": (f"{MAIN}; main(['reproduce', '--list'])", "torch"),
+    "the list of runs": (f"{MAIN}; main(['runs'])", "torch numpy scipy"),
     "help on mi": (f"{MAIN}; main(['mi', '--help'])", "torch pandas"),
     "a check of the installation": (
         "from flatnce.diagnose.command import run; run([])",

@@ -36,6 +36,7 @@ PAGES = {
     "data": "data.md",
     "train": "training.md",
     "resume": "runs.md#stop-and-resume",
+    "runs": "runs.md#list-runs",
     "sweep": "sweep.md",
     "evaluate": "evaluation.md",
     "report": "report.md",

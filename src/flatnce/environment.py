@@ -43,18 +43,18 @@ def environment(seeds: Iterable[int] = (), device: str | None = None) -> dict[st
     return dict(plain(found))
 
 
-def plain(value: Any) -> Any:
-    """The value in what JSON can hold, without the paths of this machine."""
+def plain(value: Any, *, paths: bool = False) -> Any:
+    """The value in what JSON can hold, without the paths of this machine unless they are asked."""
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return plain(asdict(value), paths=paths)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, paths=paths) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [plain(item, paths=paths) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str | Path):
-        return _shareable(str(value))
+        return str(value) if paths else _shareable(str(value))
     return value
 
 

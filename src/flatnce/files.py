@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["check_format", "check_replaceable", "lock", "put_back", "put_in_place", "replace_text"]
+__all__ = [
+    "check_format",
+    "check_replaceable",
+    "is_locked",
+    "lock",
+    "put_back",
+    "put_in_place",
+    "replace_text",
+]
 
 REPLACED = ".replaced"
 
@@ -100,6 +108,17 @@ def lock(path: Path, busy: str = "") -> Iterator[bool]:
             with suppress(OSError):  # the folder may be gone
                 path.unlink()
             os.close(file)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of :func:`lock`; a file that one left behind is not."""
+    if not path.is_file():
+        return False
+    try:
+        with lock(path, busy="held"):
+            return False
+    except (ValueError, OSError):  # held, perhaps by another user
+        return True
 
 
 def _take_lock(path: Path, busy: str) -> int | None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "data": "fetch a data set, or adopt one that is already on disk",
     "train": "pretrain an encoder on unlabelled images, monitor it, evaluate it",
     "resume": "continue a run exactly where it stopped",
+    "runs": "list the runs, filter and sort them, show or delete one",
     "sweep": "train many runs side by side on one device: objectives, batch sizes, seeds, ...",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "report": "one offline page about a run: verdict, curves, similarities, neighbours",

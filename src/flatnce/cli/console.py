@@ -1,7 +1,9 @@
-"""Tables and progress lines, on a terminal or in a file."""
+"""Tables, progress lines and JSON, on a terminal or in a file."""
 
+import json
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -10,11 +12,47 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console_of", "live_line", "text_table"]
+from flatnce.environment import plain
+
+__all__ = ["column_lines", "console_of", "live_line", "print_json", "text_table"]
 
 FILE_WIDTH = 118  # where the output is not a terminal
 
 Say = Callable[[str], None]
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON; numbers that are not finite become null."""
+    whole = partial(plain, paths=True)
+    try:
+        text = json.dumps(value, allow_nan=False, default=whole)
+    except ValueError:
+        text = json.dumps(whole(value), allow_nan=False)
+    print(text, flush=True)
+
+
+def column_lines(
+    columns: Mapping[str, Sequence[str]], dispensable: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
+    """The lines of a table by its columns, and the columns left out on a narrow terminal.
+
+    Words are aligned at the left, numbers at the right; nothing is cut. rich's tables would take
+    seconds for thousands of rows.
+    """
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    kept, left_out = dict(columns), list[str]()
+    widths = {head: max(map(len, (head, *cells))) for head, cells in columns.items()}
+    for heading in dispensable:
+        whole = sum(widths[one] + 2 for one in kept) - 2
+        if room is not None and whole > room and heading in kept:
+            del kept[heading]
+            left_out.append(heading)
+    padded = []
+    for number, (heading, cells) in enumerate(kept.items()):
+        words = not number or any(cell[:1].isalpha() for cell in cells)
+        align, width = str.ljust if words else str.rjust, widths[heading]
+        padded.append([align(text, width) for text in (heading, *cells)])
+    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)], left_out
 
 
 def console_of() -> Console:

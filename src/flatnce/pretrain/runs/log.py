@@ -27,6 +27,7 @@ __all__ = [
     "RunLog",
     "add_evaluation",
     "other_files",
+    "protocol_name",
     "read_run",
     "score_cells",
 ]
@@ -221,6 +222,13 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def protocol_name(result: Mapping[str, Any]) -> str:
+    """The protocol's own name, which distinguishes its rows: "knn, k = 20"."""
+    protocol = result.get("protocol")
+    described = protocol.get("name") if isinstance(protocol, Mapping) else protocol
+    return str(described or result.get("name") or "unnamed")
+
+
 @dataclass(frozen=True)
 class ScoreCells:
     """The cells of an evaluation in a table; empty where the result does not say."""
@@ -242,8 +250,7 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
         return percent.format(100 * value) if isinstance(value, int | float) else ""
 
     protocol = result.get("protocol")
-    # The protocol's own name distinguishes its rows: "knn, k = 20".
-    described = protocol if isinstance(protocol, Mapping) else {"name": protocol}
+    described = protocol if isinstance(protocol, Mapping) else {}
     measure, score = "top-1" if "top1" in result else "", share(result.get("top1"))
     interval = " to ".join(map(share, result.get("interval") or ()))
     if result.get("map") is not None:
@@ -255,7 +262,7 @@ def score_cells(result: Mapping[str, Any], percent: str = "{:.2f} %") -> ScoreCe
         interval = "" if result.get("lower") is None else f"≥ {result['lower']:.2f}"
     measure, count = str(result.get("measure", measure)), result.get("test_images")
     return ScoreCells(
-        name=str(described.get("name") or result.get("name") or "unnamed"),
+        name=protocol_name(result),
         data=str(result.get("data", described.get("data")) or ""),
         measure=measure,
         score=score,

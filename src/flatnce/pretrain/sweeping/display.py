@@ -1,6 +1,5 @@
 """What ``flatnce sweep`` prints: its progress, and the table of its results."""
 
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from flatnce.cli.console import column_lines
 from flatnce.cli.progress import progress_line, warning_of
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.sweeping.sweep import SweepReport, SweptRun, varied
@@ -175,35 +175,17 @@ DISPENSABLE = ("images/s", "gain", "ESS", "epochs")
 
 def show_tables(rows: Sequence[Row], means: Sequence[Row]) -> None:
     """Print the runs and the means over seeds; on a narrow terminal columns are left out."""
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     tables = [("", _columns(rows))]
     if means:
         tables.append(("\nmean over seeds ± standard deviation", _columns(means)))
     left_out: dict[str, None] = {}
     for title, columns in tables:
-        lines = _lines(columns)
-        for heading in (*DISPENSABLE, *map(_option, reversed(rows[0]["settings"]))):
-            if room is not None and len(lines[0]) > room and heading in columns:
-                del columns[heading]
-                left_out[heading] = None
-                lines = _lines(columns)
-        print(title)
-        for line in lines:
-            print(line.rstrip())
+        settings = map(_option, reversed(rows[0]["settings"]))
+        lines, without = column_lines(columns, (*DISPENSABLE, *settings))
+        left_out |= dict.fromkeys(without)
+        print("\n".join([title, *lines]))
     if left_out:
         print(f"\nno room for {', '.join(left_out)}; --json has them")
-
-
-def _lines(columns: Columns) -> list[str]:
-    """The lines of a table; words are aligned at the left, numbers at the right."""
-    padded = []
-    for heading, cells in columns.items():
-        texts = [heading, *cells]
-        width = max(map(len, texts))
-        words = heading in ("run", "runs") or any(cell[:1].isalpha() for cell in cells)
-        align = str.ljust if words else str.rjust
-        padded.append([align(text, width) for text in texts])
-    return ["  ".join(line) for line in zip(*padded, strict=True)]
 
 
 def _columns(rows: Sequence[Row]) -> Columns:

@@ -1,0 +1,184 @@
+"""``flatnce runs``: list the runs, show one of them, or delete some."""
+
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from flatnce.cli.console import column_lines, print_json
+from flatnce.messages import format_bytes
+from flatnce.pretrain.commands import Switch
+from flatnce.pretrain.runs.folder import (
+    SWEEP,
+    delete,
+    find_run,
+    find_sweep,
+    named_runs,
+    run_name,
+    run_names,
+    runs_folder,
+)
+from flatnce.pretrain.runs.listing import Summary, chosen, ordered, summary_of
+from flatnce.pretrain.runs.log import read_run, score_cells
+
+Words = tuple[str, ...]
+PATTERN = set("*?[")
+# Left out first where a terminal is narrow.
+DISPENSABLE = ("age", "verdict", "data", "batch", "objective")
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """List the runs in runs/ or $FLATNCE_RUNS, the newest first; or show one, or delete some."""
+
+    # A run, to show; or sweeps and patterns such as 'flat*', to list their runs.
+    names: Annotated[Words, tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()
+    # Only runs for which all of these hold, of settings and numbers: objective=flatnce
+    # 'epochs>=10'.
+    where: Annotated[Words, tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    # By a number (knn, linear, loss, batch_size, ...), the largest first, or by a text.
+    sort: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    reverse: Switch = False  # In the opposite order.
+    # Delete these runs or sweeps; asks first.
+    delete: Annotated[Words, tyro.conf.arg(metavar="NAME ...")] = ()
+    yes: Switch = False  # Delete without asking.
+    json: Switch = False  # Print JSON and nothing else.
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(RunsOptions, prog="flatnce runs", args=arguments)
+    if options.delete:
+        return _delete(options)
+    names = options.names
+    if len(names) == 1 and not set(names[0]) & PATTERN and not _is_sweep(names[0]):
+        return _show(find_run(names[0]), options.json)
+    folder = runs_folder()
+    rows = [summary_of(folder / name, name) for name in run_names(folder)]
+    for name in names:
+        if not set(name) & PATTERN and not _is_sweep(name):
+            find_run(name)  # names the nearest where there is none
+    rows = ordered(chosen(rows, names, options.where), options.sort, options.reverse)
+    if options.json:
+        print_json({"folder": folder, "runs": rows})
+    elif not rows:
+        asked = "no such run is" if names or options.where else "no run is"
+        print(f"{asked} in {folder}/; start one: flatnce train digits --name first")
+    else:
+        _list(rows)
+    return 0
+
+
+def _is_sweep(name: str) -> bool:
+    return any((place / SWEEP).is_file() for place in (Path(name), runs_folder() / name))
+
+
+def _list(rows: Sequence[Summary]) -> None:
+    cells = [_cells(row) for row in rows]
+    columns = {heading: [row[heading] for row in cells] for heading in cells[0]}
+    lines, left_out = column_lines(columns, DISPENSABLE)
+    print("\n".join(lines))
+    if left_out:
+        print(f"\nno room for {', '.join(left_out)}; --json has them")
+
+
+def _cells(row: Summary) -> dict[str, str]:
+    def share(name: str) -> str:
+        return "" if row.get(name) is None else f"{row[name]:.1%}"
+
+    epochs = row.get("epochs")
+    return {
+        "run": row["name"],
+        "data": str(row.get("data") or row["kind"]),
+        "objective": str(row.get("objective") or ""),
+        "batch": str(row.get("batch_size") or ""),
+        "epochs": f"{row['epoch']:.4g}/{epochs}" if epochs else "",
+        "state": row["state"],
+        "kNN": share("knn"),
+        "linear": share("linear"),
+        "verdict": row.get("verdict") or "",
+        "age": age_text(row["age"]) if "age" in row else "",
+    }
+
+
+def age_text(seconds: float) -> str:
+    """A time in its largest unit: 42 s, 3 min, 5 h, 12 d."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _show(directory: Path, as_json: bool) -> int:
+    """Print one run."""
+    name = run_name(directory)
+    row, found = summary_of(directory, name), read_run(directory)
+    size = _size_of(directory)
+    exports = sorted(str(path) for path in directory.glob("exports/*"))
+    results = found.results or {}
+    if as_json:
+        more = {"bytes": size, "exports": exports, "environment": found.environment}
+        print_json({**row, **more, "results": results})
+        return 0
+    cells = [score_cells(one) for one in results.get("evaluations", ())]
+    facts: dict[str, Any] = {
+        "run": f"{name} ({directory}, {format_bytes(size)})",
+        "state": f"{row['state']}, {_cells(row)['epochs']} epochs, {age_text(row['age'])} ago",
+        "verdict": results.get("verdict") or row["verdict"],
+        **{one.name: f"{one.said} ({one.interval}) on {one.data}" for one in cells},
+        "last": _pairs(row["last"]),
+        "settings": _pairs(row["settings"]),
+        "command": shlex.join(found.environment.get("command", ())),
+        "device": found.environment.get("device"),
+        "exports": ", ".join(exports),
+    }
+    room = shutil.get_terminal_size().columns
+    for key, value in facts.items():
+        if value:
+            print(textwrap.fill(f"{key:<14}{value}", room, subsequent_indent=" " * 14))
+    then = "resume" if row["state"] in ("stopped", "failed") else "report"
+    print(f"next: flatnce {then} {name}    flatnce doctor {name}")
+    return 0
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    """Names and values in one line, without what is not set."""
+    numbers = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in values.items()}
+    return ", ".join(f"{name} {value}" for name, value in numbers.items() if value is not None)
+
+
+def _size_of(directory: Path) -> int:
+    """Bytes of a folder's files; links are not followed."""
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)
+
+
+def _delete(options: RunsOptions) -> int:
+    """Delete runs and sweeps, after a question on a terminal or with --yes."""
+    if options.names or options.where:
+        raise ValueError("--delete takes the names itself; leave out other names and --where")
+    places: list[Path] = []
+    for name in options.delete:
+        places += [find_sweep(name)] if _is_sweep(name) else named_runs([name])
+    size = format_bytes(sum(map(_size_of, places)))
+    what = f"{', '.join(map(str, places))} ({size})"
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise ValueError(f"--delete {' '.join(options.delete)}: nobody to ask; add --yes")
+        print(f"delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if input().strip().lower() not in ("y", "yes"):
+            print("nothing was deleted", file=sys.stderr)
+            return 1
+    for place in places:
+        delete(place)
+    if options.json:
+        print_json({"deleted": places})
+    else:
+        print(f"deleted {what}")
+    return 0

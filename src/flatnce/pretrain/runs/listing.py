@@ -1,0 +1,181 @@
+"""The runs of a folder in brief: settings, state, last numbers; filtered and sorted.
+
+Of a run that is done only ``config.json`` and ``results.json`` are read; of another also the end
+of ``metrics.jsonl``. torch is not imported, so that thousands of runs are listed in seconds.
+"""
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from operator import ge, gt, le, lt
+from pathlib import Path
+from typing import Any
+
+from flatnce.files import is_locked
+from flatnce.messages import did_you_mean
+from flatnce.pretrain.runs.folder import lock_beside
+from flatnce.pretrain.runs.log import CONFIG, FAILURE, METRICS, RESULTS, TRAINING, protocol_name
+
+__all__ = ["Summary", "chosen", "ordered", "summary_of"]
+
+BLOCK = 32_768  # bytes that are read at a time from the end of the metrics
+KIND = re.compile(rb'"kind": "(\w+)"')
+CONDITION = re.compile(r"([^<>=!]+)(!=|<=|>=|=|<|>)(.*)")
+ORDER = {"<": lt, "<=": le, ">": gt, ">=": ge}
+HEADINGS = {"batch": "batch_size", "kNN": "knn"}  # of the table, for what has another name
+
+Summary = dict[str, Any]
+
+
+def summary_of(directory: Path, name: str) -> Summary:
+    """One run in brief; the state of a run whose files cannot be read is ``damaged``.
+
+    ``scores`` holds the newest result of each protocol on test images, ``last`` the last numbers
+    of training and of the last watch, ``age`` the seconds since something was measured.
+    """
+    place, found = str(directory), {"name": name, "directory": str(directory)}
+    try:
+        header = json.loads(_content(place, CONFIG))
+        results = json.loads(_content(place, RESULTS) or "{}")
+        kind, sections = header["kind"], header["config"]
+        parts = [one if isinstance(one, dict) else {key: one} for key, one in sections.items()]
+        settings = {key: value for part in parts for key, value in part.items()}
+        done = "step" in results or (kind != "train" and bool(results))
+        lines = {} if done and "last" in results else last_lines(directory / METRICS)
+    except (OSError, ValueError, KeyError, AttributeError):
+        return {**found, "kind": "", "state": "damaged", "scores": {}, "settings": {}, "last": {}}
+    watched = {**lines.get("watch", {}), **results.get("watch", {})}
+    trained = {**lines.get("train", {}), **results.get("last", {})}
+    scores = {}
+    for one in results.get("evaluations", ()):
+        score = next((one[key] for key in ("top1", "map", "pool_mi") if one.get(key)), None)
+        scores[protocol_name(one)] = score
+    verdict = results.get("verdict") or lines.get("verdict", {}).get("verdict") or ""
+    return {
+        **found,
+        "kind": kind,
+        **{key: settings.get(key) for key in ("data", "objective", "batch_size", "seed")},
+        "epoch": settings.get("epochs") if done else trained.get("epoch", 0.0),
+        "epochs": settings.get("epochs"),
+        "state": "done" if done else _unfinished(directory, FAILURE in lines),
+        "knn": watched.get("knn"),
+        "linear": scores.get("linear"),
+        "verdict": str(verdict).partition(" since ")[0],
+        "age": max(0.0, time.time() - _written(place, RESULTS if done else METRICS)),
+        "scores": scores,
+        "settings": settings,
+        "last": {k: v for k, v in {**watched, **trained}.items() if isinstance(v, int | float)},
+    }
+
+
+def last_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """The last line of each kind; read from the end, until the usual kinds are found."""
+    found: dict[str, dict[str, Any]] = {}
+    if not path.is_file():
+        return found
+    with path.open("rb") as file:
+        place, after = file.seek(0, os.SEEK_END), b""
+        while place and not {"train", "watch", "verdict"} <= found.keys():
+            size = min(place, BLOCK)
+            place -= size
+            file.seek(place)
+            first, *lines = (file.read(size) + after).split(b"\n")
+            after = first if place else b""
+            for line in reversed(lines if place else [first, *lines]):
+                kind = KIND.search(line)
+                if kind and line.endswith(b"}") and kind[1].decode() not in found:
+                    found[kind[1].decode()] = json.loads(line)
+    return found
+
+
+def _unfinished(directory: Path, failed: bool) -> str:
+    # A sweep holds the lock of each of its runs while it trains them.
+    if is_locked(lock_beside(directory)) or is_locked(directory / TRAINING):
+        return "running"
+    return "failed" if failed else "stopped"
+
+
+def _content(place: str, file: str) -> bytes:
+    try:
+        with open(os.path.join(place, file), "rb", buffering=0) as opened:
+            return opened.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _written(place: str, file: str) -> float:
+    path = os.path.join(place, file)
+    return os.stat(path if os.path.exists(path) else place).st_mtime
+
+
+def chosen(
+    runs: Sequence[Summary], patterns: Sequence[str] = (), conditions: Sequence[str] = ()
+) -> list[Summary]:
+    """The runs whose name matches one of the patterns, and that meet all conditions.
+
+    Arguments:
+        runs: Summaries.
+        patterns: As of a shell, ``flat*``; a sweep's name stands for its runs.
+        conditions: NAME=VALUE, with a pattern as value, or another comparison (``!=``, ``<``,
+            ``<=``, ``>``, ``>=``) of a setting, a column, a last number or a score.
+    """
+    kept = [run for run in runs if not patterns or _is_named(run["name"], patterns)]
+    for condition in conditions:
+        parts = CONDITION.fullmatch(condition)
+        if parts is None:
+            raise ValueError(f"--where {condition} is not a condition, such as objective=flatnce")
+        values = _values("--where", parts[1], runs)
+        kept = [run for run in kept if _holds(values[run["name"]], parts[2], parts[3])]
+    return kept
+
+
+def ordered(runs: Sequence[Summary], by: str | None, reverse: bool = False) -> list[Summary]:
+    """The runs by a number, the largest first, or by a text; by default the newest first.
+
+    Runs without the number come last.
+    """
+    age = {run["name"]: -run.get("age", math.inf) for run in runs}
+    values = _values("--sort", by, runs) if by else age
+    known = [run for run in runs if values[run["name"]] is not None]
+    as_text = any(isinstance(values[run["name"]], str) for run in known)
+
+    def key(run: Summary) -> Any:
+        value = values[run["name"]]
+        return str(value) if as_text else value
+
+    known.sort(key=key, reverse=as_text == reverse)
+    return known + [run for run in runs if values[run["name"]] is None]
+
+
+def _is_named(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, one) or name.startswith(f"{one}/") for one in patterns)
+
+
+def _values(option: str, name: str, runs: Sequence[Summary]) -> dict[str, Any]:
+    """The value of a column, score, setting or last number of each run; None where it has none."""
+    key = HEADINGS.get(name.strip(), name.strip().replace("-", "_"))
+    known: dict[str, None] = {}
+    found = {}
+    for run in runs:
+        whole: Mapping[str, Any] = {**run["last"], **run["settings"], **run["scores"], **run}
+        known |= dict.fromkeys(whole)
+        found[run["name"]] = whole.get(key, whole.get(name))
+    if runs and key not in known and name not in known:
+        names = [one for one in known if one not in ("settings", "scores", "last", "directory")]
+        hint = did_you_mean(name, names, f"there are {', '.join(sorted(names))}")
+        raise ValueError(f"{option} {name}: no run has it; {hint}")
+    return found
+
+
+def _holds(value: Any, sign: str, wanted: str) -> bool:
+    try:
+        number, limit = float(value), float(wanted)
+    except (TypeError, ValueError):
+        if sign in ORDER:
+            return False
+        return fnmatchcase(str(value), wanted) == (sign == "=")
+    return ORDER[sign](number, limit) if sign in ORDER else (number == limit) == (sign == "=")

@@ -1,0 +1,78 @@
+"""``flatnce runs`` as a user meets it."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from flatnce.cli import main
+from made_runs import write_pairs, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    write_run(tmp_path / "runs" / "first", "flatnce", shift=0.1)
+    write_pairs(tmp_path / "runs" / "study", [0.02])
+    (tmp_path / "runs" / "study" / "sweep.json").write_text("{}")
+    return tmp_path / "runs"
+
+
+def printed(capsys, *typed):
+    assert main(["runs", *typed]) == 0
+    return capsys.readouterr().out
+
+
+def test_runs_are_listed_filtered_and_sorted(runs, capsys):
+    head, *lines = printed(capsys, "--sort", "linear").splitlines()
+    assert head.split() == "run data objective batch epochs state kNN linear verdict age".split()
+    assert [line.split()[0] for line in lines] == ["first", "study/flatnce-0", "study/infonce-0"]
+    assert lines[0].split()[:9] == "first digits flatnce 32 4/4 done 100.0% 80.0% healthy".split()
+    (line,) = printed(capsys, "study", "--where", "objective=infonce").splitlines()[1:]
+    assert line.startswith("study/infonce-0")
+    assert "no such run is in runs/" in printed(capsys, "--where", "objective=siglip")
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(runs, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = printed(capsys).splitlines()
+    assert max(map(len, shown)) <= 60 and "study/infonce-0" in "".join(shown)
+    assert shown[-1] == "no room for age, verdict, data, batch; --json has them"
+
+
+def test_one_run_is_shown_whole(runs, capsys):
+    shown = printed(capsys, "first")
+    assert "done, 4/4 epochs" in shown and "linear        80.00 %" in shown
+    assert "batch_size 32" in shown and "next: flatnce report first" in shown
+    found = json.loads(printed(capsys, "first", "--json"))
+    assert found["results"]["step"] == 400 and found["settings"]["objective"] == "flatnce"
+    assert found["bytes"] > 1000
+
+
+def test_json_holds_every_run(runs, capsys):
+    found = json.loads(printed(capsys, "--json"))
+    assert found["folder"] == "runs" and len(found["runs"]) == 3
+    assert {run["scores"]["linear"] for run in found["runs"]} == {0.7 + 0.1, 0.7, 0.7 + 0.02}
+
+
+@pytest.mark.parametrize("answer, code, left", [("y", 0, False), ("", 1, True), ("no", 1, True)])
+def test_a_deletion_is_asked_for_on_a_terminal(runs, capsys, monkeypatch, answer, code, left):
+    terminal = io.StringIO(f"{answer}\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert main(["runs", "--delete", "first"]) == code
+    assert "delete runs/first (0.0 MiB)? [y/N]" in capsys.readouterr().err
+    assert (runs / "first").exists() == left
+
+
+def test_without_a_terminal_a_deletion_needs_yes(runs, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["runs", "--delete", "study", "first"]) == 2
+    assert "add --yes" in capsys.readouterr().err and len(list(runs.iterdir())) == 2
+    assert main(["runs", "--delete", "frist", "--yes"]) == 2
+    assert "did you mean 'first'" in capsys.readouterr().err
+    assert json.loads(printed(capsys, "--delete", "study", "f*", "--yes", "--json")) == {
+        "deleted": ["runs/study", "runs/first"]
+    }
+    assert printed(capsys).startswith("no run is in runs/; start one")

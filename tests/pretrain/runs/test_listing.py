@@ -1,0 +1,197 @@
+"""Runs in brief: what is read of them, how they are chosen and sorted, and how one is deleted."""
+
+import json
+import os
+
+import pytest
+
+from flatnce.files import lock
+from flatnce.pretrain.runs import folder, listing
+from flatnce.pretrain.runs.folder import delete, find_run, lock_beside, named_runs, run_names
+from flatnce.pretrain.runs.listing import chosen, last_lines, ordered, summary_of
+from flatnce.pretrain.runs.log import RunLog, read_run
+from made_runs import write_pairs, write_run
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A folder of its own, named by FLATNCE_RUNS: two runs, and a sweep of four."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(folder.VARIABLE, str(tmp_path / "mine"))
+    write_run(tmp_path / "mine" / "first", "flatnce", shift=0.1, batch_size=64)
+    write_run(tmp_path / "mine" / "going", "dcl", finished=False)
+    write_pairs(tmp_path / "mine" / "study", [0.02, 0.03])
+    (tmp_path / "mine" / "study" / "sweep.json").write_text("{}")
+    return tmp_path / "mine"
+
+
+def summaries(place):
+    return [summary_of(place / name, name) for name in run_names(place)]
+
+
+def names_of(found):
+    return [run["name"] for run in found]
+
+
+def last_by_kind(metrics):
+    """The definition: the last line of each kind."""
+    return {line["kind"]: line for line in metrics}
+
+
+@pytest.mark.parametrize("block", [7, 100, 32_768])
+def test_the_end_of_the_metrics_gives_the_last_line_of_each_kind(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(listing, "BLOCK", block)
+    run = write_run(tmp_path / "run", finished=False)
+    log = RunLog.reopen(run, kind="train", step=400)
+    log.log({"kind": "verdict", "step": 400, "verdict": "healthy"})
+    log.log({"kind": "failure", "message": 'it said {"kind": "train"}'})
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 401, "lo')  # cut short by a kill
+    assert last_lines(run / "metrics.jsonl") == last_by_kind(read_run(run).metrics)
+    assert last_lines(tmp_path / "none.jsonl") == {}
+
+
+def test_only_the_end_of_long_metrics_is_read(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", finished=False)
+    file = run / "metrics.jsonl"
+    file.write_text(file.read_text() * 200)
+    RunLog.log(RunLog.reopen(run, kind="train", step=400), {"kind": "verdict", "verdict": "fine"})
+    read = []
+    load = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: read.append(len(text)) or load(text))
+    assert set(last_lines(file)) == {"train", "watch", "verdict"}
+    assert file.stat().st_size > 20 * listing.BLOCK and sum(read) < 2_000
+
+
+def test_a_run_that_is_done_takes_two_small_files(tmp_path, monkeypatch):
+    """What makes thousands of runs quick: neither metrics nor checkpoints are opened."""
+    run = write_run(tmp_path / "run")
+    results = json.loads((run / "results.json").read_text())
+    results |= {"last": {"loss": 0.5}, "watch": {"knn": 0.9}}
+    (run / "results.json").write_text(json.dumps(results))
+    opened, read = [], listing._content
+
+    def noted(place, file):
+        opened.append(file)
+        return read(place, file)
+
+    monkeypatch.setattr(listing, "_content", noted)
+    monkeypatch.setattr(listing, "last_lines", None)
+    found = summary_of(run, "run")
+    assert opened == ["config.json", "results.json"]
+    assert (found["knn"], found["last"]["loss"], found["linear"]) == (0.9, 0.5, 0.7)
+
+
+def test_a_summary_says_what_the_files_say(runs):
+    by_name = {run["name"]: run for run in summaries(runs)}
+    first, going = by_name["first"], by_name["going"]
+    assert first["state"] == "done" and first["epoch"] == first["epochs"] == 4
+    assert (first["data"], first["objective"], first["batch_size"]) == ("digits", "flatnce", 64)
+    assert first["linear"] == pytest.approx(0.8) and first["verdict"] == "healthy"
+    assert first["knn"] == pytest.approx(0.5 + 0.4 + 0.1) and first["last"]["gain"] < 1
+    assert going["state"] == "stopped" and going["linear"] is None and going["age"] >= 0
+    RunLog.reopen(runs / "going", kind="train", step=400).log({"kind": "failure", "message": "x"})
+    assert summary_of(runs / "going", "going")["state"] == "failed"
+    with lock(lock_beside(runs / "going")):
+        assert summary_of(runs / "going", "going")["state"] == "running"
+    lock_beside(runs / "going").touch()  # left by a kill
+    assert summary_of(runs / "going", "going")["state"] == "failed"
+    (runs / "first" / "results.json").write_text("{")
+    assert summary_of(runs / "first", "first")["state"] == "damaged"
+    ordered(summaries(runs), None)
+
+
+@pytest.mark.parametrize(
+    "patterns, conditions, expected",
+    [
+        ((), (), "first going study/flatnce-0 study/flatnce-1 study/infonce-0 study/infonce-1"),
+        (("f*", "study/infonce-?"), (), "first study/infonce-0 study/infonce-1"),
+        (("study",), ("seed=1",), "study/flatnce-1 study/infonce-1"),
+        ((), ("objective=flatnce", "batch_size=64"), "first"),
+        ((), ("objective=*nce", "batch-size<64.0", "seed>=1"), "study/flatnce-1 study/infonce-1"),
+        ((), ("linear>0.72",), "first study/flatnce-1"),
+        ((), ("state!=done",), "going"),
+        ((), ("root=None", "batch=64"), "first"),
+    ],
+)
+def test_runs_are_chosen_by_name_and_by_what_holds(runs, patterns, conditions, expected):
+    assert names_of(chosen(summaries(runs), patterns, conditions)) == expected.split()
+
+
+@pytest.mark.parametrize(
+    "typed, said",
+    [("objective", "is not a condition"), ("objectiv=x", "did you mean 'objective'")],
+)
+def test_a_condition_that_means_nothing_is_refused(runs, typed, said):
+    with pytest.raises(ValueError, match=said):
+        chosen(summaries(runs), (), [typed])
+    with pytest.raises(ValueError, match="did you mean 'linear'"):
+        ordered(summaries(runs), "liner")
+
+
+def test_runs_are_sorted_by_any_number_and_those_without_come_last(runs):
+    found = summaries(runs)
+    assert names_of(ordered(found, "linear"))[::5] == ["first", "going"]
+    assert names_of(ordered(found, "linear", reverse=True))[::5] == ["study/infonce-0", "going"]
+    assert names_of(ordered(found, "loss"))[-1] == "first"
+    assert names_of(ordered(found, "objective"))[0] == "going"
+    os.utime(runs / "first" / "results.json", (1, 1))
+    assert names_of(ordered(summaries(runs), None))[-1] == "first"
+
+
+def test_names_are_found_in_the_folder_of_the_variable(runs, tmp_path):
+    assert find_run("first") == runs / "first"
+    assert find_run("study/infonce-1") == runs / "study" / "infonce-1"
+    with pytest.raises(ValueError, match="did you mean 'first'"):
+        find_run("frist")
+    with pytest.raises(ValueError, match="did you mean 'study/infonce-0'"):
+        find_run("study/infonc-0")
+    with pytest.raises(ValueError, match="is a sweep of 4 runs"):
+        find_run("study")
+    assert [path.name for path in named_runs(["study/flat*", "first"])] == [
+        *("flatnce-0", "flatnce-1", "first")
+    ]
+    assert folder.run_name(runs / "study" / "infonce-1") == "study/infonce-1"
+    assert folder.run_name(tmp_path / "other") == str(tmp_path / "other")
+    for number in range(9):
+        write_run(runs / f"n{number}", finished=False)
+    with pytest.raises(ValueError, match=r"there are 15 in .*`flatnce runs` lists them"):
+        find_run("zzzzzz")
+
+
+# Deleting.
+
+
+def test_a_run_and_a_sweep_are_deleted_whole(runs):
+    delete(runs / "first")
+    delete(runs / "study" / "infonce-0")
+    assert run_names(runs) == ["going", "study/flatnce-0", "study/flatnce-1", "study/infonce-1"]
+    delete(runs / "study")
+    assert sorted(path.name for path in runs.iterdir()) == ["going"]
+
+
+def test_links_are_not_followed(runs, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "data.bin").write_text("kept")
+    (runs / "first" / "checkpoints").symlink_to(precious)
+    (runs / "alias").symlink_to(runs / "going")
+    with pytest.raises(ValueError, match="is a link"):
+        delete(runs / "alias")
+    delete(runs / "first")
+    assert (precious / "data.bin").read_text() == "kept" and (runs / "going").is_dir()
+
+
+@pytest.mark.parametrize("held, asked", [("first", "first"), ("study", "study/flatnce-0")])
+def test_a_run_in_training_is_not_deleted(runs, held, asked):
+    with lock(lock_beside(runs / held)), pytest.raises(ValueError, match="is being trained"):
+        delete(runs / asked)
+    assert (runs / asked / "config.json").is_file()
+
+
+@pytest.mark.parametrize("place", ["first", "study", "study/flatnce-0"])
+def test_other_files_are_never_deleted(runs, place):
+    (runs / place / "notes.txt").write_text("mine")
+    with pytest.raises(OSError, match=r"notes\.txt, which flatnce did not write"):
+        delete(runs / place.partition("/")[0])
+    assert len(run_names(runs)) == 6
