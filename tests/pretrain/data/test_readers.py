@@ -162,6 +162,14 @@ def test_a_pickle_that_is_not_official_is_not_run(tmp_path):
 # ---- Tiny-ImageNet
 
 
+def test_the_files_of_a_small_set_are_streamed_if_that_is_asked_for(installed):
+    root = installed("tiny-imagenet")
+    held, files = (load("tiny-imagenet", root=root, stream=stream) for stream in (False, True))
+    assert isinstance(files, FolderSet) and torch.equal(files.decoded().images, held.images)
+    with pytest.raises(ValueError, match="stream=True: the images of digits are not files"):
+        load("digits", stream=True)
+
+
 def test_tiny_imagenet_is_read_into_memory_with_its_words_unless_files_lack(installed):
     root = installed("tiny-imagenet")
     found = load("tiny-imagenet", root=root)

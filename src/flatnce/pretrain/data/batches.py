@@ -17,14 +17,17 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_convert
 
-from flatnce.messages import check_at_least
+from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
 from flatnce.pretrain.data.crops import crop_files
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
+from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
-__all__ = ["Stage", "shuffled_classes"]
+__all__ = ["DECODERS", "Stage", "shuffled_classes"]
+
+DECODERS = ("cpu", "gpu")
 
 Stage: TypeAlias = Literal["images", "crops", "views"]
 """What a loader's batches hold: whole images (b, c, h, w) and crops (b, 2, c, s, s), both uint8,
@@ -284,9 +287,12 @@ class Streaming(_Loader):
         batch_size, seed: Those of :class:`Batching`.
         **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
+            With ``decode="gpu"``, threads that read the files.
         device: The device of the batches.
         views: The :class:`Views` for which to crop the images.
         number: Crops per image.
+        decode: ``cpu``, or ``gpu`` for JPEG files that are cropped: nvJPEG then decodes them on
+            ``device``, and worker processes are not needed.
     """
 
     def __init__(
@@ -299,6 +305,7 @@ class Streaming(_Loader):
         device: torch.device | str = "cpu",
         views: Views | None = None,
         number: int = 2,
+        decode: str = "cpu",
         **options: Any,
     ) -> None:
         super().__init__(image_set, batch_size, seed, **options)
@@ -307,24 +314,38 @@ class Streaming(_Loader):
         self.device = torch.device(device)
         self.views, self.number = views, number
         self.stage = "images" if views is None else "crops"
+        check_choice("decode", decode, DECODERS)
+        self.on_device: DeviceCrops | None = None
+        if decode == "gpu" and self.device.type != "cuda":
+            raise ValueError(f"decode='gpu' needs a GPU, and device={device}; use decode cpu")
+        if decode == "gpu" and views is not None:
+            self.on_device = DeviceCrops(image_set.paths, views, number, self.device)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on."""
         ours = list(self.batching.epoch(number, start))
+        if self.on_device is not None:
+            source: Iterator[Any] = self.on_device.epoch(ours, number, self.workers)
+        else:
+            source = self._by_workers(ours, number)
+        for indices, images in zip(ours, source, strict=True):
+            if isinstance(images, str):
+                raise UnreadableImage(images)
+            parts = (indices, images, self.image_set.labels[indices])
+            yield Batch(*(part.to(self.device, non_blocking=True) for part in parts))
+
+    def _by_workers(self, batches: list[Tensor], epoch: int) -> Iterator[Tensor | str]:
+        """What the worker processes make of each batch, or the message of an error."""
         source: DataLoader[Any] = DataLoader(
-            _Decoder(self, number),
-            batch_sampler=[batch.tolist() for batch in ours],  # type: ignore[arg-type]
+            _Decoder(self, epoch),
+            batch_sampler=[batch.tolist() for batch in batches],  # type: ignore[arg-type]
             num_workers=self.workers,
             collate_fn=default_convert,  # leaves a batch as the decoder made it
             pin_memory=self.device.type == "cuda",
             # Without it DataLoader draws from the global generator and a resumed run differs.
             generator=torch.Generator(),
         )
-        for indices, images in zip(ours, source, strict=True):
-            if isinstance(images, str):
-                raise UnreadableImage(images)
-            parts = (indices, images, self.image_set.labels[indices])
-            yield Batch(*(part.to(self.device, non_blocking=True) for part in parts))
+        return iter(source)
 
 
 class _Decoder(Dataset[Any]):

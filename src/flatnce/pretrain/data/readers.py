@@ -45,6 +45,7 @@ def load(
     *,
     size: int | None = None,
     skip_unreadable: bool = False,
+    stream: bool = False,
 ) -> ImageSet | FolderSet:
     """A split of a data set: in memory if it is small, as files to be streamed if it is not.
 
@@ -58,6 +59,8 @@ def load(
             folder). Sets in memory keep their size.
         skip_unreadable: Leave out files that cannot be decoded, with a warning that names them,
             instead of failing at the first one. Every file is read once to find them.
+        stream: Leave files to be decoded when they are needed, also those of a set that is
+            small enough to be decoded into memory.
 
     Examples:
         >>> digits = load("digits", "test")
@@ -80,9 +83,11 @@ def load(
     folder = where / entry.present_layout(where).folder if entry.layouts else where
     found = read_split(entry, folder, split)
     if isinstance(found, ImageSet):
+        if stream:
+            raise ValueError(f"stream=True: the images of {name} are not files; leave it out")
         return found
     files = _prepared(found, size or entry.size, skip_unreadable)
-    return files.decoded() if entry.resident else files
+    return files.decoded() if entry.resident and not stream else files
 
 
 def read_split(entry: Entry, folder: Path, split: str) -> ImageSet | FolderSet:

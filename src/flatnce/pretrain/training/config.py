@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import check_at_least, check_choice, check_positive, did_you_mean
 from flatnce.pretrain.data import CATALOG, is_path
+from flatnce.pretrain.data.batches import DECODERS
 from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
 from flatnce.toml_files import read_toml
 
@@ -26,6 +27,11 @@ class DataConfig:
     decode_size: int | None = None
     workers: int | None = None
     skip_unreadable: bool = False
+    stream: bool = False
+    decode: str = "cpu"
+
+    def __post_init__(self) -> None:
+        check_choice("decode", self.decode, DECODERS)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
     copies = 4 if config.optimizer.optimizer == "adamw" else 3
     copies += config.model.momentum_encoder is not None
     resident = config.data.data in CATALOG and find(config.data.data).resident
+    resident = resident and not config.data.stream
     anchors, keys = (mine, batch + queue) if queue else (2 * mine, 2 * batch)
     views = 2 * mine * channels * size**2
     per_epoch = images // batch

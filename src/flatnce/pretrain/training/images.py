@@ -50,7 +50,7 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
     """The data set of a config; on a device if it is held in memory."""
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
-    key = replace(data, workers=None)
+    key = replace(data, workers=None, decode="cpu")
     if (key, host) not in held:
         held[key, host] = load(
             data.data,
@@ -58,6 +58,7 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
             data.root,
             size=data.decode_size,
             skip_unreadable=data.skip_unreadable,
+            stream=data.stream,
         )
     if (key, place) not in held:
         found = held[key, host]
@@ -85,6 +86,6 @@ def open_images(config: TrainConfig, device: torch.device) -> Images:
     if isinstance(image_set, ImageSet):
         loader = Resident(image_set, *order, **part)
     else:
-        workers = config.data.workers
-        loader = Streaming(image_set, *order, workers=workers, device=device, views=views, **part)
+        part |= {"workers": config.data.workers, "decode": config.data.decode}
+        loader = Streaming(image_set, *order, device=device, views=views, **part)
     return Images(image_set, loader, views, image_set.shape[0], size)
