@@ -21,7 +21,7 @@ __all__ = ["compare_page", "differences_of", "page_of_runs"]
 
 # Settings that change what is kept, where or how often, and not what is learned.
 NOT_COMPARED = (
-    *("root", "workers", "device", "tensorboard", "keep"),
+    *("root", "workers", "device", "tensorboard", "wandb", "keep"),
     *("log_every", "watch_every", "checkpoint_every"),
 )
 MOST_GROUPS = 12  # colour and marker together can distinguish so many

@@ -172,6 +172,7 @@ class WatchConfig:
     checkpoint_every: float = 1.0
     keep: int | None = 3
     tensorboard: bool = True
+    wandb: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("log_every", 1), ("knn_neighbours", 1), ("pool", 2), ("keep", 1)):

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
 from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
+from flatnce.pretrain.training.loggers import check_loggers, loggers_of
 from flatnce.pretrain.training.processes import Interrupts
 from flatnce.pretrain.training.saved import CHECKPOINTS, KIND, read_saved, with_absolute_paths
 from flatnce.pretrain.training.state import Training, TrainingFailed
@@ -104,6 +104,7 @@ def train_steps(
 ) -> Steps:
     """:func:`train`, step by step."""
     place, config = Path(directory), with_absolute_paths(config)
+    check_loggers(config)
     with processes.process_group(config.run.device) as device, run_lock(place):
         started = processes.started_by_this_launch(place, device)
         if started and checkpoint.steps(place / CHECKPOINTS):
@@ -193,8 +194,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
                 yield watch_due or save_due
                 recorder.stepped()
                 training.writer.check()
-                while training.notes:
-                    recorder.line("note", {**training.position(), "note": training.notes.pop(0)})
+                recorder.write_notes()
                 if line_due:
                     # In a sweep a slot bounds how far the host runs ahead of the device.
                     recorder.begin_line(most=None if shared else 1)
@@ -228,7 +228,7 @@ def _run(recorder: "Recorder", shared: Interrupts | None, save_first: bool = Fal
 
 
 class Recorder:
-    """Writes each line of a run to the log, to TensorBoard, and to the caller's function.
+    """Writes each line of a run to the log, the loggers, and the caller's function.
 
     The numbers of a line travel from the device while training continues. Processes other than the
     first write nothing.
@@ -243,17 +243,16 @@ class Recorder:
         # By default 20 lines per epoch, each a mean over at least 10 steps.
         self.every = watch.log_every or max(10, training.steps_per_epoch // 20)
         self._in_transit: deque[tuple[int, Tensor, Interval]] = deque()
-        self.board: Any = None
-        if log is not None and watch.tensorboard and find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            place = str(training.directory / "tensorboard")
-            self.board = SummaryWriter(place, purge_step=training.step + 1)
+        self.loggers = [] if log is None else loggers_of(training)
+        self.failed = False
 
     def close(self) -> None:
-        """Close open files."""
-        if self.board is not None:
-            self.board.close()
+        """Close the loggers."""
+        closed, self.loggers = self.loggers, []
+        for logger in closed:
+            logger.close(self.failed)
+        if not self.failed:
+            self.write_notes()
 
     def stepped(self) -> None:
         """Count the time since the last call as training."""
@@ -271,13 +270,16 @@ class Recorder:
         record = {"kind": kind, **numbers}
         if self.log is not None:
             self.log.log(record)
-        if self.board is not None:
-            for name, value in numbers.items():
-                if isinstance(value, int | float) and name not in ("step", "steps"):
-                    self.board.add_scalar(f"{kind}/{name}", value, numbers["step"])
-            self.board.flush()
+        for logger in self.loggers:
+            logger.line(kind, numbers)
         if self.report is not None:
             self.report(record)
+
+    def write_notes(self) -> None:
+        """Log what the training has noted."""
+        while self.training.notes:
+            note = self.training.notes.pop(0)
+            self.line("note", {**self.training.position(), "note": note})
 
     @contextmanager
     def log_failure(self) -> Iterator[None]:
@@ -288,6 +290,7 @@ class Recorder:
             record = {"kind": FAILURE, **self.training.position(), "message": error_line(error)}
             record["diverged"] = isinstance(error, TrainingFailed)
             record["of_steps"] = self.training.steps
+            self.failed = True
             if self.log is not None:
                 with suppress(OSError):  # a full disk, for example, is being raised already
                     self.log.log(record)
