@@ -1,7 +1,7 @@
 """Records of the image study: one small JSON file per run.
 
 A record holds a versioned key of the config, the config, the seed, the results on held-out
-training images, thinned metrics, and where the run was executed.
+training images or test images, thinned metrics, and where the run was executed.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def record_of(name, piece, step, run, evaluation, where):
         piece: Of the programme, as the protocol numbers it.
         step: Of the piece.
         run: As :func:`flatnce.pretrain.runs.log.read_run` gives it.
-        evaluation: Its results on held-out training images.
+        evaluation: Its results, with the images they are on.
         where: Commit and versions.
     """
     config = {section: dict(values) for section, values in run.config.items()}
@@ -72,7 +72,7 @@ def record_of(name, piece, step, run, evaluation, where):
         "name": name,
         "piece": piece,
         "piece_step": step,
-        "purpose": "tuning",
+        "purpose": "tuning" if evaluation["on"] == "held-out training images" else "evaluation",
         "seed": config["run"]["seed"],
         "config": config,
         "evaluation": evaluation,

@@ -16,7 +16,8 @@ import json
 import time
 from dataclasses import dataclass
 
-from training import OBJECTIVES, Run, add_arguments, chosen, prepare, trained_and_evaluated
+from choices import OBJECTIVES, beyond, score
+from training import Run, add_arguments, prepare, trained_and_evaluated
 
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
 
@@ -49,10 +50,10 @@ def arguments():
     return parser.parse_args()
 
 
-def beyond(rates, chosen_rates):
-    """The rates to add: one beyond each end of the grid that was chosen, by a factor of 2."""
-    least, most = min(rates), max(rates)
-    return [least / 2] * (least in chosen_rates) + [most * 2] * (most in chosen_rates)
+def chosen(records, objective):
+    """The run of an objective with the best score; the order decides ties."""
+    runs = [run for run in records if run.objective == objective]
+    return max(runs, key=lambda run: score(records[run]))
 
 
 def main():

@@ -7,6 +7,16 @@ import json
 import re
 from pathlib import Path
 
+from choices import (
+    BATCHES,
+    batch_of,
+    best,
+    fixed_temperatures,
+    objective_of,
+    rate_of,
+    screening,
+    temperature_of,
+)
 from records import read_all
 
 HERE = Path(__file__).parent
@@ -15,25 +25,54 @@ NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE"}
 ESTIMATORS = ("raw", "row", "pooled", "running", "images", "closed", "closed-running")
 
 
-def screen(records, piece):
-    """A row per run of a screen, in the order of its steps."""
-    runs = [record for record in records.values() if record["piece"] == piece]
-    best = {max(_of(runs, objective), key=_score)["name"] for objective in NAMES}
-    lines = [
-        "| step | objective | τ | rate | linear | kNN, k = 20 | kNN, k = 200 | ESS | gain |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for record in sorted(runs, key=_order):
-        loss, found = record["config"]["loss"], record["evaluation"]
-        last, name = record["metrics"][-1], NAMES[loss["objective"]]
+def rows_of(records, first_head, first):
+    """A table with a row per run: the first column, what was set, what was measured.
+
+    Arguments:
+        records: Pairs of a record and whether its run was chosen, for bold type.
+        first_head: Head of the first column.
+        first: Gives the cell of the first column from a record.
+    """
+    names = ("objective", "τ", "rate", "linear", "kNN, k = 20", "kNN, k = 200", "ESS", "gain")
+    lines = [f"| {first_head} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for record, is_best in records:
+        found, last = record["evaluation"], record["metrics"][-1]
+        name = NAMES[objective_of(record)]
         numbers = [f"{100 * found[key]:.2f}" for key in ("linear", "knn_20", "knn_200")]
-        if record["name"] in best:
+        if is_best:
             name, numbers[0] = f"**{name}**", f"**{numbers[0]}**"
-        cells = [record["piece_step"], name, loss["temperature"]]
-        cells += [record["config"]["optimizer"]["rate"], *numbers]
+        cells = [first(record), name, temperature_of(record), rate_of(record), *numbers]
         cells += [f"{last['ess']:.2f}", f"{last['gain']:.2f}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def marked(groups):
+    """Each run of groups of runs with whether it is the best of its objective in its group."""
+    for runs in groups:
+        chosen = [best(_of(runs, objective))["name"] for objective in NAMES]
+        yield from ((one, one["name"] in chosen) for one in runs)
+
+
+def screen(records, piece):
+    """A row per run of a screen, in the order of its steps."""
+    runs = sorted((one for one in records if one["piece"] == piece), key=_order)
+    return rows_of(marked([runs]), "step", lambda one: one["piece_step"])
+
+
+def rates(records):
+    """A row per rate at batch 512, at the temperature of the choice."""
+    runs = [one for o in NAMES for one in screening(records, o, 512) if temperature_of(one) == 0.2]
+    runs = sorted(runs, key=lambda one: (rate_of(one), objective_of(one) != "infonce"))
+    return rows_of(marked([runs]), "piece", lambda one: one["piece"])
+
+
+def fixed(records):
+    """A row per run of 100 epochs of piece 3, by batch."""
+    groups = [
+        [one for o in NAMES for one in fixed_temperatures(records, o, batch)] for batch in BATCHES
+    ]
+    return rows_of(marked(sorted(g, key=_order) for g in groups if g), "batch", batch_of)
 
 
 def invariance(studies, target):
@@ -82,13 +121,16 @@ def all_runs(studies):
 
 def tables():
     """Every table of the README by its name."""
-    records = read_all(HERE / "records")
+    records = list(read_all(HERE / "records").values())
     return {
         "screen": screen(records, piece=1),
         "screen-512": screen(records, piece=2),
+        "rates": rates(records),
+        "fixed": fixed(records),
         "invariance": invariance(_studies("ess_invariance.json"), 0.3),
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
+        "all-runs-100": all_runs(_studies("ess_invariance_100_epochs.json")),
     }
 
 
@@ -110,16 +152,12 @@ def _studies(file):
 
 
 def _of(runs, objective):
-    return [record for record in runs if record["config"]["loss"]["objective"] == objective]
-
-
-def _score(record):
-    return record["evaluation"]["linear"], record["evaluation"]["knn_20"]
+    return [record for record in runs if objective_of(record) == objective]
 
 
 def _order(record):
-    loss, rate = record["config"]["loss"], record["config"]["optimizer"]["rate"]
-    return record["piece_step"], loss["temperature"], rate, loss["objective"] != "infonce"
+    late = objective_of(record) != "infonce"
+    return record["piece_step"], temperature_of(record), rate_of(record), late
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from records import record_of, write
+from records import read_all, record_of, write
 
 from flatnce.pretrain import load, load_encoder, preset, sweep
 from flatnce.pretrain.data import permutation
@@ -18,28 +18,36 @@ from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.sweeping.sweep import ENOUGH, QUEUES
 from flatnce.pretrain.training.images import views_of
 
-SEED = 0
-OBJECTIVES = ("infonce", "flatnce")
+HERE = Path(__file__).parent
+TUNING_SEED = 0
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
+SPEEDS = {512: 46_500, 256: 42_700, 128: 37_500, 32: 25_000}
+"""Images per second: those of the protocol, and a cautious number for four runs at batch 32."""
+IMAGES = 50_000
 
 
 @dataclass(frozen=True)
 class Run:
-    """What distinguishes one run of the study from another."""
+    """What distinguishes one run of the study from another.
+
+    With an ESS target the temperature is that of the first step.
+    """
 
     objective: str
     batch: int
     temperature: float
     rate: float
     epochs: int
+    ess: float | None = None
+    seed: int = TUNING_SEED
 
     @property
     def name(self):
         """The name of the run and of its record."""
+        held = f"t{self.temperature:g}" if self.ess is None else f"ess{self.ess:g}"
         long = "" if self.epochs <= 20 else f"-e{self.epochs}"
-        setting = f"t{self.temperature:g}-r{self.rate:.4g}"
-        return f"{self.objective}-b{self.batch}-{setting}{long}-s{SEED}"
+        return f"{self.objective}-b{self.batch}-{held}-r{self.rate:.4g}{long}-s{self.seed}"
 
 
 def add_arguments(parser):
@@ -52,15 +60,46 @@ def add_arguments(parser):
     parser.add_argument("--preset", default="cifar10")
 
 
+def add_part_arguments(parser, parts):
+    """Add the options of a script whose parts are run one after the other."""
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    add_arguments(parser)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--until", type=float, default=1e9, help="seconds in which parts end")
+
+
 def prepare(asked):
     """Set up the process before CUDA starts."""
     os.environ.setdefault(QUEUES, ENOUGH)
     asked.out.mkdir(parents=True, exist_ok=True)
 
 
+def run_parts(asked, piece, runs_of, test=False):
+    """Run the asked parts that end in time.
+
+    Arguments:
+        asked: Of the command line.
+        piece: Of the protocol.
+        runs_of: Gives the runs of a part from its name, the epochs and the known records: the
+            committed ones and those of earlier parts.
+        test: Evaluate on the test set, not on held-out training images.
+    """
+    began = time.perf_counter()
+    prepare(asked)
+    for part in asked.parts:
+        known = read_all(HERE / "records") | read_all(asked.out / "records")
+        runs = runs_of(part, asked.epochs, list(known.values()))
+        needed = sum(IMAGES * run.epochs / SPEEDS[run.batch] for run in runs) * 1.1
+        if time.perf_counter() - began + needed > asked.until:
+            print(f"part {part} needs {needed:.0f} s and is left out", flush=True)
+            continue
+        trained_and_evaluated(asked, piece, part, runs, test)
+        print(f"part {part} ended at {time.perf_counter() - began:.0f} s", flush=True)
+
+
 def steps_between_lines(batch):
     """Steps of a quarter of an epoch of CIFAR-10 at batch 32, of an epoch at larger batches."""
-    return 50_000 // batch // (4 if batch <= 32 else 1)
+    return IMAGES // batch // (4 if batch <= 32 else 1)
 
 
 def config_of(asked, run):
@@ -70,10 +109,11 @@ def config_of(asked, run):
         root=asked.data,
         objective=run.objective,
         temperature=run.temperature,
+        ess=run.ess,
         rate=run.rate,
         base_batch=run.batch,
         batch_size=run.batch,
-        seed=SEED,
+        seed=run.seed,
         epochs=run.epochs,
         precision="bfloat16" if full else "auto",
         warmup_epochs=1.0,
@@ -85,47 +125,62 @@ def config_of(asked, run):
     )
 
 
-def evaluated(directory, images, device):
-    """Accuracies on held-out training images, and embeddings of two views of some of them."""
-    began = time.perf_counter()
-    run = load_encoder(directory, None, device)
+def features_of(run, images):
+    """The features of images under the backbone of a loaded run."""
     mean, std = run.normalisation
-    features = extract(run.encoder.backbone, images, size=run.size, mean=mean, std=std)
-    rest, held = validation_split(images.labels, HELD_OUT, SPLIT_SEED)
-    fitted, asked = features.subset(rest), features.subset(held)
+    return extract(run.encoder.backbone, images, size=run.size, mean=mean, std=std)
+
+
+def accuracies(fitted, asked):
+    """Linear and kNN accuracy of features, and how the probe was fitted."""
     probe = linear_probe(fitted, asked, validation=HELD_OUT, seed=SPLIT_SEED)
     votes = knn_scores(fitted, asked.features, NEIGHBOURS)
-    found = {
-        "on": "held-out training images",
+    return {
         "linear": accuracy(probe.scores, asked.labels),
         **{f"knn_{k}": accuracy(votes[k], asked.labels) for k in NEIGHBOURS},
         "fitted_on": len(fitted),
-        "held_out": drawn(held),
-        "split_seed": SPLIT_SEED,
         "regularisation": probe.protocol["regularisation"],
         "regularisation_at_end": probe.protocol["regularisation_at_end"],
         "converged": probe.protocol["converged"],
     }
-    some = held[permutation(len(held), SPLIT_SEED)[:EMBEDDED]].sort().values
-    views = replace(views_of(run.config, run.size), seed=UNSEEN_VIEWS)
-    z = torch.stack(embed_views(run.encoder, images.subset(some), views, run.channels))
-    z = torch.nn.functional.normalize(z.float(), dim=2).to(torch.float16).cpu().numpy()
-    found["seconds"] = round(time.perf_counter() - began, 2)
-    return found, z
 
 
 def accuracy(scores, labels):
     return round(float((scores.argmax(dim=1) == labels).double().mean()), 6)
 
 
-def trained_and_evaluated(asked, piece, step, wanted):
-    """Train the runs side by side and evaluate each; their records by run."""
+def on_held_out(run, images):
+    """Accuracies on held-out training images, and embeddings of two views of some of them."""
+    features = features_of(run, images)
+    rest, held = validation_split(images.labels, HELD_OUT, SPLIT_SEED)
+    found = {"on": "held-out training images"}
+    found |= accuracies(features.subset(rest), features.subset(held))
+    found |= {"held_out": drawn(held), "split_seed": SPLIT_SEED}
+    some = held[permutation(len(held), SPLIT_SEED)[:EMBEDDED]].sort().values
+    views = replace(views_of(run.config, run.size), seed=UNSEEN_VIEWS)
+    z = torch.stack(embed_views(run.encoder, images.subset(some), views, run.channels))
+    z = torch.nn.functional.normalize(z.float(), dim=2).to(torch.float16).cpu().numpy()
+    return found, z
+
+
+def on_test(run, images, test):
+    """Accuracies on the test images, fitted on all training images."""
+    found = {"on": "test images"}
+    return found | accuracies(features_of(run, images), features_of(run, test))
+
+
+def trained_and_evaluated(asked, piece, step, wanted, test=False):
+    """Train the runs side by side and evaluate each; their records by run.
+
+    With `test` the test images are loaded after the last run has been trained.
+    """
     configs = {run.name: config_of(asked, run) for run in wanted}
     at_once = min(asked.at_once or len(configs), len(configs))
     for state in sweep(configs, asked.work / f"step-{step}", at_once=at_once, report=report):
         print(state.name, state.state, state.failure, flush=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images = load(asked.preset, "train", asked.data).to(device)
+    unseen = load(asked.preset, "test", asked.data).to(device) if test else None
     where = environment(asked, device)
     records, embeddings = {}, {}
     for run in wanted:
@@ -133,25 +188,19 @@ def trained_and_evaluated(asked, piece, step, wanted):
         found = read_run(directory)
         if found.results is None:  # a run that failed has no record; the log says why
             continue
-        evaluation, embeddings[run.name] = evaluated(directory, images, device)
+        began, loaded = time.perf_counter(), load_encoder(directory, None, device)
+        if unseen is None:
+            evaluation, embeddings[run.name] = on_held_out(loaded, images)
+        else:
+            evaluation = on_test(loaded, images, unseen)
+        evaluation["seconds"] = round(time.perf_counter() - began, 2)
         records[run] = record_of(run.name, piece, step, found, evaluation, where)
         write(records[run], asked.out / "records")
         shown = {key: evaluation[key] for key in ("linear", "knn_20", "knn_200", "seconds")}
         print(run.name, shown, flush=True)
-    np.savez(asked.out / f"embeddings-{step}.npz", **embeddings)
+    if embeddings:
+        np.savez(asked.out / f"embeddings-{step}.npz", **embeddings)
     return records
-
-
-def score(record):
-    """What a choice maximises: linear accuracy, then kNN with k = 20."""
-    found = record["evaluation"]
-    return found["linear"], found["knn_20"]
-
-
-def chosen(records, objective):
-    """The run of an objective with the best score; the order decides ties."""
-    runs = [run for run in records if run.objective == objective]
-    return max(runs, key=lambda run: score(records[run]))
 
 
 def report(name, line):
