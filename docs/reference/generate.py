@@ -41,6 +41,7 @@ PAGES = {
     "evaluate": "evaluation.md",
     "report": "report.md",
     "compare": "report.md#compare-runs",
+    "embed": "export.md#embed-images",
     "export": "export.md",
     "mi": "mutual-information.md#from-a-file",
     "reproduce": "reproduce.md",

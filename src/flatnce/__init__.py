@@ -11,6 +11,7 @@ from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flatnce import functional as functional
+    from flatnce import integrations as integrations
     from flatnce import mi as mi
     from flatnce import pretrain as pretrain
     from flatnce.core.control import EssController as EssController
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from flatnce.core.objectives.temperature import LearnedTemperature as LearnedTemperature
     from flatnce.core.pairs import KeyQueue as KeyQueue
     from flatnce.diagnose import doctor as doctor
+    from flatnce.pretrain.embedding import load as load
+    from flatnce.pretrain.training.named import train as train
 
 __version__ = "0.1.0"
 

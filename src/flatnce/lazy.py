@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ def lazy_exports(
 
     def get(name: str) -> Any:
         if name not in homes:
+            if not name.startswith("_") and find_spec(f"{package}.{name}"):  # another submodule
+                return import_module(f"{package}.{name}")
             known = ", ".join(homes)
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
         if homes[name] == package:  # a submodule

@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "report": "one offline page about a run: verdict, curves, similarities, neighbours",
     "compare": "runs side by side: seeds pooled, differences paired by seed",
+    "embed": "embed a folder of images by a trained encoder",
     "export": "export the backbone to timm, torch or onnx",
     "mi": "mutual information of two tables, with a 95 % lower bound",
     "reproduce": "the paper's figures and tables, at three scales",

@@ -12,6 +12,7 @@ from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flatnce.pretrain.data import Resident, Views, load
+    from flatnce.pretrain.embedding import Embedder
     from flatnce.pretrain.evaluation import extract, knn_predict, linear_probe
     from flatnce.pretrain.models import Encoder, backbone, head
     from flatnce.pretrain.runs.folder import find_run

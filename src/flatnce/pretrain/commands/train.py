@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -68,9 +67,7 @@ def run(arguments: list[str]) -> int:
     start = starting_config(data, option_value("--preset", rest))
     options = parse_options(TrainOptions(config=start), rest, "train")
     config = options.config
-    data = re.sub(r"[^A-Za-z0-9]+", "-", config.data.data).strip("-") or "images"
-    usual = f"{data}-{config.loss.objective}-b{config.run.batch_size}-s{config.run.seed}"
-    directory = runs_folder() / (options.name or usual)
+    directory = runs_folder() / (options.name or config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
     if not is_launched():

@@ -23,6 +23,8 @@ from flatnce.extras import require_extra
 from flatnce.messages import check_at_least
 from flatnce.pretrain.data.catalog import UnreadableImage
 
+__all__ = ["available_cores", "centre_square", "read_image"]
+
 # What Pillow raises on files that are not images, or not complete.
 FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
@@ -195,9 +197,13 @@ class FolderSet(_Labelled):
 
 def read_image(path: str, size: int) -> UInt8[Tensor, "3 size size"]:
     """Decode a file to RGB, shorter side to ``size``, centre square."""
+    return centre_square(decode_rgb(open_image(path), path), size)
+
+
+def centre_square(image: Any, size: int) -> UInt8[Tensor, "c size size"]:
+    """The centre of an image of Pillow, its shorter side resized to ``size``."""
     functional = require_extra("torchvision.transforms.functional", "decoding image files")
-    bicubic = functional.InterpolationMode.BICUBIC
-    resized = functional.resize(decode_rgb(open_image(path), path), size, bicubic)
+    resized = functional.resize(image, size, functional.InterpolationMode.BICUBIC)
     return functional.pil_to_tensor(functional.center_crop(resized, size))
 
 

@@ -30,6 +30,8 @@ from flatnce.pretrain.data.catalog import (
 )
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
 
+__all__ = ["has_part", "image_files"]
+
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 VOC_CLASSES = tuple(

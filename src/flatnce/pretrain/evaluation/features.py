@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
 from flatnce.pretrain.models import Encoder
 
+__all__ = ["to_channels"]
+
 Images = ImageSet | FolderSet
 
 

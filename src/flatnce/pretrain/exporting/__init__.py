@@ -6,7 +6,16 @@ from flatnce.pretrain.exporting.forms import (
     ExportError,
     export,
     load_exported,
+    open_graph,
     preprocessing,
 )
 
-__all__ = ["FORMS", "TOLERANCE", "ExportError", "export", "load_exported", "preprocessing"]
+__all__ = [
+    "FORMS",
+    "TOLERANCE",
+    "ExportError",
+    "export",
+    "load_exported",
+    "open_graph",
+    "preprocessing",
+]

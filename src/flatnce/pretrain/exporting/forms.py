@@ -9,9 +9,9 @@ import json
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module, metadata, resources
+from importlib import metadata, resources
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
@@ -34,7 +34,7 @@ from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 
-__all__ = ["MARK", "describe_check", "read_config"]
+__all__ = ["MARK", "describe_check", "is_described", "read_config"]
 
 FORMAT_VERSION = 1  # increased when an older reader would misread the layout
 CARD, CONFIG, WEIGHTS, ONNX_MODEL = "README.md", "config.json", "model.safetensors", "model.onnx"
@@ -82,6 +82,14 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         ) from error
     check_format(path, version, FORMAT_VERSION, ExportError, config[MARK].get("flatnce"))
     return dict(config)
+
+
+def is_described(folder: Path) -> bool:
+    """Whether a folder has the ``config.json`` of an export."""
+    try:
+        return MARK in json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _is_export(folder: Path) -> bool:
@@ -275,15 +283,7 @@ class OnnxForm:
 
     def features(self, folder: Path, images: Tensor) -> Tensor | None:
         """Features computed by onnxruntime on the CPU; None if it is not installed."""
-        if find_spec("onnxruntime") is None:
-            return None
-        onnxruntime = import_module("onnxruntime")
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors only; it warns about devices it does not find
-        session = onnxruntime.InferenceSession(
-            str(folder / ONNX_MODEL), options, providers=["CPUExecutionProvider"]
-        )
-        return torch.from_numpy(session.run(["features"], {"images": images.numpy()})[0])
+        return None if find_spec("onnxruntime") is None else open_graph(folder)(images)
 
 
 FORMS: dict[str, TorchForm | OnnxForm] = {
@@ -318,6 +318,19 @@ def load_exported(folder: str | Path) -> nn.Module:
             "one export; export the run again"
         ) from error
     return network.eval()
+
+
+def open_graph(folder: str | Path) -> Callable[[Tensor], Tensor]:
+    """The exported form ``onnx`` as a function of images, computed by onnxruntime on the CPU."""
+    onnxruntime = require_extra("onnxruntime", "an ONNX graph", "onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only; it warns about devices it does not find
+    session = onnxruntime.InferenceSession(
+        str(Path(folder) / ONNX_MODEL), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda images: torch.from_numpy(
+        session.run(["features"], {"images": images.numpy()})[0]
+    )
 
 
 def preprocessing(folder: str | Path) -> CentreCrop:

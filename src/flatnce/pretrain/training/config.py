@@ -3,6 +3,7 @@
 ``settings.toml`` says what each setting means.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from typing import Any, Literal
@@ -210,6 +211,12 @@ class TrainConfig:
             sections.setdefault(_SECTION_OF[name], {})[name] = value
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, **changed)
+
+    @property
+    def usual_name(self) -> str:
+        """The name of a run that is given none."""
+        data = re.sub(r"[^A-Za-z0-9]+", "-", self.data.data).strip("-") or "images"
+        return f"{data}-{self.loss.objective}-b{self.run.batch_size}-s{self.run.seed}"
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """The sections as plain data, as in ``config.json``."""

@@ -1,0 +1,71 @@
+"""``flatnce embed``: embed a folder of images by a trained encoder."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from flatnce.cli.console import print_json
+from flatnce.pretrain.commands import RunName, Switch
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """Embed every image of a folder, and write embeddings, file names and labels as .npz."""
+
+    run: RunName  # A run's name or folder, or a folder that `flatnce export` wrote.
+    # The images; with a folder per class the file also holds labels.
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    out: Path = Path("embeddings.npz")  # The file to write.
+    normalize: Switch = False  # Scale each embedding to length one.
+    step: int | None = None  # Which checkpoint; the newest by default.
+    device: str = "auto"  # auto, cpu, cuda or cuda:1.
+    batch_size: int = 256  # Images per pass.
+    replace: Switch = False  # Replace an earlier file.
+    json: Switch = False  # Print JSON and nothing else.
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options = tyro.cli(EmbedOptions, prog="flatnce embed", args=arguments)
+    out, folder = options.out, options.folder.expanduser()
+    if out.suffix != ".npz" or not out.parent.is_dir():
+        raise ValueError(f"--out {out} must be a file .npz in a folder that exists")
+    if out.exists() and not options.replace:
+        raise ValueError(f"--out {out} already exists; name another file, or --replace it")
+    # These import torch.
+    import numpy as np
+
+    from flatnce.pretrain.data.readers import has_part, image_files
+    from flatnce.pretrain.embedding import load
+
+    files = image_files(folder)
+    if not files:
+        raise ValueError(f"FOLDER={str(folder)!r} is not a folder, or holds no image")
+    names = [Path(file).relative_to(folder) for file in files]
+    # photos/cat/1.jpg, or photos/test/cat/1.jpg
+    depth = int(has_part(folder, "test") or (folder / "train").is_dir())
+    labelled = all(len(name.parts) > depth + 1 for name in names)
+    classes = sorted({name.parts[depth] for name in names}) if labelled else []
+    encoder = load(options.run, step=options.step, device=options.device)
+    made = encoder.embed(
+        files,
+        batch_size=options.batch_size,
+        normalize=options.normalize,
+        progress=sys.stderr.isatty(),
+    )
+    arrays: dict[str, Any] = {"embeddings": made.numpy(), "files": np.array(list(map(str, names)))}
+    if classes:
+        labels = [classes.index(name.parts[depth]) for name in names]
+        arrays |= {"labels": np.array(labels), "classes": np.array(classes)}
+    np.savez(out, **arrays)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    found = {"out": out, "run": encoder.name, "step": encoder.step, "arrays": shapes}
+    if options.json:
+        print_json(found)
+        return 0
+    listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    print(f"{len(files):,} images by {encoder.name} at step {encoder.step:,}: {out} ({listed})")
+    return 0

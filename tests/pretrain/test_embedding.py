@@ -1,0 +1,235 @@
+"""``flatnce.load`` and ``flatnce embed``: any kind of image, from a run, an export or the hub."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import flatnce
+from export_subjects import make_trained, write_run
+from flatnce.cli import main
+from flatnce.pretrain import load_encoder, preset
+from flatnce.pretrain.data import FolderSet, ImageSet
+from flatnce.pretrain.evaluation import extract
+from flatnce.pretrain.exporting import export
+from flatnce.pretrain.training import loop
+from flatnce.pretrain.training.loop import Outcome
+
+pytestmark = pytest.mark.usefixtures("_alone")
+
+
+@pytest.fixture
+def _alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FLATNCE_RUNS", raising=False)
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    write_run(tmp_path / "runs" / "first", channels=3)
+    return flatnce.load("first", device="cpu")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Files of several sizes in two class folders, and their paths."""
+    generator = np.random.default_rng(0)
+    paths = []
+    for number, size in enumerate([(20, 30), (8, 8), (16, 9), (31, 12)]):
+        paths.append(tmp_path / "photos" / ("cat" if number < 2 else "dog") / f"{number}.png")
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8)).save(paths[-1])
+    return paths
+
+
+def defined(images, labels=None):
+    """The definition: what evaluation extracts."""
+    loaded = load_encoder("runs/first")
+    mean, std = loaded.normalisation
+    labels = torch.zeros(len(images), dtype=torch.int64) if labels is None else labels
+    if isinstance(images, torch.Tensor):
+        found = ImageSet(images, labels, ("a",))
+    else:
+        found = FolderSet(tuple(map(str, images)), labels, ("a",))
+    options = {"size": loaded.size, "mean": mean, "std": std, "channels": loaded.channels}
+    return extract(loaded.encoder.backbone, found, **options, workers=0).features
+
+
+def test_files_folders_and_pillow_are_what_evaluation_extracts(encoder, photos):
+    expected = defined(photos)
+    assert torch.equal(encoder.embed(photos), expected)
+    assert torch.equal(encoder.embed("photos"), expected)
+    torch.testing.assert_close(encoder.embed("photos", batch_size=3), expected)
+    assert torch.equal(encoder.embed([Image.open(path) for path in photos]), expected)
+    torch.testing.assert_close(encoder.embed(photos[0]), expected[:1])
+    torch.testing.assert_close(encoder.embed(Image.open(photos[1])), expected[1:2])
+
+
+def test_arrays_and_tensors_are_what_evaluation_extracts(encoder):
+    images = torch.randint(0, 256, (5, 3, 12, 10), dtype=torch.uint8)
+    expected = defined(images)
+    last = images.permute(0, 2, 3, 1).numpy()
+    floats = images.double() / 255
+    for given in (images, list(images), last, list(last), floats, floats.numpy(), images.int()):
+        assert torch.equal(encoder.embed(given), expected)
+    torch.testing.assert_close(encoder.embed(last[0]), expected[:1])
+    grey = images[:, :1]
+    expected = defined(grey)
+    for given in (grey, grey[:, 0], grey[:, 0].numpy(), list(grey[:, 0].numpy())):
+        assert torch.equal(encoder.embed(given), expected)
+
+
+def test_a_list_may_mix_kinds_and_sizes(encoder, photos):
+    array = np.asarray(Image.open(photos[1]))  # of the size of training: nothing is resized
+    found = encoder.embed([str(photos[0]), array, torch.zeros(3, 40, 9, dtype=torch.uint8)])
+    torch.testing.assert_close(found[:2], defined(photos[:2]))
+    assert found.shape == (3, encoder.width)
+
+
+def test_rows_are_normalised_and_counted_on_request(encoder, capsys):
+    images = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8)
+    found = encoder.embed(images, normalize=True, progress=True, batch_size=2)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(5))
+    assert capsys.readouterr().err.endswith("\rembedded 5 of 5 images\n")
+    assert "network" not in repr(encoder) and "name='first'" in repr(encoder)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (3.0, "images is a float; pass paths of files"),
+        ([], "holds no image"),
+        ([None], "holds a NoneType"),
+        (np.zeros((2, 5, 8, 8), np.uint8), r"images has shape \(2, 5, 8, 8\)"),
+        ([np.zeros((2, 8, 8, 3), np.uint8)], "holds 2 images, not one"),
+        (torch.full((3, 8, 8), 1.5), "floats from 0 to 1 that are not normalised"),
+        (torch.full((3, 8, 8), torch.nan), "floats from 0 to 1"),
+        (torch.full((3, 8, 8), 300), "bytes from 0 to 255"),
+        ("nowhere.png", r"nowhere\.png"),
+    ],
+)
+def test_what_is_not_an_image_is_refused(encoder, given, said):
+    with pytest.raises((ValueError, OSError), match=said):
+        encoder.embed(given)
+
+
+@pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_an_export_and_the_hubs_folder_give_the_features_of_the_run(tmp_path, form):
+    if form == "onnx":
+        pytest.importorskip("onnxruntime")
+    subject = make_trained(channels=3)
+    folder = export(
+        subject, form, tmp_path / "taken", **({"normalise": True} if form == "onnx" else {})
+    )
+    images = torch.randint(0, 256, (3, 3, 11, 8), dtype=torch.uint8)
+    mean, std = subject.normalisation
+    classes = ImageSet(images, torch.zeros(3, dtype=torch.int64), ("a",))
+    options = {"size": subject.size, "mean": mean, "std": std}
+    expected = extract(subject.encoder.backbone, classes, **options).features
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if form == "onnx" else {"rtol": 0, "atol": 0}
+    found = flatnce.load("taken", device="cpu")
+    assert (found.step, found.width) == (30, expected.shape[1])
+    torch.testing.assert_close(found.embed(images), expected, **tolerance)
+    # As the hub's library keeps a download: files are links, other files lie beside them.
+    hub = tmp_path / "models--org--net"
+    (hub / "refs").mkdir(parents=True)
+    (hub / "refs" / "main").write_text("abc123")
+    (hub / "snapshots" / "abc123").mkdir(parents=True)
+    for file in folder.iterdir():
+        (hub / "snapshots" / "abc123" / file.name).symlink_to(file)
+    (hub / "snapshots" / "abc123" / ".gitattributes").touch()
+    for place in (hub, hub / "snapshots" / "abc123"):
+        torch.testing.assert_close(flatnce.load(place).embed(images), expected, **tolerance)
+    with pytest.raises(ValueError, match="is an export"):
+        flatnce.load(folder, step=3)
+
+
+def test_a_name_that_is_nothing_is_answered_with_the_nearest(encoder):
+    with pytest.raises(ValueError, match="did you mean 'first'"):
+        flatnce.load("frist")
+
+
+# The command.
+
+
+def test_a_folder_is_embedded_with_names_and_labels(encoder, photos, capsys):
+    assert main(["embed", "first", "photos", "--out", "e.npz", "--normalize", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["arrays"]["embeddings"] == [4, encoder.width] and said["step"] == 30
+    found = np.load("e.npz")
+    assert list(found["files"]) == ["cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png"]
+    assert list(found["labels"]) == [0, 0, 1, 1] and list(found["classes"]) == ["cat", "dog"]
+    expected = torch.nn.functional.normalize(defined(photos))
+    assert np.array_equal(found["embeddings"], expected.numpy())
+    assert main(["embed", "first", "photos", "--out", "e.npz"]) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+def test_parts_of_a_folder_are_not_classes_and_a_flat_folder_has_none(encoder, photos, capsys):
+    shutil.copytree("photos", "split/train")
+    shutil.copytree("photos", "split/val")
+    assert main(["embed", "first", "split"]) == 0
+    found = np.load("embeddings.npz")
+    assert list(found["labels"]) == [0, 0, 1, 1] * 2 and "train/cat/0.png" in found["files"]
+    assert main(["embed", "first", "photos/cat", "--replace"]) == 0
+    assert sorted(np.load("embeddings.npz")) == ["embeddings", "files"]
+    assert "2 images by first at step 30: embeddings.npz" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "typed, said",
+    [
+        ("frist photos", "did you mean 'first'"),
+        ("first nowhere", "FOLDER='nowhere' is not a folder"),
+        ("first photos --out e.txt", "--out e.txt must be a file .npz"),
+    ],
+)
+def test_misuse_of_embed_is_one_line(encoder, photos, capsys, typed, said):
+    assert main(["embed", *typed.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+# flatnce.train
+
+
+def test_train_starts_a_run_with_its_settings_and_passes_the_rest_on(monkeypatch):
+    calls = []
+
+    def trained(config, directory, **rest):
+        calls.append((config, str(directory), rest))
+        return Outcome(write_run(Path("runs/any"), finished=False), finished=False, step=30)
+
+    monkeypatch.setattr(loop, "train", trained)
+    flatnce.train("digits", objective="infonce", batch_size=32, name="mine", replace=True)
+    config, directory, rest = calls.pop()
+    assert config == preset("digits").override(objective="infonce", batch_size=32)
+    assert directory == "runs/mine" and rest == {"replace": True}
+    shutil.rmtree("runs")
+    flatnce.train("digits", preset="cifar10", seed=3)
+    config, directory, _ = calls.pop()
+    assert config == preset("cifar10").override(data="digits", split="train", seed=3)
+    assert directory == "runs/digits-flatnce-b256-s3"
+    shutil.rmtree("runs")
+    own = object()
+    flatnce.train(own, name="own", encoder="network")
+    assert calls.pop()[2] == {"data": own, "encoder": "network"}
+    with pytest.raises(ValueError, match="linear"):
+        flatnce.train("digits", evaluate=["linaer"])
+    assert not calls
+
+
+@pytest.mark.slow
+def test_a_run_of_train_is_evaluated_has_a_page_and_is_found_by_load(tmp_path):
+    quick = {"epochs": 1, "batch_size": 300, "tensorboard": False, "device": "cpu", "pool": 64}
+    outcome = flatnce.train("digits", name="mine", evaluate=["knn"], **quick)
+    assert outcome.finished and outcome.directory.resolve() == tmp_path / "runs" / "mine"
+    assert (outcome.directory / "report.html").is_file()
+    results = json.loads((outcome.directory / "results.json").read_text())
+    assert {one["name"] for one in results["evaluations"]} == {"knn"}
+    assert flatnce.load("mine").step == outcome.step
+    with pytest.raises(ValueError, match="replace=True"):
+        flatnce.train("digits", name="mine", **quick)
