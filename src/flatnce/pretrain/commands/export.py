@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.pretrain.commands import RunName, Switch
-from flatnce.pretrain.exporting import export
+from flatnce.pretrain.exporting import check_repository, export, push_to_hub
 from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.training.saved import describe_status
@@ -33,13 +33,22 @@ class ExportOptions:
     normalise: Switch = False
     # Replace an earlier export in that folder. Other files are never removed.
     replace: Switch = False
+    # Then upload the folder to this repository of the Hugging Face hub, USER/NAME, as the user of
+    # `hf auth login` or HF_TOKEN; it is created if it does not exist.
+    push_to_hub: Annotated[str | None, tyro.conf.arg(metavar="REPO")] = None
+    private: Switch = False  # Create that repository as a private one.
     json: Switch = False  # Print JSON and nothing else.
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = tyro.cli(ExportOptions, prog="flatnce export", args=arguments)
+    repository = options.push_to_hub
+    if options.private and repository is None:
+        raise ValueError("--private is for --push-to-hub; give that too, or leave --private out")
     try:
+        if repository is not None:
+            check_repository(repository)
         folder = export(
             options.run,
             options.to,
@@ -54,6 +63,7 @@ def run(arguments: list[str]) -> int:
     config = read_config(folder)
     ours = config[MARK]
     stands, said = describe_status(find_run(options.run), ours["step"])
+    address = repository and push_to_hub(folder, repository, private=options.private)
     files = sorted(path.name for path in folder.iterdir())
     if options.json:
         found: dict[str, Any] = {
@@ -62,6 +72,7 @@ def run(arguments: list[str]) -> int:
             **{name: ours[name] for name in ("form", "features", "step", "input", "check")},
             **stands,
             "files": files,
+            "hub": address,
         }
         print(json.dumps(found))
         return 0
@@ -72,4 +83,6 @@ def run(arguments: list[str]) -> int:
         f"{ours['features']:,}: {folder} ({', '.join(files)})\n"
         f"Loaded back: {describe_check(ours['check'])}. README.md shows how to use it."
     )
+    if address:
+        print(f"on the hub: {address}")
     return 0
