@@ -22,6 +22,7 @@ from flatnce.pretrain.data import (
     image_folder,
     is_path,
 )
+from flatnce.pretrain.data.shards import is_shards
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
     parts = {split: image_folder(path, split) for split in splits}
     return {
         "name": path,
-        "title": "a folder of images",
+        "title": "tar shards" if is_shards(path) else "a folder of images",
         "classes": len(parts["train"].classes),
         "splits": {split: len(part) for split, part in parts.items()},
         "how": "there",

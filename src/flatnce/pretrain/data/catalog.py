@@ -115,8 +115,9 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name means the path of a folder of images: ``./photos`` or ``photos/``."""
-    return "/" in name or "\\" in name or name in (".", "..") or name.startswith("~")
+    """Whether a name means a path: ``./photos``, ``photos/`` or ``train-{000..009}.tar``."""
+    found = "/" in name or "\\" in name or name in (".", "..") or name.startswith("~")
+    return found or name.endswith(".tar")
 
 
 def find(name: str) -> Entry:

@@ -7,6 +7,7 @@ before that: ``crops.py``.) EXIF orientation is not applied, as in the usual rea
 """
 
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -230,10 +231,22 @@ def naming(path: str) -> Iterator[None]:
         ) from error
 
 
+MEMBER = re.compile(r"(.+\.tar)@(\d+)\+(\d+)/")  # of a tar shard: its place and its length
+
+
+def member_path(shard: str, place: int, length: int, name: str) -> str:
+    """The path by which a member of a tar shard is read."""
+    return f"{shard}@{place}+{length}/{name}"
+
+
 def read_bytes(path: str) -> bytes:
-    """The bytes of a file."""
-    with naming(path), open(path, "rb") as file:
-        return file.read()
+    """The bytes of a file, or of a member of a tar shard."""
+    member = MEMBER.match(path)
+    with naming(path), open(member[1] if member else path, "rb") as file:
+        if member is None:
+            return file.read()
+        file.seek(int(member[2]))
+        return file.read(int(member[3]))
 
 
 def open_image(path: str, data: bytes | None = None) -> Any:

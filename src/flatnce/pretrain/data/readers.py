@@ -29,6 +29,7 @@ from flatnce.pretrain.data.catalog import (
     is_path,
 )
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet
+from flatnce.pretrain.data.shards import is_shards, read_shards, shards_of
 
 __all__ = ["has_part", "image_files"]
 
@@ -53,7 +54,8 @@ def load(
 
     Arguments:
         name: A name of :data:`flatnce.pretrain.data.CATALOG`; or the path of a folder of images,
-            which contains a slash (or ``folder``, the path being ``root``).
+            which contains a slash (or ``folder``, the path being ``root``); or the path of tar
+            shards, ``./train-{000..009}.tar``.
         split: ``train``, ``test``, or ``validation`` where the set has one. Some sets have more;
             the catalogue lists them.
         root: The folder of the data sets; see :func:`data_root`.
@@ -148,7 +150,14 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
     ``valid``, ``validation``) is the test split if there is no ``test`` with class folders, as
     with ImageNet, whose test images have no labels; otherwise it is the validation split. A
     folder without these is all ``train``. Images outside a class folder have no label (-1).
+
+    Or tar shards: ``train-{000..009}.tar``, whose images are all ``train``; or a folder of shards,
+    whose splits are told from the beginnings of their names, ``train-000.tar``, ``val-000.tar``.
     """
+    if shards := _shards(path):
+        if split not in shards:
+            raise ValueError(f"split={split!r}: {path} has shards of {', '.join(shards)}")
+        return read_shards(shards[split], Path(path).resolve().stem, split, IMAGE_ENDINGS)
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise MissingData(f"{folder} is not a folder; name one that holds a folder per class")
@@ -175,8 +184,8 @@ def image_folder(path: str | Path, split: str) -> FolderSet:
 
 
 def has_part(path: str | Path, split: str) -> bool:
-    """Whether a folder in ImageNet's layout has this split."""
-    return split in _parts(Path(path).expanduser())
+    """Whether a folder in ImageNet's layout, or tar shards, have this split."""
+    return split in (_shards(path) or _parts(Path(path).expanduser()))
 
 
 def files_by_class(folders: Iterable[Path]) -> tuple[tuple[str, ...], Tensor]:
@@ -217,6 +226,21 @@ def _parts(folder: Path) -> dict[str, Path]:
     if "validation" in found and "test" not in found:
         found["test"] = found.pop("validation")
     return found
+
+
+def _shards(path: str | Path) -> dict[str, list[str]]:
+    """The shards of each split; empty if the path does not mean any."""
+    if is_shards(path):
+        return {"train": shards_of(path)}
+    every = sorted(str(file) for file in Path(path).expanduser().glob("*.tar"))
+    found = {
+        split: [one for one in every if Path(one).name.startswith(names)]
+        for split, names in PARTS.items()
+    }
+    found = {split: shards for split, shards in found.items() if shards}
+    if "validation" in found and "test" not in found:
+        found["test"] = found.pop("validation")
+    return found or ({"train": every} if every else {})
 
 
 def _subfolders(folder: Path) -> list[str]:

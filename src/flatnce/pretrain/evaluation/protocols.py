@@ -31,6 +31,7 @@ from flatnce.pretrain.data import (
     load,
     permutation,
 )
+from flatnce.pretrain.data.shards import is_shards
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
 from flatnce.pretrain.evaluation.knn import NEIGHBOURS, TEMPERATURE, knn_scores
@@ -226,7 +227,8 @@ def _split_of(data: str, part: str) -> str:
 
 
 def _has_no_test(data: str) -> bool:
-    return is_path(data) and Path(data).expanduser().is_dir() and not has_part(data, "test")
+    there = is_path(data) and (is_shards(data) or Path(data).expanduser().is_dir())
+    return there and not has_part(data, "test")
 
 
 def _split_labels(image_set: Images, data: str) -> tuple[Tensor, Tensor]:
