@@ -64,9 +64,9 @@ def rate_at(batch, objective, records):
     return float(f"{chosen[small] * (batch / small) ** power:.4g}")
 
 
-def best_batch_of_infonce(records):
-    """The batch at which InfoNCE is best in piece 3, among those that have been run."""
-    runs = [one for batch in BATCHES for one in fixed_temperatures(records, "infonce", batch)]
+def best_batch_of_infonce(records, batches=BATCHES):
+    """The batch at which InfoNCE is best in piece 3."""
+    runs = [one for batch in batches for one in fixed_temperatures(records, "infonce", batch)]
     return batch_of(best(runs))
 
 

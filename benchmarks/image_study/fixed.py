@@ -16,7 +16,7 @@ import argparse
 import sys
 
 from choices import OBJECTIVES, objective_of, rate_at, rate_of
-from training import Run, add_part_arguments, run_parts
+from training import SCREEN_EPOCHS, Run, add_part_arguments, run_parts
 
 PARTS = ("rate", "512", "256", "128", "32")
 ADDED_RATE = 1.92
@@ -41,9 +41,8 @@ def check_added_rate(records):
 def runs_of(part, epochs, records):
     """The runs of a part."""
     if part == "rate":
-        return [
-            Run(o, 512, TEMPERATURES[512][o][0], ADDED_RATE, min(epochs, 20)) for o in OBJECTIVES
-        ]
+        short = min(epochs, SCREEN_EPOCHS)
+        return [Run(o, 512, TEMPERATURES[512][o][0], ADDED_RATE, short) for o in OBJECTIVES]
     batch = int(part)
     if batch != 32:
         check_added_rate(records)

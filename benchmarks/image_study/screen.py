@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from choices import OBJECTIVES, beyond, score
-from training import Run, add_arguments, prepare, trained_and_evaluated
+from training import SCREEN_EPOCHS, Run, add_arguments, prepare, trained_and_evaluated
 
 TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5)
 
@@ -43,7 +43,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--piece", type=int, choices=PIECES, default=1)
     add_arguments(parser)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=SCREEN_EPOCHS)
     parser.add_argument(
         "--until", type=float, default=1e9, help="start step 2 only if it ends in these seconds"
     )

@@ -19,7 +19,10 @@ from flatnce.pretrain.sweeping.sweep import ENOUGH, QUEUES
 from flatnce.pretrain.training.images import views_of
 
 HERE = Path(__file__).parent
+SCREEN_EPOCHS = 20
 TUNING_SEED = 0
+STARTING_TEMPERATURE = 0.1
+"""Of the runs with an ESS target."""
 HELD_OUT, SPLIT_SEED, NEIGHBOURS = 0.1, 0, (20, 200)
 EMBEDDED, UNSEEN_VIEWS = 2_048, 2**34
 SPEEDS = {512: 46_500, 256: 42_700, 128: 37_500, 32: 25_000}
@@ -46,8 +49,8 @@ class Run:
     def name(self):
         """The name of the run and of its record."""
         held = f"t{self.temperature:g}" if self.ess is None else f"ess{self.ess:g}"
-        long = "" if self.epochs <= 20 else f"-e{self.epochs}"
-        return f"{self.objective}-b{self.batch}-{held}-r{self.rate:.4g}{long}-s{self.seed}"
+        length = "" if self.epochs == SCREEN_EPOCHS else f"-e{self.epochs}"
+        return f"{self.objective}-b{self.batch}-{held}-r{self.rate:.4g}{length}-s{self.seed}"
 
 
 def add_arguments(parser):
@@ -89,6 +92,9 @@ def run_parts(asked, piece, runs_of, test=False):
     for part in asked.parts:
         known = read_all(HERE / "records") | read_all(asked.out / "records")
         runs = runs_of(part, asked.epochs, list(known.values()))
+        if not runs:
+            print(f"part {part} has nothing to run", flush=True)
+            continue
         needed = sum(IMAGES * run.epochs / SPEEDS[run.batch] for run in runs) * 1.1
         if time.perf_counter() - began + needed > asked.until:
             print(f"part {part} needs {needed:.0f} s and is left out", flush=True)
