@@ -8,7 +8,7 @@ from flatnce.cli.console import live_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
 from flatnce.core.diagnostics.verdict import RULES
 
-__all__ = ["progress_line", "show_progress", "warning_of"]
+__all__ = ["clock", "progress_line", "show_progress", "warning_of"]
 
 EARLY = tuple(rule.kind for rule in RULES if rule.normal_early)
 """Verdicts that are not announced in the first epoch."""
@@ -61,11 +61,12 @@ def progress_line(line: Mapping[str, Any], watched: Mapping[str, Any], epochs: i
     parts.append(f"{line['images_per_second']:,.0f} images/s")
     # Extrapolated from all time so far, kNN and checkpoints included.
     left = line["seconds"] / line["epoch"] * (epochs - line["epoch"])
-    parts.append(f"{_clock(left)} left")
+    parts.append(f"{clock(left)} left")
     return "  ".join(parts)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

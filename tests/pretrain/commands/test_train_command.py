@@ -29,6 +29,15 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing(as_json, capsys, tmp_
         assert "not on this machine" in shown and "expected memory" in shown
 
 
+def test_a_dry_run_says_what_bounds_the_speed(capsys, tmp_path):
+    assert main(["train", "digits", "--dry-run", *QUICK]) == 0
+    assert "computing bounds the run, whose steps take about " in capsys.readouterr().out
+    assert main(["train", "digits", "--dry-run", "--json", *QUICK]) == 0
+    found = json.loads(capsys.readouterr().out)["images_per_second"]
+    assert found["bound"] == "computing" and found["computing"] > 0 and found["decoding"] is None
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_ends_in_evaluations_and_a_page_and_is_not_overwritten(capsys):
     assert main(["train", "digits", "--name", "first", *QUICK]) == 0
     shown = capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import tyro
 
 from flatnce.cli.launch import launch
-from flatnce.cli.progress import show_progress
+from flatnce.cli.progress import clock, show_progress
 from flatnce.cli.short_help import print_short_help
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
@@ -21,13 +21,19 @@ from flatnce.pretrain.page.run import run_page
 from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
-from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
 from flatnce.pretrain.training.loop import Outcome, train
 from flatnce.pretrain.training.processes import choose_device, is_launched
 from flatnce.pretrain.training.saved import read_config
 from flatnce.pretrain.training.tune import tune
 
 Options = TypeVar("Options")
+
+REMEDIES = {  # by the stage that bounds a run
+    "decoding": "; more --workers, or --decode gpu for JPEG files, may shorten it",
+    "copying": "; --decode gpu copies files instead of pixels",
+    "computing": "",
+}
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "epochs", "temperature", "ess", "backbone", "optimizer", "rate"),
@@ -54,7 +60,7 @@ class TrainOptions:
     tune: tuple[float, ...] = ()
     tune_epochs: int = 1  # Epochs of each trial.
     replace: Switch = False  # Remove an earlier run of that name.
-    dry_run: Switch = False  # Print the resolved config, K, log K and the expected memory.
+    dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
     json: Switch = False  # Print the results as JSON and nothing else.
 
 
@@ -238,8 +244,11 @@ def _dry_run(options: TrainOptions) -> int:
     config = options.config
     device = choose_device(config.run.device)
     found = estimate_run(config, device, options.devices)
+    speeds = measure_speeds(config, device, options.devices) if found.here else None
     if options.json:
-        print(json.dumps({"config": config.plain(), **asdict(found), "bytes": found.bytes}))
+        measured = None if speeds is None else {**asdict(speeds), "bound": speeds.bound}
+        record = {"config": config.plain(), **asdict(found), "bytes": found.bytes}
+        print(json.dumps({**record, "images_per_second": measured}))
         return 0
     for name, section in config.plain().items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in section.items()))
@@ -255,4 +264,12 @@ def _dry_run(options: TrainOptions) -> int:
         f"{format_bytes(found.model_bytes)}, activations {format_bytes(found.activation_bytes)}, "
         f"views and scores {format_bytes(found.loss_bytes)}), plus that of torch itself"
     )
+    if speeds is not None:
+        stages = {name: speed for name, speed in asdict(speeds).items() if speed is not None}
+        left = clock(found.steps * config.run.batch_size / stages[speeds.bound])
+        listed = ", ".join(f"{name} {speed:,.0f}" for name, speed in stages.items())
+        print(
+            f"measured for a moment, in images per second: {listed}; {speeds.bound} bounds the "
+            f"run, whose steps take about {left}{REMEDIES[speeds.bound]}"
+        )
     return 0
