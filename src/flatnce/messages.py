@@ -2,9 +2,17 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from html import escape
 
-__all__ = ["check_at_least", "check_choice", "check_positive", "did_you_mean", "format_bytes"]
+__all__ = [
+    "check_at_least",
+    "check_choice",
+    "check_positive",
+    "did_you_mean",
+    "format_bytes",
+    "html_card",
+]
 
 
 def check_at_least(name: str, value: float | int, least: float | int, note: str = "") -> None:
@@ -41,6 +49,22 @@ def did_you_mean(
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
     return " ".join(filter(None, (hint, then)))
+
+
+def html_card(title: str, facts: Mapping[str, object], items: Iterable[str] = ()) -> str:
+    """A result as HTML for a notebook, in its own colours: title, table of facts, list."""
+    left = 'style="text-align:left; vertical-align:top"'
+    rows = "".join(
+        f'<tr><th scope="row" {left}>{escape(name)}</th><td {left}>{escape(str(fact))}</td></tr>'
+        for name, fact in facts.items()
+    )
+    listed = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return (
+        '<div style="border-left:3px solid currentColor; padding-left:0.8em">'
+        f"<strong>{escape(title)}</strong>"
+        f'<table style="font:inherit; color:inherit">{rows}</table>'
+        f"{f'<ul>{listed}</ul>' if listed else ''}</div>"
+    )
 
 
 def format_bytes(count: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
 _CATALOGUE = read_toml(__file__, "findings.toml")
@@ -73,6 +74,13 @@ class Diagnosis:
             for reason in self.unknown:
                 lines += _wrapped(reason, "  - ")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The diagnosis in a notebook."""
+        facts = {"numbers": _shown(self.numbers)} if _shown(self.numbers) else {}
+        facts |= {finding.kind: finding.evidence for finding in self.findings}
+        remedies = (remedy for finding in self.findings for remedy in finding.remedies)
+        return html_card(f"{self.subject}: {self.verdict}", facts, remedies)
 
 
 def finding(

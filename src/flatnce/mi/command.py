@@ -30,9 +30,10 @@ HELP_SECTIONS = {
         ("text", ".csv .tsv .txt, also .gz; the separator is detected"),
         ("parquet", "only the chosen columns are read"),
         ("numpy", ".npy by column number; .npz by the names of its arrays, or x and y"),
+        ("sample", "a small table that the package contains, to try this on"),
     ),
 }
-USAGE = "flatnce mi FILE [FILE] [OPTIONS]    as in: flatnce mi data.csv --x age,mass --y 'emb_*'"
+USAGE = "flatnce mi FILE [FILE] [OPTIONS]   try: flatnce mi sample --x height,weight"
 # Arguments of the Python functions in messages whose options have other names.
 OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
 
@@ -41,7 +42,8 @@ OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
 class MiOptions:
     """Estimate the mutual information of x and y, with a lower limit, a ceiling and warnings."""
 
-    # One table, or two whose rows are partners by position (x, then y).
+    # One table, or two whose rows are partners by position (x, then y); `sample` is a small
+    # table to try.
     files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE ...")] = ()
     x: Annotated[str | None, tyro.conf.arg(metavar="COLUMNS")] = None  # Columns of x.
     # Columns of y. By default all others that hold numbers.
@@ -173,7 +175,7 @@ def _check(options: MiOptions) -> None:
             "--benchmark draws its own rows, in nats: leave out files, --rows, --bits"
         )
     if not benchmark and not options.files:
-        raise ValueError("name a file: `flatnce mi data.csv --x height --y weight`")
+        raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
     others = (options.y, options.group, options.block)
     if options.pairwise and (len(options.files) != 1 or others != (None, None, None)):
         raise ValueError("--pairwise takes one file and --x; leave out --y, --group and --block")

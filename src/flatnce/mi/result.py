@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatnce.environment import plain
-from flatnce.messages import check_choice
+from flatnce.messages import check_choice, html_card
 from flatnce.mi.cleaning import Cleaning, CleanTables
 from flatnce.mi.fitting import FittedCritic
 from flatnce.mi.readouts import Evaluation, Readout
@@ -57,6 +57,16 @@ class Estimate:
     def __repr__(self) -> str:
         raised = f", flags: {', '.join(flag.name for flag in self.flags)}" if self.flags else ""
         return f"<{self.sentence()}{raised}>"
+
+    def _repr_html_(self) -> str:
+        """The result in a notebook."""
+        facts = {
+            name: f"{_with_error(one.nats, one.standard_error)[0]} nats, "
+            f"{'a lower bound' if one.is_bound else 'no bound'}"
+            for name, one in self.readouts.items()
+        }
+        facts["rows"] = f"{self.cleaning.rows_used:,} of {self.cleaning.rows_given:,}"
+        return html_card(self.sentence(), facts, (f"{f.name}: {f.message}" for f in self.flags))
 
     @property
     def bits(self) -> float:

@@ -41,6 +41,9 @@ TEXT = (".csv", ".tsv", ".txt")
 FORMATS = (*TEXT, *(f"{suffix}.gz" for suffix in TEXT), ".parquet", ".npy", ".npz")
 """Suffixes of the files that can be read."""
 
+SAMPLE = "sample"
+"""The name of a small table that the package contains; its first lines describe it."""
+
 MISSING = ["", *"NA N/A n/a na NaN nan null NULL None none ? - .".split()]
 NUMERIC = ("number", "boolean", "durations")
 BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -354,6 +357,8 @@ class _File:
 
 def _open(path: str | Path, header: bool = True) -> _File:
     path, readable = Path(path), ", ".join(FORMATS)
+    if str(path) == SAMPLE and not path.exists():
+        path = Path(__file__).with_name("sample.csv")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file ({readable})")
     if not path.exists():

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from flatnce.messages import check_at_least
+from flatnce.messages import check_at_least, html_card
 from flatnce.pretrain.data.image_set import available_cores, centre_square, read_image
 from flatnce.pretrain.data.readers import image_files
 from flatnce.pretrain.data.views import CentreCrop
@@ -41,6 +41,13 @@ class Embedder:
     prepare: CentreCrop  #: Resizes, crops and normalises uint8 images.
     channels: int  #: That the network takes; other images are converted.
     device: torch.device  #: Where it computes.
+
+    def _repr_html_(self) -> str:
+        """The encoder in a notebook."""
+        taken = f"{self.channels} × {self.prepare.size} × {self.prepare.size}"
+        facts = {"images": taken, "embeddings": f"{self.width:,} numbers per image"}
+        title = f"encoder of {self.name}, step {self.step:,}"
+        return html_card(title, {**facts, "device": self.device})
 
     def embed(
         self,

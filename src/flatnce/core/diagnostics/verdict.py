@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatnce.core.objectives.registry import gradient_lives
+from flatnce.messages import html_card
 from flatnce.toml_files import read_toml
 
 __all__ = [
@@ -56,6 +57,11 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.message
+
+    def _repr_html_(self) -> str:
+        """The verdict in a notebook."""
+        facts = {"evidence": self.evidence}
+        return html_card(f"{self.kind} since step {self.since:,}", facts, self.remedies)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
+from flatnce.messages import html_card
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
-from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run
+from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells
 from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loggers import check_loggers, loggers_of
@@ -44,6 +45,16 @@ class Outcome:
     directory: Path
     finished: bool
     step: int
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook."""
+        results = read_run(self.directory).results or {}
+        cells = [score_cells(one) for one in results.get("evaluations", ())]
+        facts = {"verdict": results["verdict"]} if results.get("verdict") else {}
+        facts |= {f"{one.name} on {one.data}": one.said for one in cells}
+        ended = "finished" if self.finished else "stopped"
+        title = f"run {self.directory.name}: {ended} at step {self.step:,}"
+        return html_card(title, {**facts, "folder": str(self.directory)})
 
 
 # A run in progress. It yields after each step whether it will read from the device, and so wait
