@@ -6,6 +6,9 @@ OBJECTIVES = ("infonce", "flatnce")
 BATCHES = (32, 128, 256, 512)
 SCREENED = (32, 512)
 """Batches of the two screens, pieces 1 and 2."""
+SMALL = 32
+"""The batch at which the main claims are decided."""
+EVALUATION_SEEDS = (10, 11, 12, 13, 14)
 
 
 def score(record):
@@ -68,6 +71,13 @@ def best_batch_of_infonce(records, batches=BATCHES):
     """The batch at which InfoNCE is best in piece 3."""
     runs = [one for batch in batches for one in fixed_temperatures(records, "infonce", batch)]
     return batch_of(best(runs))
+
+
+def second_batch(records):
+    """The other batch of piece 5: InfoNCE's best, or the best of the others if that is 32."""
+    chosen = best_batch_of_infonce(records)
+    others = [batch for batch in BATCHES if batch != SMALL]
+    return best_batch_of_infonce(records, others) if chosen == SMALL else chosen
 
 
 def beyond(values, chosen, factor=2):

@@ -148,28 +148,29 @@ def study(make):
     """Settled temperatures by estimator, target and number of negatives, and their ratio."""
     generator = np.random.default_rng(SEED)
     by_size = {2 * batch - 2: settled(make(batch, generator)) for batch in BATCHES}
-    rows = []
-    for name in next(iter(by_size.values())):
-        for target in TARGETS:
-            pairs = {m: found[name][target] for m, found in by_size.items()}
-            temperatures = {m: pair[0] for m, pair in pairs.items()}
-            all_found = all(map(math.isfinite, temperatures.values()))
-            values = list(temperatures.values())
-            from_30 = [value for m, value in temperatures.items() if m >= 30]
-            ratio = max(values) / min(values) if all_found else None
-            usual = max(from_30) / min(from_30) if np.isfinite(from_30).all() else None
-            rows.append(
-                {
-                    "estimator": name,
-                    "target": target,
-                    "temperature": {str(m): shown(v) for m, v in temperatures.items()},
-                    "spread_over_batches": {str(m): shown(pair[1]) for m, pair in pairs.items()},
-                    "ratio_14_to_1022": shown(ratio),
-                    "ratio_30_to_1022": shown(usual),
-                    "invariant_from_30": usual is not None and usual <= TOLERANCE,
-                }
-            )
-    return rows
+    return [
+        row_of(name, target, {m: found[name][target] for m, found in by_size.items()})
+        for name in next(iter(by_size.values()))
+        for target in TARGETS
+    ]
+
+
+def row_of(estimator, target, pairs):
+    """The row of an estimator and target, from temperature and spread by number of negatives."""
+    temperatures = {m: pair[0] for m, pair in pairs.items()}
+    values = list(temperatures.values())
+    from_30 = [value for m, value in temperatures.items() if m >= 30]
+    ratio = max(values) / min(values) if np.isfinite(values).all() else None
+    usual = max(from_30) / min(from_30) if np.isfinite(from_30).all() else None
+    return {
+        "estimator": estimator,
+        "target": target,
+        "temperature": {str(m): shown(v) for m, v in temperatures.items()},
+        "spread_over_batches": {str(m): shown(pair[1]) for m, pair in pairs.items()},
+        "ratio_14_to_1022": shown(ratio),
+        "ratio_30_to_1022": shown(usual),
+        "invariant_from_30": usual is not None and usual <= TOLERANCE,
+    }
 
 
 def shown(value):

@@ -18,11 +18,13 @@ import sys
 
 from choices import (
     BATCHES,
+    EVALUATION_SEEDS,
     OBJECTIVES,
+    SMALL,
     best,
-    best_batch_of_infonce,
     fixed_temperatures,
     rate_at,
+    second_batch,
     target_of,
     targets,
     temperature_of,
@@ -30,9 +32,7 @@ from choices import (
 from target import added
 from training import STARTING_TEMPERATURE, Run, add_part_arguments, run_parts
 
-SMALL = 32
-SEEDS = (10, 11, 12, 13, 14)
-PARTS = tuple(f"{batch}-{seed}" for seed in SEEDS for batch in (SMALL, "best"))
+PARTS = tuple(f"{batch}-{seed}" for seed in EVALUATION_SEEDS for batch in (SMALL, "best"))
 
 
 def check_choices(records):
@@ -48,20 +48,11 @@ def check_choices(records):
         sys.exit("a chosen target lies at the end of its grid: run target.py --parts beyond first")
 
 
-def batch_of_part(name, records):
-    """The batch of a part: 32, or the best of InfoNCE beside 32."""
-    if name != "best":
-        return int(name)
-    chosen = best_batch_of_infonce(records)
-    others = [batch for batch in BATCHES if batch != SMALL]
-    return best_batch_of_infonce(records, others) if chosen == SMALL else chosen
-
-
 def runs_of(part, epochs, records):
     """The four arms of a part."""
     check_choices(records)
     name, seed = part.split("-")
-    batch = batch_of_part(name, records)
+    batch = second_batch(records) if name == "best" else int(name)
     runs = []
     for objective in OBJECTIVES:
         rate = rate_at(batch, objective, records)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "image_study"
-MODULES = ("records", "choices", "table")
+MODULES = ("records", "choices", "table", "hypotheses")
 
 
 @pytest.fixture
@@ -77,3 +77,76 @@ def test_no_tuning_run_was_evaluated_on_test_images(study):
         if one["seed"] == 0:
             assert one["purpose"] == "tuning", name
             assert one["evaluation"]["on"] == "held-out training images", name
+
+
+def made_record(objective, target, batch, seed, linear):
+    """A record of piece 5 with what a decision reads."""
+    return {
+        "piece": 5,
+        "piece_step": f"{batch}-{seed}",
+        "seed": seed,
+        "config": {
+            "loss": {"objective": objective, "ess": target},
+            "run": {"batch_size": batch},
+        },
+        "evaluation": {"linear": linear / 100, "knn_20": 0.8},
+    }
+
+
+def made_records(study, shifts, seeds=(10, 11, 12, 13, 14)):
+    """Piece 5 with the accuracies 86 + shift + noise that differs between arms."""
+    noise = [0.1, -0.1, 0.2, -0.2, 0.0]
+    found = study[0].read_all(STUDY / "records").values()
+    found = [one for one in found if one["piece_step"] in ("256", "512")]  # piece 3 chose 256
+    for (objective, target, batch), shift in shifts.items():
+        sign = 1 if objective == "flatnce" and target else -1
+        for seed in seeds:
+            linear = 86 + shift + sign * noise[seed - 10]
+            found.append(made_record(objective, target, batch, seed, linear))
+    return found
+
+
+LEVEL = {
+    (objective, target, batch): 0.0
+    for objective in ("infonce", "flatnce")
+    for target in (None, 0.3)
+    for batch in (32, 256)
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdicts"),
+    [
+        ({}, {"H1": "supported", "H2": "undecided", "H4": "supported", "H5": "undecided"}),
+        ({("flatnce", None, 32): 1.0}, {"H2": "supported", "H4": "refuted"}),
+        ({("flatnce", None, 256): 0.5}, {"H2": "undecided", "H4": "undecided"}),
+        ({("infonce", 0.3, 32): -1.0}, {"H1": "supported", "H5": "supported"}),
+        ({("infonce", None, 256): 2.0}, {"H1": "refuted"}),
+        ({("flatnce", 0.3, 32): -0.45}, {"H1": "refuted"}),  # its mean is not above 85.6
+    ],
+)
+def test_hypotheses_are_decided_by_the_criteria_of_the_protocol(study, changes, verdicts):
+    import hypotheses
+
+    found = hypotheses.decided(made_records(study, LEVEL | changes))
+    whole = {name: hypotheses.together([v for _, v in pairs]) for name, pairs in found.items()}
+    assert whole | verdicts == whole
+
+
+def test_an_interval_is_students_t_over_pairs_of_seeds(study):
+    import hypotheses
+    from scipy.stats import ttest_rel
+
+    records = made_records(study, LEVEL)
+    arms = ("FlatNCE-ESS", 32), ("InfoNCE", 256)
+    found = hypotheses.difference(records, *arms)
+    first, second = (list(hypotheses.accuracies(records, *arm).values()) for arm in arms)
+    low, high = ttest_rel(first, second).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_no_hypothesis_is_decided_before_all_seeds_have_been_run(study):
+    import hypotheses
+
+    for pairs in hypotheses.decided(made_records(study, LEVEL, seeds=(10, 11))).values():
+        assert {verdict for _, verdict in pairs} == {"not all seeds"}
