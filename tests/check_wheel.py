@@ -10,6 +10,7 @@ import ast
 import email
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ SILENT = {"numpy"}
 # torch brings triton on Linux; without it another kernel is chosen.
 OPTIONAL = {"triton"}
 LONG_TESTS = ("test_compile.py", "test_properties.py", "test_fused.py", "test_fused_compiles.py")
+REPOSITORY = "someone/flatnce"  # where the built package believes to be published
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
 
 
@@ -52,7 +54,10 @@ def run(*command: str | Path, **options) -> str:
 
 def build(folder: Path) -> Path:
     """Build the wheel from the source distribution, as it would be published."""
-    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, capture_output=True)
+    published = os.environ | {"GITHUB_REPOSITORY": REPOSITORY}
+    run(
+        sys.executable, "-m", "build", "--outdir", folder, ROOT, capture_output=True, env=published
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -87,6 +92,13 @@ def check_contents(wheel: Path) -> None:
         fail(f"the wheel lacks {missing}")
     if strange := sorted(e for e in inside - there if ".dist-info/" not in e):
         fail(f"the wheel holds {strange}, which is not in src/flatnce")
+    readme = metadata.get_payload()
+    if relative := re.findall(r"\]\((?![a-z]+:|#)[^)]*", readme):
+        fail(f"the README of the wheel has relative links: {relative}")
+    addresses = metadata.get_all("Project-URL", [])
+    wanted = f"Repository, https://github.com/{REPOSITORY}"
+    if wanted not in addresses or f"{REPOSITORY}/raw/HEAD/" not in readme:
+        fail(f"neither README nor URLs lead to the repository: {addresses}")
     requirements = map(Requirement, metadata.get_all("Requires-Dist", []))
     required = {canonicalize_name(r.name) for r in requirements if r.marker is None}
     if required != (imported := (imported_by_core() - OPTIONAL) | SILENT):
