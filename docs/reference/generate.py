@@ -19,10 +19,10 @@ from typing import Any
 import tyro
 
 from flatnce.cli import COMMANDS, HOMES
+from flatnce.cli.options import ALIASES
 from flatnce.cli.short_help import _said  # how the program itself reads its docstrings
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.pretrain import PRESETS, TrainConfig
-from flatnce.pretrain.training.config import ALIASES
 
 HERE = Path(__file__).parent
 MADE = "<!-- Made by generate.py from the program; change it there. -->\n"
@@ -30,7 +30,7 @@ WORDS = {str: "text", int: "whole number", float: "number", bool: "switch", Path
 # These take a data set first, which is read before the options.
 USAGE = {"train": "train DATA [OPTIONS]", "sweep": "sweep DATA [OPTIONS]"}
 # Commands whose switches have only one form; in others the field says so.
-ONE_FORM = ("compare", "evaluate", "mi", "report")
+ONE_FORM = [name for name in COMMANDS if name not in USAGE]
 PAGES = {
     "demo": "start.md",
     "data": "data.md",
@@ -47,6 +47,7 @@ PAGES = {
     "reproduce": "reproduce.md",
     "doctor": "doctor.md",
     "cost": "reproduce.md#what-training-costs",
+    "completion": "start.md#in-the-shell",
 }
 
 CLI_INTRODUCTION = """\
@@ -55,7 +56,7 @@ CLI_INTRODUCTION = """\
 Every command with every option. `flatnce COMMAND --help` prints the same; for `train`, `sweep`,
 `evaluate` and `mi` it prints the main options, and `--help-all` prints all of them. `RUN` is a
 run's name in `runs/`, or its path. `--json` prints one JSON object and nothing else. A dash means
-that there is no default.
+that there is no default. Options also have the names that other programs use, such as `--lr`.
 
 Exit codes: 0 success, 1 failure (files, training), 2 wrong usage (a wrong name or value), 130
 interrupted.

@@ -8,6 +8,7 @@ from html import escape
 __all__ = [
     "check_at_least",
     "check_choice",
+    "check_fields",
     "check_positive",
     "did_you_mean",
     "format_bytes",
@@ -19,6 +20,13 @@ def check_at_least(name: str, value: float | int, least: float | int, note: str 
     """Raise a ValueError for a number below ``least``, or NaN; ``note`` ends the message."""
     if not value >= least:
         raise ValueError(f"{name}={value} must be at least {least}{note}")
+
+
+def check_fields(owner: object, **least: float | int) -> None:
+    """Raise a ValueError for a field of a dataclass that is below its least value; None is not."""
+    for name, number in least.items():
+        if getattr(owner, name) is not None:
+            check_at_least(name, getattr(owner, name), number)
 
 
 def check_positive(name: str, value: float | int, note: str = "") -> None:

@@ -12,9 +12,9 @@ import pytest
 from flatnce import __version__, cli
 from flatnce.cli import COMMANDS, main
 from flatnce.cli.console import live_line
+from flatnce.cli.options import ALIASES
 from flatnce.cli.progress import progress_line
 from flatnce.core.diagnostics.registry import DIAGNOSTICS
-from flatnce.pretrain.training.config import ALIASES
 from forked import Forked, wait_for_lines
 
 # Two seconds, torch's import included.

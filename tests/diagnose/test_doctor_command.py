@@ -71,9 +71,9 @@ run([])
         (["frist"], 2, "is not a run directory"),
         (["--temperature", "0.1"], 2, "--temperature is for a run or embeddings"),
         (["--no-embeddings"], 2, "--no-embeddings is for a run or embeddings"),
-        (["{archive}", "--temperature", "0"], 2, "temperature=0.0"),
-        (["{archive}", "--temperature", "-1"], 2, "temperature=-1"),
-        (["{archive}", "--batch-size", "1000"], 2, "batch_size=1000"),
+        (["{archive}", "--temperature", "0"], 2, "--temperature 0.0"),
+        (["{archive}", "--temperature", "-1"], 2, "--temperature -1"),
+        (["{archive}", "--batch-size", "1000"], 2, "--batch-size 1000"),
     ],
 )
 def test_misuse_and_missing_files_end_with_one_line(arguments, code, words, archive, capsys):

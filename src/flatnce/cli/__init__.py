@@ -13,38 +13,41 @@ from importlib import import_module
 
 from flatnce import __version__
 from flatnce.cli.launch import has_failed, report_failure
+from flatnce.cli.options import as_typed, forget_options
 from flatnce.messages import did_you_mean
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "demo": "InfoNCE against FlatNCE where the truth is known: no data, no GPU, about a minute",
+    "demo": "InfoNCE against FlatNCE where the truth is known, in about a minute",
     "data": "fetch a data set, or adopt one that is already on disk",
     "train": "pretrain an encoder on unlabelled images, monitor it, evaluate it",
     "resume": "continue a run exactly where it stopped",
     "runs": "list the runs, filter and sort them, show or delete one",
-    "sweep": "train many runs side by side on one device: objectives, batch sizes, seeds, ...",
+    "sweep": "train a grid of runs side by side on one device",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
-    "report": "one offline page about a run: verdict, curves, similarities, neighbours",
+    "report": "one offline page about a run: verdict, curves, neighbours",
     "compare": "runs side by side: seeds pooled, differences paired by seed",
     "embed": "embed a folder of images by a trained encoder",
     "export": "export the backbone to timm, torch or onnx",
     "mi": "mutual information of two tables, with a 95 % lower bound",
     "reproduce": "the paper's figures and tables, at three scales",
-    "doctor": "what is wrong with a run, embeddings or this installation, and what to do about it",
+    "doctor": "what is wrong with a run, embeddings or this installation",
     "cost": "devices x hours x price: the paper's table and your own run",
+    "completion": "print a script that completes commands and options in a shell",
 }
 
 # The module of each command; most are part of pretraining.
 HOMES = {name: f"flatnce.pretrain.commands.{name}" for name in COMMANDS} | {
-    "demo": "flatnce.paper.demo",
+    "demo": "flatnce.paper.demo_command",
+    "completion": "flatnce.cli.completion",
     "mi": "flatnce.mi.command",
     "reproduce": "flatnce.paper.reproduce.command",
     "doctor": "flatnce.diagnose.command",
     "cost": "flatnce.paper.cost",
 }
 
-LISTED = "\n".join(f"  {name:<9}  {what}" for name, what in COMMANDS.items())
+LISTED = "\n".join(f"  {name:<10}  {what}" for name, what in COMMANDS.items())
 OVERVIEW = f"""usage: flatnce COMMAND [OPTIONS]
 
 Contrastive learning that works with small batches.
@@ -88,8 +91,11 @@ def _dispatch(name: str, arguments: list[str]) -> int:
     called = f"flatnce {name}"
     if has_failed():
         return 0  # restarted after an error that would only repeat
+    forget_options()
     try:
         return int(import_module(HOMES[name]).run(arguments))
+    except SystemExit as stop:  # tyro ends the program after a help
+        return int(stop.code or 0)
     except KeyboardInterrupt:
         return _complain(f"{called}: interrupted", 130)
     except BrokenPipeError:  # the reader, such as head, has closed the pipe
@@ -104,12 +110,12 @@ def _dispatch(name: str, arguments: list[str]) -> int:
         remedy = f"pip install 'flatnce[cli,report{needed}]'"
         return _complain(f"{called}: {missing} is not installed: {remedy}", 1)
     except ValueError as error:  # input that the package cannot use
-        return _complain(f"{called}: {error}", 2)
+        return _complain(f"{called}: {as_typed(str(error))}", 2)
     except (OSError, RuntimeError) as error:
         # Only our own RuntimeErrors are meant for users: others are bugs and keep their trace.
         if isinstance(error, RuntimeError) and not type(error).__module__.startswith("flatnce."):
             raise
-        return _complain(f"{called}: {error}", 1)
+        return _complain(f"{called}: {as_typed(str(error))}", 1)
 
 
 def _complain(line: str, code: int) -> int:

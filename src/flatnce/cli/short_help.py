@@ -3,13 +3,14 @@
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 __all__ = ["print_short_help"]
 
-WIDTH = 92
+WIDTH, INDENT = 80, 28
 
 
 def descriptions(options: Any) -> dict[str, tuple[Any, str]]:
@@ -39,14 +40,14 @@ def print_short_help(
     """
     every = descriptions(options)
     summary = (inspect.getdoc(type(options)) or "").splitlines()[0]
-    lines = [f"usage: {usage}", "", summary, "", "main options (with their defaults):"]
+    lines = [f"usage: {usage}", "", *textwrap.wrap(summary, WIDTH), ""]
+    lines.append("main options (with their defaults):")
     for name in names:
         value, text = every[name]
-        flag = "--" + name.replace("_", "-") + _shown(value)
-        lines.append(_cut(f"  {flag:<26} {text}"))
+        lines += _entry("--" + name.replace("_", "-") + _shown(value), text)
     for heading, rows in sections.items():
         lines += ["", f"{heading}:"]
-        lines += [_cut(f"  {name:<15} {text}") for name, text in rows]
+        lines += [line for name, text in rows for line in _entry(name, text, 20)]
     command = " ".join(usage.split()[:2])
     lines += ["", f"{command} --help-all    all {len(every)} options"]
     print("\n".join(lines) + more, file=sys.stdout if arguments else sys.stderr)
@@ -76,5 +77,8 @@ def _shown(value: Any) -> str:
     return f" {value}"
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 3].rstrip() + "..."
+def _entry(name: str, text: str, indent: int = INDENT) -> list[str]:
+    """A name and what is said of it, whole, in lines of a narrow terminal."""
+    first = f"  {name} ".ljust(indent)
+    wrapper = textwrap.TextWrapper(WIDTH, first, " " * indent, break_on_hyphens=False)
+    return wrapper.wrap(text)

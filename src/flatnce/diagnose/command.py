@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from flatnce.cli.options import parse_options
+from flatnce.core.objectives.registry import all_names
 from flatnce.environment import environment, plain
+from flatnce.messages import check_choice
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class DoctorOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code: 0 whatever is found."""
-    options = tyro.cli(DoctorOptions, prog="flatnce doctor", args=arguments)
+    options = parse_options(DoctorOptions, "doctor", arguments)
     given = asdict(options)
     target, as_json = given.pop("target"), given.pop("json")
     if target is None:
@@ -59,6 +62,9 @@ def run(arguments: list[str]) -> int:
 
         found = examine_installation()
     else:
+        if options.objective.casefold() not in ("", *map(str.casefold, all_names())):
+            then = "; give infonce for another loss with the gradient of a cross-entropy"
+            check_choice("objective", options.objective, all_names(), then)
         from flatnce.diagnose import examine
 
         found = examine(target, embeddings=not given.pop("no_embeddings"), **given)

@@ -65,6 +65,8 @@ def examine(
     typed = {"temperature": temperature, "batch_size": batch_size, "precision": precision}
     typed["loss_scale"] = loss_scale
     if place.is_file() or place.suffix in (".npz", ".npy"):
+        if device != "auto":
+            raise ValueError(f"device={device!r} is for a run; leave it out for embeddings")
         given = read_embeddings(place)
         given |= {name: value for name, value in typed.items() if value is not None}
         return doctor(**given, layout=layout, objective=objective, subject=str(place))

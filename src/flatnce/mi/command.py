@@ -4,16 +4,17 @@ Modules that load torch are imported after the options have been checked.
 """
 
 import json
-import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from flatnce.cli.console import live_line
+from flatnce.cli.options import as_typed, parse_options
 from flatnce.cli.short_help import print_short_help
 from flatnce.environment import environment, plain
+from flatnce.messages import check_fields
 
 MAIN_OPTIONS = (
     *("x", "y", "method", "cv", "transform", "encode", "group", "block"),
@@ -33,9 +34,9 @@ HELP_SECTIONS = {
         ("sample", "a small table that the package contains, to try this on"),
     ),
 }
-USAGE = "flatnce mi FILE [FILE] [OPTIONS]   try: flatnce mi sample --x height,weight"
+USAGE = "flatnce mi FILE [FILE] [OPTIONS]\nexample: flatnce mi sample --x height,weight"
 # Arguments of the Python functions in messages whose options have other names.
-OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group"}
+OPTION_OF_ARGUMENT = {"folds": "cv", "blocks": "block", "groups": "group", "parts": "curve"}
 
 
 @dataclass(frozen=True)
@@ -114,24 +115,18 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_short_help(arguments, USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
-    options = tyro.cli(
-        MiOptions,
-        prog="flatnce mi",
-        args=_with_page(["--help" if one == "--help-all" else one for one in arguments]),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    lists = [name for name in ("compare", "methods") if f"--{name}" in arguments]
+    renamed = OPTION_OF_ARGUMENT | {"method": [*lists, "method"][0]}
+    options = parse_options(MiOptions, "mi", _with_page(arguments), renamed=renamed)
     _check(options)
-    try:
-        if options.list_columns:
-            _list_columns(options)
-        elif options.benchmark is not None:
-            _benchmark(options)
-        elif options.pairwise:
-            _pairwise(options)
-        else:
-            _two_tables(options)
-    except ValueError as error:
-        raise ValueError(_as_options(str(error))) from error
+    if options.list_columns:
+        _list_columns(options)
+    elif options.benchmark is not None:
+        _benchmark(options)
+    elif options.pairwise:
+        _pairwise(options)
+    else:
+        _two_tables(options)
     return 0
 
 
@@ -143,17 +138,6 @@ def _with_page(arguments: list[str]) -> list[str]:
         if argument == "--report" and not following.lower().endswith((".html", ".htm")):
             given.append("mi.html")
     return given
-
-
-def _as_options(text: str) -> str:
-
-    def option(match: re.Match[str]) -> str:
-        name = OPTION_OF_ARGUMENT.get(match[1], match[1]).replace("_", "-")
-        return f"--{name} {match[2]}".rstrip()
-
-    names = [*OPTION_OF_ARGUMENT, *(one.name for one in fields(MiOptions))]
-    text = re.sub(r"\bparts=\(.*?\)", "--curve", text)
-    return re.sub(rf"\b({'|'.join(names)})='?([\w.:-]*)'?", option, text)
 
 
 def _check(options: MiOptions) -> None:
@@ -174,6 +158,11 @@ def _check(options: MiOptions) -> None:
         raise ValueError(
             "--benchmark draws its own rows, in nats: leave out files, --rows, --bits"
         )
+    for name in ("methods", "n", "seeds"):
+        value = getattr(options, name)
+        if not benchmark and value != getattr(MiOptions, name):
+            raise ValueError(f"{name}={value!r} is for --benchmark; leave it out, or give both")
+    check_fields(options, n=2, seeds=1)
     if not benchmark and not options.files:
         raise ValueError("name a file: `flatnce mi sample --x height,weight --y income`")
     others = (options.y, options.group, options.block)
@@ -238,7 +227,7 @@ def _print(found: Any, options: MiOptions, data: dict[str, Any]) -> None:
         where = environment([options.seed], device)
         print(json.dumps(plain({**whole, "data": data, "environment": where}), allow_nan=False))
         return
-    print(_as_options((found.summary if estimate else found.table)(options.unit)))
+    print(as_typed((found.summary if estimate else found.table)(options.unit)))
     if data["notes"]:
         print("\nReading the data:", *data["notes"], sep="\n  ")
     if page is not None:

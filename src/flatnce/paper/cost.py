@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from flatnce.cli.console import console_of, text_table
+from flatnce.cli.options import parse_options
 from flatnce.messages import check_at_least
 from flatnce.pretrain.runs.log import Run, read_run
 from flatnce.toml_files import read_toml
@@ -131,7 +132,7 @@ class CostOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(CostOptions, prog="flatnce cost", args=arguments)
+    options = parse_options(CostOptions, "cost", arguments)
     for name in ("price", "devices"):
         if options.run is None and getattr(options, name) is not None:
             raise ValueError(

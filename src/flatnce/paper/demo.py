@@ -8,32 +8,28 @@ Axes: ``r`` runs, ``k`` pairs of a batch, ``n`` pairs of a pool, ``d`` coordinat
 an embedding.
 """
 
-import json
 import math
 import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import torch
-import tyro
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, relu
 
 from flatnce import functional as F
-from flatnce.cli.console import console_of, live_line, text_table
 from flatnce.core.diagnostics import best_scale
-from flatnce.messages import check_at_least, check_positive
 from flatnce.mi.fitting import one_thread
 from flatnce.paper.charts import axis, chart, comparison, difference, draw, line, spread
+from flatnce.paper.demo_config import CONTRARY_CANDIDATES, DemoConfig
 from flatnce.paper.gaussians import correlation_of, draw_pairs
-from flatnce.pretrain.runs.folder import runs_folder
 from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.report.page import Figure, Page, Paragraph, Section, Table, origin_of, write_page
 from flatnce.report.text import capitalised, in_unit
@@ -48,48 +44,9 @@ MEASURES = ("k_mi", "pool_mi", "ess", "ess_with_positive", "gain", "retrieval", 
 DIMENSIONS, NATS, EMBEDDING = 20, 10.0, 32
 # Settings in which InfoNCE does not saturate. The two objectives are equal at the usual learning
 # rate, and InfoNCE is ahead at a larger one (benchmarks/demo/README.md).
-CONTRARY_BETA, CONTRARY_CANDIDATES, RATE_FACTOR = 5.0, 8, 4.0
+CONTRARY_BETA, RATE_FACTOR = 5.0, 4.0
 # One eighth of the anchors (against all candidates) is enough to choose the scale.
 CALIBRATION_SHARE = 8
-
-
-@dataclass(frozen=True)
-class DemoConfig:
-    """What to run; the defaults take about a minute on two cores."""
-
-    steps: int = 1500  # Optimiser steps of every run.
-    seeds: int = 5  # How many seeds; each has its own start and data.
-    # The sizes K of the training task: the positive and K - 1 negatives.
-    candidates: tuple[int, ...] = (4, 8, 16, 32)
-    # The run's folder; an earlier demo there is replaced.
-    out: Path = field(default_factory=lambda: runs_folder() / "demo")
-    learning_rate: float = 1e-3  # Adam's, the same for both objectives.
-    inverse_temperature: float = 20.0  # The scale of the cosines in training.
-    width: int = 128  # Of the critics' two hidden layers.
-    every: int = 150  # Steps between two evaluations.
-    pool: int = 2048  # Held-out pairs to find partners among.
-    first_seed: int = 0  # Seeds count up from here.
-    # Also run two cases at inverse temperature 5, where FlatNCE does not help.
-    contrary: bool = True
-
-    def __post_init__(self) -> None:
-        largest = max(*self.candidates, CONTRARY_CANDIDATES if self.contrary else 0, 1)
-        least = {"steps": 1, "seeds": 2, "width": 1, "every": 1, "first_seed": 0, "pool": largest}
-        for name, number in least.items():
-            check_at_least(name, getattr(self, name), number)
-        for size in self.candidates:
-            check_at_least("candidates", size, 2, ", a positive and a negative")
-        if not self.candidates or len(set(self.candidates)) < len(self.candidates):
-            raise ValueError(f"candidates={self.candidates}: name at least one size, each once")
-        check_positive("learning_rate", self.learning_rate)
-        check_positive("inverse_temperature", self.inverse_temperature)
-        if self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"out={str(self.out)!r} is a file; name a folder for the run")
-
-    @property
-    def seed_range(self) -> range:
-        """The seeds."""
-        return range(self.first_seed, self.first_seed + self.seeds)
 
 
 @dataclass(frozen=True)
@@ -482,45 +439,3 @@ def _end_by_size(cases: list[Plain], ceiling: Mapping[str, float]) -> Figure:
 def _setting(case: Plain) -> str:
     beta, rate = case["inverse_temperature"], case["learning_rate"]
     return f"K = {case['candidates']}, β = {beta:g}, rate {rate:g}"
-
-
-# The command.
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """InfoNCE against FlatNCE where the truth is known.
-
-    Trains small critics on correlated Gaussians that share 10 nats, prints a table and writes a
-    page with the curves. About a minute on a CPU.
-    """
-
-    # What to run.
-    config: Annotated[DemoConfig, tyro.conf.arg(name="")] = field(default_factory=DemoConfig)
-    # Print the results as JSON and nothing else.
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-
-
-def run(arguments: list[str]) -> int:
-    """Run the command and return the exit code."""
-    options = tyro.cli(DemoOptions, prog="flatnce demo", args=arguments)
-    with live_line(quiet=options.json, log=False) as (update, say):
-
-        def progress(line: str, last: bool) -> None:
-            (say if last else update)(line)
-
-        results = run_demo(options.config, progress)
-    page = demo_page(options.config.out)
-    if options.json:
-        print(json.dumps(results))
-        return 0
-    table, console = summary_table(results), console_of()
-    caption = TEXTS["columns"].format(**results)
-    console.print()
-    console.print(
-        text_table(table.header, table.rows, left=2, title=table.caption, caption=caption)
-    )
-    for finding in results["findings"]:
-        console.print(f"\n[bold]{finding['topic']}.[/bold] {finding['text']}")
-    print(f"\nDone in {results['seconds']:.0f} s. The curves: {page}")
-    return 0

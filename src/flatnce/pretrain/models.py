@@ -140,7 +140,8 @@ def _timm_backbone(
         known = (*BACKBONES, *timm.list_models())
         hint = did_you_mean(name, known, "timm.list_models() lists timm's")
         raise ValueError(
-            f"name={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; {hint}"
+            f"backbone={name!r} is not one of {', '.join(BACKBONES)}, nor a backbone of timm; "
+            f"{hint}"
         )
     if stem == "small":
         raise ValueError(f"stem='small' exists for {', '.join(RESNETS)}; leave it out for {name}")

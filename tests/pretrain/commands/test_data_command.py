@@ -29,7 +29,7 @@ def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):
             report("made.tar", done, 4 * 10**6)
         return Installed(name, tmp_path, "fetched", "a checksum")
 
-    monkeypatch.setattr("flatnce.pretrain.commands.data.fetch", fetch)
+    monkeypatch.setattr("flatnce.pretrain.data.install.fetch", fetch)
     run(["cifar10"])
     assert "made.tar: 4 MB of 4 MB, 100%" in capsys.readouterr().out
     run(["cifar10", "--json"])

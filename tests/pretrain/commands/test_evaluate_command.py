@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from flatnce.pretrain import preset, train
-from flatnce.pretrain.commands.evaluate import evaluate_run, results_table, run
-from flatnce.pretrain.evaluation import Options
+from flatnce.pretrain.commands.evaluate import results_table, run
+from flatnce.pretrain.evaluation import Options, evaluate_run
 from flatnce.pretrain.runs.log import read_run
 from made_runs import quick_config
 from tiny_sets import write_folder

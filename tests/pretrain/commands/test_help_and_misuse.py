@@ -27,7 +27,7 @@ SWEEP = "--objective --seed --at-once --resume NAME --help-all"
 def test_help_fits_a_screen(typed, words, capsys):
     assert main(typed.split()) == 0
     shown = capsys.readouterr().out
-    assert shown.count("\n") <= 45 and max(map(len, shown.splitlines())) <= 92
+    assert shown.count("\n") <= 60 and max(map(len, shown.splitlines())) <= 80
     assert all(word in shown.split() for word in words.split())
     command = typed.split()[0]
     assert main([command]) == 2
@@ -43,7 +43,7 @@ def test_help_fits_a_screen(typed, words, capsys):
         ("train digits --preset cifr10", 2, "did you mean 'cifar10'"),
         ("train digits --batch-size 9999", 2, "larger than the data set"),
         ("train digits --evaluate linaer", 2, "linear"),
-        ("train digits --devices 3 --batch-size 64 --device cpu", 2, "world_size=3"),
+        ("train digits --devices 3 --batch-size 64 --device cpu", 2, "--devices 3"),
         ("train cifar10", 1, "flatnce data cifar10"),
         ("train ./nowhere", 1, "nowhere"),
         ("sweep digits --seed 0", 2, "a grid of one run"),
@@ -54,7 +54,7 @@ def test_help_fits_a_screen(typed, words, capsys):
         ("sweep digits --seed 0 1 --gamma 1", 2, "--gamma has no effect here"),
         ("sweep digits --ess-rate 0.1 0.2", 2, "it is for --ess"),
         ("sweep --resume", 2, "`flatnce sweep --resume NAME`"),
-        ("sweep --resume nothing", 2, "resume='nothing' is not a sweep"),
+        ("sweep --resume nothing", 2, "--resume nothing is not a sweep"),
         ("data", 2, "name a data set"),
         ("data cifra10", 2, "did you mean 'cifar10'"),
         ("data ./photos --adopt .", 2, "used in place"),
@@ -73,7 +73,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, 
     [
         ("report frist", 2, "did you mean 'first'"),
         ("report first --watch --host 0.0.0.0", 2, "served on 127.0.0.1 only"),
-        ("report first --step 7", 1, "no checkpoint of step 7; it has 0, 30"),
+        ("report first --step 7", 2, "--step 7: runs/first/checkpoints has no such checkpoint"),
         ("report first --out nowhere/report.html", 2, "its folder does not exist"),
         ("report first --out runs", 2, "is a folder"),
         ("report first --no-portrait --figures f --formats gif", 2, "pdf, svg, png"),
@@ -81,8 +81,8 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(typed, code, words, 
         ("export first --to tim", 2, "did you mean 'timm'"),
         ("export first --to torch --out runs", 2, "never removed"),
         ("evaluate first --protocol kn", 2, "did you mean 'knn'"),
-        ("evaluate first --fraction 2.0", 2, "fraction="),
-        ("evaluate first --device nowhere", 2, "device='nowhere'"),
+        ("evaluate first --fraction 2.0", 2, "--fraction 2.0 must"),
+        ("evaluate first --device nowhere", 2, "--device nowhere is unknown"),
     ],
 )
 def test_misuse_on_a_run_is_one_line_with_the_remedy(typed, code, words, capsys, tmp_path):
@@ -102,13 +102,12 @@ def test_misuse_on_a_run_is_one_line_with_the_remedy(typed, code, words, capsys,
         ("train digits --ess 0.3 --learn-temperature", "both change the"),
         ("sweep digits --bacth-size 32 64", "--batch-size"),
         ("sweep digits --objective flatnce infonse", "did you mean 'infonce'"),
-        ("sweep digits --batch-size 64 1", "batch_size=1 leaves no negatives"),
-        ("sweep digits --seed 0 1 --name a b", "Unrecognized options: b"),
+        ("sweep digits --batch-size 64 1", "--batch-size 1 leaves no negatives"),
+        ("sweep digits --seed 0 1 --name a b", "unexpected 'b': --name takes one value"),
     ],
 )
 def test_a_mistyped_option_gets_a_suggestion_and_exit_code_two(typed, words, capsys, tmp_path):
-    with pytest.raises(SystemExit) as ended:
-        main(typed.split())
-    assert ended.value.code == 2
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert main(typed.split()) == 2
+    shown = capsys.readouterr().err
+    assert words in shown and shown.count("\n") == 1
     assert not (tmp_path / "runs").exists()

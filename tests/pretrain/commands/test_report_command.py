@@ -91,6 +91,6 @@ def test_watch_says_its_address_and_answers_before_the_encoder_is_looked_at(
             seen.append(answer.read().decode())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flatnce.pretrain.commands.report.inspect_encoder", slow)
+    monkeypatch.setattr("flatnce.pretrain.page.inspection.inspect_encoder", slow)
     assert main(["report", "first", "--watch"]) == 130
     assert "Training run first" in seen[0] and "interrupted" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 from flatnce.toml_files import read_entries
 
-__all__ = ["OBJECTIVES", "gradient_lives"]
+__all__ = ["OBJECTIVES", "all_names", "gradient_lives"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,11 @@ def gradient_lives(name: str) -> bool:
     The name is a typed name, a class name or another library's, in any case. An unknown name gives
     False: most losses in use are InfoNCE under a name of their own.
     """
-    for entry in OBJECTIVES.values():
-        names = (entry.name, entry.class_name, *entry.other_names)
-        if name.casefold() in (known.casefold() for known in names):
-            return entry.gradient_lives
-    return False
+    known = {one.casefold(): entry for one, entry in all_names().items()}
+    return name.casefold() in known and known[name.casefold()].gradient_lives
+
+
+def all_names() -> dict[str, Entry]:
+    """Every name by which an objective is known: as typed, of its class, in other libraries."""
+    entries = OBJECTIVES.values()
+    return {name: one for one in entries for name in (one.name, one.class_name, *one.other_names)}

@@ -11,6 +11,7 @@ import jinja2  # noqa: F401 (missing packages are reported before training, not 
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.options import parse_options
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
 from flatnce.pretrain.runs.folder import runs_folder
@@ -43,7 +44,7 @@ class ReproduceOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(ReproduceOptions, prog="flatnce reproduce", args=arguments)
+    options = parse_options(ReproduceOptions, "reproduce", arguments, renamed={"seed": "seeds"})
     if options.list:
         return _list(options.json)
     if options.name is None:

@@ -7,5 +7,4 @@ import tyro
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunNames = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
 # A switch has one form: --name, or --no-name where it is on by default.
-ONE_FORM = (tyro.conf.FlagCreatePairsOff,)
-Switch = Annotated[bool, *ONE_FORM]
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff]

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from flatnce.pretrain.commands import ONE_FORM, RunNames
-from flatnce.pretrain.page.compare import differences_of, page_of_runs
-from flatnce.pretrain.page.serve import loopback_of, serve
+from flatnce.cli.options import parse_options
+from flatnce.messages import check_choice
+from flatnce.pretrain.commands import RunNames
+from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
@@ -34,6 +35,10 @@ class PageOptions:
 
     def __post_init__(self) -> None:
         loopback_of(self.host)
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port={self.port} must be from 0 (any free one) to {2**16 - 1}")
+        for name in self.formats:
+            check_choice("formats", name, FORMATS)
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class CompareOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(CompareOptions, prog="flatnce compare", args=arguments, config=ONE_FORM)
+    options = parse_options(CompareOptions, "compare", arguments)
     return compare(named_runs(options.runs), options.page, options.by, options.against)
 
 
@@ -63,6 +68,8 @@ def compare(
     against: str | None = None,
 ) -> int:
     """Write the page that compares runs, and figures; return the exit code."""
+    from flatnce.pretrain.page.compare import differences_of, page_of_runs
+
     asked: dict[str, Any] = {"by": by, "against": against}
     return publish(
         directories,
@@ -119,6 +126,8 @@ def served(
     if not options.watch:
         yield
         return
+    from flatnce.pretrain.page.serve import serve
+
     with serve(directories, page, host=options.host, port=options.port) as (address, answering):
         if not options.json:
             print(f"{address} follows the run; stop with Ctrl-C", flush=True)

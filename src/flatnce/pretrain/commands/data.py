@@ -4,25 +4,17 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import Switch
-from flatnce.pretrain.data import (
-    CATALOG,
-    Entry,
-    Installed,
-    adopt,
-    data_root,
-    fetch,
-    find,
-    has_part,
-    image_folder,
-    is_path,
-)
-from flatnce.pretrain.data.shards import is_shards
+from flatnce.pretrain.data import CATALOG, Entry, data_root, find, is_path
+
+if TYPE_CHECKING:
+    from flatnce.pretrain.data import Installed
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class DataOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(DataOptions, prog="flatnce data", args=arguments)
+    options = parse_options(DataOptions, "data", arguments)
     if options.list:
         return _list(options)
     if options.name is None:
@@ -50,6 +42,8 @@ def run(arguments: list[str]) -> int:
     if is_path(options.name):
         return _show(_describe_folder(options.name, options.adopt), options.json)
     entry = find(options.name)
+    from flatnce.pretrain.data import adopt
+
     if options.adopt is not None:
         installed = adopt(entry.name, options.adopt, options.root)
     else:
@@ -57,8 +51,10 @@ def run(arguments: list[str]) -> int:
     return _show({**_describe(entry), **asdict(installed)}, options.json)
 
 
-def _fetch(name: str, options: DataOptions) -> Installed:
+def _fetch(name: str, options: DataOptions) -> "Installed":
     """Download a set and show its progress, every five seconds where there is no terminal."""
+    from flatnce.pretrain.data import fetch
+
     began = shown = time.monotonic()
     with live_line(quiet=options.json) as (show, _):
 
@@ -87,6 +83,9 @@ def _describe_folder(path: str, adopting: str | None) -> dict[str, Any]:
     """The contents of a folder of images, which is used in place."""
     if adopting is not None:
         raise ValueError(f"--adopt {adopting}: {path} is a folder, and is used in place")
+    from flatnce.pretrain.data import has_part, image_folder
+    from flatnce.pretrain.data.shards import is_shards
+
     splits = [split for split in ("train", "validation", "test") if has_part(path, split)]
     parts = {split: image_folder(path, split) for split in splits}
     return {

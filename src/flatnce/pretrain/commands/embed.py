@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import print_json
+from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunName, Switch
 
 
@@ -29,7 +30,7 @@ class EmbedOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(EmbedOptions, prog="flatnce embed", args=arguments)
+    options = parse_options(EmbedOptions, "embed", arguments)
     out, folder = options.out, options.folder.expanduser()
     if out.suffix != ".npz" or not out.parent.is_dir():
         raise ValueError(f"--out {out} must be a file .npz in a folder that exists")

@@ -8,31 +8,18 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.options import parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.pretrain.commands import ONE_FORM, RunName
-from flatnce.pretrain.evaluation import Options, evaluate_run, expand
-from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.commands import RunName
+from flatnce.pretrain.evaluation import PURPOSES, Options, expand
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import score_cells
-from flatnce.pretrain.training.saved import describe_status
 
 MAIN_OPTIONS = (
     *("protocol", "data", "step", "device", "size", "epochs", "batch_size", "rates", "fraction"),
     *("label_list", "neighbours", "seed", "per_class", "skip_missing", "json"),
 )
-SAID = (
-    ("knn", "weighted nearest neighbours, k = 200 and 20"),
-    ("linear", "logistic regression to convergence, regularisation chosen on held-out images"),
-    ("linear-short", "the same by gradient descent: 10 epochs, batch 256 (Table 2)"),
-    ("linear-long", "90 epochs, batch 4096 (Table S3)"),
-    ("semi", "fine-tuned on 1 % and 10 % of the labels, beside the supervised baseline"),
-    ("finetune", "the whole network on all labels: NAdam, 100 epochs"),
-    ("transfer", "transfer-linear (Adam) and transfer-finetune, on the paper's data sets"),
-    ("mi", "mutual information of two views over a pool of 10,000"),
-    ("all", "every one, fine-tuning once, on the run's own set unless --data says otherwise"),
-)
-
-USAGE = "flatnce evaluate RUN [OPTIONS]    for example: flatnce evaluate first --protocol knn"
+USAGE = "flatnce evaluate RUN [OPTIONS]\nexample: flatnce evaluate first --protocol knn"
 
 
 @dataclass(frozen=True)
@@ -55,15 +42,14 @@ class EvaluateOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        usual, lists = EvaluateOptions("RUN"), {"protocols": SAID}
+        usual, lists = EvaluateOptions("RUN"), {"protocols": PURPOSES.items()}
         return print_short_help(arguments, USAGE, usual, MAIN_OPTIONS, lists)
-    options = tyro.cli(
-        EvaluateOptions,
-        prog="flatnce evaluate",
-        args=["--help" if argument == "--help-all" else argument for argument in arguments],
-        config=ONE_FORM,
-    )
+    options = parse_options(EvaluateOptions, "evaluate", arguments, renamed={"name": "data"})
     expand(options.protocol)  # refuses an unknown name before anything is read
+    from flatnce.pretrain.evaluation import evaluate_run
+    from flatnce.pretrain.page.run import run_page
+    from flatnce.pretrain.training.saved import describe_status
+
     directory = find_run(options.run)
     with live_line(quiet=options.json, log=False) as (show, say):
 

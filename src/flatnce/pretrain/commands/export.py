@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.cli.options import parse_options
 from flatnce.pretrain.commands import RunName, Switch
-from flatnce.pretrain.exporting import check_repository, export, push_to_hub
-from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.training.saved import describe_status
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,14 @@ class ExportOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(ExportOptions, prog="flatnce export", args=arguments)
+    options = parse_options(ExportOptions, "export", arguments)
     repository = options.push_to_hub
     if options.private and repository is None:
         raise ValueError("--private is for --push-to-hub; give that too, or leave --private out")
+    from flatnce.pretrain.exporting import check_repository, export, push_to_hub
+    from flatnce.pretrain.exporting.forms import MARK, describe_check, read_config
+    from flatnce.pretrain.training.saved import describe_status
+
     try:
         if repository is not None:
             check_repository(repository)

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import tyro
 
-from flatnce.pretrain.commands import ONE_FORM, RunNames
+from flatnce.cli.options import parse_options
+from flatnce.pretrain.commands import RunNames
 from flatnce.pretrain.commands.compare import PageOptions, compare, publish
-from flatnce.pretrain.page.inspection import InspectionOptions, inspect_encoder, is_current
-from flatnce.pretrain.page.run import page_of_run
+from flatnce.pretrain.page import InspectionOptions
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.pretrain.runs.log import read_run
 
@@ -44,10 +44,12 @@ class ReportOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(ReportOptions, prog="flatnce report", args=arguments, config=ONE_FORM)
+    options = parse_options(ReportOptions, "report", arguments)
     directories = named_runs(options.runs)
     if len(directories) > 1:
         return compare(directories, options.page)
+    from flatnce.pretrain.page.run import page_of_run
+
     (directory,), asked = directories, options.page
     kind = read_run(directory).kind
     if kind not in OTHER_PAGES:
@@ -71,6 +73,8 @@ def run(arguments: list[str]) -> int:
 
 def _inspect(directory: Path, options: ReportOptions) -> str:
     """Inspect the encoder; the reason if that is not possible and no step was named."""
+    from flatnce.pretrain.page.inspection import inspect_encoder, is_current
+
     if not options.portrait or is_current(directory, options.inspection, options.step):
         return ""
     try:

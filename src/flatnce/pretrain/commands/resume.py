@@ -6,14 +6,12 @@ from typing import Annotated
 import tyro
 
 from flatnce.cli.launch import launch
-from flatnce.cli.progress import show_progress
+from flatnce.cli.options import parse_options
+from flatnce.messages import check_fields
 from flatnce.pretrain.commands import RunName, Switch
-from flatnce.pretrain.commands.train import evaluate_and_report
+from flatnce.pretrain.commands.train import RENAMED, evaluate_and_report
 from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import find_run
-from flatnce.pretrain.training.loop import resume
-from flatnce.pretrain.training.processes import is_launched
-from flatnce.pretrain.training.saved import read_config
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,18 @@ class ResumeOptions:
     devices: int = 1  # Number of GPUs (or CPU processes) that share the batch; starts torchrun.
     json: Switch = False  # Print the results as JSON and nothing else.
 
+    def __post_init__(self) -> None:
+        check_fields(self, devices=1, step=0)
+
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(ResumeOptions, prog="flatnce resume", args=arguments)
+    options = parse_options(ResumeOptions, "resume", arguments, renamed=RENAMED)
+    from flatnce.cli.progress import show_progress
+    from flatnce.pretrain.training.loop import resume
+    from flatnce.pretrain.training.processes import is_launched
+    from flatnce.pretrain.training.saved import read_config
+
     directory = find_run(options.run)
     config = read_config(directory)
     if options.evaluate:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from flatnce.cli.console import column_lines, print_json
+from flatnce.cli.options import parse_options
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.runs.folder import (
@@ -53,7 +54,7 @@ class RunsOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    options = tyro.cli(RunsOptions, prog="flatnce runs", args=arguments)
+    options = parse_options(RunsOptions, "runs", arguments)
     if options.delete:
         return _delete(options)
     names = options.names

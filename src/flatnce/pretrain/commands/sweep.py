@@ -13,36 +13,27 @@ from typing import Annotated, Any
 
 import tyro
 
+from flatnce.cli.options import own_arguments, parse_options
 from flatnce.core.objectives.registry import OBJECTIVES
 from flatnce.messages import format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.train import (
     option_value,
-    parse_options,
     print_help,
+    renamed_in,
     split_data,
     starting_config,
-    with_own_names,
 )
 from flatnce.pretrain.runs.folder import SWEEP, find_sweep, run_name, runs_folder
-from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_progress, sweep_rows
-from flatnce.pretrain.sweeping.sweep import (
-    plan_sweep,
-    read_sweep,
-    sweep,
-    sweep_states,
-    varied,
-)
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.images import shared_images
 
 MAIN_OPTIONS = (
     *("objective", "batch_size", "temperature", "ess", "rate", "seed", "epochs", "backbone"),
     *("device", "name", "at_once", "resume", "dry_run", "json"),
 )
-USAGE = "flatnce sweep DATA [OPTIONS]      for example: flatnce sweep digits --seed 0 1 2"
+USAGE = "flatnce sweep DATA [OPTIONS]\nexample: flatnce sweep digits --seed 0 1 2"
 MORE_HELP = """
-flatnce sweep --resume NAME                 continue one that was stopped or killed
+flatnce sweep --resume NAME                 continue a sweep that was stopped
 flatnce sweep --resume NAME --seed 0 1 2    and add new runs"""
 
 MOST_RUNS = 1_000  # a larger grid is more likely a mistake than a study
@@ -68,7 +59,7 @@ class SweepOptions:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    arguments = with_own_names(arguments)
+    arguments = own_arguments(SweepOptions, arguments, renamed_in(arguments))
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_help(arguments, USAGE, SweepOptions, MAIN_OPTIONS, MORE_HELP)
     if arguments[0].partition("=")[0] == "--resume":
@@ -78,6 +69,8 @@ def run(arguments: list[str]) -> int:
     rest, values = split_options(typed, start.flat())
     configs = grid_configs(rest, values, lambda line: _options(line, start).config)
     options = _options(rest, start)
+    from flatnce.pretrain.sweeping.sweep import varied
+
     data = Path(next(iter(configs.values())).data.data).name or "images"
     usual = "-".join([data, "sweep", *(name.replace("_", "-") for name in varied(configs))])
     directory = runs_folder() / (options.name or usual)
@@ -97,6 +90,8 @@ def _resume(arguments: list[str]) -> int:
     name = option_value("--resume", arguments)
     if name is None:
         raise ValueError("--resume needs the name of a sweep: `flatnce sweep --resume NAME`")
+    from flatnce.pretrain.sweeping.sweep import read_sweep
+
     directory = find_sweep(name)
     configs = read_sweep(directory)
     first = next(iter(configs.values()))
@@ -111,7 +106,7 @@ def _resume(arguments: list[str]) -> int:
 
 
 def _options(line: list[str], start: TrainConfig) -> SweepOptions:
-    return parse_options(SweepOptions(config=start), line, "sweep")
+    return parse_options(SweepOptions, "sweep DATA", line, SweepOptions(start))
 
 
 def _show_plan(
@@ -120,6 +115,10 @@ def _show_plan(
     options: SweepOptions,
 ) -> int:
     """Print the runs of a sweep, with their states if it has started; return the exit code."""
+    from flatnce.pretrain.sweeping.display import over_seeds, show_tables, sweep_rows
+    from flatnce.pretrain.sweeping.sweep import plan_sweep, sweep_states
+    from flatnce.pretrain.training.images import shared_images
+
     with shared_images():
         plan = plan_sweep(configs, options.at_once)
     if directory is None:
@@ -147,9 +146,12 @@ def _show_plan(
 
 
 def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOptions) -> int:
+    from flatnce.pretrain.sweeping import display
+    from flatnce.pretrain.sweeping.sweep import sweep
+
     start = time.perf_counter()
     try:
-        with sweep_progress(configs, quiet=options.json) as report:
+        with display.sweep_progress(configs, quiet=options.json) as report:
             runs = sweep(configs, directory, at_once=options.at_once, report=report)
     except KeyboardInterrupt:  # the second: nothing was saved since the last checkpoints
         again = f"continue from the checkpoints: flatnce sweep --resume {run_name(directory)}"
@@ -157,13 +159,13 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
         return 130
     seconds = time.perf_counter() - start
     images = sum(run.taken * run.config.run.batch_size for run in runs)
-    rows = sweep_rows(runs)
-    means = over_seeds(runs, rows)
+    rows = display.sweep_rows(runs)
+    means = display.over_seeds(runs, rows)
     if options.json:
         found = {"directory": str(directory), "runs": rows, "over_seeds": means}
         print(json.dumps({**found, "seconds": seconds, "images": images}))
     else:
-        show_tables(rows, means)
+        display.show_tables(rows, means)
         trained = sum(run.taken > 0 for run in runs)
         done = [run.name for run in runs if run.state == "done"]
         failed = [run for run in runs if run.state == "failed"]
@@ -260,6 +262,8 @@ def extended(
     parse: Callable[[list[str]], TrainConfig],
 ) -> dict[str, TrainConfig]:
     """The runs of a sweep and each of them with the values given; old names stay."""
+    from flatnce.pretrain.sweeping.sweep import varied
+
     typed = {
         leaf: [parse([_flag(leaf), value]).flat()[leaf] for value in values]
         for leaf, values in spans.items()

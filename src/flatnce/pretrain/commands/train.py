@@ -5,29 +5,27 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from flatnce.cli.launch import launch
-from flatnce.cli.progress import clock, show_progress
+from flatnce.cli.options import own_arguments, parse_options
 from flatnce.cli.short_help import print_short_help
-from flatnce.messages import format_bytes
+from flatnce.messages import check_fields, check_positive, format_bytes
 from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data import find, is_path
-from flatnce.pretrain.evaluation import evaluate_run, expand
-from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.evaluation import expand
 from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.training.config import ALIASES, PRESETS, TrainConfig, preset
-from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
-from flatnce.pretrain.training.loop import Outcome, train
-from flatnce.pretrain.training.processes import choose_device, is_launched
-from flatnce.pretrain.training.saved import read_config
-from flatnce.pretrain.training.tune import tune
+from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
 
-Options = TypeVar("Options")
+if TYPE_CHECKING:
+    from flatnce.pretrain.training.loop import Outcome
+
+# Arguments in messages whose options have other names.
+RENAMED = {"protocol": "evaluate", "world_size": "devices"}
 
 REMEDIES = {  # by the stage that bounds a run
     "decoding": "; more --workers, or --decode gpu for JPEG files, may shorten it",
@@ -40,7 +38,7 @@ MAIN_OPTIONS = (
     *("seed", "micro_batch", "precision", "device", "devices", "name", "evaluate", "preset"),
     *("dry_run", "json"),
 )
-USAGE = "flatnce train DATA [OPTIONS]      for example: flatnce train cifar10 --batch-size 32"
+USAGE = "flatnce train DATA [OPTIONS]\nexample: flatnce train cifar10 --batch-size 32"
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,29 @@ class TrainOptions:
     dry_run: Switch = False  # Print the config, K, memory, and the stage that bounds the speed.
     json: Switch = False  # Print the results as JSON and nothing else.
 
+    def __post_init__(self) -> None:
+        check_fields(self, devices=1, tune_epochs=1)
+        for rate in self.tune:
+            check_positive("tune", rate)
+
 
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
-    arguments = with_own_names(arguments)
+    arguments = own_arguments(TrainOptions, arguments, renamed_in(arguments))
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_help(arguments, USAGE, TrainOptions, MAIN_OPTIONS)
     data, rest = split_data(arguments, "train")
     start = starting_config(data, option_value("--preset", rest))
-    options = parse_options(TrainOptions(config=start), rest, "train")
+    options = parse_options(TrainOptions, "train DATA", rest, TrainOptions(start))
     config = options.config
     directory = runs_folder() / (options.name or config.usual_name)
     if options.evaluate:
         expand(options.evaluate)  # refuses an unknown name before training
+    from flatnce.cli.progress import show_progress
+    from flatnce.pretrain.training.estimate import estimate_run
+    from flatnce.pretrain.training.loop import train
+    from flatnce.pretrain.training.processes import choose_device, is_launched
+
     if not is_launched():
         name = run_name(directory)
         if (directory / SWEEP).is_file():
@@ -102,10 +110,13 @@ def run(arguments: list[str]) -> int:
     return evaluate_and_report(outcome, options.evaluate, options.json)
 
 
-def evaluate_and_report(outcome: Outcome, protocols: Sequence[str], as_json: bool) -> int:
+def evaluate_and_report(outcome: "Outcome", protocols: Sequence[str], as_json: bool) -> int:
     """After training: evaluate, write the page, print the results, and return the exit code."""
     if int(os.environ.get("RANK", "0")) > 0:
         return 0
+    from flatnce.pretrain.page.run import run_page
+    from flatnce.pretrain.training.processes import is_launched
+
     name = run_name(outcome.directory)
     if not outcome.finished:
         if as_json:
@@ -139,10 +150,13 @@ def evaluate_and_report(outcome: Outcome, protocols: Sequence[str], as_json: boo
     return 1 if failure else 0
 
 
-def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
+def _evaluate(outcome: "Outcome", protocols: Sequence[str]) -> str:
     """Evaluate, and return why not where that fails: the training itself is done and saved."""
     if not protocols or not (read_run(outcome.directory).results or {}).get("labelled", True):
         return ""
+    from flatnce.pretrain.evaluation import evaluate_run
+    from flatnce.pretrain.training.saved import read_config
+
     try:
         device = read_config(outcome.directory).run.device
         evaluate_run(outcome.directory, protocols, device=device)
@@ -151,19 +165,9 @@ def _evaluate(outcome: Outcome, protocols: Sequence[str]) -> str:
     return ""
 
 
-def with_own_names(arguments: Sequence[str]) -> list[str]:
-    """The arguments with each alias replaced by the option it stands for.
-
-    Examples:
-        >>> with_own_names(["digits", "--lr", "0.1", "--bs=32"])
-        ['digits', '--rate', '0.1', '--batch-size=32']
-    """
-    found = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        own = ALIASES.get(flag[2:].replace("_", "-")) if flag.startswith("--") else None
-        found.append(argument if own is None else f"--{own}{equals}{value}")
-    return found
+def renamed_in(arguments: Sequence[str]) -> dict[str, str]:
+    """Arguments in messages whose options have other names; the data set is typed without one."""
+    return {**RENAMED, "name": "data" if option_value("--data", arguments) else ""}
 
 
 def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
@@ -171,22 +175,13 @@ def split_data(arguments: list[str], command: str) -> tuple[str, list[str]]:
     data, rest = arguments[0], arguments[1:]
     if data == "--help-all":
         return "digits", ["--help"]
+    if data.startswith("-") and (named := option_value("--data", arguments)):
+        return named, arguments
     if data.startswith("-"):
         raise ValueError(
             f"{data!r} comes before the data set; say `flatnce {command} digits {data}`"
         )
     return data, ["--help" if argument == "--help-all" else argument for argument in rest]
-
-
-def parse_options(default: Options, arguments: list[str], command: str) -> Options:
-    """Parse options over the defaults of a data set."""
-    return tyro.cli(
-        type(default),
-        prog=f"flatnce {command} DATA",
-        args=arguments,
-        default=default,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
 
 
 def print_help(
@@ -212,7 +207,7 @@ def starting_config(data: str, name: str | None) -> TrainConfig:
     return preset(name).override(data=data, split=split)
 
 
-def option_value(flag: str, arguments: list[str]) -> str | None:
+def option_value(flag: str, arguments: Sequence[str]) -> str | None:
     """The value of an option, read before the parser runs, whose defaults depend on it."""
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):
@@ -224,6 +219,9 @@ def option_value(flag: str, arguments: list[str]) -> str | None:
 
 def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
     """The config with the best of the rates to try."""
+    from flatnce.cli.progress import show_progress
+    from flatnce.pretrain.training.tune import tune
+
     say = not options.json and int(os.environ.get("RANK", "0")) == 0
     place = directory.with_name(f"{directory.name}-tuning")
     config, epochs = options.config, options.tune_epochs
@@ -241,6 +239,10 @@ def _tuned(options: TrainOptions, directory: Path) -> TrainConfig:
 
 
 def _dry_run(options: TrainOptions) -> int:
+    from flatnce.cli.progress import clock
+    from flatnce.pretrain.training.estimate import estimate_run, measure_speeds
+    from flatnce.pretrain.training.processes import choose_device
+
     config = options.config
     device = choose_device(config.run.device)
     found = estimate_run(config, device, options.devices)

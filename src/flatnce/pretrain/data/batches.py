@@ -19,15 +19,14 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 
 from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data.augmentation import draws
-from flatnce.pretrain.data.catalog import MissingData, UnreadableImage
+from flatnce.pretrain.data.catalog import DECODERS, MissingData, UnreadableImage
 from flatnce.pretrain.data.crops import crop_files
 from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
-__all__ = ["DECODERS", "Stage", "shuffled_classes"]
+__all__ = ["Stage", "shuffled_classes"]
 
-DECODERS = ("cpu", "gpu")
 
 Stage: TypeAlias = Literal["images", "crops", "views"]
 """What a loader's batches hold: whole images (b, c, h, w) and crops (b, 2, c, s, s), both uint8,

@@ -13,8 +13,9 @@ from typing import Any
 from flatnce.messages import did_you_mean
 from flatnce.toml_files import read_entries, read_toml
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD"]
+__all__ = ["DECODERS", "IMAGENET_MEAN", "IMAGENET_STD"]
 
+DECODERS = ("cpu", "gpu")
 ROOT_VARIABLE = "FLATNCE_DATA"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

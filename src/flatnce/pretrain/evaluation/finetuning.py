@@ -25,8 +25,8 @@ from flatnce.pretrain.evaluation.features import (
     loader_of,
     to_channels,
 )
+from flatnce.pretrain.evaluation.options import VALIDATION
 from flatnce.pretrain.evaluation.probe import (
-    VALIDATION,
     Probe,
     check_training,
     choose,

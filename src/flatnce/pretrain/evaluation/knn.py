@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 
 from flatnce.messages import check_positive
 from flatnce.pretrain.evaluation.features import Features
+from flatnce.pretrain.evaluation.options import NEIGHBOURS
 
-NEIGHBOURS = (200, 20)  # 200 as in Wu et al. and most papers since; 20 suits smaller sets
 TEMPERATURE = 0.1
 # Similarities are compared in units of 2^-40, which hide the rounding of a float64 product.
 FINEST_BITS = 40

@@ -29,6 +29,7 @@ from flatnce.pretrain.data import Batching, permutation
 from flatnce.pretrain.data.batches import shuffled_classes
 from flatnce.pretrain.evaluation.features import Features, Images
 from flatnce.pretrain.evaluation.metrics import average_precision, hits
+from flatnce.pretrain.evaluation.options import VALIDATION
 
 TOLERANCE = 1e-5
 MOST_ITERATIONS = 5000
@@ -233,7 +234,6 @@ def _correlated(
 
 # Of two with equal accuracy and loss, the stronger is taken.
 REGULARISATIONS = tuple(10.0**power for power in range(1, -7, -1))
-VALIDATION = 0.1
 
 Set = TypeVar("Set", Features, Images)
 

@@ -7,7 +7,7 @@ for example ``knn, k = 20``. Accuracies are between 0 and 1.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.messages import check_at_least, check_choice, check_positive
 from flatnce.pretrain.data import (
     MissingData,
     Views,
@@ -34,15 +33,10 @@ from flatnce.pretrain.data import (
 from flatnce.pretrain.data.shards import is_shards
 from flatnce.pretrain.evaluation.features import Features, Images, conversion, embed_views, extract
 from flatnce.pretrain.evaluation.finetuning import FinetuneConfig, finetune
-from flatnce.pretrain.evaluation.knn import NEIGHBOURS, TEMPERATURE, knn_scores
+from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
-from flatnce.pretrain.evaluation.probe import (
-    FORMS,
-    VALIDATION,
-    drawn,
-    linear_probe,
-    probe_by_descent,
-)
+from flatnce.pretrain.evaluation.options import Options, expand
+from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
 from flatnce.pretrain.runs.log import add_evaluation, read_run
 from flatnce.pretrain.training.images import views_of
 from flatnce.pretrain.training.learner import build_encoder
@@ -52,52 +46,6 @@ from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
 # The test part held out of a folder without one, which is always the same images: its share, the
 # seed, and the smallest class it works for.
 SHARE, SEED, FEWEST = 0.2, 0, 5
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of the protocols; None stands for what each protocol says."""
-
-    root: str | None = None  #: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
-    seed: int = 0  #: Seed of every draw.
-    #: Side of the images the encoder sees; what it was trained on by default.
-    size: int | None = None
-    resize: int | None = None  #: What the shorter side of a test image is resized to first.
-    epochs: int | None = None  #: Epochs of gradient descent and fine-tuning.
-    batch_size: int | None = None  #: Images per batch of gradient descent and fine-tuning.
-    rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
-    #: The k's of the kNN; all training images where there are fewer.
-    neighbours: tuple[int, ...] = NEIGHBOURS
-    #: Shares of the labels, of semi-supervised learning.
-    fraction: tuple[float, ...] = (0.01, 0.1)
-    label_list: str | None = None  #: A file that names the labelled images instead.
-    validation: float = VALIDATION  #: Share of the training images on which choices are made.
-    pool: int = 10_000  #: Candidates of the mutual information.
-    per_class: bool = False  #: Add the accuracy of every class.
-    workers: int | None = None  #: Processes that decode files.
-    #: Leave out files that cannot be decoded, with a warning; a run trained so is evaluated so.
-    skip_unreadable: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("size", "resize", "epochs", "batch_size"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 1)
-        for name in ("fraction", "neighbours", "rates"):
-            if getattr(self, name) == ():
-                raise ValueError(f"{name} is empty; give at least one")
-            for value in getattr(self, name) or ():
-                check_positive(name, value)
-        if max(self.fraction) > 1:
-            raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
-        check_at_least("pool", self.pool, 2)
-        if self.label_list is not None and not Path(self.label_list).is_file():
-            raise MissingData(f"label_list={self.label_list!r}: there is no such list of images")
-
-    @property
-    def descent(self) -> dict[str, Any]:
-        """The settings of gradient descent that are not left to the protocol."""
-        named = {"epochs": self.epochs, "batch_size": self.batch_size, "rates": self.rates}
-        return {name: value for name, value in named.items() if value is not None}
 
 
 class Bench:
@@ -426,21 +374,6 @@ TRANSFER_SETS = (
     *("cifar10", "cifar100", "voc2007", "voc2007-top1", "flowers102", "caltech101", "sun397"),
 )
 """The sets of the paper's Tables 3 and S2, with both readings of VOC2007."""
-
-
-def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The protocols of some names, each once; ``transfer`` is both of its forms, ``all`` all."""
-    known = [*PROTOCOLS, "transfer", "all"]
-    found: list[str] = []
-    for name in names:
-        check_choice("protocol", name, known)
-        if name == "transfer":
-            found += ["transfer-linear", "transfer-finetune"]
-        else:
-            found += PROTOCOLS if name == "all" else [name]
-    if not found:
-        raise ValueError(f"protocol is empty; name one or more of {', '.join(known)}")
-    return tuple(dict.fromkeys(found))
 
 
 def plan(

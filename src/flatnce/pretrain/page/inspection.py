@@ -9,7 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +23,9 @@ from torch.nn.functional import normalize
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.files import replace_text
-from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data import FolderSet, ImageSet, permutation
 from flatnce.pretrain.evaluation import Bench, Options
-from flatnce.pretrain.page import TEXT
+from flatnce.pretrain.page import TEXT, InspectionOptions
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import FORMAT_VERSION, read_run
 from flatnce.pretrain.training.estimate import estimate_run
@@ -36,31 +35,12 @@ from flatnce.pretrain.training.saved import CHECKPOINTS, LoadedEncoder, load_enc
 from flatnce.report.charts import Axis, Line, line_chart, scatter_chart
 from flatnce.report.page import Figure, Gallery, Paragraph, Picture, Section, Table
 
-__all__ = ["InspectionOptions", "inspect_encoder", "is_current"]
+__all__ = ["inspect_encoder", "is_current"]
 
 FILE = "portrait.json"
 KINDS = {"positive": "positives", "negative": "negatives"}
 
 Inspection = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class InspectionOptions:
-    """How much of the encoder is inspected."""
-
-    images: int = 1000  #: Images drawn from the test set.
-    #: Projection of the 2-D picture: pca, umap, or auto (UMAP where it is installed).
-    projection: str = "auto"
-    queries: int = 6  #: Images whose nearest neighbours are shown.
-    neighbours: int = 5  #: Neighbours shown of each.
-    pictures: bool = True  #: Keep small pictures of them; --no-pictures keeps only their labels.
-    seed: int = 0  #: Seed of every draw.
-
-    def __post_init__(self) -> None:
-        check_at_least("images", self.images, 10)
-        check_choice("projection", self.projection, ("auto", "pca", "umap"))
-        check_at_least("queries", self.queries, 1)
-        check_at_least("neighbours", self.neighbours, 1)
 
 
 def inspect_encoder(

@@ -1,28 +1,18 @@
 """Serve a page on this machine only; the page follows its runs."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.page.inspection import FILE
 from flatnce.report.page import Page, render_page
 
-__all__ = ["loopback_of", "serve"]
+__all__ = ["serve"]
 
 WATCHED = ("config.json", "environment.json", "metrics.jsonl", "results.json", FILE)
-
-
-def loopback_of(host: str) -> str:
-    """Return the host if it is a loopback address or ``localhost``; else raise."""
-    if host != "localhost" and not re.fullmatch(r"127(\.\d{1,3}){3}", host):
-        raise ValueError(
-            f"host={host!r} can be reached from other machines or is not an address; the page is "
-            "served on 127.0.0.1 only (from elsewhere: ssh -L PORT:127.0.0.1:PORT)"
-        )
-    return host
 
 
 def state_of(directories: Sequence[Path]) -> str:

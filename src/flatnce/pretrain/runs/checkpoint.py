@@ -35,7 +35,7 @@ class CheckpointError(OSError):
     """A checkpoint could not be written or read; the message says what to do."""
 
 
-class NoCheckpoint(CheckpointError):
+class NoCheckpoint(CheckpointError, ValueError):
     """There is no checkpoint, or none of the requested step."""
 
 
@@ -80,7 +80,7 @@ def load(directory: str | Path, step: int | None = None) -> Checkpoint:
         raise NoCheckpoint(f"{place} has no checkpoint; give the checkpoints folder of a run")
     if step is not None and step not in there:
         listed = ", ".join(map(str, there))
-        raise NoCheckpoint(f"{place} has no checkpoint of step {step}; it has {listed}")
+        raise NoCheckpoint(f"step={step}: {place} has no such checkpoint; it has {listed}")
     chosen = there[-1] if step is None else step
     try:
         return _read(_folder(place, chosen), chosen)

@@ -9,13 +9,21 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass, replac
 from typing import Any, Literal
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.messages import check_at_least, check_choice, check_positive, did_you_mean
+from flatnce.messages import (
+    check_at_least,
+    check_choice,
+    check_fields,
+    check_positive,
+    did_you_mean,
+)
 from flatnce.pretrain.data import CATALOG, is_path
-from flatnce.pretrain.data.batches import DECODERS
-from flatnce.pretrain.training.optim import OPTIMIZERS, SCALING_RULES
+from flatnce.pretrain.data.catalog import DECODERS
 from flatnce.toml_files import read_toml
 
-__all__ = ["ALIASES", "PRESETS", "TrainConfig", "preset"]
+__all__ = ["PRESETS", "TrainConfig", "preset"]
+
+OPTIMIZERS = ("sgd", "adamw", "lars")
+SCALING_RULES = ("linear", "sqrt", "none")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_choice("decode", self.decode, DECODERS)
+        check_fields(self, decode_size=1, workers=0)
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,11 @@ class ViewConfig:
     solarize: float = 0.0
     cutout: float = 0.0
     noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, view_size=1)
+        if not 0 < self.crop_least <= 1:
+            raise ValueError(f"crop_least={self.crop_least} must be more than 0 and at most 1")
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class ModelConfig:
     momentum_encoder: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, head_layers=0, head_hidden=1, head_out=1)
         check_at_least("queue", self.queue, 0, " (no queue)")
         if self.momentum_encoder is not None:
             if not self.queue:
@@ -100,22 +115,26 @@ class LossConfig(_Objective):  # type: ignore[misc, valid-type]
         for name in ("temperature", "temperature_end"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
+        check_positive("ess_rate", self.ess_rate)
         rules = ("temperature_end", "learn_temperature", "ess")
         chosen = [name for name in rules if getattr(self, name) not in (None, False)]
         if chosen and OBJECTIVES[self.objective].learns_scale:
             raise ValueError(
                 f"{chosen[0]}={getattr(self, chosen[0])}: {self.objective} learns a scale of its "
-                f"own, which starts at one over temperature; leave {chosen[0]} out"
+                "own, which starts at one over temperature; leave this out"
             )
         if len(chosen) > 1:
-            both = " and ".join(chosen)
+            both = " and ".join(f"{name}={getattr(self, name)}" for name in chosen)
             raise ValueError(f"{both} both change the temperature; give one of them")
         for name in ("ess", "ess_end"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise ValueError(f"{name}={value}: an effective sample size lies in (0, 1]")
         if self.ess_end is not None and self.ess is None:
-            raise ValueError(f"ess_end={self.ess_end} ends a schedule that ess begins; give ess")
+            raise ValueError(
+                f"ess_end={self.ess_end} ends a schedule that starts at another target; give that "
+                "too, for example ess=0.3"
+            )
 
 
 @dataclass(frozen=True)
@@ -134,7 +153,9 @@ class OptimizerConfig:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("scaling", self.scaling, SCALING_RULES)
         check_positive("rate", self.rate)
-        check_at_least("warmup_epochs", self.warmup_epochs, 0)
+        check_fields(self, base_batch=1, warmup_epochs=0, weight_decay=0)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum} must be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -150,8 +171,7 @@ class RunConfig:
     fast: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least("epochs", self.epochs, 1)
-        check_at_least("seed", self.seed, 0)
+        check_fields(self, epochs=1, seed=0)
         if self.batch_size < 2:
             raise ValueError(f"batch_size={self.batch_size} leaves no negatives; use at least 2")
         if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch_size:
@@ -176,9 +196,7 @@ class WatchConfig:
     wandb: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("log_every", 1), ("knn_neighbours", 1), ("pool", 2), ("keep", 1)):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), least)
+        check_fields(self, log_every=1, knn_neighbours=1, pool=2, keep=1)
         check_at_least("watch_every", self.watch_every, 0, " (never)")
         check_positive("checkpoint_every", self.checkpoint_every)
 
@@ -200,6 +218,11 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
+
+    def __post_init__(self) -> None:
+        for name, value in self.flat().items():
+            if value != value:
+                raise ValueError(f"{name}={value} is not a number; leave it out, or give one")
 
     def override(self, **changes: Any) -> "TrainConfig":
         """Copy the config with other settings, for example ``override(objective="infonce")``."""
@@ -233,8 +256,6 @@ class TrainConfig:
 
 
 _HELP = read_toml(__file__, "settings.toml")
-ALIASES: dict[str, str] = _HELP.pop("aliases")
-"""The option that each name in other programs stands for."""
 
 
 def _document_sections(help_of: dict[str, dict[str, str]]) -> dict[str, str]:

@@ -12,11 +12,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from flatnce.messages import check_at_least, check_choice, check_positive
+from flatnce.pretrain.training.config import OPTIMIZERS, SCALING_RULES
 
 __all__ = []
-
-OPTIMIZERS = ("sgd", "adamw", "lars")
-SCALING_RULES = ("linear", "sqrt", "none")
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

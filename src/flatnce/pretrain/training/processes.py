@@ -33,7 +33,7 @@ def choose_device(device: str) -> torch.device:
     if chosen.type != "cuda":
         return chosen
     if not torch.cuda.is_available():
-        raise ValueError(f"device={device!r} but torch sees no GPU here; use device cpu")
+        raise ValueError(f"device={device!r} but torch sees no GPU here; use device='cpu'")
     place = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
     if place >= torch.cuda.device_count():
         raise ValueError(

@@ -1,0 +1,190 @@
+"""The options of a command: parsed by tyro, and named in every message as they were typed.
+
+Functions of the package write an argument in a message as ``name=value``. :func:`as_typed` turns
+that into the option of the command that is running.
+"""
+
+import io
+import re
+import shlex
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from flatnce.messages import did_you_mean
+from flatnce.toml_files import read_toml
+
+__all__ = ["ALIASES", "as_typed", "own_arguments", "parse_options"]
+
+Options = TypeVar("Options")
+
+ALIASES: dict[str, str] = read_toml(__file__, "aliases.toml")
+"""The option that each name in other programs stands for."""
+
+# The value of an argument in a message: quoted, in brackets, or up to a space or a stop.
+VALUE = r"'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|(?:[^\s,;:.()]|[:.](?=[^\s)]))*"
+WORDS = {float: "a number", int: "a whole number", str: "a name"}
+
+# How each argument is called on the command line: an option, or nothing for a positional one.
+_typed: dict[str, str] = {}
+_switches: set[str] = set()
+
+
+def leaves(kind: type) -> dict[str, Any]:
+    """The annotation of every option of nested dataclasses."""
+    found: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        found |= leaves(_bare(hint)) if is_dataclass(_bare(hint)) else {name: hint}
+    return found
+
+
+def form_of(kind: type) -> tuple[Any, ...]:
+    """How tyro writes the options: without the names of sections, each switch in one form.
+
+    Where a preset may set a switch either way, it has both forms.
+    """
+    import tyro
+
+    one_form = () if "preset" in leaves(kind) else (tyro.conf.FlagCreatePairsOff,)
+    return (tyro.conf.OmitArgPrefixes, *one_form)
+
+
+def own_arguments(
+    kind: type, arguments: Sequence[str], renamed: Mapping[str, str] | None = None
+) -> list[str]:
+    """The arguments with each alias replaced by the option of the command it stands for.
+
+    From here on, messages name the arguments as the options of ``kind``; those of other names as
+    ``renamed`` says, where an empty name stands for a positional argument.
+    """
+    own, found = {_flag(name) for name in leaves(kind)}, []
+    for name, hint in leaves(kind).items():
+        _typed.setdefault(name, "" if _is_positional(hint) else _flag(name))
+        _switches.update([_flag(name)] if _bare(hint) is bool else [])
+    _typed.update({name: option and _flag(option) for name, option in (renamed or {}).items()})
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        alias = "--" + ALIASES.get(flag[2:].replace("_", "-"), "")
+        if flag.startswith("--") and alias in own and flag not in own:
+            _typed[alias[2:].replace("-", "_")] = flag
+            argument = f"{alias}{equals}{value}"
+        found.append(argument)
+    return found
+
+
+def parse_options(
+    kind: type[Options],
+    command: str,
+    arguments: Sequence[str],
+    default: Options | None = None,
+    *,
+    renamed: Mapping[str, str] | None = None,
+) -> Options:
+    """Parse a command line; a mistake is a ValueError of one line that names the option.
+
+    Arguments:
+        kind: The dataclass of the options.
+        command: The name of the command, for the help.
+        arguments: What was typed after it; ``--help`` or ``--help-all`` prints the help.
+        default: What the options change; by default the defaults of ``kind``.
+        renamed: See :func:`own_arguments`.
+    """
+    import tyro
+
+    line = own_arguments(kind, arguments, renamed)
+    line = ["--help" if one == "--help-all" else one for one in line]
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    given |= {"prog": f"flatnce {command}", "args": line, "config": form_of(kind)}
+    if {"-h", "--help"} & set(line):
+        return tyro.cli(kind, **given)
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(kind, **given)
+    except SystemExit as stop:
+        hint = f"`flatnce {command.split()[0]} --help-all` lists the options"
+        raise ValueError(_one_line(said.getvalue(), stop, leaves(kind), line, hint)) from stop
+
+
+def forget_options() -> None:
+    """Forget how the options of an earlier command were typed."""
+    _typed.clear()
+    _switches.clear()
+    _typed["RUN"] = ""
+
+
+def as_typed(message: str) -> str:
+    """The message with every ``argument=value`` as it is typed on the command line."""
+
+    def option(match: re.Match[str]) -> str:
+        flag, value = _typed[match[1]], match[2]
+        if flag in _switches and value[:1] != "'":
+            return f"--no-{flag[2:]}" if value == "False" else flag
+        if value[:1] in ("'", '"') and flag:
+            value = shlex.quote(value[1:-1])
+        elif value[:1] in ("(", "["):
+            value = value[1:-1].replace(",", "")
+        return f"{flag} {value}".strip()
+
+    names = "|".join(sorted(_typed, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.-])({names})=({VALUE})", option, message) if names else message
+
+
+def _one_line(
+    box: str, stop: BaseException, hints: Mapping[str, Any], line: Sequence[str], more: str
+) -> str:
+    """What tyro says in a box of several lines, in one."""
+    rows = "\n".join(row.strip("│ ") for row in box.splitlines())
+    # Lines, of dashes where the terminal is not UTF-8, divide the title, the message and hints.
+    text = " ".join(re.split(r"^[╭╰].*$|^[─-]{3,}$", rows, flags=re.M)[1].split())
+    options = {_flag(name): hint for name, hint in hints.items() if not _is_positional(hint)}
+    if text.startswith("Unrecognized options: "):
+        word = text.removeprefix("Unrecognized options: ").split(", ")[0]
+        if word.startswith("-"):
+            off = {f"--no-{flag[2:]}" for flag, hint in options.items() if _bare(hint) is bool}
+            near = did_you_mean(word, {*options, *off} - {word}, more, cutoff=0.7)
+            return f"unknown option {word}; {near}"
+        before = [one for one in line[: line.index(word)] if one in options]
+        takes = "no value" if before and _bare(options[before[-1]]) is bool else "one value"
+        return f"unexpected {word!r}: " + (f"{before[-1]} takes {takes}" if before else more)
+    if text.startswith("Missing from"):
+        return f"{text.partition(': ')[2].split()[0]} is missing; {more}"
+    named = re.match(r"(?:Error parsing|Missing value for|invalid choice).*?(--[\w-]+)", text)
+    if named is None or named[1] not in options:
+        cause: BaseException | None = stop
+        while cause is not None and not isinstance(cause, ValueError):
+            cause = cause.__context__
+        return text if cause is None else str(cause)
+    place = max(at for at, one in enumerate(line) if one.partition("=")[0] == named[1])
+    _, equals, value = line[place].partition("=")
+    value = value if equals else " ".join(line[place + 1 : place + 2])
+    flag = _typed.get(named[1][2:].replace("-", "_"), named[1])
+    return f"{flag} {value}".rstrip() + f": expected {_expected(options[named[1]])}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _is_positional(hint: Any) -> bool:
+    import tyro
+
+    return tyro.conf.Positional in get_args(hint)
+
+
+def _expected(hint: Any) -> str:
+    """What a value of the annotation looks like, in words."""
+    inner = get_args(_bare(hint))
+    if get_origin(_bare(hint)) is Literal:
+        return " or ".join(map(str, inner))
+    if get_origin(_bare(hint)) in (Union, types.UnionType):
+        return " or ".join(_expected(one) for one in inner if one is not type(None))
+    if get_origin(_bare(hint)) is tuple:
+        return f"{_expected(inner[0])}, or several"
+    return WORDS.get(_bare(hint), "a path")

@@ -1,0 +1,77 @@
+"""The settings and the names of the protocols; this module does not import torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatnce.messages import check_choice, check_fields, check_positive
+from flatnce.toml_files import read_toml
+
+NEIGHBOURS = (200, 20)  # 200 as in Wu et al. and most papers since; 20 suits smaller sets
+VALIDATION = 0.1
+
+PURPOSES: dict[str, str] = read_toml(__file__, "protocols.toml")
+"""What each protocol is, and what it is for."""
+
+GROUPS = ("transfer", "all")  # names that stand for several protocols
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the protocols; None stands for what each protocol says."""
+
+    root: str | None = None  #: Where data sets lie; $FLATNCE_DATA, else ~/.cache/flatnce.
+    seed: int = 0  #: Seed of every draw.
+    #: Side of the images the encoder sees; what it was trained on by default.
+    size: int | None = None
+    resize: int | None = None  #: What the shorter side of a test image is resized to first.
+    epochs: int | None = None  #: Epochs of gradient descent and fine-tuning.
+    batch_size: int | None = None  #: Images per batch of gradient descent and fine-tuning.
+    rates: tuple[float, ...] | None = None  #: Learning rates to choose from.
+    #: The k's of the kNN; all training images where there are fewer.
+    neighbours: tuple[int, ...] = NEIGHBOURS
+    #: Shares of the labels, of semi-supervised learning.
+    fraction: tuple[float, ...] = (0.01, 0.1)
+    label_list: str | None = None  #: A file that names the labelled images instead.
+    validation: float = VALIDATION  #: Share of the training images on which choices are made.
+    pool: int = 10_000  #: Candidates of the mutual information.
+    per_class: bool = False  #: Add the accuracy of every class.
+    workers: int | None = None  #: Processes that decode files.
+    #: Leave out files that cannot be decoded, with a warning; a run trained so is evaluated so.
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, seed=0, size=1, resize=1, epochs=1, batch_size=1, pool=2, workers=0)
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation={self.validation} must be between 0 and 1")
+        for name in ("fraction", "neighbours", "rates"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name}=(): give at least one")
+            for value in getattr(self, name) or ():
+                check_positive(name, value)
+        if max(self.fraction) > 1:
+            raise ValueError(f"fraction={self.fraction} must be more than 0 and at most 1")
+        if self.label_list is not None and not Path(self.label_list).is_file():
+            raise ValueError(f"label_list={self.label_list!r}: there is no such list of images")
+
+    @property
+    def descent(self) -> dict[str, Any]:
+        """The settings of gradient descent that are not left to the protocol."""
+        named = {"epochs": self.epochs, "batch_size": self.batch_size, "rates": self.rates}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """The protocols of some names, each once; ``transfer`` is both of its forms, ``all`` all."""
+    known = list(PURPOSES)
+    found: list[str] = []
+    for name in names:
+        check_choice("protocol", name, known)
+        if name == "transfer":
+            found += ["transfer-linear", "transfer-finetune"]
+        else:
+            found += [one for one in known if one not in GROUPS] if name == "all" else [name]
+    if not found:
+        raise ValueError(f"protocol=(): name one or more of {', '.join(known)}")
+    return tuple(dict.fromkeys(found))
