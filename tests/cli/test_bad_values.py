@@ -7,17 +7,21 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from PIL import Image
 from tyro.conf import Positional
 
 from flatnce.cli import HOMES, main
-from flatnce.cli.options import leaves
+from flatnce.cli.options import as_typed, leaves, own_arguments
 from flatnce.pretrain import TrainConfig
+from flatnce.pretrain.training.images import views_of
 
 BASE = {
     "demo": [],
     "data": ["digits"],
     "train": ["digits", "--dry-run"],
     "resume": ["first"],
+    "runs": [],
+    "embed": ["first", "photos"],
     "sweep": ["digits", "--noise", "0.1", "0.2", "--dry-run"],
     "evaluate": ["first"],
     "report": ["first"],
@@ -30,27 +34,26 @@ BASE = {
     "completion": [],
 }
 # Any text is a name or a path; any number is a power of Hölder's loss.
-FREE = {"name", "root", "out", "figures", "adopt", "gamma"}
+FREE = {"name", "root", "out", "figures", "adopt", "report", "wandb", "push_to_hub"}
+FREE |= {"gamma"}
 
 
-def bad_values(name, hint):
-    """Values that an option of this type must refuse."""
+def bad_value(name, hint):
+    """What an option of this type must refuse."""
     kinds = {hint, *get_args(hint)}
     kinds |= {inner for kind in kinds for inner in get_args(kind)}
-    if name in FREE and not kinds & {int, float}:
-        return []
     if bool in kinds:
-        return ["3"]
-    if float in kinds:
-        return ["nan"] + ["-1"] * (name not in FREE)
-    return ["1.5", "-1"] if int in kinds else ["no-such-name"]
+        return "3"
+    if kinds & {int, float}:
+        return "nan" if float in kinds else "-1"
+    return None if name in FREE else "no-such-name"
 
 
 def options_of(command):
-    """The options of a command; for a sweep only its own, since train has the others."""
+    """The options of a command, without the settings of a run, which are tried below."""
     found = leaves(getattr(import_module(HOMES[command]), f"{command.capitalize()}Options"))
     found = {name: hint for name, hint in found.items() if Positional not in get_args(hint)}
-    shared = leaves(TrainConfig) if command == "sweep" else {}
+    shared = leaves(TrainConfig) if command in ("train", "sweep") else {}
     return {name: hint for name, hint in found.items() if name not in shared}
 
 
@@ -67,6 +70,8 @@ def place(tmp_path_factory):
         config.write_text(config.read_text().replace('"seed": 0', '"seed": 1'))
         rows = "\n".join(f"{row},{row * row % 7}" for row in range(60))
         Path("table.csv").write_text(f"a,b\n{rows}\n")
+        Path("photos").mkdir()
+        Image.new("L", (8, 8)).save("photos/one.png")
         np.savez("pairs.npz", z1=np.eye(8), z2=np.eye(8))
     return folder
 
@@ -78,17 +83,27 @@ def test_every_command_is_tried():
 @pytest.mark.parametrize("command", BASE)
 def test_a_bad_value_is_one_line_that_names_the_option(command, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    wrong = []
+    wrong, before = [], sorted(place.rglob("*"))
     for name, hint in options_of(command).items():
-        for value in bad_values(name, hint):
-            before = sorted(place.rglob("*"))
-            flag = "--" + name.replace("_", "-")
-            code = main([command, *BASE[command], flag, value])
-            said = capsys.readouterr().err
-            fine = code == 2 and said.count("\n") == 1 and flag in said
-            if not fine or sorted(place.rglob("*")) != before:
-                wrong.append((flag, value, code, said))
-    assert not wrong
+        if (value := bad_value(name, hint)) is None:
+            continue
+        flag = "--" + name.replace("_", "-")
+        code = main([command, *BASE[command], f"{flag}={value}"])
+        said = capsys.readouterr().err
+        named = flag in said or f"'{value}'" in said  # which may follow a switch as a name
+        if code != 2 or said.count("\n") != 1 or not named:
+            wrong.append((flag, value, code, said))
+    assert not wrong and sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_setting_below_zero_is_refused_and_named_as_its_option(kind):
+    own_arguments(TrainConfig, [])
+    for name, hint in leaves(TrainConfig).items():
+        if kind in (hint, *get_args(hint)) and name != "gamma":
+            with pytest.raises(ValueError) as refused:
+                views_of(TrainConfig().override(**{name: kind(-1)}), 32)
+            assert as_typed(str(refused.value)).startswith(f"--{name.replace('_', '-')} -1")
 
 
 @pytest.mark.parametrize(

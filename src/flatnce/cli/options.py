@@ -54,23 +54,26 @@ def form_of(kind: type) -> tuple[Any, ...]:
 def own_arguments(
     kind: type, arguments: Sequence[str], renamed: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The arguments with each alias replaced by the option of the command it stands for.
+    """The arguments, with options of the command for aliases, and --option=value in two.
 
     From here on, messages name the arguments as the options of ``kind``; those of other names as
     ``renamed`` says, where an empty name stands for a positional argument.
     """
-    own, found = {_flag(name) for name in leaves(kind)}, []
+    own, found = {_flag(name) for name in leaves(kind)}, list[str]()
     for name, hint in leaves(kind).items():
         _typed.setdefault(name, "" if _is_positional(hint) else _flag(name))
         _switches.update([_flag(name)] if _bare(hint) is bool else [])
     _typed.update({name: option and _flag(option) for name, option in (renamed or {}).items()})
     for argument in arguments:
         flag, equals, value = argument.partition("=")
+        if not flag.startswith("--"):
+            found.append(argument)
+            continue
         alias = "--" + ALIASES.get(flag[2:].replace("_", "-"), "")
-        if flag.startswith("--") and alias in own and flag not in own:
+        if alias in own and flag not in own:
             _typed[alias[2:].replace("-", "_")] = flag
-            argument = f"{alias}{equals}{value}"
-        found.append(argument)
+            flag = alias
+        found += [flag, value] if equals else [flag]
     return found
 
 
@@ -157,9 +160,8 @@ def _one_line(
         while cause is not None and not isinstance(cause, ValueError):
             cause = cause.__context__
         return text if cause is None else str(cause)
-    place = max(at for at, one in enumerate(line) if one.partition("=")[0] == named[1])
-    _, equals, value = line[place].partition("=")
-    value = value if equals else " ".join(line[place + 1 : place + 2])
+    place = max(at for at, one in enumerate(line) if one == named[1])
+    value = " ".join(line[place + 1 : place + 2])
     flag = _typed.get(named[1][2:].replace("-", "_"), named[1])
     return f"{flag} {value}".rstrip() + f": expected {_expected(options[named[1]])}"
 

@@ -115,7 +115,8 @@ def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         return print_short_help(arguments, USAGE, MiOptions(), MAIN_OPTIONS, HELP_SECTIONS)
-    lists = [name for name in ("compare", "methods") if f"--{name}" in arguments]
+    typed = {argument.partition("=")[0] for argument in arguments}
+    lists = [name for name in ("compare", "methods") if f"--{name}" in typed]
     renamed = OPTION_OF_ARGUMENT | {"method": [*lists, "method"][0]}
     options = parse_options(MiOptions, "mi", _with_page(arguments), renamed=renamed)
     _check(options)
