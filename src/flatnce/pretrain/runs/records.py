@@ -1,0 +1,133 @@
+"""Records of runs: one small JSON file per run, which is kept when its weights are not.
+
+A record holds a versioned key of the config, the config, the seed, the results, thinned metrics
+and the environment.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flatnce.files import check_format, replace_text
+from flatnce.pretrain.runs.log import Run
+
+__all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "write_record"]
+
+FORMAT_VERSION = 2  # since 2, a line of metrics has its step
+
+MIGRATIONS: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+"""What each version of the settings changed, from version 2 on: ``renamed`` (the new name by the
+old), and ``added`` (by name, the value that gives what older runs did)."""
+
+# Settings that change nothing that is in a record; then those that change only what is measured.
+UNRECORDED = "root workers device tensorboard wandb skip_unreadable stream decode".split()
+MEASURED = "log_every watch_every checkpoint_every keep pool knn_neighbours".split()
+
+TRAINED = "loss mi mi_ceiling ess ess_with_positive gain temperature rate alignment uniformity"
+TRAINED += " effective_rank negatives"
+KEPT = {
+    "train": ("step", "epoch", *TRAINED.split()),
+    "watch": "step epoch knn pool_mi pool_mi_at_temperature pool_ceiling pool_scale".split(),
+}
+RESULTS = ("step", "epochs", "images", "seconds", "verdict")
+
+
+def key_of(
+    config: Mapping[str, Mapping[str, Any]], version: int | None = None, *, measured: bool = False
+) -> str:
+    """The key of a config at the present version of the settings: equal for equal learning.
+
+    Arguments:
+        config: The sections of a config, as in ``config.json``.
+        version: Of the settings in it; by default the present one.
+        measured: Also distinguish runs by what is measured in them, and when.
+    """
+    settings = {name: value for part in config.values() for name, value in part.items()}
+    for change in MIGRATIONS[version - 1 :] if version else ():
+        renamed = change.get("renamed", {})
+        settings = {renamed.get(name, name): value for name, value in settings.items()}
+        settings = {**change.get("added", {}), **settings}
+    for name in UNRECORDED if measured else UNRECORDED + MEASURED:
+        settings.pop(name, None)
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return f"v{1 + len(MIGRATIONS)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def thinned(metrics: Sequence[Mapping[str, Any]], every: float) -> list[dict[str, Any]]:
+    """Every check, and lines of training at least ``every`` epochs apart, with the last.
+
+    A check has the numbers of the training since the line before. The speed of a line is that of
+    all steps since the last line with a speed.
+    """
+    read = [one for one in metrics if one.get("kind") in KEPT]
+    read.sort(key=lambda one: (one["step"], one["kind"]))  # a line may arrive after a later check
+    lines: list[dict[str, Any]] = [{"step": 0, "epoch": -every}]
+    waiting: dict[str, Any] = {}
+    time, timed, told = 0.0, 0, 0  # per image of a step; the last step in it, and before it
+    for one in read:
+        names = (name for name in KEPT[one["kind"]] if one.get(name) is not None)
+        waiting |= {name: _rounded(one[name]) for name in names}
+        if one.get("images_per_second"):
+            time += (one["step"] - timed) / one["images_per_second"]
+            timed = one["step"]
+        is_early = one["epoch"] - lines[-1]["epoch"] < every - 1e-9
+        if one["kind"] == "train" and is_early and one is not read[-1]:
+            continue
+        if time:
+            waiting["images_per_second"] = _rounded((one["step"] - told) / time)
+            time, told = 0.0, one["step"]
+        same = lines[-1]["step"] == one["step"]
+        lines.append((lines.pop() if same else {}) | waiting)
+        waiting = {}
+    return lines[1:]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def record_of(name: str, run: Run, *, every: float, measured: bool = False) -> dict[str, Any]:
+    """The record of a run, in plain data.
+
+    Arguments:
+        name: Of the record; its file is called after it.
+        run: As :func:`flatnce.pretrain.runs.log.read_run` gives it.
+        every: Epochs between lines of metrics.
+        measured: As in :func:`key_of`.
+    """
+    config = {**run.config, "data": {**run.config["data"], "root": None}}
+    results = run.results or {}
+    return {
+        "format_version": FORMAT_VERSION,
+        "key": key_of(config, measured=measured),
+        "name": name,
+        "seed": config["run"]["seed"],
+        "config": config,
+        "results": {key: _rounded(results[key]) for key in RESULTS if key in results},
+        "metrics": thinned(run.metrics, every),
+        "environment": run.environment,
+    }
+
+
+def write_record(record: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write a record into a folder, a line of metrics per line; return its path."""
+    path = Path(folder) / f"{record['name']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**record, "metrics": []}, indent=1, allow_nan=False)
+    lines = ",\n".join(f"  {json.dumps(one, allow_nan=False)}" for one in record["metrics"])
+    replace_text(path, text.replace('"metrics": []', f'"metrics": [\n{lines}\n ]') + "\n")
+    return path
+
+
+def read_records(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """All records of a folder by name, also those of earlier formats."""
+    found = {}
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            found[path.stem] = record = json.loads(path.read_text(encoding="utf-8"))
+            check_format(path, record["format_version"], FORMAT_VERSION)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a record of a run ({error}); remove it") from error
+    return found

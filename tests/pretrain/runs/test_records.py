@@ -1,0 +1,115 @@
+"""Records of runs: keys that survive renames, thinned metrics, files that read back."""
+
+import pytest
+
+from flatnce.pretrain.runs import records
+from flatnce.pretrain.runs.log import Run
+from flatnce.pretrain.runs.records import key_of, read_records, record_of, thinned, write_record
+from flatnce.pretrain.training.config import TrainConfig
+
+
+def plain(**settings):
+    return TrainConfig().override(**settings).plain()
+
+
+@pytest.mark.parametrize(
+    ("settings", "learns", "measures"),
+    [
+        ({"seed": 1}, False, False),
+        ({"temperature": 0.2}, False, False),
+        ({"watch_every": 3.0}, True, False),
+        ({"keep": 1}, True, False),
+        ({"device": "cuda:1", "root": "/elsewhere", "tensorboard": False}, True, True),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_key_is_that_of_what_is_learned_and_if_asked_of_what_is_measured(
+    settings, learns, measures
+):
+    assert (key_of(plain(**settings)) == key_of(plain())) == learns
+    assert (key_of(plain(**settings), measured=True) == key_of(plain(), measured=True)) == measures
+
+
+def test_a_key_does_not_depend_on_the_order_or_on_the_sections():
+    flat = TrainConfig().flat()
+    turned = dict(reversed(flat.items()))
+    assert key_of({"": flat}) == key_of({"all": turned}) == key_of(plain())
+
+
+def test_the_key_of_an_old_record_is_that_of_the_present_names(monkeypatch):
+    old, first = plain(), key_of(plain())
+    changes = (
+        {"renamed": {"grayscale": "gray"}},
+        {"renamed": {"gray": "gray_share"}, "added": {"hue": 0.1}},
+    )
+    monkeypatch.setattr(records, "MIGRATIONS", changes)
+    new = {"": {**TrainConfig().flat(), "hue": 0.1}}
+    new[""]["gray_share"] = new[""].pop("grayscale")
+    assert key_of(old, 1) == key_of(new) == key_of(new, 3)
+    assert key_of(old, 1).startswith("v3-") and first.startswith("v1-")
+    new[""]["hue"] = 0.2
+    assert key_of(new) != key_of(old, 1)
+
+
+def line(step, kind="train", **more):
+    return {"kind": kind, "step": step, "epoch": step / 10, **more}
+
+
+def test_thinning_keeps_checks_the_first_the_last_and_lines_at_a_distance():
+    metrics = [line(step, mi=float(step), images_per_second=100.0) for step in range(1, 31)]
+    metrics.insert(12, line(15, "watch", knn=0.5, other=1))  # logged before its own step's line
+    metrics.append({"kind": "verdict", "step": 30})
+    found = thinned(metrics, every=1.0)
+    assert [one["step"] for one in found] == [1, 11, 15, 25, 30]
+    assert found[2] == {"step": 15, "epoch": 1.5, "mi": 15.0, "knn": 0.5, "images_per_second": 100}
+    assert "knn" not in found[1] and found[-1]["mi"] == 30.0
+
+
+def test_a_check_between_two_lines_has_the_numbers_before_it():
+    metrics = [line(2, mi=1.0), line(4, mi=2.0), line(5, "watch", knn=0.5), line(6, mi=3.0)]
+    assert thinned(metrics, every=0.3) == [
+        {"step": 2, "epoch": 0.2, "mi": 1.0},
+        {"step": 5, "epoch": 0.5, "mi": 2.0, "knn": 0.5},
+        {"step": 6, "epoch": 0.6, "mi": 3.0},
+    ]
+
+
+@pytest.mark.parametrize("every", [0.0, 0.35, 1.0, 9.0])
+def test_thinning_keeps_the_time_of_all_steps(every):
+    speeds = [64.0, 32.0, 128.0, 16.0, 64.0, 256.0]
+    metrics = [line(2 * i + 2, images_per_second=speed) for i, speed in enumerate(speeds)]
+    metrics.insert(3, line(7, "watch", knn=0.1))
+    seconds, before = 0.0, 0
+    for one in thinned(metrics, every):
+        if "images_per_second" in one:
+            seconds += (one["step"] - before) / one["images_per_second"]
+            before = one["step"]
+    assert seconds == pytest.approx(sum(2 / speed for speed in speeds), rel=1e-4)
+
+
+def test_a_record_reads_back_and_names_no_path(tmp_path):
+    config = plain(root="/home/somebody/data", seed=3)
+    metrics = [line(1, mi=1 / 3), line(2, "watch", knn=0.25)]
+    results = {"step": 2, "epochs": 1, "images": 20, "seconds": 1.23456789, "last": {"mi": 1.0}}
+    run = Run(tmp_path, "train", config, {"device": "cpu"}, metrics, results)
+    record = record_of("first", run, every=1.0)
+    assert record["seed"] == 3 and record["config"]["data"]["root"] is None
+    assert record["results"] == {"step": 2, "epochs": 1, "images": 20, "seconds": 1.2346}
+    path = write_record(record, tmp_path / "records")
+    assert read_records(tmp_path / "records") == {"first": record}
+    text = path.read_text(encoding="utf-8")
+    assert "somebody" not in text and '{"step": 1, "epoch": 0.1, "mi": 0.33333}' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not a record of a run"),
+        ("[]", "is not a record of a run"),
+        ('{"format_version": 99}', "reads up to 2; upgrade"),
+    ],
+)
+def test_another_file_among_the_records_is_named(tmp_path, text, words):
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"other\.json.*{words}"):
+        read_records(tmp_path)
