@@ -4,25 +4,26 @@ import json
 import math
 import re
 import shutil
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from flatnce.cli import main
-from flatnce.paper.reproduce import command, engine
+from flatnce.paper.reproduce import command, engine, runs
+from flatnce.paper.reproduce import store as store_module
 from flatnce.paper.reproduce.analyses import negatives_of
 from flatnce.paper.reproduce.engine import amount_of_work, plan_runs, reproduce
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, TrainingRun
 from flatnce.paper.reproduce.page import reproduce_page
 from flatnce.paper.reproduce.runs import evaluations
+from flatnce.paper.reproduce.store import Store
 from flatnce.pretrain.data import CATALOG, MissingData
 from flatnce.pretrain.evaluation import protocols as bench
+from flatnce.pretrain.runs import records
 from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.sweeping import sweep as sweeping
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.loop import Outcome
 from flatnce.pretrain.training.state import TrainingFailed
 
 # Where each experiment is in the paper, and what its charts must name.
@@ -35,7 +36,7 @@ IN_THE_PAPER = {
     "fig-ess-target": ("Figure 6", "ESS held|FlatNCE|InfoNCE"),
     "fig-ess-schedule": ("Algorithm S1", "0.2 held|0.1 to 0.4"),
     "fig-learning-rate": ("Section 4", "126 neg.|254 neg.|191 neg.|575 neg.|by batch|by queue"),
-    "fig-holder": ("Proposition 3.7", "Hölder|FlatNCE"),
+    "fig-holder": ("Proposition 3.7", "Hölder / FlatNCE at γβ|1 / γ"),
     "table-1": ("Table 1", "DV|NWJ|InfoNCE|FlatNCE|SMILE|16|64|2 nats"),
     "table-linear": ("Tables 2 and S3", "InfoNCE|FlatNCE"),
     "table-transfer": ("Tables 3 and S2", "InfoNCE|FlatNCE|digits"),
@@ -43,37 +44,24 @@ IN_THE_PAPER = {
     "table-cost": ("Table S1", "MoCo|SimCLR|CLIP"),
     "primal-dual": ("Appendix", "InfoNCE|FlatNCE|u-head|second critic|joint, K = 1|nats"),
 }
-WITHOUT_RUNS = ("table-cost", "table-1", "primal-dual")  # of `flatnce train`
+WITHOUT_RUNS = ("table-cost", "table-1", "primal-dual", "fig-holder")  # of `flatnce train`
 PROMISED = set("recipe paper claim scale seeds environment runs rows words printed notes".split())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _same_config_once(tmp_path_factory):
-    """Train every config once: another run of the same config is a copy of the first."""
-    place, real, known = tmp_path_factory.mktemp("trained"), engine.train, {}
-
-    def train(config, directory, **options):
-        key = json.dumps(config.plain(), sort_keys=True, default=str)
-        if key not in known or options["replace"]:
-            outcome = real(config, directory, **options)
-            known.setdefault(key, shutil.copytree(directory, tempfile.mkdtemp(dir=place) + "/run"))
-            return outcome
-        shutil.copytree(known[key], directory)
-        return Outcome(Path(directory), True, read_run(directory).results["step"])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "train", train)
-        yield
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Path:
+    """The folder of a store that the experiments of this file share."""
+    return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")
-def smoked(tmp_path_factory):
+def smoked(tmp_path_factory, shared):
     """Runs an experiment at smoke scale, each once; tests that change it take a copy."""
     place = tmp_path_factory.mktemp("smoked")
 
     def run_once(name: str) -> Path:
         out = place / name
-        return out if out.exists() else reproduce(name, Setting("smoke"), out)
+        return out if out.exists() else reproduce(name, Setting(), out, store=Store(shared))
 
     return run_once
 
@@ -90,7 +78,7 @@ def test_an_experiment_works_at_smoke_scale(name, smoked):
     assert cells and all(cell.keys() >= {"mean", "sd", "n", "values", "unit"} for cell in cells)
     assert all(cell["n"] == 1 for cell in cells), "a measure is missing"
     assert results["pictures"], "nothing was drawn"
-    assert ("centre square" in html) == (EXPERIMENTS[name].base == "imagenet")
+    assert ("ten epochs of warm-up" in html) == (EXPERIMENTS[name].base == "imagenet")
     drawn = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.S)]
     assert len(drawn) == len(results["pictures"])
     said = {text.text for svg in drawn for text in svg.iter("text")}
@@ -139,14 +127,90 @@ def test_the_command_prints_a_table_and_the_page_or_json(tmp_path, monkeypatch, 
     assert (tmp_path / "runs" / "reproduce" / "table-cost" / "report.html").is_file()
 
 
-# Going on, and what may not be mixed.
+# The store: what was trained is not trained again, and figures need nothing but records.
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[str]:
+    """Objective and seed of the runs that are given to `sweep` from now on."""
+    names: list[str] = []
+    real = sweeping.sweep
+
+    def spy(configs, *arguments, **options):
+        names.extend(f"{one.loss.objective} {one.run.seed}" for one in configs.values())
+        return real(configs, *arguments, **options)
+
+    monkeypatch.setattr(store_module, "sweep", spy)
+    return names
+
+
+@pytest.fixture
+def nothing_trains(monkeypatch):
+    monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(runs, "evaluate_run", lambda *_, **__: pytest.fail("evaluated"))
+
+
+def copied_records(folder: Path, to: Path) -> Path:
+    """The records of a store without its weights."""
+    to.mkdir()
+    for path in folder.glob("*.json"):
+        shutil.copy(path, to)
+    return to
+
+
+def told(out: Path):
+    """What an experiment found, without when and where it was drawn."""
+    return {key: value for key, value in read_run(out).results.items() if key != "seconds"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_records_draw_the_figure_that_was_drawn_after_training(
+    name, smoked, shared, tmp_path, nothing_trains, monkeypatch
+):
+    first = smoked(name)
+    if EXPERIMENTS[name].shows:
+        monkeypatch.setattr(engine, "analyse", lambda *_: pytest.fail("trained"))
+    store = Store(copied_records(shared, tmp_path / "records"))
+    again = reproduce(name, Setting(), tmp_path / "again", store=store)
+    without = {"environment"} if name in ("table-cost", "fig-holder") else set()
+    before, after = (
+        {k: v for k, v in told(o).items() if k not in without} for o in (first, again)
+    )
+    assert after == before
+    drawn = [
+        re.findall(r"<svg.*?</svg>", reproduce_page(o).read_text(), re.S) for o in (first, again)
+    ]
+    assert drawn[0] == drawn[1] and drawn[0]
+
+
+def test_a_renamed_or_added_setting_does_not_lose_the_record(smoked, shared, monkeypatch):
+    smoked("fig-mi")
+    plan = plan_runs(EXPERIMENTS["fig-mi"], Setting())
+    assert all(Store(shared).find(run).record for run in plan)
+    change = {"renamed": {"grayscale": "gray_share"}, "added": {"hue": 0.1}}
+    monkeypatch.setattr(records, "MIGRATIONS", (change,))
+    migrated = Store(shared)
+    real = TrainConfig.plain
+
+    def renamed(config):
+        sections = real(config)
+        sections["views"]["gray_share"] = sections["views"].pop("grayscale")
+        return sections | {"views": {**sections["views"], "hue": 0.1}}
+
+    assert not any(migrated.find(run).record for run in plan)  # by the old names
+    monkeypatch.setattr(TrainConfig, "plain", renamed)
+    assert all(migrated.find(run).record for run in plan)
 
 
 @pytest.fixture(scope="module")
-def trained_twice(tmp_path_factory) -> Path:
-    """Figure 5 from two seeds, trained once; tests that change it take a copy."""
-    out = tmp_path_factory.mktemp("reproduce") / "fig-ess"
-    return reproduce("fig-ess", Setting("smoke", (0, 1)), out)
+def trained_twice(tmp_path_factory, smoked, shared) -> Path:
+    """Figure 5 from two seeds and its store, trained once; tests that change it take a copy."""
+    place = tmp_path_factory.mktemp("reproduce")
+    for run in read_run(smoked("fig-ess")).results["runs"]:
+        shutil.copytree(shared / "runs" / run["record"], place / "store" / "runs" / run["record"])
+        shutil.copy(shared / f"{run['record']}.json", place / "store")
+    reproduce("fig-ess", Setting("smoke", (0, 1)), place / "out", store=Store(place / "store"))
+    return place
 
 
 @pytest.fixture
@@ -154,93 +218,114 @@ def copy(trained_twice, tmp_path) -> Path:
     return Path(shutil.copytree(trained_twice, tmp_path / "copy"))
 
 
-@pytest.fixture
-def trained(monkeypatch) -> list[str]:
-    """Names of runs that are trained or resumed from now on."""
-    names: list[str] = []
-    for how in ("train", "resume"):
-        real = getattr(engine, how)
-
-        def spy(*arguments, real=real, how=how, **options):
-            names.append(f"{how} {Path(arguments[-1]).name}")
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(engine, how, spy)
-    return names
+def fig_ess(place: Path, *seeds: int, **settings) -> dict:
+    setting = Setting("smoke", seeds, **settings)
+    reproduce("fig-ess", setting, place / "out", store=Store(place / "store"))
+    return read_run(place / "out").results
 
 
-def test_another_seed_trains_only_its_own_runs(copy, trained):
-    reproduce("fig-ess", Setting("smoke", (0, 1, 2)), copy)
-    assert trained == ["train objective-infonce-seed-2", "train objective-flatnce-seed-2"]
-    (_, flatnce) = read_run(copy).results["rows"]
-    assert {cell["n"] for cell in flatnce["measures"].values()} == {3}
+def folder_of(place: Path, objective: str, seed: int) -> Path:
+    """The folder of a run in a store; its record lies beside ``runs``."""
+    for record in records.read_records(place / "store").values():
+        if (record["config"]["loss"]["objective"], record["seed"]) == (objective, seed):
+            return place / "store" / "runs" / record["name"]
+    raise AssertionError
 
 
-@pytest.mark.parametrize("how", ["resume", "train"])
-def test_an_unfinished_run_is_resumed_from_its_checkpoint(copy, trained, how):
-    run = copy / "runs" / "objective-flatnce-seed-1"
-    before = read_run(copy).results["rows"]
-    (run / "results.json").unlink()
-    if how == "train":
-        shutil.rmtree(run / "checkpoints")
-    reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
-    assert trained == [f"{how} objective-flatnce-seed-1"]
-    assert read_run(copy).results["rows"] == before
+def forget(place: Path, objective: str, seed: int) -> Path:
+    """Remove a run's record from a store, and return the run's folder."""
+    run = folder_of(place, objective, seed)
+    (place / "store" / f"{run.name}.json").unlink()
+    return run
 
 
-def test_an_interrupted_experiment_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    real, calls = engine.train, []
-
-    def train_once(config, directory, **options):
-        calls.append(directory)
-        if len(calls) == 1:
-            return real(config, directory, **options)
-        return Outcome(Path(directory), False, 3)
-
-    monkeypatch.setattr(engine, "train", train_once)
-    with pytest.raises(KeyboardInterrupt):
-        command.run(["fig-ess", "--out", str(tmp_path / "out")])
-    assert "the same command continues" in capsys.readouterr().err
-    assert read_run(tmp_path / "out" / "runs" / "objective-infonce-seed-0").results
+def test_two_experiments_with_the_same_runs_train_them_once(copy, trained):
+    shutil.rmtree(forget(copy, "flatnce", 1))
+    setting = Setting("smoke", (0, 1))
+    for name in ("fig-mi", "fig-ess", "fig-mi"):
+        reproduce(name, setting, copy / name, store=Store(copy / "store"))
+    assert trained == ["flatnce 1"]
+    both = [read_run(copy / name).results["runs"] for name in ("fig-mi", "fig-ess")]
+    assert both[0] == both[1] and len(both[0]) == 4
 
 
 @pytest.mark.parametrize(
-    "name, setting, words",
+    ("setting", "asked"),
     [
-        ("fig-mi", Setting("smoke"), r"holds another reproduce run \(recipe fig-ess.*another"),
-        ("fig-ess", Setting("small"), "holds another reproduce run"),
-        ("fig-ess", Setting("smoke", (0, 1), rate=0.123), "was trained with another rate.*--out"),
+        (Setting("smoke", (0, 1, 2)), ["infonce 2", "flatnce 2"]),
+        (Setting("smoke", (1,), rate=0.123), ["infonce 1", "flatnce 1"]),
     ],
+    ids=["another seed", "another rate"],
 )
-def test_another_experiment_scale_or_setting_may_not_use_the_folder(copy, name, setting, words):
-    with pytest.raises(ValueError, match=words):
-        reproduce(name, setting, copy)
+def test_only_what_is_not_in_the_store_is_trained(copy, setting, asked, monkeypatch):
+    found = []
+
+    def stop(configs, *_, **__):
+        found.extend(f"{one.loss.objective} {one.run.seed}" for one in configs.values())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store_module, "sweep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("fig-ess", setting, copy / "out", store=Store(copy / "store"))
+    assert found == asked
+
+
+def test_an_unfinished_run_is_resumed_from_its_checkpoint(copy, trained, monkeypatch):
+    before, run = fig_ess(copy, 0, 1)["rows"], forget(copy, "flatnce", 1)
+    (run / "results.json").unlink()
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    monkeypatch.setattr(sweeping, "train_steps", lambda *_, **__: pytest.fail("from the start"))
+    assert fig_ess(copy, 0, 1)["rows"] == before
+    assert trained == ["flatnce 1"]
+
+
+def test_an_interrupted_experiment_keeps_what_is_done(copy, monkeypatch, capsys):
+    done, stopped = forget(copy, "infonce", 1), forget(copy, "flatnce", 1)
+    shutil.rmtree(stopped)
+    monkeypatch.setattr(
+        store_module, "sweep", lambda configs, place, **_: sweeping.sweep_states(configs, place)
+    )
+    typed = ["fig-ess", "--seeds", "1", "--out", str(copy / "out")]
+    with pytest.raises(KeyboardInterrupt):
+        command.run([*typed, "--store", str(copy / "store")])
+    assert "the same command continues" in capsys.readouterr().err
+    found = records.read_records(copy / "store")
+    assert done.name in found and stopped.name not in found
+
+
+@pytest.mark.parametrize(("name", "scale"), [("fig-mi", "smoke"), ("fig-ess", "small")])
+def test_another_experiment_or_scale_may_not_use_the_folder(copy, name, scale):
+    with pytest.raises(ValueError, match=r"holds another reproduce run \(recipe fig-ess.*another"):
+        reproduce(name, Setting(scale), copy / "out", store=Store(copy / "store"))
 
 
 def test_results_hold_the_numbers_of_each_seed(trained_twice):
-    cell = read_run(trained_twice).results["rows"][1]["measures"]["ESS of the negatives, last"]
-    runs = [trained_twice / "runs" / f"objective-flatnce-seed-{seed}" for seed in (0, 1)]
+    results = read_run(trained_twice / "out").results
+    cell = results["rows"][1]["measures"]["ESS of the negatives, last"]
+    runs = [folder_of(trained_twice, "flatnce", seed) for seed in (0, 1)]
     ends = [read_run(run).results["last"]["ess"] for run in runs]
-    assert cell["values"] == pytest.approx(ends) and cell["n"] == 2
-    assert cell["mean"] == pytest.approx(sum(ends) / 2)
-    assert cell["sd"] == pytest.approx(abs(ends[0] - ends[1]) / math.sqrt(2))
+    assert cell["values"] == pytest.approx(ends, rel=1e-4) and cell["n"] == 2
+    assert cell["mean"] == pytest.approx(sum(cell["values"]) / 2)
+    difference = cell["values"][0] - cell["values"][1]
+    assert cell["sd"] == pytest.approx(abs(difference) / math.sqrt(2))
 
 
 @pytest.fixture
-def flatnce_run(trained_twice, tmp_path) -> TrainingRun:
-    """A copy of a trained run, as an experiment sees it."""
-    folder = shutil.copytree(trained_twice / "runs" / "objective-flatnce-seed-0", tmp_path / "run")
-    (plan, *_) = plan_runs(EXPERIMENTS["fig-ess"], Setting())
-    return replace(plan, log=read_run(folder))
+def flatnce_run(copy) -> TrainingRun:
+    """A trained run, as an experiment sees it."""
+    (_, plan) = plan_runs(EXPERIMENTS["fig-ess"], Setting())
+    return Store(copy / "store").find(plan)
 
 
 def test_accuracies_are_evaluated_once_per_question(flatnce_run, monkeypatch):
+    before = len(flatnce_run.record["evaluations"])
     few, many = (evaluations(flatnce_run, "knn", neighbours=(k,))[0] for k in (5, 50))
     assert (few["protocol"]["neighbours"], many["protocol"]["neighbours"]) == (5, 50)
-    assert len(read_run(flatnce_run.log.directory).results["evaluations"]) == 2
-    monkeypatch.setattr(bench, "evaluate", lambda *_: pytest.fail("evaluated again"))
-    assert evaluations(flatnce_run, "knn", neighbours=(5,)) == [json.loads(json.dumps(few))]
     assert 0.5 < few["top1"] <= 1
+    monkeypatch.setattr(bench, "evaluate", lambda *_: pytest.fail("evaluated again"))
+    read_again = Store(flatnce_run.store.folder).find(flatnce_run)
+    assert len(read_again.record["evaluations"]) == before + 2
+    assert evaluations(read_again, "knn", neighbours=(5,)) == [few]
 
 
 def test_protocols_that_are_asked_for_together_share_their_features(flatnce_run, monkeypatch):
@@ -251,59 +336,73 @@ def test_protocols_that_are_asked_for_together_share_their_features(flatnce_run,
     assert len(made) == 2  # training and test images
 
 
-def test_a_run_that_diverges_is_a_gap_and_is_not_tried_again(tmp_path, monkeypatch):
-    real = engine.train
+def test_an_evaluation_that_is_not_recorded_trains_again_without_weights(
+    smoked, shared, tmp_path, trained
+):
+    results = read_run(smoked("table-linear")).results
+    bare = copied_records(shared, tmp_path / "store")
+    (lost, kept) = (run["record"] for run in results["runs"])
+    shutil.copytree(shared / "runs" / kept, bare / "runs" / kept)
+    record = json.loads((bare / f"{lost}.json").read_text(encoding="utf-8"))
+    (bare / f"{lost}.json").write_text(json.dumps(record | {"evaluations": []}))
+    said: list[str] = []
+    out = tmp_path / "out"
+    reproduce("table-linear", Setting(), out, store=Store(bare), announce=said.append)
+    assert trained == ["infonce 0"]
+    assert said[0].startswith("2 runs, 0 of them") and "the weights are not here" in said[1]
+    assert read_run(out).results["rows"] == results["rows"]
 
-    def diverge(config, directory, **options):
-        if config.loss.objective == "infonce":
-            RunLog(directory, kind="train", config=config)
-            raise TrainingFailed("training stopped: the loss is not a number")
-        return real(config, directory, **options)
 
-    monkeypatch.setattr(engine, "train", diverge)
-    out = reproduce("fig-ess", Setting("smoke"), tmp_path / "out")
-    infonce, flatnce = (row["measures"] for row in read_run(out).results["rows"])
+def test_a_run_that_diverges_is_a_gap_and_is_not_tried_again(copy, monkeypatch):
+    shutil.rmtree(forget(copy, "infonce", 0))
+
+    def diverge(config, directory, **_):
+        RunLog(directory, kind="train", config=config)
+        raise TrainingFailed("training stopped: the loss is not a number")
+        yield
+
+    monkeypatch.setattr(sweeping, "train_steps", diverge)
+    infonce, flatnce = (row["measures"] for row in fig_ess(copy, 0)["rows"])
     assert {cell["n"] for cell in infonce.values()} == {0}
     assert {cell["n"] for cell in flatnce.values()} == {1}
-    monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("trained again"))
-    assert reproduce("fig-ess", Setting("smoke"), out)
+    monkeypatch.setattr(store_module, "sweep", lambda *_, **__: pytest.fail("trained again"))
+    assert "not a number" in fig_ess(copy, 0)["runs"][0]["failure"]
+
+
+def test_a_run_that_fails_otherwise_is_an_error(copy, monkeypatch):
+    shutil.rmtree(forget(copy, "infonce", 0))
+
+    def full(*_, **__):
+        raise OSError("no space left")
+        yield
+
+    monkeypatch.setattr(sweeping, "train_steps", full)
+    with pytest.raises(ValueError, match=r"objective-infonce-seed-0: .*no space left"):
+        fig_ess(copy, 0)
 
 
 @pytest.mark.parametrize("which", ["the first", "all"])
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in WITHOUT_RUNS])
-def test_every_experiment_survives_runs_that_diverged(name, which, smoked, tmp_path, monkeypatch):
-    out = shutil.copytree(smoked(name), tmp_path / "out")
-    runs = [run["name"] for run in read_run(out).results["runs"]]
-    bad = runs[:1] if which == "the first" else runs
-    with (out / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        for run in bad:
-            line = {"kind": "diverged", "run": run, "failure": "the loss is not a number"}
-            file.write(json.dumps(line) + "\n")
+def test_every_experiment_survives_runs_that_diverged(
+    name, which, smoked, shared, tmp_path, nothing_trains
+):
+    known = read_run(smoked(name)).results["runs"]
+    bad = known[:1] if which == "the first" else known
+    store = Store(copied_records(shared, tmp_path / "store"))
+    for record in store.records.values():
+        if record["name"] in {run["record"] for run in bad}:
             # As training leaves it that stops at once: no result, no checkpoint to read.
-            (out / "runs" / run / "results.json").unlink()
-            shutil.rmtree(out / "runs" / run / "checkpoints")
-            (out / "runs" / run / "metrics.jsonl").write_text("")
-    for how in ("train", "resume"):
-        monkeypatch.setattr(engine, how, lambda *_, **__: pytest.fail("trained again"))
-    html = reproduce_page(reproduce(name, Setting("smoke"), out)).read_text(encoding="utf-8")
-    results = read_run(out).results
-    assert [run["name"] for run in results["runs"] if run["failure"]] == bad
+            record |= {"failure": "the loss is not a number", "results": {}, "metrics": []}
+            record |= {"checkpoints": [], "evaluations": []}
+    out = reproduce(name, Setting(), tmp_path / "out", store=store)
+    html, results = reproduce_page(out).read_text(encoding="utf-8"), read_run(out).results
+    failed = [run["name"] for run in results["runs"] if run["failure"]]
+    assert failed == [run["name"] for run in bad]
     assert html.count("the loss is not a number") == len(bad)
     if which == "all":
         cells = [cell for row in results["rows"] for cell in row["measures"].values()]
         assert all(cell["mean"] is None for cell in cells)
         assert results["pictures"] == []
-
-
-def test_what_is_known_of_a_removed_run_is_forgotten(copy, trained):
-    name = "objective-flatnce-seed-1"
-    with (copy / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"kind": "diverged", "run": name, "failure": "at rate 3"}) + "\n")
-    shutil.rmtree(copy / "runs" / name)
-    for _ in range(2):
-        reproduce("fig-ess", Setting("smoke", (0, 1)), copy)
-        assert trained == [f"train {name}"]
-    assert not any(run["failure"] for run in read_run(copy).results["runs"])
 
 
 # Plans.
@@ -337,6 +436,41 @@ def test_every_experiment_has_a_plan_at_every_scale(name, scale, all_sets):
         assert (config.data.data, config.model.backbone) == ("./imagenet", "resnet50")
 
 
+@pytest.mark.parametrize(
+    ("name", "network", "optimizer", "temperature", "batches"),
+    [
+        ("fig-mi", {"resnet18"}, "adamw", 0.07, {128}),
+        ("fig-ess", {"resnet18"}, "adamw", 0.07, {128}),
+        ("fig-batch-size", {"resnet50"}, "adamw", 0.07, {16, 32, 64, 128, 256}),
+        ("fig-speedup", {"resnet18", "resnet50"}, "adamw", 0.07, {64, 128, 256, 512, 1024}),
+        ("table-linear", {"resnet50"}, "lars", 0.1, {512}),
+    ],
+)
+def test_the_papers_scale_has_the_papers_settings(name, network, optimizer, temperature, batches):
+    plan = plan_runs(EXPERIMENTS[name], Setting("paper", imagenet="./here"))
+    configs = [one.config for one in plan]
+    assert {one.model.backbone for one in configs} == network
+    assert {one.optimizer.optimizer for one in configs} == {optimizer}
+    assert {one.loss.temperature for one in configs} == {temperature}
+    assert {one.run.batch_size for one in configs} == batches
+    assert {one.model.head_out for one in configs} == {256}
+    if optimizer == "adamw":  # without decay it is Adam, whose rate the paper does not scale
+        assert {one.optimizer.weight_decay for one in configs} == {0.0}
+        assert {one.optimizer.rate for one in configs} == {1e-4}
+        rules = {one.optimizer.scaling for one in configs}
+        assert rules == {"linear" if name == "fig-speedup" else "none"}
+
+
+def test_experiments_of_the_same_runs_share_them_at_every_scale():
+    for scale in ("smoke", "small", "paper"):
+        plans = {
+            name: {one.config for one in plan_runs(EXPERIMENTS[name], Setting(scale, (0,), "./i"))}
+            for name in ("fig-mi", "fig-ess", "fig-mi-accuracy", "table-linear", "table-semi")
+        }
+        assert plans["fig-mi"] == plans["fig-ess"] and plans["fig-mi"] <= plans["fig-mi-accuracy"]
+        assert plans["table-linear"] == plans["table-semi"]
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_says_which_options_change_it(name, all_sets):
     experiment = EXPERIMENTS[name]
@@ -349,28 +483,30 @@ def test_an_experiment_says_which_options_change_it(name, all_sets):
         assert usual == plan_runs(experiment, Setting("paper"))
 
 
-def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked):
+def test_with_a_queue_nothing_but_the_number_of_negatives_differs(smoked, shared):
     plan = plan_runs(EXPERIMENTS["fig-learning-rate"], Setting("smoke"))
     queued = [one.config for one in plan if one.config.model.queue]
     alike = {one.override(queue=128, rate=0.1) for one in queued}
     assert len(alike) == 1 and len({one.model.queue for one in queued}) == 2
-    configs = {one.name: one.config for one in plan}
-    out = smoked("fig-learning-rate")
-    for run in read_run(out).results["runs"]:
-        logged = read_run(out / run["directory"]).results["last"]["negatives"]
-        assert logged == negatives_of(configs[run["name"]])
+    smoked("fig-learning-rate")
+    for run in plan:
+        logged = Store(shared).find(run).record["metrics"][-1]["negatives"]
+        assert logged == negatives_of(run.config)
 
 
-def test_the_command_says_first_how_much_there_is_to_do(copy, tmp_path, capsys):
+def test_the_command_says_first_how_much_there_is_to_do(copy, capsys):
     plan = plan_runs(EXPERIMENTS["fig-ess"], Setting("smoke", (0, 1, 2)))
     work = "6 runs, {} of them to be trained: {} epochs in all"
-    assert amount_of_work(plan, tmp_path) == work.format(6, 6)
-    assert amount_of_work(plan, copy) == work.format(2, 2)
-    assert command.run(["fig-ess", "--seeds", "0", "1", "--out", str(copy)]) == 0
+    assert amount_of_work(plan) == work.format(6, 6)
+    store = Store(copy / "store")
+    assert amount_of_work([store.find(run) for run in plan]) == work.format(2, 2)
+    typed = ["fig-ess", "--seeds", "0", "1", "--store", str(store.folder)]
+    assert command.run([*typed, "--out", str(copy / "out")]) == 0
     assert capsys.readouterr().out.startswith("4 runs, 0 of them to be trained")
 
 
 def test_transfer_without_any_set_to_transfer_to_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setenv("FLATNCE_DATA", str(tmp_path))
     with pytest.raises(MissingData, match=r"none of the sets.*flatnce data cifar100"):
-        reproduce("table-transfer", Setting("small"), tmp_path / "out")
+        store = Store(tmp_path / "store")
+        reproduce("table-transfer", Setting("small"), tmp_path / "out", store=store)

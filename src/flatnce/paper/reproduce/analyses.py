@@ -6,7 +6,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from flatnce.core.objectives.losses import FlatNCE, HolderFlatNCE
 from flatnce.paper.charts import (
     Charts,
     Values,
@@ -49,8 +52,8 @@ def stepping_seconds(run: TrainingRun) -> dict[int, float]:
     """Seconds spent in training steps up to each logged step, without checks and saving."""
     batch = run.config.run.batch_size
     clock, total, before = {0: 0.0}, 0.0, 0
-    for one in run.log.metrics:
-        if one.get("kind") == "train":
+    for one in run.record["metrics"]:
+        if "images_per_second" in one:
             total += (one["step"] - before) * batch / one["images_per_second"]
             before = one["step"]
             clock[before] = total
@@ -68,11 +71,11 @@ def speed_up(runs: Runs) -> Findings:
     for net in runs.distinct("backbone"):
         groups = runs.where(backbone=net)
         (base,) = runs.where(backbone=net, batch_size=BASE_BATCH)
-        end = mean(base.curve("knn", "watch").last())
+        end = mean(base.curve("knn").last())
         target = None if end is None else TARGET_SHARE * end
         seconds, by_epoch, by_time = {}, [], []
         for series, group in enumerate(groups):
-            size, curve = group.variables["batch_size"], group.curve("knn", "watch")
+            size, curve = group.variables["batch_size"], group.curve("knn")
             clocks = [{} if run.failure else stepping_seconds(run) for run in group.runs]
             known = [clock for clock in clocks if clock]
             times = [fmean(seconds_at(clock, step) for clock in known) for step in curve.steps]
@@ -97,7 +100,7 @@ def speed_up(runs: Runs) -> Findings:
 
 def _reached(group: Group, target: float | None, clocks: Sequence[Clock]) -> tuple[Values, Values]:
     """Epoch and seconds in steps of the first check at which each run was at the target."""
-    curve = group.curve("knn", "watch")
+    curve = group.curve("knn")
     epochs: Values = []
     seconds: Values = []
     for values, clock in zip(curve.values, clocks, strict=True):
@@ -149,38 +152,45 @@ def mi_and_accuracy(runs: Runs) -> Findings:
             points[group.objective] += [] if run.failure else checkpoint_points(run, runs)
     together = [point for name in OBJECTIVES for point in points[name]]
     rows, charts, words = [], [], {}
-    for key, name, label, printed in INFORMATION:
-        fit = pearson([one[key] for one in together], [one["top1"] for one in together])
+    for key, chart_name, label, printed in INFORMATION:
+        raw = pearson(*([one[name] for one in together] for name in (key, "top1")))
+        centred = pearson(*(centred_by_epoch(together, name) for name in (key, "top1")))
         clouds = []
         for series, objective in enumerate(OBJECTIVES):
-            pairs = [(one[key], one["top1"]) for one in points[objective]]
-            clouds.append(cloud(NAMES[objective], pairs, series))
-        heading, drawn = runs.experiment.heading(name), fit and fit["line"]
+            own = [(one[key], one["top1"]) for one in points[objective]]
+            clouds.append(cloud(NAMES[objective], own, series))
+        heading, drawn = runs.experiment.heading(chart_name), raw and raw["line"]
         charts += chart("scatter", heading, axis(label), accuracy_axis("top-1"), clouds, fit=drawn)
         title = heading["title"]
-        words[title] = f"{drawn['note']}." if drawn else "too few points for a correlation."
-        cells = {
-            "Pearson's ρ": cell([fit["rho"] if fit else None], paper=printed),
-            "p-value": cell([fit["p"] if fit else None], "probability"),
-        }
+        notes = [fit["line"]["note"] if fit else "too few points" for fit in (raw, centred)]
+        words[title] = runs.experiment.heading("words", raw=notes[0], centred=notes[1])["caption"]
+        cells = {}
+        for suffix, fit, paper in (("", raw, printed), (", centred by epoch", centred, None)):
+            cells[f"Pearson's ρ{suffix}"] = cell([fit["rho"] if fit else None], paper=paper)
+            cells[f"p-value{suffix}"] = cell([fit["p"] if fit else None], "probability")
         rows.append({"variables": {"MI": title, "points": len(together)}, "measures": cells})
     return Findings(rows, charts, words)
 
 
+def centred_by_epoch(points: Sequence[Mapping[str, float]], key: str) -> list[float]:
+    """A number of each point minus its mean over all runs at the same epoch."""
+    by_epoch: dict[float, list[float]] = {}
+    for one in points:
+        by_epoch.setdefault(round(one["epoch"], 6), []).append(one[key])
+    return [round(one[key] - fmean(by_epoch[round(one["epoch"], 6)]), 12) for one in points]
+
+
 def checkpoint_points(run: TrainingRun, runs: Runs) -> list[dict[str, float]]:
     """What was logged at each checkpoint's step, and the accuracy of the checkpoint."""
-    lines: dict[str, dict[int, Mapping[str, Any]]] = {"train": {}, "watch": {}}
-    for one in run.log.metrics:
-        lines.get(one.get("kind", ""), {})[one["step"]] = one
+    lines = {one["step"]: one for one in run.record["metrics"]}
     points = []
     protocol, options = linear_probe(runs.setting)
     for step in checkpoints(run):
-        watched = lines["watch"].get(step)
-        before = [known for known in lines["train"] if known <= step]
-        if watched and before:
-            information = {"pool_mi": watched["pool_mi"], "mi": lines["train"][max(before)]["mi"]}
-            result = evaluations(run, protocol, step, **options)[0]
-            points.append({**information, "top1": result["top1"]})
+        before = [known for known, one in lines.items() if known <= step and "mi" in one]
+        if "pool_mi" in lines.get(step, {}) and before:
+            information = {"pool_mi": lines[step]["pool_mi"], "mi": lines[max(before)]["mi"]}
+            top1 = evaluations(run, protocol, step, **options)[0]["top1"]
+            points.append({"epoch": epoch_of(run, step), **information, "top1": top1})
     return points
 
 
@@ -286,7 +296,10 @@ def linear_by_epoch(runs: Runs) -> Findings:
 def transfer(runs: Runs) -> Findings:
     """Accuracy on every set that is on disk, by both protocols."""
     wanted = runs.setting.pick(runs.experiment.sets)
-    missing = missing_sets(wanted, runs.finished[0].config.data.root)
+    trained = [run for run in runs.finished if not run.failure]
+    recorded = [{tuple(e["asked"]["data"]) for e in run.record["evaluations"]} for run in trained]
+    absent = missing_sets(wanted, runs.finished[0].config.data.root)
+    missing = [one for one in absent if not all((one,) in sets for sets in recorded)]
     here = [name for name in wanted if name not in missing]
     rows, charts = [], []
     for entry in runs.experiment.printed:
@@ -364,6 +377,44 @@ def _few_labels(
         if about["labels"]["fraction"] == fraction and about["name"].startswith(protocol):
             return one
     return {}
+
+
+# Proposition 3.7: Hölder-FlatNCE.
+
+
+def holder_identity(runs: Runs) -> Findings:
+    """Gradients of Hölder-FlatNCE at γ and of FlatNCE at γβ, on the same random embeddings."""
+    size = runs.setting.pick(runs.experiment.sizes)
+    rows, ratios, apart = [], list[Values](), []
+    for gamma in size["gamma"]:
+        pairs = [_gradients(gamma, seed, size) for seed in runs.setting.seeds]
+        ratios.append([float(ours.norm() / theirs.norm()) for ours, theirs in pairs])
+        apart.append([float((gamma * own - other).norm() / other.norm()) for own, other in pairs])
+        cells = {
+            "length, Hölder / FlatNCE at γβ": cell(ratios[-1], paper=1.0),
+            "distance after scaling by γ": cell([*apart[-1]], "probability"),
+        }
+        rows.append({"variables": {"gamma": gamma}, "measures": cells})
+    inverse = line("1 / γ", size["gamma"], [[1 / gamma] for gamma in size["gamma"]], 1)
+    lines = [line("Hölder / FlatNCE at γβ", size["gamma"], ratios), inverse]
+    x, y = (axis(label, logarithmic=True) for label in ("power γ", "ratio of the lengths"))
+    said = runs.experiment.heading("identity", apart=max(map(max, apart)))["caption"]
+    charts = chart("lines", runs.experiment.heading("length"), x, y, lines)
+    return Findings(rows, charts, {"Identity": said})
+
+
+def _gradients(gamma: float, seed: int, size: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Both gradients with respect to two views, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    shape, temperature = (2, size["batch"], size["width"]), size["temperature"]
+    first, noise = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    found = []
+    for loss in (HolderFlatNCE(temperature, gamma=gamma), FlatNCE(temperature / gamma)):
+        views = torch.stack((first, first + size["noise"] * noise)).requires_grad_()
+        loss(*views).backward()
+        assert views.grad is not None
+        found.append(views.grad)
+    return found[0], found[1]
 
 
 # Table S1: cost.

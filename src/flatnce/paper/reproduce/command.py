@@ -4,13 +4,14 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jinja2  # noqa: F401 (missing packages are reported before training, not after)
 import tyro
 
-from flatnce.cli.console import console_of, live_line, text_table
+from flatnce.cli.console import console_of, text_table
 from flatnce.cli.options import parse_options
 from flatnce.paper.reproduce.experiment import EXPERIMENTS, Setting, check_options, find_experiment
 from flatnce.paper.reproduce.page import reproduce_page, table_of
@@ -32,6 +33,9 @@ class ReproduceOptions:
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="SEED ...")] = ()
     # Folder of the results; by default runs/reproduce/NAME, or NAME-SCALE above smoke.
     out: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    # Folder of trained runs and their records, which are not trained again; by default
+    # runs/reproduce/store and, read only, the committed benchmarks/reproduce/records of a clone.
+    store: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     # ImageNet's folder, for the tables at scale paper.
     imagenet: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
     # Learning rate at the base batch; by default the preset's.
@@ -67,29 +71,28 @@ def _reproduce(options: ReproduceOptions) -> Path:
     given = {name: getattr(options, name) for name in ("rate", "epoch", "imagenet")}
     check_options(experiment, given, options.scale)
     # These import torch, which --list and a misspelt name do not need.
-    from flatnce.cli.progress import progress_line
     from flatnce.paper.reproduce.engine import reproduce
+    from flatnce.paper.reproduce.store import Store, committed_records
+    from flatnce.pretrain.sweeping.display import sweep_progress
 
     name = experiment.name if options.scale == "smoke" else f"{experiment.name}-{options.scale}"
-    out = Path(options.out or runs_folder() / "reproduce" / name)
-    setting = Setting(options.scale, options.seeds, **given)
-    watched: dict[str, Any] = {}
-    with live_line(quiet=options.json, log=False) as (update, say):
-
-        def report(where: str, epochs: int, line: Mapping[str, Any]) -> None:
-            if not line:
-                watched.clear()
-                say(where)
-            elif line["kind"] == "watch":
-                watched.update(line)
-            elif line["kind"] == "train":
-                update(f"{where}  {progress_line(line, watched, epochs)}")
-
-        try:
-            return reproduce(experiment.name, setting, out, report=report, announce=say)
-        except KeyboardInterrupt:
-            print(f"Finished runs are kept in {out}; the same command continues.", file=sys.stderr)
-            raise
+    folder = runs_folder() / "reproduce"
+    others = committed_records() if options.store is None else []
+    store = Store(Path(options.store or folder / "store"), others)
+    out, setting = (
+        Path(options.out or folder / name),
+        Setting(options.scale, options.seeds, **given),
+    )
+    progress = partial(sweep_progress, quiet=options.json)
+    say = (lambda _: None) if options.json else print
+    try:
+        return reproduce(
+            experiment.name, setting, out, store=store, progress=progress, announce=say
+        )
+    except KeyboardInterrupt:
+        kept = f"Trained runs are kept in {store.folder}; the same command continues."
+        print(kept, file=sys.stderr)
+        raise
 
 
 def _show(results: Mapping[str, Any]) -> None:

@@ -1,17 +1,14 @@
-"""Run an experiment: plan its runs, train those that are missing, analyse them, write the results.
+"""Run an experiment: plan its runs, train those that are not in the store, analyse their records.
 
-An experiment's folder is a run directory of kind ``reproduce`` with its training runs in it::
-
-    runs/reproduce/NAME/
-      config.json, environment.json, metrics.jsonl, results.json, report.html
-      runs/RUN/           each a run directory of `flatnce train`
-
-Finished runs are kept: an interrupted experiment continues, and further seeds train only new runs.
+An experiment's folder is a run directory of kind ``reproduce``: ``results.json``, and
+``report.html`` beside it. Its runs are in the store, so they are trained once for all experiments,
+an interrupted experiment continues, and further seeds train only new runs.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -26,22 +23,17 @@ from flatnce.paper.reproduce.experiment import (
     TrainingRun,
     find_experiment,
 )
-from flatnce.paper.reproduce.runs import Runs
+from flatnce.paper.reproduce.runs import MissingWeights, Runs
+from flatnce.paper.reproduce.store import Progress, Store
 from flatnce.pretrain.data import MissingData, is_path
 from flatnce.pretrain.evaluation import missing_sets
-from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import RunLog, read_run
+from flatnce.pretrain.runs.records import FORMAT_VERSION, key_of
 from flatnce.pretrain.training.config import TrainConfig, preset
-from flatnce.pretrain.training.loop import resume, train
-from flatnce.pretrain.training.saved import with_absolute_paths
-from flatnce.pretrain.training.state import TrainingFailed
 
 __all__ = ["reproduce"]
 
-KIND, DIVERGED = "reproduce", "diverged"
-
-Report = Callable[[str, int, Mapping[str, Any]], None]
-"""Called with a run's number and name, its epochs, and what it has logged; first with nothing."""
+KIND = "reproduce"
 
 PAPER_NAMES = {"supervised": "Supervised", "infonce": "SimCLR", "flatnce": "FlatCLR"}
 
@@ -51,7 +43,8 @@ def reproduce(
     setting: Setting,
     out: str | Path,
     *,
-    report: Report = lambda *_: None,
+    store: Store,
+    progress: Progress = lambda _: nullcontext(lambda *_: None),
     announce: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Run an experiment and return its folder, whose ``results.json`` is then complete.
@@ -59,39 +52,87 @@ def reproduce(
     Arguments:
         name: The experiment's name.
         setting: Scale, seeds and options.
-        out: The folder; it may hold an unfinished attempt at the same experiment.
-        report: Called as runs are trained.
+        out: The folder; it may hold an earlier result of the same experiment.
+        store: Where runs are looked up, and recorded after training.
+        progress: Shows the runs in training.
         announce: Called before training with a line on how much there is to do.
     """
     began, place = time.perf_counter(), Path(out)
     experiment = find_experiment(name)
     plan = plan_runs(experiment, setting)
     log = _open(place, experiment, setting)
-    if plan:
-        announce(amount_of_work(plan, place))
+    runs: list[TrainingRun] = []
     if experiment.shows:
-        announce(f"{experiment.shows[setting.scale]}; nothing is shown before the end")
-    finished = train_or_read(plan, place, log, report)
-    findings = analyse(experiment, finished, setting)
-    shared_notes = [CONTENT["imagenet_note"]] if experiment.base == "imagenet" else []
+        records = [_record_of_all(experiment, setting, store, announce)]
+        findings = Findings(**records[0]["findings"])
+    else:
+        findings, runs = _of_runs(experiment, setting, plan, store, progress, announce)
+        records = [run.record for run in runs]
+    notes = [CONTENT["imagenet_note"]] if experiment.base == "imagenet" else []
+    devices = dict.fromkeys(record["environment"]["device"] for record in records)
+    origin = records[0]["environment"] if records else environment(setting.seeds)
     log.finish(
         {
             "recipe": experiment.name,
             "paper": experiment.paper,
             "title": experiment.title,
             "claim": experiment.claim,
-            "notes": [*experiment.notes, *shared_notes],
+            "notes": [*experiment.notes, *notes],
             "scale": setting.scale,
             "scale_shows": {**CONTENT["scales"], **experiment.shows}[setting.scale],
             "trains_itself": bool(experiment.shows),
             "seeds": list(setting.seeds),
             "seconds": round(time.perf_counter() - began, 1),
-            "environment": environment(setting.seeds),
-            "runs": [_summary(run, place) for run in finished],
+            "environment": {**origin, **({"device": ", ".join(devices)} if devices else {})},
+            "runs": [_summary(run) for run in runs],
             **vars(findings),
         }
     )
     return place
+
+
+def _of_runs(
+    experiment: Experiment,
+    setting: Setting,
+    plan: Sequence[TrainingRun],
+    store: Store,
+    progress: Progress,
+    announce: Callable[[str], None],
+) -> tuple[Findings, list[TrainingRun]]:
+    """What an experiment found in the records of its runs; those that are missing are trained."""
+
+    def complete(need: str) -> tuple[Findings, list[TrainingRun]]:
+        missing = [run for run in map(store.find, plan) if getattr(run, need) is None]
+        if missing:
+            _check_sets(experiment, setting, plan[0].config)
+            store.train(missing, progress)
+        runs = [store.find(run) for run in plan]
+        return analyse(experiment, runs, setting), runs
+
+    if plan:
+        announce(amount_of_work([store.find(run) for run in plan]))
+    try:
+        return complete("record")
+    except MissingWeights as missing:
+        announce(f"{missing} is not recorded, and the weights are not here: training again")
+        return complete("directory")
+
+
+def _record_of_all(
+    experiment: Experiment, setting: Setting, store: Store, announce: Callable[[str], None]
+) -> dict[str, Any]:
+    """The record of an experiment that trains while it is analysed."""
+    about = {"name": experiment.name, "scale": setting.scale, "seeds": list(setting.seeds)}
+    config = {"experiment": {**about, "sizes": setting.pick(experiment.sizes)}}
+    key = key_of(config, measured=True)
+    if key not in store.records:
+        announce(f"{experiment.shows[setting.scale]}; nothing is shown before the end")
+        found = plain(vars(analyse(experiment, [], setting)))
+        name = f"{experiment.name}-{setting.scale}-{key[-8:]}"
+        head = {"format_version": FORMAT_VERSION, "key": key, "name": name, "config": config}
+        where = environment(setting.seeds)
+        store.write({**head, "metrics": [], "findings": found, "environment": where})
+    return store.records[key]
 
 
 def analyse(experiment: Experiment, finished: Sequence[TrainingRun], setting: Setting) -> Findings:
@@ -157,13 +198,17 @@ def _base_config(experiment: Experiment, setting: Setting) -> TrainConfig:
             f"epoch={setting.epoch:g}: the runs of this experiment at scale {setting.scale} have "
             f"{epochs} epochs; choose more than 0 and at most {epochs} (--epoch)"
         )
+    return config
+
+
+def _check_sets(experiment: Experiment, setting: Setting, config: TrainConfig) -> None:
+    """Refuse to train for a transfer to sets of which none is on disk."""
     sets = setting.pick(experiment.sets) if experiment.sets else []
     if sets and len(missing_sets(sets, config.data.root)) == len(sets):
         raise MissingData(
             f"none of the sets to transfer to is on disk: {', '.join(sets)}; fetch one with "
             f"`flatnce data {sets[0]}`"
         )
-    return config
 
 
 def _imagenet_folder(folder: str | None) -> str:
@@ -176,77 +221,14 @@ def _imagenet_folder(folder: str | None) -> str:
     return folder if is_path(folder) else f"./{folder}"
 
 
-def amount_of_work(plan: Sequence[TrainingRun], place: Path) -> str:
+def amount_of_work(plan: Sequence[TrainingRun]) -> str:
     """How much an experiment trains, in words."""
-    left = [one for one in plan if not (place / "runs" / one.name / "results.json").is_file()]
+    left = [one for one in plan if one.record is None]
     epochs = sum(one.config.run.epochs for one in left)
     return f"{len(plan)} runs, {len(left)} of them to be trained: {epochs:,} epochs in all"
 
 
-# The runs.
-
-
-def train_or_read(
-    plan: Sequence[TrainingRun], place: Path, log: RunLog, report: Report
-) -> list[TrainingRun]:
-    """Train the runs that are not finished; read all of them."""
-    logged = read_run(place).metrics
-    failures = {one["run"]: one["failure"] for one in logged if one.get("kind") == DIVERGED}
-    finished = []
-    for number, planned in enumerate(plan, start=1):
-        where, epochs = f"[{number}/{len(plan)}] {planned.name}", planned.config.run.epochs
-
-        def tell(line: Mapping[str, Any], where: str = where, epochs: int = epochs) -> None:
-            report(where, epochs, line)
-
-        tell({})
-        directory = place / "runs" / planned.name
-        # A run that diverged would diverge again.
-        known = failures.get(planned.name, "") if _is_begun(planned, directory) else ""
-        failure = known or _train(planned, directory, tell)
-        if failure != failures.get(planned.name, ""):
-            log.log({"kind": DIVERGED, "run": planned.name, "failure": failure})
-        finished.append(replace(planned, log=read_run(directory), failure=failure))
-    return finished
-
-
-def _train(
-    planned: TrainingRun, directory: Path, tell: Callable[[Mapping[str, Any]], None]
-) -> str:
-    """Train or resume a run unless it is finished; return why it failed, or nothing."""
-    begun = _is_begun(planned, directory)
-    if begun and "step" in (read_run(directory).results or {}):
-        return ""
-    try:
-        if begun and checkpoint.steps(directory / "checkpoints"):
-            outcome = resume(directory, report=tell)
-        else:
-            outcome = train(planned.config, directory, report=tell, replace=begun)
-    except TrainingFailed as error:
-        return str(error)
-    if not outcome.finished:
-        raise KeyboardInterrupt
-    return ""
-
-
-def _is_begun(planned: TrainingRun, directory: Path) -> bool:
-    """Whether a run was begun; raises where its settings were others."""
-    if not (directory / "config.json").is_file():
-        return False
-    wanted = plain(with_absolute_paths(planned.config).plain())
-    there = read_run(directory).config
-    if wanted != there:
-        names = sorted(
-            name
-            for section, leaves in wanted.items()
-            for name, value in leaves.items()
-            if there.get(section, {}).get(name) != value
-        )
-        raise ValueError(
-            f"{directory} was trained with another {', '.join(names)}; name another folder for "
-            "this experiment (--out), or remove that run"
-        )
-    return True
+# The folder.
 
 
 def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
@@ -262,10 +244,10 @@ def _open(place: Path, experiment: Experiment, setting: Setting) -> RunLog:
     return RunLog.reopen(place, kind=KIND, step=0)
 
 
-def _summary(run: TrainingRun, place: Path) -> dict[str, Any]:
+def _summary(run: TrainingRun) -> dict[str, Any]:
     return {
         "name": run.name,
-        "directory": str(run.log.directory.relative_to(place)),
+        "record": run.record["name"],
         "seed": run.config.run.seed,
         "variables": dict(run.variables),
         "failure": run.failure,

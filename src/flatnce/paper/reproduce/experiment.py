@@ -47,8 +47,14 @@ class TrainingRun:
     name: str
     config: Any  # its TrainConfig
     variables: Mapping[str, Any]  # how it differs from the others
-    log: Any = None  # its flatnce.pretrain.runs.log.Run once it is trained
-    failure: str = ""  # why it diverged
+    record: Any = None  # its numbers once it is trained; see flatnce.pretrain.runs.records
+    directory: Any = None  # where its weights are, if they are here
+    store: Any = None  # in which it is recorded
+
+    @property
+    def failure(self) -> str:
+        """Why it diverged."""
+        return str(self.record["failure"])
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,6 @@ from flatnce.paper.reproduce.experiment import (
     TrainingRun,
 )
 from flatnce.pretrain.evaluation import Options, evaluate_run
-from flatnce.pretrain.runs import checkpoint
-from flatnce.pretrain.runs.log import read_run
 from flatnce.report.text import capitalised
 
 NAMES = {"infonce": "InfoNCE", "flatnce": "FlatNCE", "holder": "Hölder"}
@@ -84,13 +82,13 @@ class Group:
         """The colour of its objective."""
         return list(NAMES).index(self.objective)
 
-    def curve(self, key: str, kind: str = "train") -> Curve:
-        """A measure of ``metrics.jsonl`` by epoch; runs that diverged have none."""
+    def curve(self, key: str) -> Curve:
+        """A measure of the records by epoch; runs that diverged have none."""
         tables: list[dict[int, Mapping[str, Any]]] = []
         for run in self.runs:
-            lines = [] if run.failure else run.log.metrics
-            tables.append({one["step"]: one for one in lines if one.get("kind") == kind})
-        steps = sorted({step for table in tables for step, one in table.items() if key in one})
+            lines = [] if run.failure else run.record["metrics"]
+            tables.append({one["step"]: one for one in lines if key in one})
+        steps = sorted({step for table in tables for step in table})
         epochs = []
         for step in steps:
             known = [table[step]["epoch"] for table in tables if step in table]
@@ -131,7 +129,7 @@ class Runs:
         if name in COMPUTED:
             return COMPUTED[name](group, self)
         measure = MEASURES[name]
-        curve = group.curve(measure["key"], measure["kind"])
+        curve = group.curve(measure["key"])
         if measure["at_start"]:
             return curve.at(0.0)
         return curve.last() if self.epoch is None else curve.at(self.epoch)
@@ -184,17 +182,21 @@ def describe(runs: Runs) -> Findings:
     return Findings(rows, charts, words)
 
 
-# Accuracies of checkpoints, evaluated once and then read back.
+# Accuracies of checkpoints, evaluated once and then read from the record.
+
+
+class MissingWeights(Exception):
+    """An evaluation is not recorded, and the weights that it needs are not here."""
 
 
 def checkpoints(run: TrainingRun) -> list[int]:
-    """Steps of the kept checkpoints, without step 0."""
-    return [step for step in checkpoint.steps(run.log.directory / "checkpoints") if step > 0]
+    """Steps of the checkpoints that were kept, without step 0."""
+    return list(run.record["checkpoints"])
 
 
 def epoch_of(run: TrainingRun, step: int) -> float:
     """The epoch at a step."""
-    results = run.log.results
+    results = run.record["results"]
     return float(results["epochs"] * step / results["step"])
 
 
@@ -212,24 +214,29 @@ def evaluations(
 ) -> list[dict[str, Any]]:
     """Results of protocols at a checkpoint, the last by default.
 
-    Earlier evaluations are read back. Missing ones are done together, so that they share features.
+    Recorded ones are read. Missing ones are done together, so that they share features.
     """
     step = checkpoints(run)[-1] if step is None else step
     names = [protocols] if isinstance(protocols, str) else list(protocols)
     question = plain({"step": step, "data": list(data), **options})
     asked = {name: {"protocol": name, **question} for name in names}
-    known = list((read_run(run.log.directory).results or {}).get("evaluations", ()))
+    known = run.record["evaluations"]
     done = [one.get("asked") for one in known]
     if missing := [name for name in names if asked[name] not in done]:
-        known += evaluate_run(
-            run.log.directory,
-            missing,
-            data,
-            Options(**options),
-            step=step,
-            device=run.config.run.device,
-            label=lambda one: {"asked": asked[one["name"]]},
+        if run.directory is None:
+            raise MissingWeights(f"{run.name}: {', '.join(missing)} at step {step}")
+        known += plain(
+            evaluate_run(
+                run.directory,
+                missing,
+                data,
+                Options(**options),
+                step=step,
+                device=run.config.run.device,
+                label=lambda one: {"asked": asked[one["name"]]},
+            )
         )
+        run.store.write(run.record)
     return [one for name in names for one in known if one.get("asked") == asked[name]]
 
 
@@ -258,10 +265,9 @@ def linear_probe(setting: Setting) -> tuple[str, dict[str, Any]]:
 
 
 MEASURES: dict[str, dict[str, Any]] = {
-    name: {"unit": "", "kind": "train", "at_start": False, **entry}
-    for name, entry in CONTENT["measures"].items()
+    name: {"unit": "", "at_start": False, **entry} for name, entry in CONTENT["measures"].items()
 }
-"""One number per run: its title, unit and axis, and its key in lines of ``metrics.jsonl``.
+"""One number per run: its title, unit and axis, and its key in the metrics of its record.
 
 It is taken at the runs' epoch, by default the end, or ``at_start``.
 """
@@ -306,14 +312,13 @@ def by_epoch(
     shown = MEASURES[measure]
     levels: dict[str, float] = {}
     for key in references:
-        kind = "watch" if key.startswith("pool") else "train"
-        ends = [end for group in runs.groups for end in group.curve(key, kind).last() if end]
+        ends = [end for group in runs.groups for end in group.curve(key).last() if end]
         levels |= {f"log {math.exp(end):,.0f}": end for end in ends[:1]}
     charts = []
     for part in runs.split(split):
         lines = []
         for number, group in enumerate(runs.where(**part)):
-            curve = group.curve(shown["key"], shown["kind"])
+            curve = group.curve(shown["key"])
             name, series = group.label, group.series
             if label is not None:
                 name, series = str(group.variables[label]), number
@@ -360,7 +365,7 @@ def by_variable(
 
 def parting_points(infonce: Group, flatnce: Group) -> list[tuple[float, float]]:
     """One point per check: InfoNCE's saturation and the kNN gap, means over seeds."""
-    theirs, ours = infonce.curve("knn", "watch"), flatnce.curve("knn", "watch")
+    theirs, ours = infonce.curve("knn"), flatnce.curve("knn")
     points = []
     for epoch in theirs.epochs:
         gap = difference(ours.at(epoch), theirs.at(epoch))["mean"]
@@ -417,6 +422,30 @@ def parting_words(runs: Runs, topic: str) -> dict[str, str]:
     return {topic: "; ".join(parts).replace("-", "−") + "."}
 
 
+def gaps(
+    runs: Runs, topic: str, measure: str, pairs: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Differences between two groups each, beside those that the paper names.
+
+    A group is given by objective and batch size; pairs of which one was not trained are left out.
+    """
+    unit = MEASURES[measure]["unit"]
+    parts = []
+    for pair in pairs:
+        ends = [
+            runs.where(objective=name, batch_size=size)
+            for name, size in (pair["first"], pair["second"])
+        ]
+        if all(ends):
+            first, second = (runs.values(groups[0], measure) for groups in ends)
+            names = [
+                f"{groups[0].label} at {groups[0].variables['batch_size']}" for groups in ends
+            ]
+            gap = cell_text(cell(difference(first, second)["values"], unit))
+            parts.append(f"{' minus '.join(names)}: {gap} (the paper: {pair['paper']:g} %)")
+    return {topic: f"{'; '.join(parts) or 'these batch sizes are not trained at this scale'}."}
+
+
 def best(runs: Runs, variable: str, topic: str) -> dict[str, str]:
     """The value of a variable with the best held-out kNN, and its accuracy on the test set.
 
@@ -444,4 +473,5 @@ WORDS: dict[str, Callable[..., dict[str, str]]] = {
     "ahead": ahead,
     "best": best,
     "parting": parting_words,
+    "gaps": gaps,
 }

@@ -39,6 +39,7 @@ from flatnce.pretrain.training.saved import CHECKPOINTS
 from flatnce.pretrain.training.state import TrainingFailed, check_ess
 
 __all__ = [
+    "SweepReport",
     "SweptRun",
     "plan_sweep",
     "read_sweep",
@@ -89,6 +90,7 @@ def sweep(
     *,
     at_once: int | None = None,
     report: SweepReport | None = None,
+    shared: bool = False,
 ) -> list[SweptRun]:
     """Train several configs side by side in one process, each in its own run directory.
 
@@ -102,6 +104,7 @@ def sweep(
         directory: The sweep's folder: new, or that of this sweep or of some of its runs.
         at_once: Runs side by side; by default as many as are estimated to fit in memory, up to 16.
         report: Called with each line of each run.
+        shared: Whether the folder may hold other runs; then there is no ``sweep.json``.
     """
     place = Path(directory)
     if is_launched():
@@ -117,8 +120,10 @@ def sweep(
             )
     in_time = request_cuda_queues()
     whole = {name: saved.with_absolute_paths(config) for name, config in configs.items()}
-    with run_lock(place), shared_images(), torch.random.fork_rng(devices=[]):
-        _check_place(place, configs)
+    held = nullcontext() if shared else run_lock(place)
+    with held, shared_images(), torch.random.fork_rng(devices=[]):
+        if not shared:
+            _check_place(place, configs)
         plan = plan_sweep(whole, at_once)
         if plan.device.type == "cuda" and plan.at_once > 1 and not in_time:
             late = (
@@ -129,7 +134,8 @@ def sweep(
             warnings.warn(late, RuntimeWarning, stacklevel=2)
         place.mkdir(parents=True, exist_ok=True)
         with Interrupts() as interrupts:
-            _write_sweep(place, configs)
+            if not shared:
+                _write_sweep(place, configs)
             slots = [RunSlot(plan.device) for _ in range(plan.at_once)]
             return _Driver(whole, place, slots, interrupts, report).drive()
 
