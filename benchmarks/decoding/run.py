@@ -14,7 +14,6 @@ import json
 import tempfile
 import time
 import traceback
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
@@ -34,8 +33,6 @@ from flatnce.pretrain.data.crops import crop_files
 from flatnce.pretrain.data.image_set import available_cores
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.training.state import Training
-
-warnings.filterwarnings("ignore", "The image decoding and encoding", DeprecationWarning)
 
 
 def write_photograph(place, width, height, number):
@@ -278,7 +275,8 @@ def parsed():
     parser.add_argument("--batch", type=int, default=256, help="images a step")
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--train-rounds", type=int, default=2)
-    parser.add_argument("--warm-steps", type=int, default=8)
+    # More than the batches that workers hold ready, which would flatter a slow loader.
+    parser.add_argument("--warm-steps", type=int, default=34)
     parser.add_argument("--steps", type=int, default=25)
     options = parser.parse_args()
     if options.small:

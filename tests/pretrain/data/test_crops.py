@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as v2
 from flatnce.pretrain.data import FolderSet, Resident, Streaming, UnreadableImage, Views, load
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.crops import crop_files, crop_image
-from flatnce.pretrain.data.image_set import open_image
+from flatnce.pretrain.data.image_set import open_image, read_bytes
 from pictures import pictures
 from tiny_sets import write_folder
 
@@ -92,7 +92,7 @@ def test_a_large_photograph_is_decoded_smaller_within_two_levels(tmp_path):
     path, size = photograph(tmp_path / "large.jpg", 900, 1203, quality=95), 96
     boxes = torch.tensor([[13.0, 57.0, 800.0, 1001.0], [300.0, 400.0, 401.0, 390.0]])
     image = open_image(path)
-    found = torch.stack(list(crop_image(image, path, boxes, size)))
+    found = torch.stack(list(crop_image(image, path, read_bytes(path), boxes, size)))
     assert image.size == (301, 225)  # a quarter: 390 pixels become 97, and the view has 96
     with Image.open(path) as opened:
         whole = F.pil_to_tensor(opened)
@@ -103,10 +103,12 @@ def test_a_large_photograph_is_decoded_smaller_within_two_levels(tmp_path):
 
 
 @pytest.mark.parametrize("least", [24, 47, 48, 95, 96, 191, 192, 400])
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding")
 def test_a_photograph_is_decoded_no_smaller_than_its_views(tmp_path, least):
     path = photograph(tmp_path / "large.jpg", 400, 420)
     image = open_image(path)
-    list(crop_image(image, path, torch.tensor([[0.0, 0.0, 400.0, least]]), 24))
+    box = torch.tensor([[0.0, 0.0, 400.0, least]])
+    list(crop_image(image, path, read_bytes(path), box, 24))
     assert 400 / image.size[1] == max(power for power in (1, 2, 4, 8) if least / power >= 24)
 
 

@@ -11,8 +11,6 @@ from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from pictures import pictures
 from tiny_sets import write_folder
 
-# torchvision 0.29 says that TorchCodec is to replace it.
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding and encoding")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = [(60, 80), (75, 40), (90, 30), (64, 64)]
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]  # torchvision decodes lists on both
@@ -47,6 +45,8 @@ def test_crops_are_those_of_the_workers(files, device, canvas, monkeypatch):
 def test_a_file_that_nvjpeg_refuses_is_decoded_by_pillow(files, monkeypatch):
     views = Views(24, seed=1, crop=(0.2, 0.5))  # too small to be decoded smaller
     crops = DeviceCrops(files.paths, views, 2, torch.device("cpu"))
+    indices = torch.arange(12)
+    expected = crop_files(files.paths, indices, views, 0, 2)
     decode, refused = crops.io.decode_jpeg, []
 
     def refusing(contents, *options, **more):
@@ -57,9 +57,7 @@ def test_a_file_that_nvjpeg_refuses_is_decoded_by_pillow(files, monkeypatch):
 
     length = len(read_bytes(files.paths[4]))
     monkeypatch.setattr(crops.io, "decode_jpeg", refusing)
-    indices = torch.arange(12)
     (found,) = crops.epoch([indices], 0, readers=1)
-    expected = crop_files(files.paths, indices, views, 0, 2)
     assert (found.int() - expected.int()).abs().max() <= 2
     assert refused == [11, 1]  # all JPEGs, and then the one
 

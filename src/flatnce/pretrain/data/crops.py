@@ -16,7 +16,12 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from flatnce.extras import require_extra
-from flatnce.pretrain.data.image_set import decode_rgb, open_image
+from flatnce.pretrain.data.image_set import (
+    decode_rgb,
+    open_image,
+    read_bytes,
+    torchvision_decoders,
+)
 from flatnce.pretrain.data.views import Views
 
 __all__ = ["crop_files"]
@@ -30,35 +35,49 @@ def crop_files(
 ) -> UInt8[Tensor, "b v 3 s s"]:
     """The crops of some files, which have these numbers in their set."""
     found = torch.empty((len(paths), number, 3, views.size, views.size), dtype=torch.uint8)
+    torchvision_decoders()  # once: to silence a warning takes longer than to read a header
     for start in range(0, len(paths), OPEN):
         chunk = slice(start, start + OPEN)
-        images = [open_image(path) for path in paths[chunk]]
+        data = [read_bytes(path) for path in paths[chunk]]
+        images = [open_image(*file) for file in zip(paths[chunk], data, strict=True)]
         widths, heights = zip(*(image.size for image in images), strict=True)
-        boxes = views.boxes(indices[chunk], epoch, heights, widths, number)
-        each = zip(images, paths[chunk], torch.stack(boxes[:4], dim=-1), strict=True)
-        for place, (image, path, of_views) in enumerate(each, start):
-            for view, crop in enumerate(crop_image(image, path, of_views, views.size)):
-                found[place, view] = crop
+        boxes = torch.stack(views.boxes(indices[chunk], epoch, heights, widths, number)[:4], -1)
+        for place, image in enumerate(images):
+            file = (paths[start + place], data[place])
+            for view, crop in enumerate(crop_image(image, *file, boxes[place], views.size)):
+                found[start + place, view] = crop
     return found
 
 
 def crop_image(
-    image: Any, path: str, boxes: Float[Tensor, "v 4"], size: int
+    image: Any, path: str, data: bytearray, boxes: Float[Tensor, "v 4"], size: int
 ) -> Iterator[UInt8[Tensor, "3 s s"]]:
     """Boxes (top, left, height, width) of an image that is open, resized to a square."""
-    functional = require_extra("torchvision.transforms.functional", "decoding image files")
     whole, shrink = image.size, 1
     room = int(boxes[:, 2:].min()) // size
     wanted = next((power for power in SHRINKINGS if power <= room), 1)
     if wanted > 1 and image.draft("RGB", (whole[0] // wanted, whole[1] // wanted)) is not None:
         shrink = wanted
-    pixels = functional.pil_to_tensor(decode_rgb(image, path))[None]
+    pixels = _pixels(image, path, data, shrink)[None]
     edges = torch.stack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
     for (top, left), (bottom, right) in (edges / shrink + 0.5).long().tolist():
-        box = pixels[..., top:bottom, left:right]
-        # Pillow's bytes are channels last, and torch resizes those fastest.
-        box = box.contiguous(memory_format=torch.channels_last)
-        resized = torch.nn.functional.interpolate(
-            box, (size, size), mode="bilinear", antialias=True
-        )
-        yield resized[0]
+        # The bytes are channels last, and torch resizes those fastest.
+        box = pixels[..., top:bottom, left:right].contiguous(memory_format=torch.channels_last)
+        yield torch.nn.functional.interpolate(box, (size, size), mode="bilinear", antialias=True)[
+            0
+        ]
+
+
+def _pixels(image: Any, path: str, data: bytearray, shrink: int) -> UInt8[Tensor, "3 h w"]:
+    """The decoded image, by whichever decoder is faster; both give the same pixels."""
+    if shrink == 1 and image.format == "JPEG" and image.mode in ("RGB", "L"):
+        try:
+            io = require_extra("torchvision.io", "decoding image files")
+            content = torch.frombuffer(data, dtype=torch.uint8)
+            decoded: Tensor = io.decode_jpeg(content, io.ImageReadMode.RGB)
+            return decoded
+        except (RuntimeError, AttributeError):
+            pass  # Pillow decodes it, or says what is wrong with it
+    functional = require_extra("torchvision.transforms.functional", "decoding image files")
+    found: Tensor = functional.pil_to_tensor(decode_rgb(image, path))
+    return found

@@ -9,6 +9,7 @@ before that: ``crops.py``.) EXIF orientation is not applied, as in the usual rea
 import os
 import re
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -239,21 +240,30 @@ def member_path(shard: str, place: int, length: int, name: str) -> str:
     return f"{shard}@{place}+{length}/{name}"
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str) -> bytearray:
     """The bytes of a file, or of a member of a tar shard."""
     member = MEMBER.match(path)
-    with naming(path), open(member[1] if member else path, "rb") as file:
-        if member is None:
-            return file.read()
-        file.seek(int(member[2]))
-        return file.read(int(member[3]))
+    with naming(path), open(member[1] if member else path, "rb", buffering=0) as file:
+        length = int(member[3]) if member else os.fstat(file.fileno()).st_size
+        file.seek(int(member[2]) if member else 0)
+        data = bytearray(length)
+        if file.readinto(data) != length:
+            raise EOFError(f"it ends before its {length:,} bytes")
+        return data
 
 
-def open_image(path: str, data: bytes | None = None) -> Any:
+def open_image(path: str, data: bytearray | None = None) -> Any:
     """An image of Pillow, whose size is known and whose pixels are not decoded yet."""
     pillow = require_extra("PIL.Image", "decoding image files")
     with naming(path):
         return pillow.open(BytesIO(read_bytes(path) if data is None else data), formats=FORMATS)
+
+
+def torchvision_decoders() -> Any:
+    """torchvision.io, without its warning that TorchCodec is to replace it."""
+    found = require_extra("torchvision.io", "decoding image files")
+    warnings.filterwarnings("ignore", "The image decoding and encoding", DeprecationWarning)
+    return found
 
 
 def decode_rgb(image: Any, path: str) -> Any:

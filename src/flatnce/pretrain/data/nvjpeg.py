@@ -18,12 +18,18 @@ from torch import Tensor
 
 from flatnce.extras import require_extra
 from flatnce.pretrain.data.augmentation import pixels
-from flatnce.pretrain.data.image_set import decode_rgb, open_image, read_bytes
+from flatnce.pretrain.data.image_set import (
+    decode_rgb,
+    open_image,
+    read_bytes,
+    torchvision_decoders,
+)
 from flatnce.pretrain.data.views import Views
 
 __all__ = ["DeviceCrops"]
 
 AHEAD = 3  # batches in preparation
+READS = 8  # parts of a batch that are read side by side
 CANVAS = 2**25  # pixels of the images that are cropped at a time
 
 
@@ -34,7 +40,7 @@ class DeviceCrops:
         self, paths: Sequence[str], views: Views, number: int, device: torch.device
     ) -> None:
         self.paths, self.views, self.number, self.device = paths, views, number, device
-        self.io = require_extra("torchvision.io", "decoding image files")
+        self.io = torchvision_decoders()
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         try:
             sample = self.io.encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8))
@@ -75,19 +81,22 @@ class DeviceCrops:
     ) -> tuple[Tensor, torch.cuda.Event | None]:
         """The crops of a batch, and the event after which they are there."""
         paths = [self.paths[number] for number in indices.tolist()]
-        data = list(files.map(read_bytes, paths))
+        # Few tasks of many files: each change of threads costs as much as reading a file.
+        each = -(-len(paths) // READS)
+        parts = [paths[start : start + each] for start in range(0, len(paths), each)]
+        data = [content for part in files.map(_read, parts) for content in part]
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             images = self._decode(paths, data)
             heights, widths = zip(*(image.shape[1:] for image in images), strict=True)
             boxes = self.views.boxes(indices, epoch, heights, widths, self.number)
-            parts = [self._crop(images[part], boxes, part) for part in _chunks(heights, widths)]
-            crops = torch.cat(parts)
+            made = [self._crop(images[part], boxes, part) for part in _chunks(heights, widths)]
+            crops = torch.cat(made)
             return crops, None if self.stream is None else self.stream.record_event()
 
-    def _decode(self, paths: Sequence[str], data: Sequence[bytes]) -> list[Tensor]:
+    def _decode(self, paths: Sequence[str], data: Sequence[bytearray]) -> list[Tensor]:
         """Images (3, h, w) on the device."""
         jpegs = {
-            place: torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            place: torch.frombuffer(content, dtype=torch.uint8)
             for place, content in enumerate(data)
             if content.startswith(b"\xff\xd8")
         }
@@ -130,6 +139,10 @@ class DeviceCrops:
         planes = pixels.crop_and_resize(canvas.to(torch.float32), ours, self.views.size)
         levels = planes.mul_(pixels.LEVELS).round_().to(torch.uint8)
         return levels.unflatten(1, (-1, self.number)).permute(1, 2, 0, 3, 4).contiguous()
+
+
+def _read(paths: Sequence[str]) -> list[bytearray]:
+    return [read_bytes(path) for path in paths]
 
 
 def _chunks(heights: Sequence[int], widths: Sequence[int]) -> Iterator[slice]:
