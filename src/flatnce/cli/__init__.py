@@ -27,7 +27,7 @@ COMMANDS = {
     "sweep": "train a grid of runs side by side on one device",
     "evaluate": "kNN, linear probe, fine-tuning, few labels, transfer",
     "report": "one offline page about a run: verdict, curves, neighbours",
-    "compare": "runs side by side: seeds pooled, differences paired by seed",
+    "compare": "contrast runs where other settings are equal, by seed",
     "embed": "embed a folder of images by a trained encoder",
     "export": "export the backbone to timm, torch or onnx",
     "mi": "mutual information of two tables, with a 95 % lower bound",

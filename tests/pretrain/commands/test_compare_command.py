@@ -5,6 +5,8 @@ import json
 import pytest
 
 from flatnce.cli import main
+from flatnce.pretrain.commands import compare as command
+from flatnce.report.page import GENERATOR
 from made_runs import write_pairs
 
 
@@ -17,13 +19,16 @@ def test_runs_are_compared_by_a_setting(names, tmp_path, capsys):
     figures = ["--figures", "f", "--formats", "svg"]
     assert main(["compare", *names, "--by", "objective", *figures]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "the page: comparison.html" and said[1].endswith("figures in f")
+    assert said[-2] == "the page: comparison.html" and said[-1].endswith("figures in f")
+    row = next(line for line in said if line.startswith("all runs"))
+    assert row.split()[2:6] == ["3", "73.00", "71.00", "+2.00"] and row.endswith("open")
     html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert "6 runs in 2 groups by objective" in html and len(html) < 1_000_000
     drawn = (tmp_path / "f" / "knn.svg").read_text(encoding="utf-8")
     assert "FlatNCE" in drawn and "InfoNCE" in drawn
 
 
+@pytest.mark.usefixtures("_quick")
 def test_json_holds_the_differences(names, capsys):
     assert main(["compare", *names, "--against", "flatnce", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -37,3 +42,34 @@ def test_a_sweep_stands_for_its_runs(tmp_path, capsys):
     (tmp_path / "runs" / "mine" / "sweep.json").write_text("{}")
     assert main(["compare", "mine", "mine/infonce-0", "--out", "a.html"]) == 0
     assert "4 runs in 2 groups" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    """Pages without their content, which takes most of the time."""
+    monkeypatch.setattr(command, "write_page", lambda page, out: out.write_text(GENERATOR))
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_table_fits_eighty_columns_and_states_the_pairs(tmp_path, capsys):
+    write_pairs(tmp_path / "runs" / "two", [0.02, 0.03])
+    assert main(["compare", "two/*"]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "linear on digits, test images" in said and "too few" in said
+    (row,) = [line for line in said.splitlines() if line.startswith("all runs")]
+    assert row.split()[2] == "2" and " to " not in row
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_page_is_never_overwritten_silently(names, tmp_path, capsys):
+    for expected in ("comparison.html", "comparison-2.html", "comparison-3.html"):
+        assert main(["compare", *names, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["page"] == expected
+    before = (tmp_path / "comparison.html").stat().st_mtime_ns
+    assert main(["compare", *names, "--out", "comparison.html"]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert (tmp_path / "comparison.html").stat().st_mtime_ns == before
+    assert main(["compare", *names, "--replace", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["page"] == "comparison.html"
+    assert (tmp_path / "comparison.html").stat().st_mtime_ns > before

@@ -1,5 +1,6 @@
 """Runs compared: groups, pairs, intervals, and the page that says so."""
 
+import itertools
 import math
 import statistics
 
@@ -7,20 +8,40 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flatnce.pretrain.page.compare import (
-    Paired,
-    differences_of,
-    group_runs,
-    page_of_runs,
-    paired,
-    seeds_needed,
-)
-from flatnce.pretrain.runs.log import RunLog
+from flatnce.pretrain.page.compare import compare_runs, group_runs
+from flatnce.pretrain.page.contrasts import Paired, paired, read_runs, seeds_needed
+from flatnce.pretrain.runs.log import RunLog, read_run
 from made_runs import charts_of, html_without_charts, write_pairs, write_run
+
+
+def differences_of(runs, **asked) -> list[dict]:
+    return compare_runs(runs, **asked).plain()
+
+
+def page_of_runs(runs, whole_names=False, **asked):
+    return compare_runs(runs, **asked).page(whole_names)
+
+
+def curve_of(made):
+    """The first chart that is not a forest plot."""
+    return next(chart for chart in charts_of(made) if "forest" not in chart.name)
 
 
 def page(runs, **asked) -> str:
     return html_without_charts(page_of_runs(runs, **asked))
+
+
+def crossed(folder, seeds=(0, 1, 2), sizes=(32, 64)):
+    """FlatNCE is better by 0.1 at the first batch size and by 0.15 at the second."""
+    runs = []
+    for number, size in enumerate(sizes):
+        for seed in seeds:
+            base = 0.2 * number + 0.001 * seed * (number + 1)
+            for objective, gain in (("infonce", 0.0), ("flatnce", 0.1 + 0.05 * number)):
+                place = folder / f"{objective}-{size}-{seed}"
+                shift = base + gain * (1 + 0.01 * seed)
+                runs.append(write_run(place, objective, seed, shift, batch_size=size))
+    return runs
 
 
 def difference(runs, measure="linear on digits", **asked) -> dict:
@@ -39,15 +60,16 @@ def test_the_interval_is_the_paired_t_tests():
 
 
 def test_only_shared_seeds_are_paired_and_an_open_question_needs_more():
-    found = paired({0: 1.0, 1: 2.0, 7: 50.0}, {1: 1.5, 0: 0.0, 9: -50.0})
-    assert found.pairs == 2 and found.mean == pytest.approx(0.75)
-    assert not found.settled and found.seeds_needed > 2
+    found = paired({0: 1.0, 1: 2.0, 2: 0.3, 7: 50.0}, {1: 1.5, 0: 0.0, 2: 0.0, 9: -50.0})
+    assert found.pairs == 3 and found.mean == pytest.approx(0.6)
+    assert not found.settled and found.seeds_needed > 3
 
 
-@pytest.mark.parametrize("shared, mean", [({}, None), ({0: 1.0}, 0.5)])
-def test_fewer_than_two_pairs_have_no_interval(shared, mean):
+@pytest.mark.parametrize("shared, mean", [({}, None), ({0: 1.0}, 0.5), ({0: 1.0, 1: 3.0}, 0.5)])
+def test_fewer_than_three_pairs_have_no_interval(shared, mean):
     found = paired({key: value + 0.5 for key, value in shared.items()}, shared)
-    assert found == Paired(len(shared), mean) and not found.settled
+    assert found == Paired(len(shared), mean, 0.0 if len(shared) > 1 else None)
+    assert not found.settled and found.word in ("no pair", "too few")
 
 
 @pytest.mark.parametrize("mean, sd", [(0.5, 1.0), (1.0, 1.0), (-0.2, 0.5)])
@@ -69,8 +91,8 @@ def test_what_cannot_or_need_not_be_settled(mean, needed):
 
 
 def test_groups_are_made_by_what_differs_but_the_seed(tmp_path):
-    groups, names, others = group_runs(write_pairs(tmp_path, [0.1, 0.2]))
-    assert names == ["objective"] and others == []
+    groups, names = group_runs(read_runs(write_pairs(tmp_path, [0.1, 0.2])))
+    assert names == ["objective"]
     assert [group.name for group in groups] == ["InfoNCE", "FlatNCE"]
     assert [len(group.runs) for group in groups] == [2, 2]
 
@@ -82,19 +104,90 @@ def test_the_group_to_compare_with_comes_first(tmp_path, against, first):
     assert {one["against"] for one in found} == {first}
 
 
-def test_what_else_differs_is_paired_and_said(tmp_path):
-    """FlatNCE is better by 0.1 at every batch size, which itself moves both by 0.2."""
-    runs = []
-    for objective, gain in (("infonce", 0.0), ("flatnce", 0.1)):
-        for size, more in ((32, 0.0), (64, 0.2)):
-            for seed in (0, 1):
-                shift = gain + more + 0.001 * seed * (1 + gain)
-                place = tmp_path / f"{objective}-{size}-{seed}"
-                runs.append(write_run(place, objective, seed, shift, batch_size=size))
-    found = difference(runs, by=["objective"])
-    assert found["pairs"] == 4 and found["mean"] == pytest.approx(0.1, abs=1e-3)
-    assert found["settled"]
-    assert "Inside the groups, batch size differs too" in page(runs, by=["objective"])
+def settings_of(run):
+    return {name: value for part in run.config.values() for name, value in part.items()}
+
+
+def by_definition(directories, setting, measure="linear"):
+    """Pairs of runs that agree in every setting but one: differences by place and values."""
+    found = {}
+    runs = [read_run(directory) for directory in directories]
+    for one, other in itertools.permutations(runs, 2):
+        mine, theirs = settings_of(one), settings_of(other)
+        if [name for name in mine if mine[name] != theirs[name]] == [setting]:
+            rest = tuple(v for k, v in mine.items() if k not in (setting, "seed"))
+            key = rest, mine[setting], theirs[setting]
+            top = [run.results["evaluations"][0]["top1"] for run in (one, other)]
+            found.setdefault(key, []).append(top[0] - top[1])
+    return found
+
+
+@pytest.mark.parametrize("setting", ["objective", "batch_size"])
+def test_every_contrast_is_within_equal_other_settings_and_paired_by_seed(tmp_path, setting):
+    runs = [*crossed(tmp_path), write_run(tmp_path / "alone", "dcl", 9, batch_size=16)]
+    expected = by_definition(runs, setting)
+    found = [
+        one
+        for one in differences_of(runs)
+        if "linear" in one["measure"] and list(one["settings"]["group"]) == [setting]
+    ]
+    assert len(found) == 2 and {one["pairs"] for one in found} == {3}
+    for one in found:
+        sides = [one["settings"][side][setting] for side in ("group", "against")]
+        ((within,),) = [one["settings"]["within"].values()]
+        (same,) = [d for (rest, *both), d in expected.items() if both == sides and within in rest]
+        assert one["mean"] == pytest.approx(statistics.fmean(same))
+        test = stats.ttest_1samp(same, 0).confidence_interval()
+        assert one["interval"] == pytest.approx((test.low, test.high))
+    pooled = difference(runs, by=[setting], pool=True)
+    every = [d for (_, *both), ds in expected.items() if both == sides for d in ds]
+    assert pooled["pairs"] == 6 and pooled["mean"] == pytest.approx(statistics.fmean(every))
+    assert pooled["within"].startswith("pooled over")
+
+
+def test_settings_that_only_differ_together_are_contrasted_together(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{o}-{seed}", o, seed, 0.1 * (o == "flatnce"), batch_size=size)
+        for o, size in (("infonce", 32), ("flatnce", 64))
+        for seed in range(3)
+    ]
+    found = difference(runs)
+    assert (found["group"], found["against"]) == (
+        "FlatNCE, batch size 64",
+        "InfoNCE, batch size 32",
+    )
+    assert found["pairs"] == 3 and found["mean"] == pytest.approx(0.1)
+
+
+def test_numbers_are_in_order_and_compared_with_the_smallest_or_with_what_is_asked(tmp_path):
+    runs = crossed(tmp_path, sizes=(128, 32, 64))
+    found = [one for one in differences_of(runs, by=["batch_size"]) if "linear" in one["measure"]]
+    assert [one["group"] for one in found] == ["batch size 64", "batch size 128"] * 2
+    assert {one["against"] for one in found} == {"batch size 32"}
+    assert difference(runs, by=["batch_size"], against="128")["against"] == "batch size 128"
+
+
+def test_the_page_begins_with_a_forest_plot_of_the_measure_that_was_asked(tmp_path):
+    runs = crossed(tmp_path)
+    made = page_of_runs(runs)
+    assert made.sections[0].heading == "linear on digits, test images"
+    forest = charts_of(made)[0]
+    assert forest.name == "chart-forest-objective-InfoNCE"
+    assert forest.data[0].y == pytest.approx([0.101, 0.1515]) and forest.data[0].spread[0] > 0
+    assert charts_of(made)[1].name == "chart-forest-batch-size-batch-size-32"
+    assert "<svg" in forest.svg()
+    few = charts_of(page_of_runs(crossed(tmp_path / "few", seeds=(0, 1)), measure="large-pool"))[0]
+    assert few.data[0].spread == [None, None]
+    with pytest.raises(ValueError, match="measure='nothing' is unknown"):
+        page_of_runs(runs, measure="nothing")
+
+
+def test_many_groups_are_contrasted_and_drawn_by_one_setting(tmp_path):
+    runs = crossed(tmp_path, seeds=(0,), sizes=range(2, 12))
+    made = compare_runs(runs)
+    assert sum("linear" in one["measure"] for one in made.plain()) == 10 + 2 * 9
+    html = html_without_charts(made.page())
+    assert "20 runs in 2 groups by objective" in html
 
 
 def test_groups_of_long_names_get_a_letter_and_the_page_says_how_they_differ(tmp_path):
@@ -112,17 +205,17 @@ def test_groups_of_long_names_get_a_letter_and_the_page_says_how_they_differ(tmp
         in lead
     )
     assert "D: FlatNCE, batch size 64 (2 seeds)." in lead
-    first = charts_of(page_of_runs(runs))[0]
+    first = curve_of(page_of_runs(runs))
     assert [line.label for line in first.data[:4]] == ["A", "B", "C", "D"]
     # For papers, which have no list beside the chart.
-    spelt = charts_of(page_of_runs(runs, whole_names=True))[0]
+    spelt = curve_of(page_of_runs(runs, whole_names=True))
     assert spelt.data[0].label == "A: InfoNCE, batch size 32"
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
     runs = [write_run(tmp_path / f"r{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
     html = page(runs)
-    assert "3 runs in 1 groups" in html and "nothing to compare it with" in html
+    assert "3 runs in 1 groups" in html and "There is nothing to compare" in html
     assert f"{80:.2f} ± {10:.2f} % (3)" in html  # the linear probe, pooled
 
 
@@ -130,7 +223,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_group(tmp_path):
     "asked, said",
     [
         ({"by": ["objectiv"]}, "did you mean 'objective'"),
-        ({"by": ["seed"]}, "seeds are pooled"),
+        ({"by": ["seed"]}, "runs are paired by seed"),
         ({"against": "dcl"}, "choose one of infonce, flatnce"),
     ],
 )
@@ -144,7 +237,7 @@ def test_one_run_twins_and_other_kinds_are_refused(tmp_path):
     RunLog(tmp_path / "demo", kind="demo", config={})
     many = [write_run(tmp_path / f"b{n}", batch_size=n, finished=False) for n in range(2, 15)]
     with pytest.raises(ValueError, match="13 groups"):
-        differences_of(many)
+        page_of_runs(many, by=["batch_size"])
     with pytest.raises(ValueError, match="at least two"):
         differences_of([first])
     with pytest.raises(ValueError, match="the same settings and seed"):
@@ -170,9 +263,9 @@ def test_differences_are_those_of_the_runs(tmp_path):
     [
         ([0.02, 0.03, 0.01, 0.02], "settled: higher"),
         ([-0.02, -0.021, -0.019], "settled: lower"),
-        ([0.04, -0.02, 0.01], "more seeds would settle it"),
-        ([0.02], "one seed: too few to tell"),
-        ([0.02, 0.03], "2 pairs are very few"),
+        ([0.04, -0.02, 0.01], "more pairs needed"),
+        ([0.02], "one pair: too few to tell"),
+        ([0.02, 0.03], "2 pairs: too few for an interval"),
     ],
 )
 def test_the_page_says_what_is_settled_and_what_is_open(tmp_path, given, said):

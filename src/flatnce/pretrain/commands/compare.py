@@ -1,15 +1,17 @@
-"""``flatnce compare``: runs side by side, seeds pooled, differences paired by seed."""
+"""``flatnce compare``: contrasts of runs within equal other settings, paired by seed."""
 
-import json
+import itertools
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from flatnce.cli.console import column_lines, print_json
 from flatnce.cli.options import parse_options
 from flatnce.messages import check_choice
 from flatnce.pretrain.commands import RunNames
@@ -17,6 +19,10 @@ from flatnce.pretrain.page import loopback_of
 from flatnce.pretrain.runs.folder import named_runs
 from flatnce.report.charts import FORMATS, write_figures
 from flatnce.report.page import Page, check_place, write_page
+from flatnce.report.text import UNITS
+
+if TYPE_CHECKING:
+    from flatnce.pretrain.page.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,18 @@ class PageOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Compare runs: curves laid over each other, seeds pooled, differences paired by seed."""
+    """Contrast runs where all other settings are equal, paired by seed: a table and a page."""
 
-    runs: RunNames  # Names in runs/, or paths; a sweep stands for all its runs.
-    # Settings to group by, such as objective; by default all that differ, but the seed.
+    runs: RunNames  # Names in runs/, patterns such as 'flat*', or paths; a sweep is all its runs.
+    # Settings to contrast together, such as objective; by default each that differs by itself.
     by: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    # A value of the first of these, whose group the others are compared with; infonce by
-    # default, or the first run's.
+    # A value of the setting, which the others are compared with; infonce by default, or the
+    # first.
     against: Annotated[str | None, tyro.conf.arg(metavar="VALUE")] = None
+    pool: bool = False  # Pool the pairs over all values of the other settings.
+    # Which number to show first, by a part of its name; the linear probe by default.
+    measure: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    replace: bool = False  # Replace an earlier page of that name.
     # Where the page goes.
     page: Annotated[PageOptions, tyro.conf.arg(name="")] = field(default_factory=PageOptions)
 
@@ -58,28 +68,68 @@ class CompareOptions:
 def run(arguments: list[str]) -> int:
     """Run the command and return the exit code."""
     options = parse_options(CompareOptions, "compare", arguments)
-    return compare(named_runs(options.runs), options.page, options.by, options.against)
+    asked = {name: getattr(options, name) for name in ("by", "against", "pool", "measure")}
+    return compare(named_runs(options.runs), options.page, options.replace, **asked)
 
 
 def compare(
-    directories: Sequence[Path],
-    options: PageOptions,
-    by: Sequence[str] = (),
-    against: str | None = None,
+    directories: Sequence[Path], options: PageOptions, replace: bool = False, **asked: Any
 ) -> int:
-    """Write the page that compares runs, and figures; return the exit code."""
-    from flatnce.pretrain.page.compare import differences_of, page_of_runs
+    """Print the contrasts of runs, write the page and figures; return the exit code."""
+    from flatnce.pretrain.page.compare import compare_runs
 
-    asked: dict[str, Any] = {"by": by, "against": against}
+    out = _place(options.out, replace)
+    found = compare_runs(directories, **asked)
+    if not options.json:
+        print("\n".join([*difference_lines(found), ""]))
     return publish(
         directories,
-        options.out or Path("comparison.html"),
-        partial(page_of_runs, directories, **asked),
+        out,
+        lambda: compare_runs(directories, **asked).page(),
         options,
         # A paper has no list of letters beside the chart.
-        paper=partial(page_of_runs, directories, **asked, whole_names=True),
-        differences=differences_of(directories, **asked) if options.json else [],
+        paper=partial(found.page, whole_names=True),
+        differences=found.plain(),
     )
+
+
+def _place(asked: Path | None, replace: bool) -> Path:
+    """The file of the page: a new name, unless an earlier one is to be replaced."""
+    usual = Path("comparison.html")
+    if asked is not None and asked.is_file() and not replace:
+        raise ValueError(f"--out {asked} already exists; name another, or --replace it")
+    numbered = (usual.with_stem(f"{usual.stem}-{number}") for number in itertools.count(2))
+    free = (path for path in itertools.chain([usual], numbered) if replace or not path.exists())
+    return asked or next(free)
+
+
+def difference_lines(found: "Comparison") -> list[str]:
+    """The contrasts of the first measure, a table per pair of values."""
+    from flatnce.pretrain.page.contrasts import measures_of
+
+    contrasts, measure = found.main(), found.measure
+    if measure is None or not contrasts:
+        return ["nothing to compare: no two finished runs differ in a setting and share a seed"]
+    factor, style, suffix = UNITS[measure.unit]
+    unit = f" in{suffix.replace('%', 'per cent')}" if suffix else ""
+    lines = [measure.label, f"Means{unit}; differences paired by seed."]
+    for name in dict.fromkeys(one.name for one in contrasts):
+        rows = [one for one in contrasts if one.name == name]
+        sides = rows[0].sides
+        columns: dict[str, list[str]] = {name: [one.place for one in rows]}
+        columns["pairs"] = [str(one.paired.pairs) for one in rows]
+        for number, side in enumerate(sides):
+            columns[side] = [format(factor * one.means[number], style) for one in rows]
+        columns["difference"] = [measure.difference(one.paired.mean, suffix=False) for one in rows]
+        ends = [one.paired.interval or () for one in rows]
+        columns["95 % interval"] = [measure.difference(*one, suffix=False) for one in ends]
+        columns["reading"] = [one.paired.word for one in rows]
+        lines += ["", *column_lines(columns, sides)[0]]
+    others = [one.label for one in measures_of(found.runs) if one != measure]
+    if others:
+        also = textwrap.shorten(f"on the page also: {', '.join(others)}", 76, placeholder=" ...")
+        lines += ["", also, "--measure NAME shows one of them"]
+    return lines
 
 
 def publish(
@@ -108,7 +158,7 @@ def publish(
             figures = write_figures(charts, options.figures, options.formats)
         if options.json:
             plain = {"page": str(out), "figures": list(map(str, figures)), "left_out": note}
-            print(json.dumps({**plain, **more}), flush=True)
+            print_json({**plain, **more})
         else:
             lines = [note] if note else []
             lines.append(f"the page: {out}")
@@ -133,7 +183,7 @@ def served(
             print(f"{address} follows the run; stop with Ctrl-C", flush=True)
         yield
         if options.json:
-            print(json.dumps({"address": address}), flush=True)
+            print_json({"address": address})
         with suppress(KeyboardInterrupt):
             while answering.is_alive():
                 answering.join(1.0)  # with a timeout, so that Ctrl-C is noticed

@@ -183,7 +183,9 @@ def _sweep(configs: Mapping[str, TrainConfig], directory: Path, options: SweepOp
             print("diverged runs would diverge again: give another sweep a lower --rate for them")
         elif failed:
             print(f"retry failed runs from their checkpoints: flatnce sweep --resume {name}")
-        if done:
+        if len(done) > 1:
+            print(f"next: flatnce compare {name}")
+        elif done:
             print(f"next: flatnce evaluate {name}/{done[0]} --protocol linear")
     states = {run.state for run in runs}
     if states & {"stopped", "waiting"}:

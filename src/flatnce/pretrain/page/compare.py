@@ -1,62 +1,39 @@
-"""The page of several training runs: seeds pooled, differences paired by seed, curves overlaid."""
+"""The page of several training runs: contrasts, seeds pooled, curves overlaid."""
 
-import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from flatnce.messages import check_choice
-from flatnce.pretrain.page import CATALOGUE, TEXT
-from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
-from flatnce.pretrain.runs.log import Run, read_run, score_cells
-from flatnce.report.charts import Axis, Line, Reference, line_chart
-from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
-from flatnce.report.text import OBJECTIVES, UNITS, VARIABLES, in_unit
-
-__all__ = ["compare_page", "differences_of", "page_of_runs"]
-
-# Settings that change what is kept, where or how often, and not what is learned.
-NOT_COMPARED = (
-    *("root", "workers", "device", "tensorboard", "wandb", "keep"),
-    *("log_every", "watch_every", "checkpoint_every"),
+from flatnce.pretrain.page import TEXT
+from flatnce.pretrain.page.contrasts import (
+    Contrast,
+    Measure,
+    contrasts_of,
+    difference_rows,
+    differing_settings,
+    main_measure,
+    measures_of,
+    numbers_of,
+    read_runs,
+    setting_label,
+    settings_text,
 )
+from flatnce.pretrain.page.run import CHARTS, Curves, finished, flat, thinned
+from flatnce.pretrain.runs.log import Run
+from flatnce.report.charts import Axis, Line, Reference, forest_chart, line_chart
+from flatnce.report.page import Figure, Page, Paragraph, Section, Table, write_page
+from flatnce.report.text import UNITS, in_unit
+
+__all__ = ["Comparison", "compare_page", "compare_runs"]
+
 MOST_GROUPS = 12  # colour and marker together can distinguish so many
+MOST_PLACES = 14  # rows of a forest plot that can be read
 LONGEST_LABEL = 19  # longer names do not fit beside a chart
-MOST_SEEDS = 1000
-
-
-class Measure(NamedTuple):
-    """One number of a run: its label, and a key of :data:`flatnce.report.text.UNITS`."""
-
-    label: str
-    unit: str
-
-    def difference(self, *values: float | None) -> str:
-        """A difference, or the ends of its interval, in the unit and with signs."""
-        factor, style, suffix = UNITS[self.unit]
-        signed = [format(factor * value, f"+{style}") for value in values if value is not None]
-        suffix = " points" if self.unit == "share" else suffix
-        return f"{' to '.join(signed)}{suffix}".replace("-", "−") if signed else "–"
-
-
-def numbers_of(run: Run) -> dict[Measure, float]:
-    """Every number of a finished run: tests of its last step, then its last measurements."""
-    results = run.results or {}
-    found: dict[Measure, float | None] = {}
-    for one in results.get("evaluations") or []:
-        if one.get("step") in (None, results.get("step")):
-            name = score_cells(one).name.replace("knn", "kNN", 1)
-            measure = Measure(f"{name} on {one.get('data', '')}, test images", "share")
-            found.setdefault(measure, one.get("top1", one.get("map")))
-    last = {one.get("kind"): one for one in run.metrics} | {"results": results}
-    for one in CATALOGUE["measure"]:
-        value = last.get(one["kind"], {}).get(one["key"])
-        found[Measure(one["label"], one["unit"])] = value
-    return {measure: value for measure, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -64,78 +41,53 @@ class Group:
     """Runs that agree in the compared settings."""
 
     name: str
-    # By seed and all settings that do not define the groups; partners in other groups share them.
-    runs: Mapping[tuple[Any, ...], Run]
+    runs: Mapping[Hashable, Run]  # by seed and the settings that do not define the groups
     series: int
     label: str  # the name in a chart; a letter if names are long
     short: str  # then: how the group differs from the first
 
     @property
-    def done(self) -> dict[tuple[Any, ...], Run]:
+    def done(self) -> dict[Hashable, Run]:
         """The finished runs."""
         return {key: run for key, run in self.runs.items() if finished(run)}
 
-    def values(self, measure: Measure) -> dict[Hashable, float]:
+    def values(self, measure: Measure) -> list[float]:
         """The numbers of the finished runs."""
-        every = {key: numbers_of(run) for key, run in self.done.items()}
-        return {key: numbers[measure] for key, numbers in every.items() if measure in numbers}
+        every = [numbers_of(run) for run in self.done.values()]
+        return [numbers[measure] for numbers in every if measure in numbers]
 
 
-def measures_of(groups: Sequence[Group]) -> list[Measure]:
-    """The measures that at least one finished run has; test results first."""
-    runs = [run for group in groups for run in group.done.values()]
-    every = dict.fromkeys(measure for run in runs for measure in numbers_of(run))
-    return sorted(every, key=lambda measure: not measure.label.endswith("test images"))
+def group_runs(runs: Sequence[Run], by: Sequence[str] = ()) -> tuple[list[Group], list[str]]:
+    """The groups, and the settings that define them: all that differ, if that is not too many.
 
-
-def group_runs(
-    directories: Sequence[str | Path], by: Sequence[str] = (), against: str | None = None
-) -> tuple[list[Group], list[str], list[str]]:
-    """The groups, the settings that define them, and those that differ inside them."""
-    runs = [read_run(directory, "train") for directory in directories]
-    if len(runs) < 2:
-        raise ValueError(f"there is {len(runs)} run; name at least two to compare")
-    settings = [flat(run.config) for run in runs]
-    differing = [
-        name
-        for name in dict.fromkeys(name for one in settings for name in one)
-        if name not in NOT_COMPARED and len({repr(one.get(name)) for one in settings}) > 1
-    ]
-    names = list(by) or [name for name in differing if name != "seed"]
-    for name in names:
-        if name == "seed":
-            raise ValueError("by='seed': seeds are pooled; group by another setting")
-        check_choice("by", name, settings[0])
-    others = [name for name in differing if name not in (*names, "seed")]
-    members: dict[tuple[str, ...], dict[tuple[Any, ...], Run]] = {}
-    for run, mine in zip(runs, settings, strict=True):
-        key = (mine.get("seed"), *(repr(mine.get(name)) for name in others))
-        group = members.setdefault(tuple(str(mine.get(name)) for name in names), {})
-        if key in group:
-            raise ValueError(
-                f"{group[key].directory} and {run.directory} have the same settings and seed; "
-                "leave one out"
-            )
-        group[key] = run
-    if len(members) > MOST_GROUPS:
+    Otherwise the first of them that makes few groups; none if there is no such setting.
+    """
+    differing = differing_settings(runs, by)
+    tried = [list(by)] if by else [differing, *([name] for name in differing)]
+    for names in tried:
+        members: dict[tuple[str, ...], dict[Hashable, Run]] = {}
+        for run in runs:
+            mine = flat(run.config)
+            others = repr({k: v for k, v in mine.items() if k in differing and k not in names})
+            group = members.setdefault(tuple(str(mine.get(name)) for name in names), {})
+            group[(mine.get("seed"), others)] = run
+        if len(members) <= MOST_GROUPS:
+            ordered = sorted(members.items(), key=lambda one: "infonce" not in one[0])
+            return _named(names, [group for _, group in ordered]), names
+    if by:
         raise ValueError(
-            f"by={' '.join(names)} makes {len(members)} groups, and a chart can tell "
-            f"{MOST_GROUPS} apart; name fewer runs, or group by fewer settings"
+            f"by={' '.join(by)} makes {len(members)} groups, and a chart can tell {MOST_GROUPS} "
+            "apart; name fewer runs, or group by fewer settings"
         )
-    values = [key[0] for key in members if key]
-    if against is not None:
-        check_choice("against", against, dict.fromkeys(values))
-    first = "infonce" if against is None else against
-    ordered = sorted(members.items(), key=lambda one: first in values and one[0][0] != first)
-    return _named(names, [group for _, group in ordered]), names, others
+    return [], []
 
 
-def _named(names: Sequence[str], ordered: Sequence[dict[tuple[Any, ...], Run]]) -> list[Group]:
+def _named(names: Sequence[str], ordered: Sequence[dict[Hashable, Run]]) -> list[Group]:
     """Groups with their names; long names get a letter, which charts use."""
     texts = []
     for runs in ordered:
         mine = flat(next(iter(runs.values())).config)
-        texts.append([_setting_text(name, mine.get(name)) for name in names] or ["all runs"])
+        texts.append([settings_text({name: mine.get(name)}) for name in names] or ["all runs"])
     whole = [", ".join(words) for words in texts]
     if max(map(len, whole)) <= LONGEST_LABEL:
         return [Group(name, ordered[i], i, name, name) for i, name in enumerate(whole)]
@@ -150,203 +102,167 @@ def _named(names: Sequence[str], ordered: Sequence[dict[tuple[Any, ...], Run]]) 
     return groups
 
 
-def _label(name: str) -> str:
-    return VARIABLES.get(name, name.replace("_", " "))
-
-
-def _setting_text(name: str, value: Any) -> str:
-    if name == "objective":
-        return OBJECTIVES.get(value, str(value))
-    return f"no {_label(name)}" if value is None else f"{_label(name)} {value}"
+Curve = tuple[list[float], list[float], list[float], int]
 
 
 @dataclass(frozen=True)
-class Paired:
-    """The mean difference of two groups over shared seeds, with its 95 % t interval."""
+class Comparison:
+    """Runs and every contrast of them; ``measure`` is the one that is shown first."""
 
-    pairs: int
-    mean: float | None = None
-    sd: float | None = None
-    interval: tuple[float, float] | None = None
-    # To settle a difference as large as it looks; None if it is settled, or cannot be told.
-    seeds_needed: int | None = None
+    runs: Sequence[Run]
+    by: Sequence[str]
+    contrasts: Sequence[Contrast]
+    measure: Measure | None
 
-    @property
-    def settled(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+    def main(self) -> list[Contrast]:
+        """The contrasts of the measure that is shown first."""
+        return [one for one in self.contrasts if one.measure == self.measure]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Every contrast as plain data: measure, groups, pairs, mean, interval, seeds needed."""
+        return difference_rows(self.contrasts)
+
+    def page(self, whole_names: bool = False) -> Page:
+        """The page; charts may have whole names instead of letters."""
+        groups, names = group_runs(self.runs, self.by)
+        if whole_names:
+            groups = [replace(group, label=group.name) for group in groups]
+        sections = []
+        if self.measure is not None and self.main():
+            reading = Paragraph(TEXT["forest"], "How to read it")
+            sections.append(Section(self.measure.label, [reading], figures=_forests(self.main())))
+        names_of = dict.fromkeys(one.name for one in self.contrasts)
+        tables = [_difference_table([c for c in self.contrasts if c.name == n]) for n in names_of]
+        first = tables[0] if tables else None
+        sections.append(Section("Differences, paired by seed", self._notes(), first))
+        sections += [Section(one.caption, table=one) for one in tables[1:]]
+        measures = measures_of(self.runs)
+        if measures and groups:
+            sections.append(Section("Seeds pooled", table=_pooled(groups, measures)))
+        if figures := _overlaid(groups):
+            sections.append(Section("During training", figures=figures))
+        what = ", ".join(map(setting_label, names)) or "nothing but the seed"
+        title = f"Comparison of {len(groups)} groups by {what}"
+        if 0 < len(groups) <= 3 and all(group.label == group.name for group in groups):
+            title = f"Comparison: {' against '.join(group.name for group in groups)}"
+        named = "; ".join(f"{one.short} ({_seeds(one)} seeds)" for one in groups)
+        lead = f"{len(self.runs)} runs in {len(groups)} groups by {what}: {named}."
+        if not groups:
+            title, lead = f"Comparison of {len(self.runs)} runs", f"{len(self.runs)} runs."
+        return Page(title, lead, sections, _facts(self.runs))
+
+    def _notes(self) -> list[Paragraph]:
+        if not any(map(finished, self.runs)):
+            return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
+        if not self.contrasts:
+            return [Paragraph(TEXT["no_contrast"])]
+        notes = [Paragraph(TEXT["differences"].format(count=len(self.contrasts)), "Mind")]
+        going = [run.directory.name for run in self.runs if not finished(run)]
+        if going:
+            said = f"{', '.join(going)}: drawn, but not in the tables."
+            notes.append(Paragraph(said, "Unfinished"))
+        return notes
 
 
-def paired(first: Mapping[Hashable, float], second: Mapping[Hashable, float]) -> Paired:
-    """The first minus the second, over the keys that both have, with Student's interval."""
-    from scipy.stats import t
-
-    differences = [first[key] - second[key] for key in first if key in second]
-    n = len(differences)
-    if n < 2:
-        return Paired(n, fmean(differences) if differences else None)
-    mean, sd = fmean(differences), stdev(differences)
-    half = float(t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
-    found = Paired(n, mean, sd, (mean - half, mean + half))
-    return found if found.settled else replace(found, seeds_needed=seeds_needed(mean, sd, n))
-
-
-def seeds_needed(mean: float, sd: float, beyond: int = 1) -> int | None:
-    """The number of seeds, more than ``beyond``, at which a paired t test has a power of 0.8.
-
-    None if more than 1,000 would be needed, or if the mean is zero.
-    """
-    from scipy.stats import nct, t
-
-    if mean == 0:
-        return None
-    n = np.arange(beyond + 1, MOST_SEEDS + 1)
-    power = nct.sf(t.ppf(0.975, n - 1), n - 1, abs(mean) / sd * np.sqrt(n))
-    # For large shifts scipy's series may give NaN where the answer is certain.
-    enough = n[~(power < 0.8)]
-    return int(enough[0]) if len(enough) else None
-
-
-Curve = tuple[list[float], list[float], list[float], int]
-Difference = tuple[Measure, Group, Paired]
-
-
-def compare_page(
+def compare_runs(
     directories: Sequence[str | Path],
-    out: str | Path,
     *,
     by: Sequence[str] = (),
     against: str | None = None,
-) -> Path:
-    """Write the page that compares training runs and return its path.
+    pool: bool = False,
+    measure: str | None = None,
+) -> Comparison:
+    """Every contrast of training runs, within equal other settings and paired by seed.
 
     Arguments:
         directories: Written by ``flatnce train``; at least two.
-        out: The file.
-        by: Settings to group by; by default all that differ, except the seed.
-        against: A value of the first of these settings; the other groups are compared with it.
+        by: Settings to contrast together; by default each that differs, except the seed.
+        against: A value of a setting; the others are compared with it.
+        pool: Pool the pairs over the values of the other settings.
+        measure: Part of the label of the measure to show first; the linear probe by default.
     """
-    return write_page(page_of_runs(directories, by=by, against=against), Path(out))
+    runs = read_runs(directories)
+    contrasts = contrasts_of(runs, by, against, pool)
+    return Comparison(runs, by, contrasts, main_measure(measures_of(runs), measure))
 
 
-def page_of_runs(
-    directories: Sequence[str | Path],
-    *,
-    by: Sequence[str] = (),
-    against: str | None = None,
-    whole_names: bool = False,
-) -> Page:
-    """The page that compares training runs; charts may have whole names instead of letters."""
-    groups, names, others = group_runs(directories, by, against)
-    if whole_names:
-        groups = [replace(group, label=group.name) for group in groups]
-    runs = [run for group in groups for run in group.runs.values()]
-    measures, differences = measures_of(groups), _differences(groups)
-    table = _difference_table(groups, differences) if differences else None
-    sections = [Section("Differences, paired by seed", _notes(groups, differences, others), table)]
-    if measures:
-        sections.append(Section("Seeds pooled", table=_pooled(groups, measures)))
-    figures = _overlaid(groups)
-    if figures:
-        sections.append(Section("During training", figures=figures))
-    what = ", ".join(map(_label, names)) or "nothing but the seed"
-    title = f"Comparison of {len(groups)} groups by {what}"
-    if len(groups) <= 3 and all(group.label == group.name for group in groups):
-        title = f"Comparison: {' against '.join(group.name for group in groups)}"
-    named = "; ".join(
-        f"{group.short} ({len({key[0] for key in group.runs})} seeds)" for group in groups
-    )
-    lead = f"{len(runs)} runs in {len(groups)} groups by {what}: {named}."
-    return Page(title, lead, sections, _facts(runs))
+def compare_page(directories: Sequence[str | Path], out: str | Path, **asked: Any) -> Path:
+    """Write the page that compares training runs and return its path.
+
+    Arguments:
+        directories: As :func:`compare_runs`.
+        out: The file.
+        asked: Further arguments of :func:`compare_runs`.
+    """
+    return write_page(compare_runs(directories, **asked).page(), Path(out))
 
 
-def differences_of(
-    directories: Sequence[str | Path], *, by: Sequence[str] = (), against: str | None = None
-) -> list[dict[str, Any]]:
-    """Every difference as plain data: measure, groups, pairs, mean, interval, seeds needed."""
-    groups, _, _ = group_runs(directories, by, against)
-    return [
-        {
-            "measure": measure.label,
-            "group": group.name,
-            "against": groups[0].name,
-            **asdict(one),
-            "settled": one.settled,
-        }
-        for measure, group, one in _differences(groups)
-    ]
+def _forests(contrasts: Sequence[Contrast]) -> list[Figure]:
+    """A forest plot per setting: a row per place, a colour per value."""
+    figures = []
+    keys = [(tuple(one.group), settings_text(one.against)) for one in contrasts]
+    for names, against in dict.fromkeys(keys):
+        mine = [one for one, key in zip(contrasts, keys, strict=True) if key == (names, against)]
+        measure = mine[0].measure
+        places = list(dict.fromkeys(one.place for one in mine))[:MOST_PLACES]
+        series = []
+        for number, name in enumerate(dict.fromkeys(settings_text(one.group) for one in mine)):
+            by_place = {one.place: one.paired for one in mine if settings_text(one.group) == name}
+            drawn = [by_place.get(place) for place in places]
+            spread = [
+                None
+                if one is None or one.interval is None or one.mean is None
+                else one.interval[1] - one.mean
+                for one in drawn
+            ]
+            means = [None if one is None else one.mean for one in drawn]
+            series.append(Line(name, [0.0] * len(places), means, spread, number))
+        factor, _, suffix = UNITS[measure.unit]
+        unit = "points" if measure.unit == "share" else suffix.strip()
+        axis = Axis(f"difference{f' ({unit})' if unit else ''}", factor=factor)
+        title = f"By {', '.join(map(setting_label, names))}: minus {against}"
+        title = title if len(series) > 1 else mine[0].name
+        said = " ".join(f"{one.name}, {one.place}: {one.paired.remark}." for one in mine)
+        name = re.sub(r"[^A-Za-z0-9]+", "-", f"chart-forest-{'-'.join(names)}-{against}")
+        chart = forest_chart(name, title, said, places, series, axis)
+        caption = "" if len(places) < MOST_PLACES else f"The first {MOST_PLACES} places."
+        figures.append(Figure(title, chart, caption, _difference_table(mine)))
+    return figures
 
 
-def _differences(groups: Sequence[Group]) -> list[Difference]:
-    """Every group minus the first, by measure."""
-    return [
-        (measure, group, paired(group.values(measure), groups[0].values(measure)))
-        for measure in measures_of(groups)
-        for group in groups[1:]
-    ]
-
-
-def _notes(
-    groups: Sequence[Group], differences: Sequence[Difference], others: Sequence[str]
-) -> list[Paragraph]:
-    if len(groups) < 2:
-        return [Paragraph("There is one group: nothing to compare it with.")]
-    if not differences:
-        return [Paragraph("No run has finished, so that there is nothing to compare yet.")]
-    reading = TEXT["differences"].format(count=len(differences))
-    notes = [Paragraph(reading, "How to read it")]
-    going = [
-        run.directory.name for group in groups for run in group.runs.values() if not finished(run)
-    ]
-    if going:
-        notes.append(Paragraph(f"{', '.join(going)}: drawn, but not in the tables.", "Unfinished"))
-    if others:
-        mind = TEXT["inside_groups"].format(names=", ".join(map(_label, others)))
-        notes.append(Paragraph(mind, "Mind"))
-    return notes
-
-
-def remark(one: Paired) -> str:
-    """What a difference means, in a few words."""
-    if one.interval is None:
-        return "one seed: too few to tell" if one.pairs else "no seed in common"
-    few = "; 2 pairs are very few" if one.pairs < 3 else ""
-    if one.settled:
-        return f"settled: {'higher' if one.mean and one.mean > 0 else 'lower'}{few}"
-    if one.sd == 0:
-        return f"equal in every seed{few}"
-    if one.seeds_needed is None:
-        return f"open, and so small that {MOST_SEEDS:,} seeds would not settle it{few}"
-    return f"open: about {one.seeds_needed - one.pairs:,} more seeds would settle it{few}"
+def _seeds(group: Group) -> int:
+    return len({flat(run.config).get("seed") for run in group.runs.values()})
 
 
 def _pooled(groups: Sequence[Group], measures: Sequence[Measure]) -> Table:
     def cell(measure: Measure, group: Group) -> str:
-        values = list(group.values(measure).values())
+        values = group.values(measure)
         if not values:
             return "–"
         spread = {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else None}
         return f"{in_unit(spread, measure.unit)} ({len(values)})"
 
     rows = [(one.label, *(cell(one, group) for group in groups)) for one in measures]
-    caption = "Mean ± standard deviation over seeds (how many), of finished runs"
+    caption = "Mean ± standard deviation over runs (how many), of finished runs"
     return Table(caption, ["Measure", *(group.short for group in groups)], rows)
 
 
-def _difference_table(groups: Sequence[Group], differences: Sequence[Difference]) -> Table:
+def _difference_table(contrasts: Sequence[Contrast]) -> Table:
+    several = len({one.name for one in contrasts}) > 1
     rows = [
         (
-            measure.label,
-            group.label,
-            str(one.pairs),
-            measure.difference(one.mean),
-            measure.difference(*(one.interval or ())),
-            remark(one),
+            one.measure.label,
+            f"{one.name}, {one.place}" if several else one.place,
+            str(one.paired.pairs),
+            one.measure.difference(one.paired.mean),
+            one.measure.difference(*(one.paired.interval or ())),
+            one.paired.remark,
         )
-        for measure, group, one in differences
+        for one in contrasts
     ]
-    header = ["Measure", "Group", "Pairs", "Mean difference", "95 % interval", "Which means"]
-    return Table(f"Each group minus {groups[0].name}", header, rows, remarks=True)
+    header = ["Measure", "At", "Pairs", "Mean difference", "95 % interval", "Which means"]
+    caption = "Differences" if several else contrasts[0].name
+    return Table(caption, header, rows, remarks=True)
 
 
 def _facts(runs: Sequence[Run]) -> dict[str, str]:
