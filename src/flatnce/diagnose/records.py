@@ -186,7 +186,7 @@ def _embedded(
     # The run's own seed, so that the same images are examined again; their views are of a seed
     # that no other part of training has drawn from.
     chosen = permutation(len(source), config.run.seed)[:images].sort().values
-    views = replace(views_of(config, run.size), seed=2**35 + config.run.seed)
+    views = replace(views_of(config, run.size, source), seed=2**35 + config.run.seed)
     z1, z2 = embed_views(
         run.encoder, source.subset(chosen), views, run.channels, config.data.workers
     )

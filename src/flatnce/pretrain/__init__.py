@@ -2,7 +2,8 @@
 
 :func:`train` runs a :class:`TrainConfig` (see :func:`preset`) and writes a run directory,
 :func:`resume` continues a run, :func:`load_encoder` loads its encoder, and :func:`sweep` trains
-several runs side by side. Names are imported on first access.
+several runs side by side. Networks, data and augmentations may be your own (:class:`OwnSet`).
+Names are imported on first access.
 """
 
 # ruff: noqa: F401
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from flatnce.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from flatnce.pretrain.data import Resident, Views, load
+    from flatnce.pretrain.data import OwnSet, Resident, Views, load
     from flatnce.pretrain.embedding import Embedder
     from flatnce.pretrain.evaluation import extract, knn_predict, linear_probe
     from flatnce.pretrain.models import Encoder, backbone, head
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from flatnce.pretrain.sweeping.sweep import SweptRun, sweep
     from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
     from flatnce.pretrain.training.loop import Outcome, resume, train
-    from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder, read_config
+    from flatnce.pretrain.training.saved import (
+        LoadedEncoder,
+        load_encoder,
+        read_config,
+        use_objects,
+    )
     from flatnce.pretrain.training.state import TrainingFailed
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -20,6 +20,7 @@ from flatnce.core import distributed
 from flatnce.core.control import Schedule
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least, check_choice, did_you_mean
+from flatnce.pretrain.own_code import is_own, own_object
 
 __all__ = [
     "BACKBONES",
@@ -41,6 +42,7 @@ def backbone(
     size: int | None = None,
     channels: int = 3,
     pretrained: bool = False,
+    example: Tensor | None = None,
 ) -> nn.Module:
     """A network from images (b, c, h, w) to features (b, width), without a classifier.
 
@@ -54,12 +56,14 @@ def backbone(
         small-image stem as in Chen et al., 2020, SimCLR, Appendix B.9, arXiv:2002.05709.
 
     Arguments:
-        name: A name of ``BACKBONES``, or a name that timm knows.
+        name: A name of ``BACKBONES``, a name that timm knows, or the import path of a module (or
+            of a class or function that makes one), ``package.module:Name``.
         stem: ``small``, ``standard``, or ``auto``: by ``size``.
         size: Pixels per side of the images.
         channels: Channels of an image: 3, or 1 for grey.
         pretrained: Start from the library's published weights (downloaded once). A stem that
             these weights do not fit, by kind or by channels, starts fresh.
+        example: A batch of inputs to a module of your own; images of that size by default.
 
     Examples:
         >>> net = backbone("small", channels=1)
@@ -69,6 +73,9 @@ def backbone(
     check_choice("stem", stem, ("auto", "small", "standard"))
     check_at_least("size", 1 if size is None else size, 1)
     check_at_least("channels", channels, 1)
+    if is_own(name):
+        usual = torch.zeros(2, channels, size or 224, size or 224)
+        return _own_backbone(name, usual if example is None else example, pretrained)
     build = BACKBONES[name].build if name in BACKBONES else _timm_backbone
     try:
         return build(name, stem, size, channels, pretrained)
@@ -159,6 +166,37 @@ def _timm_backbone(
     return network
 
 
+def _own_backbone(name: str, example: Tensor, pretrained: bool) -> nn.Module:
+    """A copy of a user's module, or a new one; a forward pass finds the width of its features."""
+    if pretrained:
+        raise ValueError(
+            f"pretrained=True: load the weights of backbone={name!r} in your own code"
+        )
+    found = own_object("backbone", name)
+    with torch.no_grad():
+        try:
+            network = copy.deepcopy(found) if isinstance(found, nn.Module) else found()
+            if not isinstance(network, nn.Module):
+                raise TypeError(f"it makes a {type(network).__name__}")
+            training, place = network.training, next(iter(_tensors(network)), example).device
+            features = network.eval()(example.to(place))
+        except Exception as error:  # a user's code can raise anything
+            raise ValueError(
+                f"backbone={name!r} cannot be used with inputs of shape (b, "
+                f"{', '.join(map(str, example.shape[1:]))}) ({type(error).__name__}: {error}); it "
+                "must be a torch module, or a class or function that makes one without arguments"
+            ) from error
+    if not isinstance(features, Tensor) or features.shape[:-1] != example.shape[:1]:
+        shape = f" of shape {tuple(features.shape)}" if isinstance(features, Tensor) else ""
+        raise ValueError(
+            f"backbone={name!r} returns a {type(features).__name__}{shape} for {len(example)} "
+            "inputs; its forward must return features (b, width)"
+        )
+    known = {"width": features.shape[1], "input_shape": tuple(example.shape[1:])}
+    vars(network).update(known)
+    return network.train(training)
+
+
 class Backbone(NamedTuple):
     """A line about a backbone, the width of its features, and the function that builds it."""
 
@@ -207,7 +245,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "b width"], Float[Tensor, "b d"]]:
         """Features and embeddings of normalised images of shape (b, c, h, w)."""
-        if x.ndim != 4 or not x.is_floating_point():
+        own = hasattr(self.backbone, "input_shape")  # a user's module takes anything
+        if not own and (x.ndim != 4 or not x.is_floating_point()):
             raise ValueError(
                 f"x is {x.dtype} of shape {tuple(x.shape)}; pass floating-point images (batch, "
                 "channels, height, width), as Views makes them of bytes"

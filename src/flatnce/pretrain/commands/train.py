@@ -17,6 +17,7 @@ from flatnce.pretrain.commands import Switch
 from flatnce.pretrain.commands.evaluate import results_table
 from flatnce.pretrain.data import find, is_path
 from flatnce.pretrain.evaluation import expand
+from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.runs.folder import SWEEP, run_lock, run_name, runs_folder
 from flatnce.pretrain.runs.log import read_run
 from flatnce.pretrain.training.config import PRESETS, TrainConfig, preset
@@ -200,10 +201,11 @@ def print_help(
 
 def starting_config(data: str, name: str | None) -> TrainConfig:
     """The settings that a command line changes."""
+    own = is_path(data) or is_own(data)
     if name is None:
-        return preset(data if data in PRESETS or is_path(data) else find(data).name)
+        return preset(data if own or data in PRESETS else find(data).name)
     # The split to train on depends on the data set, not on the preset.
-    split = preset(data if is_path(data) else find(data).name).data.split
+    split = preset(data if own else find(data).name).data.split
     return preset(name).override(data=data, split=split)
 
 

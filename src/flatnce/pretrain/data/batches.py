@@ -21,7 +21,7 @@ from flatnce.messages import check_at_least, check_choice
 from flatnce.pretrain.data.augmentation import draws
 from flatnce.pretrain.data.catalog import DECODERS, MissingData, UnreadableImage
 from flatnce.pretrain.data.crops import crop_files
-from flatnce.pretrain.data.image_set import FolderSet, ImageSet, available_cores, read_image
+from flatnce.pretrain.data.image_set import FolderSet, available_cores, read_image
 from flatnce.pretrain.data.nvjpeg import DeviceCrops
 from flatnce.pretrain.data.views import Views
 
@@ -120,7 +120,7 @@ def holdout(
     return stays.nonzero().squeeze(1), held
 
 
-def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tensor, " m"]:
+def label_list(path: str | Path, image_set: Any) -> Int64[Tensor, " m"]:
     """The images that a published list names, as indices in the order of the list.
 
     One image per line; empty lines and lines that begin with # are ignored. A line is a file name,
@@ -145,9 +145,9 @@ def label_list(path: str | Path, image_set: ImageSet | FolderSet) -> Int64[Tenso
     return indices
 
 
-def _places(image_set: ImageSet | FolderSet) -> dict[str, list[int]]:
+def _places(image_set: Any) -> dict[str, list[int]]:
     """The numbers of the images by the names that a list may use."""
-    if isinstance(image_set, ImageSet):
+    if not isinstance(image_set, FolderSet):
         return {str(number): [number] for number in range(len(image_set))}
     places: dict[str, list[int]] = {}
     for number, path in enumerate(image_set.paths):
@@ -252,6 +252,7 @@ class Resident(_Loader):
         **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
 
     Examples:
+        >>> from flatnce.pretrain.data import ImageSet
         >>> images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1)
         >>> loader = Resident(ImageSet(images, torch.zeros(6).long(), ("one",)), 2, seed=0)
         >>> for indices, images, labels in loader.epoch(0, start=1):

@@ -31,7 +31,7 @@ __all__ = ["available_cores", "centre_square", "read_image"]
 FAULTS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
-class _Labelled:
+class Labelled:
     """What both kinds of sets do with their labels."""
 
     labels: Tensor
@@ -74,7 +74,7 @@ class _Labelled:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet(_Labelled):
+class ImageSet(Labelled):
     """Images held in memory, on the CPU or on a device.
 
     Arguments:
@@ -132,7 +132,7 @@ class ImageSet(_Labelled):
 
 
 @dataclass(frozen=True, eq=False)
-class FolderSet(_Labelled):
+class FolderSet(Labelled):
     """Images as files, decoded on demand: for sets that do not fit in memory.
 
     Like :class:`ImageSet`, with ``paths`` of files, the ``size`` in pixels to which they are

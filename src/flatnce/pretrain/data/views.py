@@ -279,6 +279,25 @@ class Views:
         return self.blur if self.blur != "auto" else 0.5 if self.size >= 64 else 0.0
 
 
+@dataclass(frozen=True)
+class ReadyViews(Views):
+    """Views (b, 2, ...) that a loader has made of a user's data: a call only arranges them."""
+
+    def __call__(
+        self,
+        images: Tensor,
+        indices: Tensor,
+        epoch: int | Tensor,
+        views: int = 2,
+        *,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ) -> Tensor:
+        """The views as (2, b, ...), floating-point ones in the dtype."""
+        ready = images.transpose(0, 1)
+        return ready.to(dtype) if ready.is_floating_point() else ready
+
+
 def _check_whole(name: str, value: int, least: int = -(2**63), most: int = 2**64) -> None:
     if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name}={value!r} must be a whole number from {least} to {most}")

@@ -7,19 +7,24 @@ from itertools import chain
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from flatnce.pretrain.data import FolderSet, ImageSet, Resident, Streaming, Views
+from flatnce.pretrain.data import AnySet, ImageSet, OwnLoader, OwnSet, Resident, Streaming, Views
 from flatnce.pretrain.models import Encoder
 
 __all__ = ["to_channels"]
 
-Images = ImageSet | FolderSet
+Images = AnySet
 
 
-def to_channels(images: UInt8[Tensor, "*b c h w"], channels: int) -> UInt8[Tensor, "*b k h w"]:
-    """Repeat grey to colour; turn colour into grey by luma, as Pillow's ``convert("L")``."""
+def to_channels(images: Tensor, channels: int) -> Tensor:
+    """Images (..., c, h, w), grey repeated to colour, or colour as grey by luma as of Pillow.
+
+    A user's ready inputs, which are not unsigned bytes, stay as they are.
+    """
+    if images.dtype != torch.uint8:
+        return images
     found = images.shape[-3]
     if {found, channels} - {1, 3}:
         raise ValueError(f"channels={channels} of images with {found}: both must be 1 or 3")
@@ -157,7 +162,8 @@ def extract(
     parts = []
     with frozen(backbone), torch.no_grad():
         for images in image_batches(image_set, batch_size, device, resize or size, workers):
-            made = backbone(prepare(to_channels(images, taken)))
+            ready = images.dtype != torch.uint8  # by a user's own code
+            made = backbone(images if ready else prepare(to_channels(images, taken)))
             if not isinstance(made, Tensor) or made.ndim != 2:
                 raise ValueError(
                     f"backbone={type(backbone).__name__} does not make features (images, width); "
@@ -195,7 +201,7 @@ def loader_of(
     seed: int = 0,
     views: Views | None = None,
     **options: Any,
-) -> Resident | Streaming:
+) -> Resident | Streaming | OwnLoader:
     """Batches of all images in memory, or of files, in order unless the options say otherwise.
 
     Files are cropped for ``views``, if these are given, before they are in a batch.
@@ -204,18 +210,28 @@ def loader_of(
     if isinstance(image_set, ImageSet):
         return Resident(image_set.to(device), batch_size, seed, **options)
     options |= {"views": views, "workers": workers, "device": device}
+    if isinstance(image_set, OwnSet):
+        return OwnLoader(image_set, batch_size, seed, **options)
     return Streaming(image_set, batch_size, seed, **options)
 
 
 def image_batches(
     image_set: Images, batch_size: int, device: torch.device, side: int, workers: int | None = None
 ) -> Iterator[Tensor]:
-    """Every image once, in the order of the set, as unsigned bytes on a device, batch by batch."""
+    """Every image once, in the order of the set, as unsigned bytes on a device, batch by batch.
+
+    A user's inputs that are not plain images come as the encoder takes them.
+    """
     if isinstance(image_set, ImageSet):
         for images in image_set.images.split(batch_size):
             yield images.to(device, non_blocking=True)
         return
-    for batch in loader_of(image_set.resized(side), batch_size, device, workers).epoch(0):
+    options: dict[str, Any] = {}
+    if isinstance(image_set, OwnSet):
+        options = {"purpose": "evaluation", "side": side}
+    else:
+        image_set = image_set.resized(side)
+    for batch in loader_of(image_set, batch_size, device, workers, **options).epoch(0):
         yield batch.images
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from flatnce.messages import check_choice
-from flatnce.pretrain.data import FolderSet, Views
+from flatnce.pretrain.data import FolderSet, OwnSet, Views
 from flatnce.pretrain.evaluation.features import (
     Images,
     device_of,
@@ -242,6 +242,8 @@ class _Job:
 
 def _prepared(image_set: Images, config: FinetuneConfig, device: torch.device) -> Images:
     """Decode files once if they are few enough: every epoch needs them."""
+    if isinstance(image_set, OwnSet):
+        image_set = image_set.decoded(config.resize or config.size)
     if isinstance(image_set, FolderSet):
         side = config.resize or config.size
         if len(image_set) * 3 * side * side > LARGEST_KEPT:

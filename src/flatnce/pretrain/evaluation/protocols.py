@@ -18,6 +18,7 @@ from torch import Tensor
 from flatnce.core.diagnostics import pool_information
 from flatnce.pretrain.data import (
     MissingData,
+    OwnSet,
     Views,
     data_root,
     find,
@@ -37,8 +38,10 @@ from flatnce.pretrain.evaluation.knn import TEMPERATURE, knn_scores
 from flatnce.pretrain.evaluation.metrics import measure, measure_several
 from flatnce.pretrain.evaluation.options import Options, expand
 from flatnce.pretrain.evaluation.probe import FORMS, drawn, linear_probe, probe_by_descent
+from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.runs.log import add_evaluation, read_run
-from flatnce.pretrain.training.images import views_of
+from flatnce.pretrain.training.config import DataConfig
+from flatnce.pretrain.training.images import has_own_test, load_images, views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.processes import choose_device
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
@@ -92,7 +95,7 @@ class Bench:
         The part is ``train``, all labelled images that are not test images, or ``test``.
         """
         if (data, part) not in self.sets:
-            if _has_no_test(data):
+            if self._has_no_test(data):
                 whole = self._read(data, "train")
                 rest, self._held[data] = _split_labels(whole, data)
                 self.sets[data, "train"] = whole.subset(rest)
@@ -119,9 +122,21 @@ class Bench:
             found["note"] = "the encoder was pretrained on these images too, without their labels"
         return {**found, **images}
 
+    def _own(self, data: str, split: str) -> DataConfig:
+        """The settings of a user's data set, the run's own or another."""
+        test = self.run.config.data.test_data if data == self.data else None
+        return replace(self.run.config.data, data=data, split=split, test_data=test)
+
+    def _has_no_test(self, data: str) -> bool:
+        return not has_own_test(self._own(data, "test")) if is_own(data) else _has_no_test(data)
+
     def _read(self, data: str, split: str) -> Images:
         options = self.options
-        found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
+        found: Images
+        if is_own(data):
+            found = load_images(self._own(data, split))
+        else:
+            found = load(data, split, options.root, skip_unreadable=options.skip_unreadable)
         if found.labels.ndim != 2 and int(found.labels.min()) < 0:
             raise ValueError(f"{data}: some {found.split} images have no label")
         return found
@@ -145,7 +160,10 @@ class Bench:
 
     def images(self, data: str) -> dict[str, Any]:
         """How the images of a set are prepared, for a result."""
-        channels = conversion(self.load(data, "train").shape[0], self.run.channels)
+        train = self.load(data, "train")
+        if isinstance(train, OwnSet) and train.stage == "views":
+            return {"prepared_by": self.run.config.data.prepare or data}
+        channels = conversion(train.shape[0], self.run.channels)
         resize = self.input["resize"] or self.input["size"]
         return {**self.input, "resize": resize, "channels": channels}
 
@@ -155,6 +173,8 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
     missing: dict[str, str] = {}
     for name in names:
         try:
+            if is_own(name):
+                continue
             if is_path(name):
                 whole = image_folder(name, "train")
                 if _has_no_test(name):
@@ -170,7 +190,8 @@ def missing_sets(names: Sequence[str], root: str | Path | None = None) -> dict[s
 
 def _split_of(data: str, part: str) -> str:
     """The official part of a set; to train on, ``trainval`` if there is one."""
-    combined = part == "train" and not is_path(data) and "trainval" in find(data).splits
+    known = not is_path(data) and not is_own(data)
+    combined = part == "train" and known and "trainval" in find(data).splits
     return "trainval" if combined else part
 
 
@@ -262,8 +283,8 @@ def mi(bench: Bench, data: str) -> Iterator[Result]:
     """Mutual information of two views in a pool of test images, calibrated on training images."""
     seed = bench.options.seed
     # Other seeds than those of training.
-    views = replace(views_of(bench.run.config, bench.run.size), seed=2**32 + seed)
     test, train = (bench.load(data, part) for part in ("test", "train"))
+    views = replace(views_of(bench.run.config, bench.run.size, test), seed=2**32 + seed)
     pool = permutation(len(test), seed)[: bench.options.pool]
     others = permutation(len(train), seed)[: len(pool)]
     pairs = bench.embed(test.subset(pool), views)
@@ -323,6 +344,11 @@ def _finetune(
     began = time.perf_counter()
     options, run = bench.options, bench.run
     train = bench.load(data, "train")
+    if isinstance(train, OwnSet) and train.stage == "views":
+        raise ValueError(
+            f"protocol={name!r} fine-tunes on crops of images, and {data} has an augmentation or "
+            "pairs of its own; take knn, linear or mi"
+        )
     model = run.config.override(pretrained=False).model
     # Photographs are resized before their centre is cut.
     size = bench.input["size"]

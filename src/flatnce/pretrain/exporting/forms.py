@@ -30,6 +30,7 @@ from flatnce.pretrain.data import is_path
 from flatnce.pretrain.data.augmentation.pixels import Normalisation
 from flatnce.pretrain.data.views import CentreCrop
 from flatnce.pretrain.models import RESNETS, backbone
+from flatnce.pretrain.own_code import OBJECT, is_own
 from flatnce.pretrain.runs.folder import find_run
 from flatnce.pretrain.runs.log import Run, read_run, score_cells
 from flatnce.pretrain.training.saved import LoadedEncoder, load_encoder
@@ -166,14 +167,15 @@ class Source:
         self.stem = "auto"
         if self.from_torchvision:
             self.stem = "small" if isinstance(network.maxpool, nn.Identity) else "standard"
-        self.channels, self.size = loaded.channels, loaded.size
+        self.channels, self.size, self.ready = loaded.channels, loaded.size, loaded.ready
+        usual = (self.channels, self.size, self.size)
+        self.shape: tuple[int, ...] = getattr(network, "input_shape", usual)
         numbers = Normalisation(*loaded.normalisation).channels(loaded.channels)
         self.mean, self.std = (tuple(column) for column in zip(*numbers, strict=True))
 
-    def sample(self, count: int = 3) -> Float[Tensor, "b c h w"]:
-        """A few images of noise to compare features on, the same every time."""
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(count, self.channels, self.size, self.size, generator=generator)
+    def sample(self, count: int = 3) -> Tensor:
+        """A few inputs of noise to compare features on, the same every time."""
+        return torch.randn(count, *self.shape, generator=torch.Generator().manual_seed(0))
 
 
 class TorchForm:
@@ -184,7 +186,12 @@ class TorchForm:
     tags: tuple[str, ...] = ("pytorch", "safetensors")  # for the hub
 
     def check(self, source: Source) -> None:
-        """Refuse without safetensors."""
+        """Refuse without safetensors, and a network that cannot be imported."""
+        if source.architecture.startswith(f"{OBJECT}:"):
+            raise ValueError(
+                "to='torch': the network is an object, of which only the name is known; export it "
+                "with to='onnx', or train it by its import path, backbone='package.module:Name'"
+            )
         require_extra("safetensors.torch", "exporting weights")
 
     def write(self, source: Source, folder: Path, normalise: bool) -> dict[str, Any]:
@@ -209,6 +216,11 @@ class TimmForm(TorchForm):
 
     def check(self, source: Source) -> None:
         """Refuse a backbone that timm does not have."""
+        if is_own(source.architecture):
+            raise ValueError(
+                f"to='timm': timm does not have {source.architecture}; export it with to='torch' "
+                "or to='onnx'"
+            )
         if "small" in (source.architecture, source.stem):
             raise ValueError(
                 "to='timm': timm has neither backbone 'small' nor the small-image stem of this "
@@ -299,7 +311,7 @@ def load_exported(folder: str | Path) -> nn.Module:
 
     Reads the forms ``torch`` and ``timm``. The features are those of the trained network, bit for
     bit, on the same device and with the same number of threads. No code of the folder is run, and
-    the weights are compared with their checksum.
+    the weights are compared with their checksum. A network of your own is imported by its path.
     """
     place = Path(folder)
     described = read_config(place)[MARK]
@@ -309,8 +321,10 @@ def load_exported(folder: str | Path) -> nn.Module:
             "opens (its README.md shows how); to load it here export with to='torch'"
         )
     weights = _read_weights(place, described["weights"])
+    shape = described["input"].get("shape")
+    example = None if shape is None else torch.zeros(2, *shape)
     try:
-        network = backbone(**described["backbone"])
+        network = backbone(**described["backbone"], example=example)
         network.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError) as error:
         raise ExportError(
@@ -340,6 +354,11 @@ def preprocessing(folder: str | Path) -> CentreCrop:
     normalised, as in ``flatnce evaluate``. The exported folder may be of any form.
     """
     taken = read_config(folder)[MARK]["input"]
+    if "shape" in taken:
+        raise ValueError(
+            f"folder={str(folder)!r} takes inputs of shape {tuple(taken['shape'])}, prepared by "
+            "the code that it was trained with; call the network without preprocessing"
+        )
     if taken["normalised_inside"]:
         return CentreCrop(taken["size"], mean=0.0, std=1.0)
     return CentreCrop(taken["size"], mean=taken["mean"], std=taken["std"])
@@ -498,6 +517,8 @@ def export(
         check_room(Path(out), replace)  # before a checkpoint is read
         name = Path(out).resolve().name.removesuffix(f"-{to}") or "backbone"
     source = Source(run, step, name)
+    if normalise and source.ready:
+        raise ValueError("normalise=True: the views of this run are normalised by your own code")
     FORMS[to].check(source)
     if out is None:
         if source.run is None:
@@ -538,6 +559,7 @@ def _config(source: Source, to: str, normalise: bool, written: dict[str, Any]) -
             "std": list(source.std),
             "normalised_inside": normalise,
             "interpolation": "bicubic",
+            **({"shape": list(source.shape)} if source.ready else {}),
         },
         "features": source.width,
         "step": source.step,

@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 from flatnce.environment import plain
 from flatnce.extras import require_extra
 from flatnce.files import replace_text
-from flatnce.pretrain.data import FolderSet, ImageSet, permutation
+from flatnce.pretrain.data import AnySet, FolderSet, OwnSet, permutation
 from flatnce.pretrain.evaluation import Bench, Options
 from flatnce.pretrain.page import TEXT, InspectionOptions
 from flatnce.pretrain.runs import checkpoint
@@ -109,7 +109,7 @@ def read_inspection(directory: Path) -> dict[str, Any] | None:
     return found
 
 
-def _images(bench: Bench, asked: InspectionOptions) -> tuple[ImageSet | FolderSet, str]:
+def _images(bench: Bench, asked: InspectionOptions) -> tuple[AnySet, str]:
     """Some test images; for a set without labels, some training images."""
     try:
         source, part = bench.load(bench.data, "test"), "test"
@@ -118,10 +118,10 @@ def _images(bench: Bench, asked: InspectionOptions) -> tuple[ImageSet | FolderSe
     return source.subset(permutation(len(source), asked.seed)[: asked.images]), part
 
 
-def _similarities(bench: Bench, images: ImageSet | FolderSet, seed: int) -> dict[str, Any]:
+def _similarities(bench: Bench, images: AnySet, seed: int) -> dict[str, Any]:
     """Histograms of the cosines between two views of one image, and of different images."""
     # Beside the seeds of training and of watching, so that these views are new.
-    views = replace(views_of(bench.run.config, bench.run.size), seed=2**34 + seed)
+    views = replace(views_of(bench.run.config, bench.run.size, images), seed=2**34 + seed)
     z1, z2 = bench.embed(images, views)
     cosines = (normalize(z1.float(), dim=1) @ normalize(z2.float(), dim=1).T).cpu()
     if not bool(cosines.isfinite().all()):
@@ -143,7 +143,7 @@ def _similarities(bench: Bench, images: ImageSet | FolderSet, seed: int) -> dict
 
 
 def _neighbours(
-    images: ImageSet | FolderSet,
+    images: AnySet,
     rows: Float[Tensor, "n d"],
     labels: list[int] | None,
     asked: InspectionOptions,
@@ -185,8 +185,12 @@ def _memory(run: LoadedEncoder, processes: int) -> dict[str, int]:
     }
 
 
-def picture_of(images: ImageSet | FolderSet, number: int) -> str:
+def picture_of(images: AnySet, number: int) -> str | None:
     """One image of a set as a ``data:`` address, at most 64 pixels wide and high."""
+    if isinstance(images, OwnSet):
+        if images.stage == "views":  # perhaps not a picture
+            return None
+        images, number = images.subset([number]).decoded(min(64, *images.shape[1:])), 0
     pixels = images.decode(number) if isinstance(images, FolderSet) else images.images[number]
     image = require_extra("PIL.Image", "pictures of neighbours")
     # Channels last for colour, none for grey.

@@ -18,12 +18,15 @@ from flatnce.messages import (
 )
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.data.catalog import DECODERS
+from flatnce.pretrain.own_code import Named, is_own
 from flatnce.toml_files import read_toml
 
-__all__ = ["PRESETS", "TrainConfig", "preset"]
+__all__ = ["DataConfig", "PRESETS", "TrainConfig", "preset"]
 
 OPTIMIZERS = ("sgd", "adamw", "lars")
 SCALING_RULES = ("linear", "sqrt", "none")
+OWN = ("backbone", "data", "test_data", "augment", "batch_augment", "prepare")
+"""The settings that may name a user's code."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,21 @@ class DataConfig:
     skip_unreadable: bool = False
     stream: bool = False
     decode: str = "cpu"
+    test_data: str | None = None
+    augment: str | None = None
+    batch_augment: str | None = None
+    prepare: str | None = None
+    epoch_samples: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("decode", self.decode, DECODERS)
-        check_fields(self, decode_size=1, workers=0)
+        check_fields(self, decode_size=1, workers=0, epoch_samples=1)
+        for name in ("augment", "batch_augment", "prepare", "test_data", "epoch_samples"):
+            if getattr(self, name) is not None and not is_own(self.data):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} belongs to data of your own, and data="
+                    f"{self.data!r}; name a data set of your own, package.module:function"
+                )
 
 
 @dataclass(frozen=True)
@@ -225,12 +239,18 @@ class TrainConfig:
                 raise ValueError(f"{name}={value} is not a number; leave it out, or give one")
 
     def override(self, **changes: Any) -> "TrainConfig":
-        """Copy the config with other settings, for example ``override(objective="infonce")``."""
+        """Copy the config with other settings, for example ``override(objective="infonce")``.
+
+        ``backbone``, ``data``, ``test_data``, ``augment``, ``batch_augment`` and ``prepare`` may
+        be objects of your own.
+        """
         sections: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in _SECTION_OF:
                 hint = did_you_mean(name, _SECTION_OF, "TrainConfig().flat() lists them")
                 raise ValueError(f"{name!r} is not a setting of a run; {hint}")
+            if name in OWN and not isinstance(value, str | None):
+                value = Named(value)
             sections.setdefault(_SECTION_OF[name], {})[name] = value
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, **changed)
@@ -299,8 +319,10 @@ def preset(name: str) -> TrainConfig:
 
     Arguments:
         name: A name of :data:`PRESETS`; or another data set or the path of a folder, which get
-            the preset ``folder`` with that data.
+            the preset ``folder`` with that data; or the import path of your own, with ``own``.
     """
+    if is_own(name):
+        return PRESETS["own"][1].override(data=name)
     if name not in PRESETS and (is_path(name) or name in CATALOG):
         return PRESETS["folder"][1].override(data=name)
     check_choice("preset", name, PRESETS)

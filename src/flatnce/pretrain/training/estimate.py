@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.data import CATALOG, Batching, Resident, data_root, find
+from flatnce.pretrain.data import (
+    CATALOG,
+    AnySet,
+    Batching,
+    OwnSet,
+    ReadyViews,
+    Resident,
+    data_root,
+    find,
+)
+from flatnce.pretrain.own_code import is_own
 from flatnce.pretrain.training.config import TrainConfig
-from flatnce.pretrain.training.images import load_images, views_of
+from flatnce.pretrain.training.images import load_images, sides, views_of
 from flatnce.pretrain.training.learner import build_encoder
 from flatnce.pretrain.training.state import (
     EAGER_STEPS,
@@ -54,16 +65,18 @@ class RunEstimate:
 
 def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1) -> RunEstimate:
     """Estimate a run, and refuse what training would refuse; without workspaces of libraries."""
-    here, images, channels, side = _images(config)
+    here, images, channels, side, source = _images(config)
     size = config.views.view_size or side
+    example = torch.zeros(2, channels, size, size)
+    if isinstance(views_of(config, size, source), ReadyViews) and isinstance(source, OwnSet):
+        example, size = source.example, side
     batch = config.run.batch_size
     Batching(images, batch, config.run.seed, world_size=world_size)
-    views_of(config, size)
     check_ess(config)
     mine = batch // world_size
     micro = min(config.run.micro_batch or mine, mine)
     dtype = compute_dtype(config.run, device)
-    parameters, activations = _trace(config, channels, size, micro, dtype)
+    parameters, activations = _trace(config, channels, size, micro, dtype, example)
     queue = config.model.queue
     negatives = batch - 1 + queue if queue else OBJECTIVES[config.loss.objective].negatives(batch)
     # Weight, gradient, and what the optimizer and a momentum encoder keep.
@@ -72,7 +85,7 @@ def estimate_run(config: TrainConfig, device: torch.device, world_size: int = 1)
     resident = config.data.data in CATALOG and find(config.data.data).resident
     resident = resident and not config.data.stream
     anchors, keys = (mine, batch + queue) if queue else (2 * mine, 2 * batch)
-    views = 2 * mine * channels * size**2
+    views = mine * example.numel()
     per_epoch = images // batch
     return RunEstimate(
         here=here,
@@ -171,20 +184,26 @@ def _decoding(loader: Any, device: torch.device) -> float:
     return sum(more) / rest if more else sum(images) / first
 
 
-def _images(config: TrainConfig) -> tuple[bool, int, int, int]:
-    """Whether the images are here, how many, their channels and side."""
+def _images(config: TrainConfig) -> tuple[bool, int, int, int, AnySet | None]:
+    """Whether the images are here, how many, their channels and side; those of no catalogue."""
     data = config.data
     if data.data not in CATALOG:
         found = load_images(data)
-        return True, len(found), found.shape[0], min(found.shape[1:])
+        count = found.epoch_samples if isinstance(found, OwnSet) else len(found)
+        return True, count, *sides(found), found
     entry = find(data.data)
     entry.check_split(data.split)
     here = not entry.layouts or entry.installed_layout(data_root(data.root)) is not None
-    return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size
+    return here, entry.splits[data.split], entry.channels, data.decode_size or entry.size, None
 
 
 def _trace(
-    config: TrainConfig, channels: int, size: int, micro: int, dtype: torch.dtype
+    config: TrainConfig,
+    channels: int,
+    size: int,
+    micro: int,
+    dtype: torch.dtype,
+    example: Tensor,
 ) -> tuple[int, int]:
     """Parameters of the encoder, and bytes that a backward pass through it would keep."""
     saved: dict[int, tuple[Tensor, int]] = {}
@@ -196,15 +215,17 @@ def _trace(
 
     views = 1 if config.model.momentum_encoder is not None else 2
     model = config.override(pretrained=False).model
-    encoder = build_encoder(model, channels=channels, size=size).train()
+    encoder = build_encoder(model, channels=channels, size=size, example=example).train()
     # Some networks read their tensors when they are built, so only the forward pass is fake.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         named = encoder.named_parameters()
         fake: dict[str, Tensor] = {name: mode.from_tensor(p) for name, p in named}
         weights = {tensor.untyped_storage()._cdata for tensor in fake.values()}
-        images = torch.empty(views * micro, channels, size, size)
+        images = torch.empty(views * micro, *example.shape[1:], dtype=example.dtype)
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        with hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        # A user's module may need real numbers; then its activations are not counted.
+        faults = suppress(Exception) if is_own(model.backbone) else nullcontext()
+        with faults, hooks, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             torch.func.functional_call(encoder, fake, (images,))
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     return parameters, sum(size for place, (_, size) in saved.items() if place not in weights)

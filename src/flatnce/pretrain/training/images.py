@@ -7,15 +7,36 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flatnce.core import distributed
-from flatnce.pretrain.data import CATALOG, FolderSet, ImageSet, Resident, Streaming, Views, load
+from flatnce.pretrain.data import (
+    CATALOG,
+    AnySet,
+    ImageSet,
+    OwnLoader,
+    OwnSet,
+    ReadyViews,
+    Resident,
+    Streaming,
+    Views,
+    load,
+)
 from flatnce.pretrain.data.catalog import IMAGENET_MEAN, IMAGENET_STD
+from flatnce.pretrain.own_code import is_own, own_object
 from flatnce.pretrain.training.config import DataConfig, TrainConfig
 
-__all__ = ["Images", "load_images", "normalisation", "open_images", "shared_images", "views_of"]
+__all__ = [
+    "Images",
+    "has_own_test",
+    "load_images",
+    "normalisation",
+    "open_images",
+    "shared_images",
+    "views_of",
+]
 
-_Shared = dict[tuple[DataConfig, torch.device], ImageSet | FolderSet]
+_Shared = dict[tuple[DataConfig, int, torch.device], AnySet]
 _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 
 
@@ -23,15 +44,28 @@ _shared: ContextVar[_Shared | None] = ContextVar("shared images", default=None)
 class Images:
     """The data set of a run with its batches and views; ``size`` is the side of a view."""
 
-    image_set: ImageSet | FolderSet
-    loader: Resident | Streaming
+    image_set: AnySet
+    loader: Resident | Streaming | OwnLoader
     views: Views
     channels: int
     size: int
 
+    @property
+    def example(self) -> Tensor:
+        """Two inputs of the encoder."""
+        if isinstance(self.views, ReadyViews) and isinstance(self.image_set, OwnSet):
+            return self.image_set.example
+        return torch.zeros(2, self.channels, self.size, self.size)
 
-def normalisation(data: str) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation of a data set's pixels."""
+
+def normalisation(
+    data: str, channels: int = 3, ready: bool = False
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation of a data set's pixels; 0 and 1 for ready views."""
+    if ready:
+        return (0.0,) * channels, (1.0,) * channels
+    if is_own(data) and channels == 1:
+        return (sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,)
     entry = CATALOG.get(data)
     return (IMAGENET_MEAN, IMAGENET_STD) if entry is None else (entry.mean, entry.std)
 
@@ -46,13 +80,15 @@ def shared_images() -> Iterator[None]:
         _shared.reset(before)
 
 
-def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSet | FolderSet:
+def load_images(data: DataConfig, device: torch.device | str = "cpu") -> AnySet:
     """The data set of a config; on a device if it is held in memory."""
     place, host, shared = torch.device(device), torch.device("cpu"), _shared.get()
     held: _Shared = {} if shared is None else shared
-    key = replace(data, workers=None, decode="cpu")
-    if (key, host) not in held:
-        held[key, host] = load(
+    key = replace(data, workers=None, decode="cpu"), id(getattr(data.data, "value", None))
+    if is_own(data.data) and (*key, host) not in held:
+        held[*key, host] = _own_set(data)
+    if (*key, host) not in held:
+        held[*key, host] = load(
             data.data,
             data.split,
             data.root,
@@ -60,32 +96,74 @@ def load_images(data: DataConfig, device: torch.device | str = "cpu") -> ImageSe
             skip_unreadable=data.skip_unreadable,
             stream=data.stream,
         )
-    if (key, place) not in held:
-        found = held[key, host]
-        held[key, place] = found.to(place) if isinstance(found, ImageSet) else found
-    return held[key, place]
+    if (*key, place) not in held:
+        found = held[*key, host]
+        held[*key, place] = found.to(place) if isinstance(found, ImageSet) else found
+    return held[*key, place]
 
 
-def views_of(config: TrainConfig, size: int) -> Views:
-    """The views of a config."""
-    mean, std = normalisation(config.data.data)
+def _own_set(data: DataConfig) -> OwnSet:
+    """A user's data set, with the augmentation of a config."""
+    setting, name = "data", data.data
+    if data.split == "test" and data.test_data is not None:
+        setting, name = "test_data", data.test_data
+    found = own_object(setting, name)
+    if _is_function(found):
+        found = found(data.split)
+    given = {}
+    for role in ("augment", "batch_augment", "prepare"):
+        if (path := getattr(data, role)) is not None:
+            value = own_object(role, path)
+            given[role] = value() if isinstance(value, type) else value
+    own = found if isinstance(found, OwnSet) else OwnSet(found, name=str(name))
+    given |= {"samples": data.epoch_samples or own.samples, "workers": data.workers}
+    return replace(own, name=str(name), split=data.split, **given)
+
+
+def _is_function(found: Any) -> bool:
+    """Whether something makes a data set of a split, and is not one."""
+    one = isinstance(found, OwnSet) or hasattr(found, "__getitem__") or hasattr(found, "__iter__")
+    return callable(found) and (isinstance(found, type) or not one)
+
+
+def has_own_test(data: DataConfig) -> bool:
+    """Whether a user's data has a part for testing."""
+    return data.test_data is not None or _is_function(own_object("data", data.data))
+
+
+def views_of(config: TrainConfig, size: int, source: AnySet | None = None) -> Views:
+    """The views of a config; a set that is not the catalogue's must be given."""
+    ready = isinstance(source, OwnSet) and source.stage == "views"
+    channels = 3 if source is None else sides(source)[0]
+    mean, std = normalisation(config.data.data, channels, ready)
     asked = asdict(config.views)
     del asked["view_size"]
-    crop = (asked.pop("crop_least"), 1.0)
-    return Views(size, seed=config.run.seed, crop=crop, mean=mean, std=std, **asked)
+    crop, kind = (asked.pop("crop_least"), 1.0), ReadyViews if ready else Views
+    return kind(size, seed=config.run.seed, crop=crop, mean=mean, std=std, **asked)
 
 
 def open_images(config: TrainConfig, device: torch.device) -> Images:
     """Load the data set of a config and set up its batches and views."""
     image_set = load_images(config.data, device)
-    size = config.views.view_size or min(image_set.shape[1:])
-    views = views_of(config, size)
+    channels, side = sides(image_set)
+    size = config.views.view_size or side
+    views = views_of(config, size, image_set)
+    if isinstance(views, ReadyViews):
+        size = side
     order = (config.run.batch_size, config.run.seed)
     part: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size()}
-    loader: Resident | Streaming
+    loader: Resident | Streaming | OwnLoader
     if isinstance(image_set, ImageSet):
         loader = Resident(image_set, *order, **part)
     else:
-        part |= {"workers": config.data.workers, "decode": config.data.decode}
-        loader = Streaming(image_set, *order, device=device, views=views, **part)
-    return Images(image_set, loader, views, image_set.shape[0], size)
+        part |= {"workers": config.data.workers, "device": device, "views": views}
+        if isinstance(image_set, OwnSet):
+            loader = OwnLoader(image_set, *order, **part)
+        else:
+            loader = Streaming(image_set, *order, decode=config.data.decode, **part)
+    return Images(image_set, loader, views, channels, size)
+
+
+def sides(source: AnySet) -> tuple[int, int]:
+    """Channels and shorter side of the images of a set; of other inputs the first axis, and 1."""
+    return (*source.shape, 1)[0], min(source.shape[1:], default=1)

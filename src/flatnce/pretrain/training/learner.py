@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -30,6 +30,7 @@ class Learner(nn.Module):
     """
 
     called: nn.Module
+    ids: Tensor | None
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Learner(nn.Module):
         self.encoder, self.objective = encoder, objective
         self.momentum_encoder = momentum_encoder
         self.dtype = dtype
+        self.register_buffer("ids", None, persistent=False)  # of a user's samples, by number
         self.call_through(encoder)
 
     def call_through(self, wrapper: nn.Module) -> None:
@@ -49,7 +51,7 @@ class Learner(nn.Module):
         # Not by assignment, which would register it, so that it would be saved a second time.
         self.__dict__["called"] = wrapper
 
-    def embed(self, views: Float[Tensor, "2 b c h w"]) -> Float[Tensor, "2 b d"]:
+    def embed(self, views: Shaped[Tensor, "2 b *shape"]) -> Float[Tensor, "2 b d"]:
         """Embeddings of both views, the second without a gradient under a momentum encoder."""
         if self.momentum_encoder is None:
             z = self._encode(self.called, views.flatten(0, 1))
@@ -60,12 +62,14 @@ class Learner(nn.Module):
     def loss(self, z: Float[Tensor, "2 b d"], indices: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         """The loss of embeddings."""
         ids = indices if self.objective.queue is not None else None
+        if self.ids is not None:
+            ids = self.ids[indices]
         found: Tensor = self.objective(z[0], z[1], ids=ids)
         return found
 
     def _encode(self, encoder: nn.Module, images: Tensor) -> Float[Tensor, "n d"]:
         lower = self.dtype != torch.float32
-        if images.is_cuda:
+        if images.is_cuda and images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, self.dtype, enabled=lower):
             embeddings: Tensor = encoder(images)[1]
@@ -80,12 +84,13 @@ def build_learner(
     steps: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    example: Tensor | None = None,
 ) -> Learner:
     """A learner on a device, its weights drawn from a seed; torch's generator is unchanged."""
     model, gather = config.model, distributed.is_active()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
-        encoder = build_encoder(model, channels=channels, size=size)
+        encoder = build_encoder(model, channels=channels, size=size, example=example)
     if gather:
         sync_batch_norm(encoder, device)
     queue = KeyQueue(model.queue, encoder.embedding_width) if model.queue else None
@@ -93,19 +98,22 @@ def build_learner(
     momentum = model.momentum_encoder
     slow = None if momentum is None else MomentumEncoder(encoder, momentum)
     learner = Learner(encoder, objective, slow, dtype).to(device)
-    if torch.device(device).type == "cuda":
+    if torch.device(device).type == "cuda" and all(p.ndim < 5 for p in learner.parameters()):
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return learner
 
 
-def build_encoder(model: ModelConfig, *, channels: int, size: int) -> Encoder:
-    """The encoder of a config."""
+def build_encoder(
+    model: ModelConfig, *, channels: int, size: int, example: Tensor | None = None
+) -> Encoder:
+    """The encoder of a config; ``example`` is a batch of inputs to a user's module."""
     net = backbone(
         model.backbone,
         stem=model.stem,
         size=size,
         channels=channels,
         pretrained=model.pretrained,
+        example=example,
     )
     projection = head(
         net.width,  # type: ignore[arg-type]  # an attribute of a module
@@ -143,7 +151,7 @@ def build_temperature(loss: LossConfig, steps: int) -> Temperature:
 
 def backward(
     learner: Learner,
-    views: Float[Tensor, "2 b c h w"],
+    views: Shaped[Tensor, "2 b *shape"],
     indices: Int[Tensor, " b"],
     micro_batch: int | None = None,
     between: Callable[[], None] = lambda: None,

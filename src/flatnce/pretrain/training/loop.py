@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch import Tensor
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Interval
 from flatnce.messages import html_card
+from flatnce.pretrain.own_code import OwnObjects
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_lock
 from flatnce.pretrain.runs.log import FAILURE, RunLog, read_run, score_cells
@@ -29,7 +30,15 @@ from flatnce.pretrain.training import processes
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.loggers import check_loggers, loggers_of
 from flatnce.pretrain.training.processes import Interrupts
-from flatnce.pretrain.training.saved import CHECKPOINTS, KIND, read_saved, with_absolute_paths
+from flatnce.pretrain.training.saved import (
+    CHECKPOINTS,
+    KIND,
+    own_settings,
+    read_saved,
+    remember_objects,
+    use_objects,
+    with_absolute_paths,
+)
 from flatnce.pretrain.training.state import Training, TrainingFailed
 from flatnce.pretrain.training.watch import Watcher
 
@@ -68,6 +77,7 @@ def train(
     *,
     report: Report | None = None,
     replace: bool = False,
+    **objects: Unpack[OwnObjects],
 ) -> Outcome:
     """Pretrain an encoder and write a run directory.
 
@@ -79,12 +89,21 @@ def train(
         directory: The run's directory; must be new.
         report: Called with each line that is logged.
         replace: Remove an earlier run in that directory.
+        **objects: Your own code in place of names in the config: ``encoder``, a module from inputs
+            to features (b, width), of which a copy is trained; ``data`` and ``test_data``, torch
+            Datasets or an :class:`~flatnce.pretrain.OwnSet`; ``augment``, ``batch_augment`` and
+            ``prepare``, functions that :class:`~flatnce.pretrain.OwnSet` describes.
     """
+    config = config.override(**own_settings(objects))
     return _take_all(train_steps(config, directory, report=report, replace=replace))
 
 
 def resume(
-    directory: str | Path, *, step: int | None = None, report: Report | None = None
+    directory: str | Path,
+    *,
+    step: int | None = None,
+    report: Report | None = None,
+    **objects: Unpack[OwnObjects],
 ) -> Outcome:
     """Continue a run exactly from a checkpoint. A finished run is left unchanged.
 
@@ -92,7 +111,9 @@ def resume(
         directory: The run's directory.
         step: Continue from this checkpoint and remove later ones; by default the newest.
         report: Called with each line that is logged.
+        **objects: Those of :func:`train` that the run was given and that cannot be imported.
     """
+    use_objects(directory, **objects)
     return _take_all(resume_steps(directory, step=step, report=report))
 
 
@@ -120,7 +141,7 @@ def train_steps(
         started = processes.started_by_this_launch(place, device)
         if started and checkpoint.steps(place / CHECKPOINTS):
             there, _ = read_saved(place)
-            if there != config:
+            if there.plain() != config.plain():
                 raise ValueError(
                     f"{place} was started by this launch with other settings; launch with another "
                     "--rdzv-id or name, or continue it with `flatnce resume`"
@@ -131,6 +152,7 @@ def train_steps(
             _try_step(config, place, device)  # if that fails, the earlier run stays
             gc.collect()  # else its images and model would stay on the device
         training = Training(config, place, device)
+        remember_objects(place, config)
         log = None
         if distributed.rank() == 0:
             seeds, anew = [config.run.seed], replace or started
@@ -363,7 +385,7 @@ class Recorder:
         results = {
             "step": training.step,
             "epochs": run.epochs,
-            "images": len(images),
+            "images": training.images.loader.batching.samples,
             "labelled": bool((images.labels >= 0).any()),
             "seconds": training.seconds,
             "images_per_second": training.step * run.batch_size / training.seconds,

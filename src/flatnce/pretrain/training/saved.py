@@ -4,13 +4,14 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from flatnce.environment import plain
 from flatnce.pretrain.data import CATALOG, is_path
 from flatnce.pretrain.models import Encoder
+from flatnce.pretrain.own_code import ARGUMENTS, Named, OwnObjects
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.folder import run_name
 from flatnce.pretrain.runs.log import FAILURE, read_run
@@ -27,8 +28,11 @@ __all__ = [
     "in_brief",
     "load_encoder",
     "read_config",
+    "own_settings",
     "read_saved",
+    "remember_objects",
     "run_status",
+    "use_objects",
     "with_absolute_paths",
 ]
 
@@ -109,7 +113,53 @@ def read_saved(
             f"{found.folder} is a checkpoint of another model or run: {difference} in "
             "config.json; restore the run's own files"
         )
-    return config, found
+    return config.override(**_objects.get(Path(directory).resolve(), {})), found
+
+
+_objects: dict[Path, dict[str, Any]] = {}  # given in this process, by run and setting
+
+
+def use_objects(directory: str | Path, **objects: Unpack[OwnObjects]) -> None:
+    """Say which objects the names in a run's config stand for, in this process.
+
+    ``train`` and ``resume`` do that with their arguments. Call it before other functions on a run
+    that was trained with objects which cannot be imported.
+
+    Arguments:
+        directory: The run's directory.
+        **objects: ``encoder``, ``data``, ``test_data``, ``augment``, ``batch_augment``,
+            ``prepare``; of the kinds that the run was trained with.
+    """
+    given = own_settings(objects)
+    sections = read_run(directory, KIND).config if given else {}
+    there = {name: value for part in sections.values() for name, value in part.items()}
+    for setting, value in given.items():
+        if value != there[setting]:
+            raise ValueError(
+                f"{ARGUMENTS.get(setting, setting)} is {value}, and {directory} was trained with "
+                f"{there[setting]}; give an object of that kind"
+            )
+    _objects.setdefault(Path(directory).resolve(), {}).update(given)
+
+
+def own_settings(objects: OwnObjects) -> dict[str, Any]:
+    """Arguments that are objects, as settings of a config."""
+    settings = {argument: setting for setting, argument in ARGUMENTS.items()}
+    unknown = [name for name in objects if name not in OwnObjects.__annotations__]
+    if unknown:
+        raise TypeError(f"unexpected argument {unknown[0]!r}")
+    return {
+        settings.get(name, name): value if isinstance(value, str) else Named(value)
+        for name, value in objects.items()
+        if value is not None
+    }
+
+
+def remember_objects(directory: Path, config: TrainConfig) -> None:
+    """Use the objects of a config for its run from now on."""
+    settings = {**vars(config.data), **vars(config.model)}
+    found = {name: value for name, value in settings.items() if isinstance(value, Named)}
+    _objects[directory.resolve()] = found
 
 
 def first_difference(
@@ -142,6 +192,7 @@ class LoadedEncoder:
     normalisation: tuple[Sequence[float], Sequence[float]]
     channels: int  #: Channels of an image.
     size: int  #: Side of an image in training, in pixels.
+    ready: bool = False  #: Whether a user's own code made the views.
 
 
 def load_encoder(
@@ -157,8 +208,11 @@ def load_encoder(
     config, found = read_saved(directory, step)
     channels, size = found.state["channels"], found.state["size"]
     model = config.override(pretrained=False).model  # do not download published weights
-    encoder = build_encoder(model, channels=channels, size=size)
+    shape = found.state.get("shape", (channels, size, size))
+    example = torch.zeros(2, *shape, dtype=getattr(torch, found.state.get("dtype", "float32")))
+    encoder = build_encoder(model, channels=channels, size=size, example=example)
     found.restore(encoder, prefix="encoder.")
     encoder.to(device).eval()
-    pixels = normalisation(config.data.data)
-    return LoadedEncoder(encoder, config, found.step, pixels, channels, size)
+    ready = found.state.get("ready", False)
+    pixels = normalisation(config.data.data, channels, ready)
+    return LoadedEncoder(encoder, config, found.step, pixels, channels, size, ready)

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from flatnce.core import distributed
 from flatnce.core.diagnostics import Monitor
 from flatnce.core.objectives.registry import OBJECTIVES
-from flatnce.pretrain.data import Batch, Streaming
+from flatnce.pretrain.data import Batch, OwnSet, ReadyViews, Resident
 from flatnce.pretrain.fused_resnet import fuse_resnet
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.training import optim
@@ -200,13 +200,22 @@ class Training:
         self.config, self.directory, self.device = config, directory, device
         check_ess(config)
         self.images = open_images(config, device)
-        if isinstance(self.images.loader, Streaming):
+        if not isinstance(self.images.loader, Resident):
             _forking.add(self)
         self.steps_per_epoch = len(self.images.loader)
         self.steps = config.run.epochs * self.steps_per_epoch
         shape = {"channels": self.images.channels, "size": self.images.size}
         dtype = compute_dtype(config.run, device)
-        self.learner = build_learner(config, **shape, steps=self.steps, device=device, dtype=dtype)
+        self.learner = build_learner(
+            config,
+            **shape,
+            steps=self.steps,
+            device=device,
+            dtype=dtype,
+            example=self.images.example,
+        )
+        if isinstance(self.images.image_set, OwnSet) and self.images.image_set.ids is not None:
+            self.learner.ids = torch.as_tensor(self.images.image_set.ids).long().to(device)
         self._wrap_encoder()
         learns_scale = OBJECTIVES[config.loss.objective].learns_scale
         for name, parameter in self.learner.objective.named_parameters():
@@ -333,6 +342,9 @@ class Training:
             "config": self.config.plain(),
             "channels": self.images.channels,
             "size": self.images.size,
+            "shape": list(self.images.example.shape[1:]),
+            "dtype": str(self.images.example.dtype).removeprefix("torch."),
+            "ready": isinstance(self.images.views, ReadyViews),
             "seconds": self.seconds,
             "verdict": self.verdict,
             "watched": self.watched,

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from flatnce.core.diagnostics import pool_information
-from flatnce.pretrain.data import FolderSet, ImageSet, holdout, permutation
+from flatnce.pretrain.data import AnySet, holdout, permutation
 from flatnce.pretrain.evaluation import embed_views, extract, knn_predict
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.images import Images
@@ -75,7 +75,7 @@ class Watcher:
             found["pool_scale"] = 1 / temperature
         return found
 
-    def _some(self, numbers: Tensor, most: int) -> ImageSet | FolderSet:
+    def _some(self, numbers: Tensor, most: int) -> AnySet:
         chosen = numbers[permutation(len(numbers), self.config.run.seed)[:most]]
         return self.images.image_set.subset(chosen.sort().values)
 

@@ -1,0 +1,96 @@
+"""A user's own code in a config: by its import path, or as an object that goes by its name.
+
+A config is a record of names. ``package.module:name`` is imported when it is needed, never before.
+An object given in Python is carried by its :class:`Named` name; ``config.json`` has only the name.
+"""
+
+import os
+import re
+import sys
+from importlib import import_module
+from typing import Any, TypedDict
+
+__all__ = ["ARGUMENTS", "OBJECT", "Named", "OwnObjects", "is_own", "own_object"]
+
+OBJECT = "object"  # in place of the module of what cannot be imported
+ARGUMENTS = {"backbone": "encoder"}
+"""The argument of each setting that takes an object, where they have different names."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class OwnObjects(TypedDict, total=False):
+    """Objects of a run, in place of the names in its config."""
+
+    encoder: Any
+    data: Any
+    test_data: Any
+    augment: Any
+    batch_augment: Any
+    prepare: Any
+
+
+class Named(str):
+    """The name of an object, with the object itself; copies of it are plain text."""
+
+    value: Any
+
+    def __new__(cls, value: Any) -> "Named":
+        """Name the object: ``package.module:name`` if that imports it, else ``object:Class``."""
+        found = super().__new__(cls, _name_of(value))
+        found.value = value
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the name only."""
+        return str, (str(self),)
+
+
+def _name_of(value: Any) -> str:
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if name and module in sys.modules and module != "__main__":
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            return f"{module}:{name}"
+    last = re.sub(r"\W", "_", name.rpartition(".")[2]) or type(value).__name__
+    return f"{OBJECT}:{last}"
+
+
+def is_own(name: str) -> bool:
+    """Whether a name of a config stands for a user's code.
+
+    Examples:
+        >>> is_own("package.module:Network"), is_own("resnet18"), is_own("./photos")
+        (True, False, False)
+    """
+    return isinstance(name, Named) or _IMPORT_PATH.fullmatch(name) is not None
+
+
+def own_object(setting: str, name: str) -> Any:
+    """The object that a setting of a config names; imports it if it was not given."""
+    if isinstance(name, Named):
+        return name.value
+    module, _, attribute = name.partition(":")
+    argument = ARGUMENTS.get(setting, setting)
+    if module == OBJECT:
+        raise ValueError(
+            f"{setting}={name!r} is an object of the program that trained this run, of which only "
+            f"the name is kept; give it again, resume(run, {argument}=...), or before any other "
+            f"call use_objects(run, {argument}=...) of flatnce.pretrain"
+        )
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{setting}={name!r} is in Python's standard library; name your own code")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does; the installed command does not
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a user's module can raise anything
+        raise ValueError(
+            f"{setting}={name!r} cannot be imported ({type(error).__name__}: {error}); it is "
+            "package.module:name of a module in this folder, on PYTHONPATH or installed"
+        ) from error
+    return found

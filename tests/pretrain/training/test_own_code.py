@@ -1,0 +1,266 @@
+"""Runs on a user's own network, data and augmentation."""
+
+import json
+import signal
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+import own_things
+from flatnce.cli import main
+from flatnce.pretrain import TrainConfig, load_encoder, resume, train, use_objects
+from flatnce.pretrain.data import ReadyViews
+from flatnce.pretrain.evaluation import evaluate_run
+from flatnce.pretrain.exporting.forms import export, load_exported
+from flatnce.pretrain.own_code import Named, is_own, own_object
+from flatnce.pretrain.page.inspection import inspect_encoder, read_inspection
+from flatnce.pretrain.page.run import run_page
+from flatnce.pretrain.runs.log import read_run
+from flatnce.pretrain.training import saved
+from flatnce.pretrain.training.estimate import estimate_run
+from flatnce.pretrain.training.state import Training
+from forked import Forked
+from made_runs import assert_same_run
+from paths import ROOT
+
+QUICK = {"epochs": 2, "batch_size": 24, "log_every": 1, "checkpoint_every": 0.5, "pool": 32}
+QUICK |= {"watch_every": 1.0, "tensorboard": False, "device": "cpu", "workers": 0, "head_out": 8}
+NAMES = {
+    "backbone": "own_things:Network",
+    "data": "own_things:Rows",
+    "augment": "own_things:shake",
+}
+CPU = torch.device("cpu")
+
+
+def quick(**settings):
+    return TrainConfig().override(**{**QUICK, **settings})
+
+
+# Names.
+
+
+def test_an_object_goes_by_its_import_path_or_its_kind():
+    def local(x):
+        return x
+
+    assert Named(own_things.shake) == "own_things:shake"
+    assert Named(own_things.Network) == "own_things:Network"
+    assert Named(own_things.Rows()) == "object:Rows"
+    assert Named(local) == "object:local" and Named(lambda x: x) == "object:_lambda_"
+    assert own_object("augment", Named(local)) is local
+    assert all(map(is_own, ("a.b:c", "object:Rows", "a:B.c", Named(local))))
+    assert not any(map(is_own, ("./a:b", "C:\\photos", "resnet18", "hf-hub:timm/vit", "a:b c")))
+
+
+def test_a_config_carries_objects_and_writes_their_names():
+    rows = own_things.Rows()
+    config = quick(data=rows, backbone=own_things.Network(), augment=own_things.shake)
+    assert config.data.data.value is rows and config.override(seed=1).data.data.value is rows
+    written = json.loads(json.dumps(config.plain()))
+    assert written["data"]["data"] == "object:Rows" and type(config.flat()["data"]) is str
+    assert TrainConfig.from_plain(written) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data": "no_such:thing"}, "data='no_such:thing' cannot be imported .*No module named"),
+        ({"data": "own_things:nothing"}, "data='own_things:nothing' cannot be imported .*nothing"),
+        ({"data": "os:system"}, "data='os:system' is in Python's standard library"),
+        ({"data": "own_things:number"}, "own_things:number is a int, which has neither"),
+        ({"data": "own_things:unlabelled"}, "own_things:unlabelled holds single inputs"),
+        ({"augment": "own_things:number"}, "augment=3 cannot be called"),
+        ({"backbone": "own_things:no_network"}, "backbone='own_things:no_network' .*makes a int"),
+        (
+            {"backbone": "own_things:with_argument"},
+            r"with_argument' .*\(b, 8\).*missing 1 required",
+        ),
+        ({"backbone": "own_things:maps"}, r"returns a Tensor of shape \(2, 2, 4\) for 2 inputs"),
+        ({"backbone": "own_things:network", "pretrained": True}, "pretrained=True: load the weig"),
+        (
+            {"data": "object:Rows"},
+            r"data='object:Rows' is an object of the program.*resume\(run, d",
+        ),
+    ],
+)
+def test_bad_names_are_refused_and_leave_no_run(settings, said, tmp_path):
+    settings = {**NAMES, **settings}
+    if settings["data"] != "own_things:Rows":
+        settings["augment"] = None
+    with pytest.raises(ValueError, match=said):
+        train(quick(**settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_own_data_need_own_data(tmp_path):
+    with pytest.raises(ValueError, match="augment='a:b' belongs to data of your own, and data='d"):
+        TrainConfig().override(augment="a:b")
+    with pytest.raises(TypeError, match="'encodr'"):
+        train(quick(**NAMES), tmp_path / "run", encodr=nn.Identity())
+
+
+# Training.
+
+
+def resumed_after_a_stop(config, tmp_path, **objects):
+    """A run that was stopped in its second epoch and continued, and one that was not."""
+    train(config, tmp_path / "whole", **objects)
+
+    def stop(line):
+        if line["kind"] == "train" and line["step"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    train(config, tmp_path / "stopped", report=stop, **objects)
+    saved._objects.clear()  # as in another process
+    torch.manual_seed(99)
+    resume(tmp_path / "stopped", **objects)
+    return tmp_path / "whole", tmp_path / "stopped"
+
+
+CASES = {
+    "names": NAMES,
+    "pairs": {**NAMES, "data": "own_things:pairs", "augment": None},
+    "ids, batches": {
+        **{**NAMES, "augment": None, "data": "own_things:grouped"},
+        "batch_augment": "own_things:shake_all",
+    },
+    "stream": {**NAMES, "data": "own_things:Endless", "epoch_samples": 100, "queue": 48},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stopped_run_continues_bit_for_bit(case, tmp_path, monkeypatch):
+    monkeypatch.setattr("flatnce.pretrain.data.own_set.KEPT", 64)
+    data = {"Endless": {"data": own_things.Endless()}}.get(
+        CASES[case]["data"].partition(":")[2], {}
+    )
+    whole, stopped = resumed_after_a_stop(quick(**CASES[case]), tmp_path, **data)
+    assert_same_run(whole, stopped)
+    watched = [line for line in read_run(whole).metrics if line["kind"] == "watch"]
+    assert len(watched) == 2 and watched[-1]["knn"] > 0.7
+    assert read_run(whole).results["images"] == (100 if case == "stream" else 96)
+
+
+KILLED = """
+import os, runpy, signal, sys
+def report(line):
+    if line["kind"] == "train" and line["step"] == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+runpy.run_path(sys.argv[1])["main"](sys.argv[2], report=report)
+"""
+
+
+def test_the_example_with_own_data_is_killed_and_ends_as_if_it_were_not(tmp_path):
+    torch.manual_seed(0)
+    example = str(ROOT / "examples" / "own_data.py")
+    ends = [(tmp_path / "whole", -1, 0)]
+    ends += [(tmp_path / "killed", step, -signal.SIGKILL) for step in (2, 12)]
+    for directory, step, code in [*ends, (tmp_path / "killed", -1, 0)]:
+        done = Forked(example, directory, step, code=KILLED).wait()
+        assert done.returncode == code, done.stderr
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert read_run(tmp_path / "whole").results["watch"]["knn"] > 0.6
+
+
+def test_ids_reach_the_objective_and_objects_are_not_changed(tmp_path):
+    network = own_things.Network()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    config = quick(**{**NAMES, "data": "own_things:grouped", "backbone": network})
+    training = Training(config, tmp_path, CPU)
+    assert isinstance(training.images.views, ReadyViews)
+    batch = next(training.images.loader.epoch(0))
+    z = torch.randn(2, len(batch.indices), 8)
+    expected = training.learner.objective(z[0], z[1], ids=batch.indices // 4)
+    assert torch.equal(training.learner.loss(z, batch.indices), expected)
+    training.take_step(batch, 0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    found = estimate_run(config, CPU)
+    assert found.images == 96 and found.activation_bytes > 0 and found.loss_bytes > 0
+
+
+def test_two_runs_with_objects_of_one_kind_have_their_own_data(tmp_path):
+    for shift in (0, 100):
+        rows = [(x + shift, x + shift + 1) for x in own_things.unlabelled("train")]
+        train(quick(epochs=1), tmp_path / str(shift), encoder=own_things.Network, data=rows)
+    config, _ = saved.read_saved(tmp_path / "0")
+    assert config.data.data.value[0][0].mean() < 50
+
+
+# What comes after training.
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with an augmentation, whose network and data are objects."""
+    place = tmp_path_factory.mktemp("runs") / "own"
+    train(
+        quick(augment="own_things:shake", data=own_things.Rows()),
+        place,
+        encoder=own_things.Network(),
+    )
+    return place
+
+
+def test_a_run_on_objects_is_evaluated_inspected_and_shown(run, capsys):
+    found = {one["name"]: one for one in evaluate_run(run, ["knn", "linear", "mi"], device="cpu")}
+    assert found["linear"]["top1"] > 0.9 and found["mi"]["pool_mi"] > 0
+    assert found["knn"]["protocol"]["test"]["split"] == "held out of train"
+    assert found["knn"]["protocol"]["images"] == {"prepared_by": "object:Rows"}
+    inspect_encoder(run)
+    assert read_inspection(run)["neighbours"][0]["picture"] is None
+    assert "object:Rows" in run_page(run).read_text()
+    assert main(["doctor", str(run)]) in (0, 1)
+    assert "fine-tunes" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="protocol='finetune' fine-tunes on crops of images"):
+        evaluate_run(run, "finetune")
+
+
+def test_objects_must_be_given_again_in_another_process(run, monkeypatch):
+    kept = dict(saved._objects)
+    saved._objects.clear()
+    with pytest.raises(
+        ValueError, match=r"resume\(run, encoder=\.\.\.\), or before any other call use_ob"
+    ):
+        load_encoder(run)
+    with pytest.raises(
+        ValueError, match=r"encoder is object:Linear, and .* was trained with object:N"
+    ):
+        use_objects(run, encoder=nn.Linear(8, 8))
+    use_objects(run, encoder=own_things.Network(), data=own_things.Rows())
+    loaded = load_encoder(run)
+    assert loaded.encoder.width == 16 and loaded.normalisation[0] == (0.0,) * 8
+    saved._objects.update(kept)
+
+
+def test_an_encoder_by_its_import_path_is_exported_and_one_that_is_an_object_is_not(run, tmp_path):
+    train(quick(**NAMES, epochs=1), tmp_path / "named")
+    folder = export(load_encoder(tmp_path / "named"), "torch", tmp_path / "out")
+    rows = torch.randn(5, 8)
+    assert torch.equal(
+        load_exported(folder)(rows), load_encoder(tmp_path / "named").encoder.eval().backbone(rows)
+    )
+    with pytest.raises(ValueError, match="to='torch': the network is an object"):
+        export(load_encoder(run), "torch", tmp_path / "other")
+
+
+# The command line.
+
+
+def test_the_commands_take_import_paths_in_the_working_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "tests" / "own_things.py").read_text()
+    (tmp_path / "my_things.py").write_text(text)
+    typed = "--backbone my_things:Network --augment my_things:shake --name mine --epochs 1"
+    more = "--batch-size 24 --pool 32 --workers 0 --no-tensorboard --device cpu"
+    assert main(["train", "my_things:Rows", *typed.split(), *more.split()]) == 0
+    shown = capsys.readouterr().out
+    assert "linear" in shown and "my_things" in shown
+    assert main(["train", "--data", "my_things:Rows", "--dry-run", *typed.split()[:4]]) == 0
+    assert "96 images" in capsys.readouterr().out
+    assert main(["evaluate", "mine", "--protocol", "knn"]) == 0
+    assert main(["train", "my_things:Rowz"]) == 2
+    assert "data='my_things:Rowz' cannot be imported" in capsys.readouterr().err
+    assert import_module("my_things")
