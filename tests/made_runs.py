@@ -52,6 +52,7 @@ def lines_of(shift=0.0, steps=range(20, STEPS + 1, 20)):
             "mi": CEILING - loss,
             "mi_ceiling": CEILING,
             "ess": 0.2 + 0.05 * epoch,
+            "ess_paper": 0.25 + 0.05 * epoch,
             "ess_with_positive": 0.05,
             "gain": math.exp(-epoch),
             "negatives": 62.0,

@@ -230,6 +230,14 @@ def potentials_apart(share: Share) -> float:
     return monitor.compute()["uniformity"]
 
 
+def ess_apart(share: Share) -> float:
+    """The ESS: the moments of each process are in its own unit."""
+    monitor, loss_fn = Monitor(), FlatNCE(gather=True)
+    loss_fn(encoder()(share(view(1))).detach(), encoder()(share(view(2))).detach())
+    monitor.update(loss_fn.last)
+    return monitor.compute()["ess"]
+
+
 def unequal_steps(share: Share) -> float:
     """The first process takes two steps, the second one; alone, all three."""
     monitor, loss_fn = Monitor(rows=0), FlatNCE()
@@ -292,7 +300,8 @@ def run(share: Share) -> dict[str, Any]:
         for kernel in KERNELS
     }
     found |= {objective: train(share, objective) for objective in OBJECTIVES}
-    found |= {"potentials apart": potentials_apart(share), "steps": unequal_steps(share)}
+    found |= {"potentials apart": potentials_apart(share), "ess apart": ess_apart(share)}
+    found["steps"] = unequal_steps(share)
     found["fault elsewhere"] = fault_elsewhere(share)
     if share.world > 1:
         found |= {f"temperature {name}": temperatures(share, name) for name in TEMPERATURES}

@@ -204,6 +204,34 @@ def mutual_information(positive: Number, negatives: Numbers) -> Tensor:
     return math.log(len(negatives) + 1) - infonce(positive, negatives)
 
 
+def ess_moments(rows: Sequence[Numbers], weights: Numbers | None = None) -> tuple[float, float]:
+    """Means over rows of unbiased estimates of (E e)² and E e², for e = exp(s) of the negatives.
+
+    The first is the mean of e_j e_k over ordered pairs j ≠ k. Both are in units of the squared
+    geometric mean, over rows, of the mean of e. Rows with less than two negatives do not count.
+    """
+    weights = [1.0] * len(rows) if weights is None else weights
+    counted = [(v, row) for v, row in zip(weights, rows, strict=True) if len(row) > 1 and v > 0]
+    if not counted:
+        return 0.0, 0.0
+    logs = [float(log_sum_exp(row)) - math.log(len(row)) for _, row in counted]
+    total = math.fsum(v for v, _ in counted)
+    level = math.fsum(v * log for (v, _), log in zip(counted, logs, strict=True)) / total
+    first = second = 0.0
+    for v, row in counted:
+        e, m = [math.exp(float(s) - level) for s in row], len(row)
+        pairs = [e[j] * e[k] for j in range(m) for k in range(m) if j != k]
+        first += v * math.fsum(pairs) / (m * (m - 1))
+        second += v * math.fsum(x * x for x in e) / m
+    return first / len(rows), second / len(rows)
+
+
+def population_ess(rows: Sequence[Numbers], weights: Numbers | None = None) -> float:
+    """The ratio of these means; 1 where no row has two negatives."""
+    first, second = ess_moments(rows, weights)
+    return first / second if second else 1.0
+
+
 # --- Duality -------------------------------------------------------------------------------------
 
 
@@ -231,10 +259,17 @@ def ess_step(
 ) -> float:
     """Algorithm S1, corrected by erratum 10: the next beta; the critic's scores come without beta.
 
-    ESS falls as beta grows, so an ESS above the target asks for more beta.
+    ESS falls as beta grows, so an ESS above the target asks for more beta. The controller of the
+    package takes another step, :func:`control_step`.
     """
     ess = effective_sample_size(*scaled(positive, negatives, beta))
     return (1.0 + rate) * beta if ess > target else (1.0 - rate) * beta
+
+
+def control_step(beta: float, rows: Sequence[Numbers], target: float, rate: float = 0.01) -> float:
+    """The controller's next beta; the scores of the rows' negatives come without beta."""
+    first, second = ess_moments([[beta * s for s in row] for row in rows])
+    return beta * math.exp(rate * min(max(first - target * second, -8.0), 8.0))
 
 
 def ess_step_as_printed(
@@ -253,15 +288,24 @@ def ess_step_as_printed(
     return (1.0 - rate) * beta if ess > target else (1.0 + rate) * beta
 
 
-def beta_of_ess(rows: Sequence[tuple[Number, Numbers]], target: float) -> float:
-    """The beta at which the rows' mean ESS is the target (erratum 10), by halving log beta.
+def mean_ess(rows: Sequence[tuple[Number, Numbers]]) -> float:
+    """The paper's ESS without the positive, averaged over rows of (positive, negatives)."""
+    return float(mean([effective_sample_size(*row) for row in rows]))
+
+
+def beta_of_ess(
+    rows: Sequence[tuple[Number, Numbers]],
+    target: float,
+    ess: Callable[[Sequence[tuple[Number, Numbers]]], float] = mean_ess,
+) -> float:
+    """The beta at which the rows' ESS is the target (erratum 10), by halving log beta.
 
     The rows are the critic's (positive, negatives), without beta; the ESS is without the positive.
     """
     low, high = 1e-6, 1e6
-    for _ in range(200):
+    for _ in range(60):
         middle = math.sqrt(low * high)
-        if mean([effective_sample_size(*scaled(*row, middle)) for row in rows]) > target:
+        if ess([scaled(*row, middle) for row in rows]) > target:
             low = middle
         else:
             high = middle

@@ -1,4 +1,4 @@
-"""Schedules, Algorithm S1 corrected, the exact solve, and temperatures that are learned."""
+"""Schedules, the ESS controller, the exact solve, and temperatures that are learned."""
 
 import json
 import math
@@ -12,6 +12,7 @@ import reference
 from flatnce import EssController, FlatNCE, KeyQueue, LearnedTemperature
 from flatnce import functional as F
 from flatnce.core.control import Cosine, Linear, Schedule
+from flatnce.core.objectives.temperature import TemperatureSource
 from forked import run_forked
 from layouts import random
 from saved import saved_and_loaded
@@ -51,30 +52,37 @@ def test_a_schedule_as_temperature_is_followed_and_saved(kernel):
     assert float(restored.last.temperature) == pytest.approx(0.4, rel=FLOAT32)
 
 
-# --- Algorithm S1, corrected ---------------------------------------------------------------------
+# --- The controller's step -----------------------------------------------------------------------
 
-POSITIVE, NEGATIVES = 0.8, [0.9, 0.1, -0.3, 0.4, -0.9, 0.2, 0.5]
+POSITIVE = 0.8
+NEGATIVES = [[0.9, 0.1, -0.3, 0.4, -0.9, 0.2, 0.5], [-0.4, 0.6, 0.7, -0.1], [0.3]]
 
 
-def ess_of_row(beta: Tensor) -> Tensor:
-    """The package's ESS of the row above, whose scores come without beta."""
-    logits = beta.double() * torch.tensor([[POSITIVE, *NEGATIVES]], dtype=torch.float64)
-    return F.effective_sample_size(F.contrast_from_logits(logits, torch.tensor([0])))
+def contrast_at(beta: float) -> F.Contrast:
+    """The contrast of the rows above, whose scores come without beta, padded by masks."""
+    padded = [[POSITIVE, *row] + [-math.inf] * (7 - len(row)) for row in NEGATIVES]
+    logits = beta * torch.tensor(padded, dtype=torch.float64)
+    return F.contrast_from_logits(logits, torch.zeros(3, dtype=torch.long))
 
 
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("start", [1.0, 100.0])
 @pytest.mark.parametrize("rate", [0.01, 0.05])
-def test_the_controller_takes_the_corrected_step_every_time(target, start, rate):
+def test_the_controller_takes_the_defined_step_every_time(target, start, rate):
     controller = EssController(target, rate=rate, temperature_at_start=1 / start)
-    state, beta, betas, expected = controller.init(), start, [], []
-    for _ in range(150):
-        state = controller.update(state, ess_of_row(state["beta"]))
-        beta = reference.ess_step(beta, POSITIVE, NEGATIVES, target, rate)
-        betas.append(float(state["beta"]))
+    source, state = TemperatureSource(controller), controller.init()
+    beta, betas, by_hand, expected = start, [], [], []
+    for _ in range(60):
+        source.advance(contrast_at(float(source.beta)))
+        scores = [[float(state["beta"]) * s for s in row] for row in NEGATIVES]
+        state = controller.update(state, *map(torch.tensor, reference.ess_moments(scores)))
+        beta = reference.control_step(beta, NEGATIVES, target, rate)
+        betas.append(float(source.beta))
+        by_hand.append(float(state["beta"]))
         expected.append(beta)
     assert betas == pytest.approx(expected, rel=1e-4)
-    assert int(state["step"]) == 150
+    assert by_hand == pytest.approx(expected, rel=1e-4)
+    assert int(source.step) == int(state["step"]) == 60
 
 
 @pytest.mark.parametrize("ess", [0.9, 0.1])
@@ -82,9 +90,26 @@ def test_the_temperature_stops_at_its_bounds(ess):
     controller = EssController(0.5, rate=0.5, temperature_at_start=1.0, lowest=0.25, highest=3.0)
     state = controller.init()
     for _ in range(20):
-        state = controller.update(state, torch.tensor(ess))
+        state = controller.update(state, torch.tensor(ess), torch.tensor(1.0))
     bound = 0.25 if ess > 0.5 else 3.0
     assert float(controller.temperature(state)) == pytest.approx(bound, rel=FLOAT32)
+
+
+def test_one_batch_moves_the_temperature_by_eight_times_the_rate_at_most():
+    z1, z2 = views()
+    z1[1] = z1[0]  # two copies: at a temperature of 0.01 no other pair has any weight
+    controller = EssController(0.3, temperature_at_start=0.01)
+    for kernel in ("auto", "dense"):
+        loss_fn = FlatNCE(temperature=controller, kernel=kernel)
+        loss_fn(z1, z2)
+        assert float(loss_fn.temperature) == pytest.approx(0.01 * math.exp(0.08), rel=FLOAT32)
+
+
+def test_a_batch_with_bad_values_leaves_the_temperature_on_a_device_where_it_is(deferred):
+    loss_fn = FlatNCE(temperature=EssController(0.3, temperature_at_start=0.5))
+    z1, z2 = views()
+    loss_fn(z1 * torch.nan, z2)
+    assert float(loss_fn.temperature) == 0.5
 
 
 # --- The controller inside an objective ----------------------------------------------------------
@@ -105,8 +130,7 @@ def driven(loss_fn: FlatNCE, steps: int) -> FlatNCE:
 
 @pytest.mark.parametrize("start", [1.0, 100.0])
 def test_from_both_sides_the_controller_reaches_what_the_exact_solve_says(start):
-    # The solution is 5.5, which is 290 steps of 1 % below 100.
-    controller = EssController(0.2, temperature_at_start=1 / start)
+    controller = EssController(0.2, rate=0.05, temperature_at_start=1 / start)
     loss_fn = driven(FlatNCE(temperature=controller), 310)
     solved = 1 / float(F.temperature_for_ess(F.two_view(*views()), 0.2))
     assert float(loss_fn.temperature_source.beta) == pytest.approx(solved, rel=0.0201)
@@ -161,29 +185,40 @@ def test_the_gradient_of_a_step_is_at_the_queue_the_loss_was_taken_at(in_batch, 
     assert torch.equal(*gradients)
 
 
-def test_one_row_of_few_negatives_does_not_rule_a_target_out():
-    # 22 negatives a row, and 2 for the first sample's two: one negative a row is 0.083.
-    mask = torch.zeros(12, 12, dtype=torch.bool)
-    mask[0, 2:] = True
-    accepted, refused = (FlatNCE(temperature=EssController(target)) for target in (0.1, 0.08))
-    assert math.isfinite(float(accepted(*views(), false_negatives=mask)))
-    with pytest.raises(ValueError, match=r"ess_target \(value 0\.08"):
-        refused(*views(), false_negatives=mask)
+@pytest.mark.parametrize("target", [0.3, 1e-3])
+def test_control_needs_one_row_with_two_negatives(target):
+    left, right = (z[:3] for z in views())
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    mask[0, 1] = mask[1, 2] = mask[2, 0] = False  # one negative a row, in both directions
+    refused = FlatNCE(temperature=EssController(target), layout="two_tower")
+    with pytest.raises(ValueError, match=rf"ess_target \(value {target:g}.*two negatives"):
+        refused(left, right, false_negatives=mask)
+    mask[0, 2] = False
+    accepted = FlatNCE(temperature=EssController(target), layout="two_tower")
+    assert math.isfinite(float(accepted(left, right, false_negatives=mask)))
 
 
 # --- The exact solve -----------------------------------------------------------------------------
 
 SOLVED = ["two views: plain", "two towers: raw ids masked own", "labels, out: plain"]
+ESTIMATORS = {
+    "population": lambda rows: reference.population_ess([negatives for _, negatives in rows]),
+    "paper": reference.mean_ess,
+}
 
 
 @pytest.mark.parametrize("name", SOLVED)
 @pytest.mark.parametrize("target", [0.4, 0.6, 0.8])
-@pytest.mark.parametrize("kernel", ["dense", "chunked"])
-def test_the_solve_equals_the_slow_definition(name, target, kernel):
+@pytest.mark.parametrize(
+    ("estimator", "kernel"),
+    [("population", "dense"), ("population", "chunked"), ("paper", "dense")],
+)
+def test_the_solve_equals_the_slow_definition(name, target, estimator, kernel):
     case = layouts.case_of(name)
     rows = [(row.positive, row.negatives) for row in layouts.rows_of(case, 1.0)]
-    expected = 1 / reference.beta_of_ess(rows, target)
-    found = F.temperature_for_ess(case.build(case.inputs), target, kernel=kernel)
+    expected = 1 / reference.beta_of_ess(rows, target, ESTIMATORS[estimator])
+    pairs = case.build(case.inputs)
+    found = F.temperature_for_ess(pairs, target, estimator=estimator, kernel=kernel)
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
@@ -205,10 +240,11 @@ def test_the_solve_keeps_the_precision_of_its_embeddings_and_has_no_gradient():
     assert float(found) == pytest.approx(float(exact), rel=1e-4)
 
 
-@pytest.mark.parametrize("target", [1 / 16, 0.01])
-def test_the_solve_refuses_a_target_of_one_negative_or_less(target):
-    with pytest.raises(ValueError, match=r"ess_target .*not in \(1/m, 1\] for m negatives; raise"):
-        F.temperature_for_ess(F.two_view(*views(9)), target)
+def test_the_solve_refuses_what_no_temperature_reaches():
+    with pytest.raises(ValueError, match=r"ess_target \(value 0\.0625\)"):  # one of 16 negatives
+        F.temperature_for_ess(F.two_view(*views(9)), 1 / 16, estimator="paper")
+    with pytest.raises(ValueError, match=r"ess_target .*no anchor has two negatives"):
+        F.temperature_for_ess(F.two_tower(*views(2)), 0.3)
 
 
 # --- A temperature that is learned ---------------------------------------------------------------

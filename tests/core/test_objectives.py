@@ -229,7 +229,8 @@ def test_the_last_batch_is_kept_beside_the_loss(entry):
     last = loss_fn.last
     assert torch.equal(last.loss, loss.detach())
     for found, expected in (
-        (last.ess, F.effective_sample_size(contrast)),
+        (last.ess, F.population_ess(contrast)),
+        (last.ess_paper, F.effective_sample_size(contrast)),
         (last.ess_with_positive, F.effective_sample_size(contrast, with_positive=True)),
         (last.gain, F.gradient_gain(contrast)),
         (last.mi, F.mutual_information(contrast)),

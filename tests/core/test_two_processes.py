@@ -91,7 +91,20 @@ def test_the_monitor_reduces_to_the_numbers_of_one_process(objective, results):
     assert first == second
     # Uniformity looks at pairs of one process's samples; see the next test.
     assert alone.pop("uniformity") != first.pop("uniformity")
+    # The unit of the ESS's moments is that of one process's rows, too.
+    assert 0 < alone.pop("ess") < 1 and 0 < first.pop("ess") < 1
     assert first == pytest.approx(alone, rel=1e-9, abs=1e-12)
+
+
+def test_the_ess_of_two_processes_is_the_ratio_of_their_sums(results):
+    z = [reference.unit(processes.encoder()(processes.view(number)).detach()) for number in (1, 2)]
+    scores = torch.cat(z) @ torch.cat(z).T / 0.1
+    rows = [[row[j] for j in range(12) if (j - i) % 6] for i, row in enumerate(scores)]
+    shares = ([0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11])
+    moments = [reference.ess_moments([rows[i] for i in share]) for share in shares]
+    first, second = (math.fsum(each) for each in zip(*moments, strict=True))
+    assert results[0]["ess apart"] == pytest.approx(first / second, rel=1e-10)
+    assert results[2]["ess apart"] == pytest.approx(reference.population_ess(rows), rel=1e-10)
 
 
 def test_uniformity_is_that_of_each_process_pooled(results):

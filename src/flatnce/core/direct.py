@@ -19,7 +19,15 @@ from flatnce.core.faults import is_transformed
 from flatnce.core.kernels import DENSE_LIMIT
 from flatnce.core.pairs import Arguments, check_embeddings
 
-__all__ = ["ClosedForm", "EXACT", "PlainRows", "direct_size", "plain_loss", "without_autocast"]
+__all__ = [
+    "ClosedForm",
+    "EXACT",
+    "MOST_ABOVE",
+    "PlainRows",
+    "direct_size",
+    "plain_loss",
+    "without_autocast",
+]
 
 ClosedForm: TypeAlias = Literal["infonce", "flatnce", "dcl"]
 """Losses whose mean over rows with one positive each :func:`plain_loss` computes."""
@@ -27,6 +35,8 @@ ClosedForm: TypeAlias = Literal["infonce", "flatnce", "dcl"]
 EXACT = 50.0
 """Threshold of softplus; torch's default of 20 loses half the digits of float64."""
 
+MOST_ABOVE = 30.0
+"""How far log(Σe) of a row may lie above the mean of its batch where e is squared and added."""
 
 DIRECT_TYPES = (Tensor, Parameter)
 DIRECT_LIMIT = 2**24
@@ -154,9 +164,14 @@ class PlainRows:
         gap = self.gap()
         return (gap if self.closed_form == "dcl" else softplus(gap, threshold=EXACT)).mean(-1)
 
-    def inverse_root_ess(self) -> Tensor:
-        """The sum over rows of m times the ESS, to the power of -1/2: one operation."""
-        return torch.linalg.vector_norm(self.root, -2)
+    def excess(self, target: float | Tensor) -> Tensor:
+        """Mean over rows of a − target·b, for the moments of a population's ESS, of one batch."""
+        m, n = self.others, self.negative.shape[0]
+        e = (self.negative - self.negative.mean()).clamp_max_(MOST_ABOVE).exp_()
+        total = torch.linalg.vecdot(e, e)
+        e.mul_(self.root)
+        squares = torch.linalg.vecdot(e, e)
+        return (total - squares * (1 + target * (m - 1))).mul_(m / (max(m - 1, 1) * n))
 
     def faults(self) -> Tensor | None:
         """Fault flags; None where faults have been raised."""

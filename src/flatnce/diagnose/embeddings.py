@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy, normalize
 from flatnce.core.contrast import contrast_of, importance_weights
 from flatnce.core.diagnostics import Monitor, Snapshot, temperature_for_ess
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
-from flatnce.core.diagnostics.measures import least_effective_sample_size
 from flatnce.core.diagnostics.verdict import verdicts_on
 from flatnce.core.pairs import Pairs, two_tower, two_view
 from flatnce.diagnose.findings import Diagnosis, Finding, finding, in_order, not_known
@@ -349,9 +348,9 @@ def record_of(case: Case, temperature: float) -> tuple[dict[str, Any], float]:
 
 
 def _better_temperature(case: Case) -> float | None:
-    """The temperature of a good ESS on the first batch; None where negatives are too few."""
-    pairs = case.of(_spread(case.batch_size, MOST_SEARCHED, case.z1.device)).pairs(slice(None))
-    if float(least_effective_sample_size(contrast_of(pairs, 1.0))) >= GOOD_ESS:
+    """The temperature of a good ESS, for any batch size; None where negatives are too few."""
+    pairs = case.of(_spread(len(case.z1), MOST_SEARCHED, case.z1.device)).pairs(slice(None))
+    if float(contrast_of(pairs, 1.0).count.max()) < 2:
         return None
     return float(temperature_for_ess(pairs, GOOD_ESS))
 

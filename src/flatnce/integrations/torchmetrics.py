@@ -12,6 +12,7 @@ from flatnce.core import faults
 from flatnce.core.contrast import Contrast
 from flatnce.core.diagnostics import Snapshot, Verdict, verdict_on
 from flatnce.core.diagnostics.geometry import mean_potential, rank_of_gram
+from flatnce.core.diagnostics.registry import Rows
 from flatnce.core.objectives.losses import FlatNCE
 from flatnce.extras import require_extra
 from flatnce.messages import check_at_least
@@ -19,15 +20,18 @@ from flatnce.messages import check_at_least
 require_extra("torchmetrics", "flatnce.integrations.torchmetrics", "torchmetrics")
 from torchmetrics import Metric
 
-_MEANS = ("mi", "mi_ceiling", "ess", "ess_with_positive", "gain", "saturated", "top1", "negatives")
+_MEANS = (
+    *("mi", "mi_ceiling", "ess_paper", "ess_with_positive"),
+    *("gain", "saturated", "top1", "negatives"),
+)
 
 
 class ContrastiveDiagnostics(Metric):
     """Means of the contrastive diagnostics over all rows of all batches and processes.
 
     :meth:`compute` returns a dict of scalars: ``loss`` (InfoNCE's value), ``mi`` and
-    ``mi_ceiling`` (nats), ``ess``, ``ess_with_positive``, ``gain``, ``saturated``, ``top1`` and
-    ``negatives``; with ``width`` also ``uniformity`` and ``effective_rank``.
+    ``mi_ceiling`` (nats), ``ess``, ``ess_paper``, ``ess_with_positive``, ``gain``, ``saturated``,
+    ``top1`` and ``negatives``; with ``width`` also ``uniformity`` and ``effective_rank``.
 
     Arguments:
         temperature: For embeddings; a loss's snapshot brings its own.
@@ -52,6 +56,7 @@ class ContrastiveDiagnostics(Metric):
             check_at_least("width", width, 1, ", or None for no geometry")
         self.width, self.loss_fn = width, FlatNCE(temperature, layout=layout)
         self.totals = self._sum("totals", len(_MEANS))
+        self.moments = self._sum("moments", 2)  # whose ratio is the ESS
         self.rows = self._sum("rows")
         self.flags = self._sum("flags", len(faults.FAULTS))
         self.potential = self._sum("potential")
@@ -79,6 +84,8 @@ class ContrastiveDiagnostics(Metric):
         readings = [getattr(read, name).detach().double() for name in _MEANS]
         n = contrast.positive.shape[0]
         self.totals += n * torch.stack(readings)
+        moments = [contrast.reduce(each).double() for each in Rows.of(contrast).moments()[:2]]
+        self.moments += n * torch.stack(moments)
         self.rows += n
         if contrast.faults is not None:
             self.flags += contrast.faults.to(self.flags)
@@ -99,7 +106,9 @@ class ContrastiveDiagnostics(Metric):
         faults.raise_flagged(self.flags > 0)
         means = (self.totals / self.rows).float()
         numbers = dict(zip(_MEANS, means.unbind(), strict=True))
-        numbers = {"loss": numbers["mi_ceiling"] - numbers["mi"], **numbers}
+        first, second = self.moments.float()
+        ess = torch.where(second > 0, first / second, 1.0)
+        numbers = {"loss": numbers["mi_ceiling"] - numbers["mi"], "ess": ess, **numbers}
         if self.width is not None and bool(self.batches):
             numbers["uniformity"] = (self.potential / self.batches).log().float()
             numbers["effective_rank"] = rank_of_gram(self.gram).float()

@@ -98,7 +98,7 @@ def test_every_measure_has_its_chart_in_reading_order(folder, html):
         ("loss", ["loss", "log 63"]),
         ("mi", ["MI", "log 63"]),
         ("pool-mi", ["best scale", "as trained", "log 10,000"]),
-        ("ess", ["negatives", "with positive"]),
+        ("ess", ["negatives", "paper's form", "with positive"]),
     ):
         assert [line.label for line in curves[chart]] == labels
     assert curves["mi"][-1].y == CEILING and curves["pool-mi"][-1].y == POOL_CEILING

@@ -236,7 +236,11 @@ def test_another_run_in_the_place_of_one_is_refused(swept):
         ({"one": TINY}, {"at_once": 0}, "at_once=0 must be a whole number between 1 and 16"),
         ({"one": TINY}, {"at_once": 99}, "at_once=99 must be"),
         ({"one": TINY, "two": TINY.override(batch_size=9999)}, {}, "run two: .*9999.*larger"),
-        ({"one": TINY.override(ess=0.0001)}, {}, "run one: ess=0.0001 is out of reach"),
+        (
+            {"one": TINY.override(ess=0.3, objective="dhel", batch_size=2)},
+            {},
+            "run one: ess=0.3 needs two negatives",
+        ),
         ({"one": TINY.override(backbone="resnet81")}, {}, "resnet18"),
         ({"one": TINY.override(device="tpu9")}, {}, "device='tpu9' is unknown"),
     ],

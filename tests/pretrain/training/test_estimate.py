@@ -69,7 +69,11 @@ def test_a_set_that_is_not_here_can_be_reckoned_with(tmp_path):
         ({"batch_size": 64}, 3, "not a multiple of world_size=3"),
         ({"batch_size": 2000}, 1, "batch_size=2000 is larger"),
         ({"blur": 0.5}, 1, "blur=0.5 does nothing"),
-        ({"ess": 0.004}, 1, "ess=0.004 is out of reach: of 126 negatives"),
+        (
+            {"ess": 0.3, "objective": "dhel", "batch_size": 2},
+            1,
+            "ess=0.3 needs two negatives per anchor; batch_size=2 gives 1",
+        ),
     ],
 )
 def test_what_training_would_refuse_a_dry_run_refuses(settings, world_size, words):

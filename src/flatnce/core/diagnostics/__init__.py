@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         gradient_gain,
         mutual_information,
         mutual_information_ceiling,
+        population_ess,
         retrieval_top1,
         saturated_share,
         temperature_for_ess,

@@ -4,23 +4,32 @@ Each function reads a :class:`~flatnce.functional.Contrast`; ``reduction`` is ``
 ``none`` (one number per row).
 """
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from flatnce.core.contrast import Contrast, contrast_of
 from flatnce.core.control import solve_for_ess
-from flatnce.core.diagnostics.registry import FUNCTIONS, SATURATED_ROW, Rows, share_of_weights
+from flatnce.core.diagnostics.registry import (
+    FUNCTIONS,
+    SATURATED_ROW,
+    Rows,
+    share_of_weights,
+)
 from flatnce.core.faults import raise_or_flag
 from flatnce.core.pairs import Pairs
-
-__all__ = ["least_effective_sample_size"]
+from flatnce.messages import check_choice
 
 
 def effective_sample_size(
     contrast: Contrast, *, with_positive: bool = False, reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
-    r"""Share of the candidates that carry the gradient: 1 if all weigh the same, 1/m if one does.
+    r"""Share of each row's candidates that carry the gradient, the paper's form of the ESS.
+
+    It is 1 if all weigh the same and 1/m if one has all the weight. At the same temperature it is
+    higher where there are fewer negatives: use :func:`population_ess` to compare batch sizes.
 
     .. math:: \mathrm{ESS}_i = \frac{1}{m \sum_j w_{ij}^2}
         = \frac{1}{m} \exp(2\,\mathrm{lse}(s) - \mathrm{lse}(2s)) \in [1/m, 1]
@@ -44,34 +53,66 @@ def effective_sample_size(
     return contrast.reduce(found, reduction)
 
 
-def least_effective_sample_size(contrast: Contrast) -> Float[Tensor, ""]:
-    """The smallest mean ESS: 1/m where every row has m negatives."""
-    return contrast.reduce(contrast.count.clamp_min(1.0).reciprocal())
+def population_ess(contrast: Contrast) -> Float[Tensor, ""]:
+    r"""Effective sample size of the population of negatives, the same for every number of them.
+
+    For scores s of random negatives the population's ESS is
+    :math:`(\mathrm{E}\,e^s)^2 / \mathrm{E}\,e^{2s} \in [0, 1]`. Its estimate is the ratio of two
+    means over the rows of the batch, which are unbiased for numerator and denominator:
+
+    .. math:: \mathrm{ESS} = \frac{\bar a}{\bar b}, \quad
+        a_i = \frac{(\sum_j e^{s_{ij}})^2 - \sum_j e^{2 s_{ij}}}{m_i (m_i - 1)}, \quad
+        b_i = \frac{1}{m_i} \sum_j e^{2 s_{ij}}
+
+    :class:`~flatnce.EssController` holds it, and ``ess`` of :class:`~flatnce.Monitor` shows it,
+    with means over many batches. The ratio of one small batch alone is biased upwards. For one
+    row it is (m·ESS − 1) / (m − 1) of the paper's form, :func:`effective_sample_size`.
+
+    Rows with less than two negatives do not count; it is 1 where no row has two.
+
+    Arguments:
+        contrast: Row statistics.
+    """
+    first, second, _ = Rows.of(contrast).moments()
+    divisor = contrast.reduce(second)
+    return torch.where(divisor > 0, contrast.reduce(first) / divisor, 1.0)
 
 
 def temperature_for_ess(
-    pairs: Pairs | tuple[Pairs, ...], target: float, *, kernel: str = "auto"
+    pairs: Pairs | tuple[Pairs, ...],
+    target: float,
+    *,
+    estimator: Literal["population", "paper"] = "population",
+    kernel: str = "auto",
 ) -> Float[Tensor, ""]:
-    """The temperature at which this batch's mean ESS (without the positive) meets a target.
+    """The temperature at which the ESS of this batch's negatives meets a target.
 
-    Exact up to rounding, without a host read; it runs the kernel 41 times. A target of 1/m or less
-    raises an error on the CPU; elsewhere the smallest temperature searched is returned.
+    Exact up to rounding, without a host read; it runs the kernel 41 times. A target out of reach
+    raises an error on the CPU; elsewhere the end of the temperatures searched is returned.
 
     Arguments:
         pairs: From a layout.
-        target: Wanted ESS, in (1/m, 1]; at 1 the largest temperature searched is returned.
+        target: Wanted ESS, in (0, 1], and above 1/m for the paper's form with m negatives; at 1
+            the largest temperature searched is returned.
+        estimator: ``population`` for :func:`population_ess`, ``paper`` for the mean over rows of
+            :func:`effective_sample_size`.
         kernel: As in :func:`~flatnce.core.contrast.contrast_of`.
     """
     if not 0 < target <= 1:
-        raise ValueError(f"target={target}: an ESS lies in (1/m, 1] for m negatives")
+        raise ValueError(f"target={target}: an ESS lies in (0, 1]")
+    check_choice("estimator", estimator, ("population", "paper"))
     parts = pairs if isinstance(pairs, tuple) else (pairs,)
+    of_paper = estimator == "paper"
+    measure = effective_sample_size if of_paper else population_ess
 
     def ess_at(beta: Tensor) -> Tensor:
-        return effective_sample_size(contrast_of(parts, beta.reciprocal(), kernel=kernel))
+        return measure(contrast_of(parts, beta.reciprocal(), kernel=kernel))
 
     with torch.no_grad():
-        least = least_effective_sample_size(contrast_of(parts, 1.0, kernel=kernel))
-        raise_or_flag(shown=torch.full_like(least, target), ess_target=target <= least)
+        flat = contrast_of(parts, 1.0, kernel=kernel)
+        least = flat.reduce(flat.count.clamp_min(1.0).reciprocal())
+        out_of_reach = target <= least if of_paper else (flat.count < 2).all()
+        raise_or_flag(shown=torch.full_like(least, target), ess_target=out_of_reach)
         return solve_for_ess(ess_at, target, parts[0].anchors).reciprocal()
 
 

@@ -17,12 +17,13 @@ from torch.nn.functional import normalize
 from flatnce.core import distributed, faults
 from flatnce.core.contrast import Contrast, contrast_of_rows
 from flatnce.core.diagnostics.geometry import SMALL_GRAM, rank_of_gram
-from flatnce.core.diagnostics.registry import DIAGNOSTICS, FUNCTIONS, Rows
+from flatnce.core.diagnostics.registry import DIAGNOSTICS, DIVISORS, FUNCTIONS, Rows
 from flatnce.core.diagnostics.verdict import Verdict, verdict_on
 from flatnce.core.direct import PlainRows
 
-MEANS = (*FUNCTIONS, "objective_loss", "uniformity")
-"""Diagnostics whose mean over steps is kept, in the order of ``Monitor.totals``."""
+OF_ROWS = FUNCTIONS | {f"divisor of {name}": function for name, function in DIVISORS.items()}
+MEANS = (*OF_ROWS, "objective_loss", "uniformity")
+"""Numbers whose mean over steps is kept, in the order of ``Monitor.totals``."""
 
 FORMER_MEANS = (
     "loss",
@@ -48,10 +49,11 @@ WAITING_STEPS = 16
 class Snapshot:
     """The last batch of a loss: ``loss_fn.last``.
 
-    Its diagnostics are the attributes ``ess``, ``ess_with_positive``, ``gain``, ``mi``,
-    ``mi_ceiling``, ``saturated``, ``top1``, ``negatives``, ``alignment`` (of unit rows) and
-    ``temperature``: zero-dimensional tensors on the device. Reading one raises the faults of the
-    batch, which on an accelerator waits for it; in a training loop use :class:`~flatnce.Monitor`.
+    Its diagnostics are the attributes ``ess``, ``ess_paper``, ``ess_with_positive``, ``gain``,
+    ``mi``, ``mi_ceiling``, ``saturated``, ``top1``, ``negatives``, ``alignment`` (of unit rows)
+    and ``temperature``: zero-dimensional tensors on the device. Reading one raises the faults of
+    the batch, which on an accelerator waits for it; in a training loop use
+    :class:`~flatnce.Monitor`.
     """
 
     contrast: Contrast  #: row statistics, detached
@@ -104,8 +106,13 @@ class Snapshot:
 
     def _mean(self, name: str) -> Tensor:
         """The mean of a diagnostic over the rows of the batch."""
-        numbers = FUNCTIONS[name](Rows.of(self.contrast))
-        return numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
+        rows = Rows.of(self.contrast)
+        numbers = FUNCTIONS[name](rows)
+        mean = numbers if numbers.ndim == 0 else self.contrast.reduce(numbers)
+        if name in DIVISORS:
+            divisor = self.contrast.reduce(DIVISORS[name](rows))
+            return torch.where(divisor > 0, mean / divisor, 1.0)
+        return mean
 
 
 class GradientMeter:
@@ -295,6 +302,9 @@ class Monitor(nn.Module):
         if steps == 0:
             raise ValueError("the monitor has seen no step; call update(loss_fn.last) first")
         means = {name: total / steps for name, total in zip(MEANS, totals, strict=True)}
+        for name in DIVISORS:
+            divisor = means[f"divisor of {name}"]
+            means[name] = means[name] / divisor if divisor else 1.0
         found = {name: means[name] for name in DIAGNOSTICS if name in means}
         if math.isfinite(found["uniformity"]):
             found["uniformity"] = math.log(found["uniformity"])
@@ -369,6 +379,9 @@ class Monitor(nn.Module):
                     "is of another version or damaged, so start a new Monitor"
                 )
             saved = dict(zip(names, totals, strict=True))
+            if "ess" in saved and "ess_paper" not in saved:  # it was the paper's form
+                steps = state_dict[f"{prefix}steps"].to(totals)
+                saved |= {"ess_paper": saved["ess"], "divisor of ess": steps}
             # The mean of a diagnostic that was not saved is unknown in this interval.
             unknown = totals.new_full((), torch.nan if state_dict[f"{prefix}steps"] else 0.0)
             by_name = torch.stack([saved.get(name, unknown) for name in MEANS])
@@ -407,9 +420,10 @@ class Monitor(nn.Module):
             if found is not None:
                 self.faults |= found
         rows, weight = Rows(statistics, beta.reciprocal()[..., None]), statistics.get("weight")
+        of_unit_rows = {name for name, entry in DIAGNOSTICS.items() if entry.needs_unit_rows}
         values = []
-        for name, function in FUNCTIONS.items():
-            known = first.unit_rows or not DIAGNOSTICS[name].needs_unit_rows
+        for name, function in OF_ROWS.items():
+            known = first.unit_rows or name not in of_unit_rows
             value = function(rows) if known else unknown[..., None]
             alike = value.shape == rows.positive.shape
             values.append(value if alike else value.expand_as(rows.positive))

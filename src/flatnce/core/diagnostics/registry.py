@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from flatnce.core.direct import EXACT
+from flatnce.core.direct import EXACT, MOST_ABOVE
 from flatnce.toml_files import read_entries
 
 if TYPE_CHECKING:
     from flatnce.core.contrast import Contrast
 
-__all__ = ["DIAGNOSTICS"]
+__all__ = ["DIAGNOSTICS", "Rows"]
 
 SATURATED_ROW = 0.01
 """A row is saturated when InfoNCE would shrink its gradient to less than this share."""
+
+MOST_SECOND = 100.0
+"""The largest mean b of a batch beside others: two duplicates must not decide an interval."""
 
 
 class Rows:
@@ -45,6 +48,7 @@ class Rows:
         if isinstance(self.positives, Tensor):
             each = each / self.positives.clamp_min(1.0)
         self.ceiling = torch.log1p(each)
+        self._moments: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, contrast: "Contrast") -> "Rows":
@@ -55,9 +59,35 @@ class Rows:
         """A statistic of the positives of each row; of a single positive its score."""
         return self.statistics.get(f"positives.{name}", self.positive)
 
-    def ess(self) -> Tensor:
-        """Effective sample size of the negatives' weights."""
+    def ess_paper(self) -> Tensor:
+        """Effective sample size of the negatives' weights, over their number."""
         return share_of_weights(self.negative, self.negative2, self.negatives)
+
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The moments a and b of :func:`~flatnce.functional.population_ess`, and their level.
+
+        They are in units of exp(2 level). The level is the mean of log(Σe / m) over the rows, or
+        higher where few rows would outweigh other batches. Rows with less than two negatives have
+        moments of 0.
+        """
+        if self._moments is None:
+            counted = self.negatives >= 2
+            weight = counted * self.statistics.get("weight", 1.0)
+            m = self.negatives.clamp_min(2.0)
+            each = self.negative - m.log()
+            tiny = torch.finfo(each.dtype).tiny
+            total = weight.sum(-1, keepdim=True).clamp_min(tiny)
+            level = torch.where(weight > 0, weight * each, 0.0).sum(-1, keepdim=True) / total
+            each = torch.where(weight > 0, each, level)
+            level = torch.maximum(level, each.amax(-1, keepdim=True) - MOST_ABOVE)
+            squares = (self.negative2 - 2 * self.negative).exp()  # of the weights
+            unit = counted * m * (2 * (each - level)).exp()
+            first, second = unit * (1 - squares).clamp_min(0) / (m - 1), unit * squares
+            mean = (weight * second).mean(-1, keepdim=True)
+            scale = mean.clamp_min(MOST_SECOND).reciprocal() * MOST_SECOND
+            level = (level - scale.log() / 2)[..., 0]
+            self._moments = scale * first, scale * second, level
+        return self._moments
 
     def ess_with_positive(self) -> Tensor:
         """Effective sample size with the positives in the pool."""
@@ -90,7 +120,8 @@ FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
     "loss": lambda rows: rows.loss,
     "mi": lambda rows: rows.ceiling - rows.loss,
     "mi_ceiling": lambda rows: rows.ceiling,
-    "ess": Rows.ess,
+    "ess": lambda rows: rows.moments()[0],
+    "ess_paper": Rows.ess_paper,
     "ess_with_positive": Rows.ess_with_positive,
     "gain": lambda rows: rows.gain,
     "saturated": lambda rows: (rows.gain < SATURATED_ROW).to(rows.gain.dtype),
@@ -99,7 +130,10 @@ FUNCTIONS: dict[str, Callable[[Rows], Tensor]] = {
     "alignment": lambda rows: 2 - 2 * rows.of_positives("mean") * rows.temperature,
     "temperature": lambda rows: rows.temperature,
 }
-"""Diagnostics whose mean over rows is reported."""
+"""Diagnostics whose mean over rows is reported, over the mean of its divisor if it has one."""
+
+DIVISORS: dict[str, Callable[[Rows], Tensor]] = {"ess": lambda rows: rows.moments()[1]}
+"""Divisors of diagnostics that are ratios of two means; such a ratio of 0 and 0 is 1."""
 
 DIAGNOSTICS: dict[str, Diagnostic] = read_entries(__file__, "diagnostics.toml", Diagnostic)
 """Diagnostics by name, in the order of records and charts."""

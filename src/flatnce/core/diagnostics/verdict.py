@@ -144,7 +144,8 @@ def negatives_of(numbers: Numbers) -> float:
 
 
 def _effective_negatives(numbers: Numbers) -> float:
-    return numbers["ess"] * negatives_of(numbers)
+    """How many negatives of a row share its weight; in older records "ess" is the paper's form."""
+    return numbers.get("ess_paper", numbers["ess"]) * negatives_of(numbers)
 
 
 def _is_collapsed(numbers: Numbers) -> bool:

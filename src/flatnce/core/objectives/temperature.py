@@ -6,9 +6,8 @@ temperature follows it by default, whatever the objective.
 """
 
 import math
-from collections.abc import Callable
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -18,9 +17,8 @@ from flatnce.core import distributed, faults
 from flatnce.core.buffers import copy_buffer
 from flatnce.core.contrast import Contrast
 from flatnce.core.control import EssController, Schedule
-from flatnce.core.diagnostics import effective_sample_size
-from flatnce.core.diagnostics.measures import least_effective_sample_size
-from flatnce.core.direct import PlainRows
+from flatnce.core.diagnostics.registry import Rows
+from flatnce.core.direct import MOST_ABOVE, PlainRows
 from flatnce.messages import check_positive
 
 __all__ = ["LearnedTemperature", "Temperature"]
@@ -73,8 +71,6 @@ class TemperatureSource(nn.Module):
 
     beta: Tensor
     step: Tensor
-    raised: Tensor
-    lowered: Tensor
 
     def __init__(self, temperature: Temperature) -> None:
         super().__init__()
@@ -92,9 +88,6 @@ class TemperatureSource(nn.Module):
             self.source = temperature
         if isinstance(temperature, EssController):
             self.register_buffer("beta", temperature.init()["beta"])
-            for name, too_large in (("raised", True), ("lowered", False)):
-                factor = torch.tensor(temperature.factor(too_large))
-                self.register_buffer(name, factor, persistent=False)
         self.moves = not isinstance(temperature, float | Tensor | LearnedTemperature)
         if self.moves:
             self.register_buffer("step", torch.zeros((), dtype=torch.long))
@@ -147,44 +140,31 @@ class TemperatureSource(nn.Module):
     def advance(self, contrast: Contrast | PlainRows | Tensor) -> Tensor | None:
         """Advance by one training step; return the fault flags of a target out of reach.
 
-        For a batch without negatives pass its loss, 0: the target counts as its ESS.
+        For a batch without negatives pass its loss, 0: it does not move the temperature.
         """
         if not self.moves:
             return None
         if not isinstance(self.source, EssController):
             self.step.add_(1)
             return None
-        if isinstance(contrast, PlainRows):
-            m, n = contrast.others, contrast.negative.shape[0]
-            inverse_root = contrast.inverse_root_ess()
-            return self._move(lambda target: inverse_root < (m * n * target) ** -0.5, 1 / m)
-        if isinstance(contrast, Tensor):
-            ess, least = contrast + self.source.target_at(self.step), contrast
-        else:
-            ess, least = effective_sample_size(contrast), least_effective_sample_size(contrast)
-        if distributed.is_active():
-            ess, least = distributed.mean(torch.stack([ess, least])).unbind()
-        return self._move(lambda target: ess.detach() > target, least.detach())
-
-    def _move(self, is_above: Callable[[Any], Tensor], least: float | Tensor) -> Tensor | None:
-        """Move the temperature where the ESS is above its target, or is not."""
         controller, found = self.source, None
-        assert isinstance(controller, EssController)
-        target = controller.target_at(self.step)
-        factor: float | Tensor
-        if faults.can_raise_now(self.beta):  # reading is free, and saves operations
-            target = float(target)
-            if not float(least) < target <= 1:
-                raise ValueError(
-                    f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']} (here 1/m "
-                    f"is {float(least):.4g})"
-                )
-            factor = controller.factor(bool(is_above(target)))
+        target, here = controller.target_at(self.step), faults.can_raise_now(self.beta)
+        target = float(target) if here else target
+        reachable: bool | Tensor
+        if isinstance(contrast, PlainRows):
+            excess, reachable = contrast.excess(target), contrast.others > 1
         else:
-            if isinstance(least, Tensor) or isinstance(target, Tensor) or not least < target <= 1:
-                some = torch.ones_like(self.beta, dtype=torch.bool)
-                found = faults.flag(ess_target=~(some & (least < target) & (target <= 1)))
-            factor = torch.where(is_above(target), self.raised, self.lowered)
+            first, second, reachable = _moments(contrast)
+            excess = first - target * second
+        if here:
+            if not (reachable and 0 < target <= 1):
+                raise ValueError(f"ess_target (value {target:.6g}): {faults.FAULTS['ess_target']}")
+        elif isinstance(reachable, Tensor) or isinstance(target, Tensor) or not reachable:
+            some = torch.ones_like(self.beta, dtype=torch.bool)
+            found = faults.flag(ess_target=~(some & reachable & (target > 0) & (target <= 1)))
+        # Where reading is free, it saves operations.
+        factor = controller.factor(float(excess) if here else excess)
+        factor = factor.to(self.beta.dtype) if isinstance(factor, Tensor) else factor
         self.step.add_(1)
         self.beta.mul_(factor).clamp_(1 / controller.highest, 1 / controller.lowest)
         return found
@@ -192,3 +172,25 @@ class TemperatureSource(nn.Module):
     def extra_repr(self) -> str:
         """The source, for print; a module prints itself."""
         return "" if isinstance(self.source, nn.Module) else repr(self.source)
+
+
+def _moments(contrast: Contrast | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The moments over the rows of all processes, and whether a row has two negatives.
+
+    A batch without negatives, given as 0, adds nothing to the others.
+    """
+    tiny = torch.finfo(torch.float32).tiny
+    if isinstance(contrast, Tensor):
+        own = torch.stack([contrast, contrast, contrast, contrast + tiny])
+    else:
+        *rows, level = Rows.of(contrast).moments()
+        rows.append((contrast.count >= 2).to(contrast.count.dtype))
+        first, second, share = (contrast.reduce(each) for each in rows)
+        own = torch.stack([first, second, level, share])
+    if not distributed.is_active():
+        return own[0], own[1], own[3] > 0
+    first, second, level, share = distributed.gather(own[None]).unbind(dim=1)
+    common = (share * level).sum() / share.sum().clamp_min(tiny)
+    level = torch.where(share > tiny, level, common)
+    unit = (2 * (level - torch.maximum(common, level.max() - MOST_ABOVE))).exp()
+    return (unit * first).mean(), (unit * second).mean(), share.sum() > 0

@@ -173,6 +173,9 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
     machine = _read_json(where) if where.is_file() else {}
     results = _read_json(path) if path.is_file() else None
     metrics = _read_lines(directory / METRICS)
+    for line in metrics:
+        if "ess" in line:  # in runs of older versions it is the paper's form
+            line.setdefault("ess_paper", line["ess"])
     return Run(directory, header["kind"], header["config"], machine, metrics, results)
 
 

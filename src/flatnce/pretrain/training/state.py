@@ -397,15 +397,14 @@ class Training:
 
 
 def check_ess(config: TrainConfig) -> None:
-    """Refuse a target that no temperature reaches: the ESS of m negatives is at least 1/m."""
-    target = min(config.loss.ess or 1, config.loss.ess_end or 1)
+    """Refuse control of the ESS where an anchor may have a single negative."""
     batch = config.run.batch_size
     own = OBJECTIVES[config.loss.objective].negatives(batch)
     negatives = batch - 1 if config.model.queue else own  # a queue starts empty
-    if config.loss.ess is not None and target * negatives <= 1:
+    if config.loss.ess is not None and negatives < 2:
         raise ValueError(
-            f"ess={target:g} is out of reach: of {negatives} negatives the effective sample "
-            f"size is more than 1/{negatives} = {1 / negatives:.3g}; raise ess or batch_size"
+            f"ess={config.loss.ess:g} needs two negatives per anchor; batch_size={batch} gives "
+            f"{negatives}, so raise batch_size"
         )
 
 

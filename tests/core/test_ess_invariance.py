@@ -1,0 +1,106 @@
+"""One ESS target is one temperature at every batch size, on Gaussian scores and on embeddings."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flatnce import EssController, FlatNCE
+from flatnce import functional as F
+from flatnce.core.objectives.temperature import TemperatureSource
+
+TARGET = 0.3
+EMBEDDINGS = Path(__file__).parents[2] / "benchmarks" / "image_study" / "embeddings.npz"
+BATCHES = (16, 32, 128, 512)
+
+
+def settled(betas: list[float]) -> float:
+    """The temperature after the first third of the steps, averaged in logarithms."""
+    return math.exp(-np.log(betas[len(betas) // 3 :]).mean())
+
+
+# --- Gaussian scores -----------------------------------------------------------------------------
+
+SD = 0.25
+
+
+def scores_of(batch: int, rows: int, generator: torch.Generator) -> Tensor:
+    """Independent scores of the 2·batch − 2 negatives of some rows, after the positive."""
+    return SD * torch.randn(rows, 2 * batch - 1, generator=generator)
+
+
+def contrast_at(beta: Tensor, scores: Tensor) -> F.Contrast:
+    return F.contrast_from_logits(beta * scores, torch.zeros(len(scores), dtype=torch.long))
+
+
+def population_ess(temperature: float) -> float:
+    """(E e)² / E e² for Gaussian scores."""
+    return math.exp(-((SD / temperature) ** 2))
+
+
+@pytest.fixture(scope="module")
+def gaussian() -> dict[int, float]:
+    """Where the controller settles; it starts on both sides, so β moves by a factor of 3."""
+    found = {}
+    starts, steps = (0.5, 0.1, 0.5, 0.1), (200, 120, 110, 60)  # small batches are noisy, and cheap
+    for batch, start, number in zip(BATCHES, starts, steps, strict=True):
+        generator = torch.Generator().manual_seed(batch)
+        controller = EssController(TARGET, rate=0.05, temperature_at_start=start)
+        source, betas = TemperatureSource(controller), []
+        for _ in range(number):
+            scores = scores_of(batch, min(2 * batch, 128), generator)
+            source.advance(contrast_at(source.beta, scores))
+            betas.append(float(source.beta))
+        found[batch] = settled(betas)
+    return found
+
+
+def test_the_controller_settles_at_one_temperature_for_gaussian_scores(gaussian, record_property):
+    record_property("temperatures", gaussian)
+    assert max(gaussian.values()) / min(gaussian.values()) < 1.05
+    for temperature in gaussian.values():
+        assert population_ess(temperature) == pytest.approx(TARGET, abs=0.02)
+
+
+def test_the_papers_form_asks_for_another_temperature_at_every_batch_size(record_property):
+    found = {}
+    for batch in BATCHES:
+        scores = scores_of(batch, 256, torch.Generator().manual_seed(batch))
+
+        def ess_at(beta: Tensor, scores: Tensor = scores) -> Tensor:
+            return F.effective_sample_size(contrast_at(beta, scores))
+
+        beta = float(F.solve_for_ess(ess_at, TARGET, scores, iterations=16))
+        found[batch] = population_ess(1 / beta)
+    record_property("population ESS", found)
+    assert list(found.values()) == pytest.approx([0.13, 0.19, 0.26, 0.28], abs=0.02)
+
+
+# --- Embeddings of trained encoders --------------------------------------------------------------
+
+
+def batches_of(views: Tensor, batch: int, steps: int) -> list[Tensor]:
+    """Two views of images that are drawn without replacement, and shuffled again."""
+    generator, found = torch.Generator().manual_seed(batch), []
+    while len(found) < steps:
+        order = torch.randperm(views.shape[1], generator=generator)
+        found += [views[:, chosen] for chosen in order.split(batch)]
+    return found[:steps]
+
+
+@pytest.mark.parametrize("run", ["infonce-b32-t0.2-r0.03-s0", "flatnce-b32-t0.1-r0.03-s0"])
+def test_the_controller_settles_at_one_temperature_for_stored_embeddings(run, record_property):
+    views = torch.from_numpy(np.load(EMBEDDINGS)[run]).float()
+    found = {}
+    for batch, steps in zip(BATCHES, (400, 200, 80, 40), strict=True):
+        controller = EssController(TARGET, rate=0.03, temperature_at_start=0.15)
+        loss_fn, betas = FlatNCE(controller), []
+        for z1, z2 in batches_of(views, batch, steps):
+            loss_fn(z1, z2)
+            betas.append(float(loss_fn.temperature_source.beta))
+        found[batch] = settled(betas)
+    record_property("temperatures", found)
+    assert max(found.values()) / min(found.values()) < 1.1  # hypothesis H7 of the protocol
