@@ -40,7 +40,8 @@ def losses(directory):
 def test_a_run_is_resumed_with_the_same_numbers(old):
     assert resume(old / "first").finished
     found = losses(old / "first")
-    expected = {34: 3.2840229511260985, 44: 3.159259009361267}
+    # Written again when the controller's estimator changed; until then the run held another ESS.
+    expected = {34: 3.284805154800415, 44: 3.161226749420166}
     assert {step: found[step] for step in expected} == pytest.approx(expected, abs=1e-5)
     assert read_run(old / "first").results["watch"]["knn"] == pytest.approx(0.84827584, abs=1e-5)
 

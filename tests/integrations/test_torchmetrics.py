@@ -33,7 +33,7 @@ def test_it_says_what_the_monitor_says(layout, given):
         else:
             metric.update(loss_fn.last if given == "snapshot" else loss_fn.last.contrast)
     expected, found = monitor.compute(), metric.compute()
-    assert len(found) == (9 if given == "contrast" else 11)
+    assert len(found) == (10 if given == "contrast" else 12)
     for name, value in found.items():
         assert float(value) == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 

@@ -82,16 +82,19 @@ def test_every_batch_of_an_accumulated_gradient_counts(train):
 )
 def test_the_temperature_can_be_controlled(train, ess, start):
     loss_fn = FlatNCE(temperature=0.1)
-    train(loss_fn, ess)
+    used = history_of(train(loss_fn, ess), "temperature")
     # Nearly every negative should count, so every step raises the temperature.
-    assert float(loss_fn.temperature) == pytest.approx(start / 0.99**4)
+    assert used[0] == pytest.approx(start) and used == sorted(used)
+    assert float(loss_fn.temperature) > used[-1] > 1.001 * start
 
 
 def test_a_resumed_run_continues_with_its_temperature(train, request):
-    train(FlatNCE(), 0.999)
-    loss_fn = FlatNCE()
+    stopped, loss_fn = FlatNCE(), FlatNCE()
+    train(stopped, 0.999)
     recorder = train(loss_fn, 0.999, steps=6)
-    assert float(loss_fn.temperature) == pytest.approx(0.1 / 0.99**6)
+    used = history_of(recorder, "temperature")[-2:]
+    assert used[0] == pytest.approx(float(stopped.temperature))
+    assert 0.1 < used[0] < used[1] < float(loss_fn.temperature)
     # Lightning also saves the history.
     before = [1, 2, 3, 4] if "lightning" in request.node.name else []
     assert history_of(recorder, "step") == [*before, 5, 6]
