@@ -95,13 +95,13 @@ def invariance(studies, target):
     return "\n".join(lines)
 
 
-def all_runs(studies):
+def all_runs(studies, estimators=ESTIMATORS):
     """The largest ratio over all runs and in how many it is within 10 %, by estimator, target."""
     real = {name: rows for name, rows in studies.items() if not name.startswith("Gaussian")}
     targets = sorted({row["target"] for rows in real.values() for row in rows})
     heads = " | ".join(f"target {target}" for target in targets)
     lines = [f"| estimator | {heads} |", "|---" * (len(targets) + 1) + "|"]
-    for estimator in ESTIMATORS:
+    for estimator in estimators:
         cells = []
         for target in targets:
             found = [
@@ -131,6 +131,8 @@ def tables():
         "all-runs": all_runs(_studies("ess_invariance_all_runs.json")),
         "all-runs-512": all_runs(_studies("ess_invariance_512.json")),
         "all-runs-100": all_runs(_studies("ess_invariance_100_epochs.json")),
+        "settled": invariance(_studies("settled.json"), 0.3),
+        "settled-all": all_runs(_studies("settled.json"), ("controller",)),
     }
 
 
