@@ -183,23 +183,22 @@ def test_records_draw_the_figure_that_was_drawn_after_training(
     assert drawn[0] == drawn[1] and drawn[0]
 
 
-def test_a_renamed_or_added_setting_does_not_lose_the_record(smoked, shared, monkeypatch):
+def test_a_renamed_or_added_setting_does_not_lose_the_record(
+    smoked, shared, tmp_path, monkeypatch
+):
     smoked("fig-mi")
     plan = plan_runs(EXPERIMENTS["fig-mi"], Setting())
-    assert all(Store(shared).find(run).record for run in plan)
-    change = {"renamed": {"grayscale": "gray_share"}, "added": {"hue": 0.1}}
-    monkeypatch.setattr(records, "MIGRATIONS", (change,))
-    migrated = Store(shared)
-    real = TrainConfig.plain
-
-    def renamed(config):
-        sections = real(config)
-        sections["views"]["gray_share"] = sections["views"].pop("grayscale")
-        return sections | {"views": {**sections["views"], "hue": 0.1}}
-
-    assert not any(migrated.find(run).record for run in plan)  # by the old names
-    monkeypatch.setattr(TrainConfig, "plain", renamed)
-    assert all(migrated.find(run).record for run in plan)
+    old = copied_records(shared, tmp_path / "old")
+    for path in old.glob(
+        "digits-*.json"
+    ):  # before grayscale was renamed and epoch_samples was added
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["config"]["views"]["gray"] = record["config"]["views"].pop("grayscale")
+        assert record["config"]["data"].pop("epoch_samples") is None
+        path.write_text(json.dumps(record))
+    assert not any(Store(old).find(run).record for run in plan)
+    monkeypatch.setattr(records, "RENAMED", ({"gray": "grayscale"},))
+    assert all(Store(old).find(run).record for run in plan)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,14 @@ import pytest
 
 from flatnce.pretrain.runs import records
 from flatnce.pretrain.runs.log import Run
-from flatnce.pretrain.runs.records import key_of, read_records, record_of, thinned, write_record
+from flatnce.pretrain.runs.records import (
+    key_of,
+    read_records,
+    record_of,
+    settings_of,
+    thinned,
+    write_record,
+)
 from flatnce.pretrain.training.config import TrainConfig
 
 
@@ -36,19 +43,17 @@ def test_a_key_does_not_depend_on_the_order_or_on_the_sections():
     assert key_of({"": flat}) == key_of({"all": turned}) == key_of(plain())
 
 
-def test_the_key_of_an_old_record_is_that_of_the_present_names(monkeypatch):
-    old, first = plain(), key_of(plain())
-    changes = (
-        {"renamed": {"grayscale": "gray"}},
-        {"renamed": {"gray": "gray_share"}, "added": {"hue": 0.1}},
-    )
-    monkeypatch.setattr(records, "MIGRATIONS", changes)
-    new = {"": {**TrainConfig().flat(), "hue": 0.1}}
-    new[""]["gray_share"] = new[""].pop("grayscale")
-    assert key_of(old, 1) == key_of(new) == key_of(new, 3)
-    assert key_of(old, 1).startswith("v3-") and first.startswith("v1-")
-    new[""]["hue"] = 0.2
-    assert key_of(new) != key_of(old, 1)
+def test_the_settings_of_an_old_record_have_their_present_names(monkeypatch):
+    record = {"key": key_of(plain()), "config": plain()}
+    assert record["key"].startswith("v1-") and settings_of(record) == TrainConfig().flat()
+    changes = ({"grayscale": "gray"}, {"gray": "gray_share"})
+    monkeypatch.setattr(records, "RENAMED", changes)
+    new = TrainConfig().flat()
+    new["gray_share"] = new.pop("grayscale")
+    assert settings_of(record) == new
+    assert key_of({"": settings_of(record)}) == key_of({"": new}) != record["key"]
+    middle = {"key": "v2-0", "config": {"": {"gray": 0.3}}}
+    assert settings_of(middle) == {"gray_share": 0.3}
 
 
 def line(step, kind="train", **more):
@@ -57,7 +62,9 @@ def line(step, kind="train", **more):
 
 def test_thinning_keeps_checks_the_first_the_last_and_lines_at_a_distance():
     metrics = [line(step, mi=float(step), images_per_second=100.0) for step in range(1, 31)]
-    metrics.insert(12, line(15, "watch", knn=0.5, other=1))  # logged before its own step's line
+    metrics.insert(
+        12, line(15, "watch", knn=0.5, seconds=1.0)
+    )  # logged before its own step's line
     metrics.append({"kind": "verdict", "step": 30})
     found = thinned(metrics, every=1.0)
     assert [one["step"] for one in found] == [1, 11, 15, 25, 30]

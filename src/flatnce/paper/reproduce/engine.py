@@ -69,8 +69,9 @@ def reproduce(
         findings, runs = _of_runs(experiment, setting, plan, store, progress, announce)
         records = [run.record for run in runs]
     notes = [CONTENT["imagenet_note"]] if experiment.base == "imagenet" else []
-    devices = dict.fromkeys(record["environment"]["device"] for record in records)
     origin = records[0]["environment"] if records else environment(setting.seeds)
+    devices = dict.fromkeys(record["environment"]["device"] for record in records)
+    command = ["flatnce", "reproduce", experiment.name, "--scale", setting.scale]
     log.finish(
         {
             "recipe": experiment.name,
@@ -83,7 +84,12 @@ def reproduce(
             "trains_itself": bool(experiment.shows),
             "seeds": list(setting.seeds),
             "seconds": round(time.perf_counter() - began, 1),
-            "environment": {**origin, **({"device": ", ".join(devices)} if devices else {})},
+            "environment": {
+                **origin,
+                "device": ", ".join(devices) or origin["device"],
+                "command": command,
+                "seeds": list(setting.seeds),
+            },
             "runs": [_summary(run) for run in runs],
             **vars(findings),
         }

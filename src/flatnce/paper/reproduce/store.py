@@ -5,7 +5,7 @@ record has all numbers that an experiment reads, so figures are drawn again with
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from flatnce.paper.reproduce.experiment import TrainingRun
 from flatnce.pretrain.data import is_path
 from flatnce.pretrain.runs import checkpoint
 from flatnce.pretrain.runs.log import read_run
-from flatnce.pretrain.runs.records import key_of, read_records, record_of, write_record
+from flatnce.pretrain.runs.records import (
+    key_of,
+    read_records,
+    record_of,
+    settings_of,
+    write_record,
+)
 from flatnce.pretrain.sweeping.sweep import SweepReport, sweep
 from flatnce.pretrain.training.config import TrainConfig
 from flatnce.pretrain.training.saved import CHECKPOINTS
@@ -42,8 +48,12 @@ class Store:
                 self._keep(record)
 
     def _keep(self, record: dict[str, Any]) -> None:
-        version = int(record["key"][1:].partition("-")[0])
-        self.records[key_of(record["config"], version, measured=True)] = record
+        key = record["key"]
+        if "findings" not in record:
+            with suppress(ValueError):  # it has a setting that there is no more
+                now = TrainConfig.from_plain({"all": settings_of(record)})
+                key = key_of(now.plain(), measured=True)
+        self.records[key] = record
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a record, in place of that of the same config."""

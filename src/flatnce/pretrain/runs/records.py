@@ -13,46 +13,42 @@ from typing import Any
 from flatnce.files import check_format, replace_text
 from flatnce.pretrain.runs.log import Run
 
-__all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "write_record"]
+__all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of", "write_record"]
 
 FORMAT_VERSION = 2  # since 2, a line of metrics has its step
 
-MIGRATIONS: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
-"""What each version of the settings changed, from version 2 on: ``renamed`` (the new name by the
-old), and ``added`` (by name, the value that gives what older runs did)."""
+RENAMED: tuple[Mapping[str, str], ...] = ()
+"""The settings that each version of their names renamed, from version 2 on: the new by the old. A
+setting that is added needs no version: its default is what older runs did."""
 
 # Settings that change nothing that is in a record; then those that change only what is measured.
 UNRECORDED = "root workers device tensorboard wandb skip_unreadable stream decode".split()
 MEASURED = "log_every watch_every checkpoint_every keep pool knn_neighbours".split()
 
-TRAINED = "loss mi mi_ceiling ess ess_with_positive gain temperature rate alignment uniformity"
-TRAINED += " effective_rank negatives"
-KEPT = {
-    "train": ("step", "epoch", *TRAINED.split()),
-    "watch": "step epoch knn pool_mi pool_mi_at_temperature pool_ceiling pool_scale".split(),
-}
+LEFT_OUT = "kind seconds steps objective_loss images_per_second".split()  # of lines of metrics
 RESULTS = ("step", "epochs", "images", "seconds", "verdict")
 
 
-def key_of(
-    config: Mapping[str, Mapping[str, Any]], version: int | None = None, *, measured: bool = False
-) -> str:
-    """The key of a config at the present version of the settings: equal for equal learning.
+def key_of(config: Mapping[str, Mapping[str, Any]], *, measured: bool = False) -> str:
+    """A key of a config, with the version of the settings' names: equal for equal learning.
 
     Arguments:
         config: The sections of a config, as in ``config.json``.
-        version: Of the settings in it; by default the present one.
         measured: Also distinguish runs by what is measured in them, and when.
     """
     settings = {name: value for part in config.values() for name, value in part.items()}
-    for change in MIGRATIONS[version - 1 :] if version else ():
-        renamed = change.get("renamed", {})
-        settings = {renamed.get(name, name): value for name, value in settings.items()}
-        settings = {**change.get("added", {}), **settings}
     for name in UNRECORDED if measured else UNRECORDED + MEASURED:
         settings.pop(name, None)
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
-    return f"v{1 + len(MIGRATIONS)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"v{1 + len(RENAMED)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a record's config by their present names."""
+    settings = {name: value for part in record["config"].values() for name, value in part.items()}
+    for renamed in RENAMED[int(record["key"][1:].partition("-")[0]) - 1 :]:
+        settings = {renamed.get(name, name): value for name, value in settings.items()}
+    return settings
 
 
 def thinned(metrics: Sequence[Mapping[str, Any]], every: float) -> list[dict[str, Any]]:
@@ -61,14 +57,13 @@ def thinned(metrics: Sequence[Mapping[str, Any]], every: float) -> list[dict[str
     A check has the numbers of the training since the line before. The speed of a line is that of
     all steps since the last line with a speed.
     """
-    read = [one for one in metrics if one.get("kind") in KEPT]
+    read = [one for one in metrics if one.get("kind") in ("train", "watch")]
     read.sort(key=lambda one: (one["step"], one["kind"]))  # a line may arrive after a later check
     lines: list[dict[str, Any]] = [{"step": 0, "epoch": -every}]
     waiting: dict[str, Any] = {}
     time, timed, told = 0.0, 0, 0  # per image of a step; the last step in it, and before it
     for one in read:
-        names = (name for name in KEPT[one["kind"]] if one.get(name) is not None)
-        waiting |= {name: _rounded(one[name]) for name in names}
+        waiting |= {name: _rounded(one[name]) for name in one if name not in LEFT_OUT}
         if one.get("images_per_second"):
             time += (one["step"] - timed) / one["images_per_second"]
             timed = one["step"]
