@@ -48,12 +48,12 @@ class Store:
                 self._keep(record)
 
     def _keep(self, record: dict[str, Any]) -> None:
-        key = record["key"]
-        if "findings" not in record:
-            with suppress(ValueError):  # it has a setting that there is no more
-                now = TrainConfig.from_plain({"all": settings_of(record)})
-                key = key_of(now.plain(), measured=True)
-        self.records[key] = record
+        if "findings" in record:
+            self.records[record["key"]] = record
+            return
+        with suppress(ValueError):  # it has a setting that no longer exists: nothing asks for it
+            now = TrainConfig.from_plain({"all": settings_of(record)})
+            self.records[key_of(now.plain(), measured=True)] = record
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a record, in place of that of the same config."""
