@@ -2,6 +2,7 @@
 
     python benchmarks/decoding/run.py --out results.json           with a GPU: every part
     python benchmarks/decoding/run.py --small --out /tmp/try.json  a try of every part, on a CPU
+    python benchmarks/decoding/run.py --only core_time --files 2 --out core_time.json
 
 The files are made on the spot: smooth noise with edges, 500 x 375 pixels, JPEG of quality 90.
 The peer is torchvision's ImageFolder, which decodes by Pillow, two RandomResizedCrops, and a
@@ -11,6 +12,7 @@ by nvJPEG. All end as uint8 crops on the device. Contenders take turns, round by
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
 import traceback
@@ -24,6 +26,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import default_loader
 from torchvision.transforms import Compose, Lambda, PILToTensor, RandomResizedCrop
 
 from flatnce.environment import environment
@@ -59,6 +62,40 @@ def write_photographs(place, options):
     write = partial(write_photograph, place, options.width, options.height)
     with ProcessPoolExecutor(available_cores()) as pool:
         list(pool.map(write, range(options.files), chunksize=16))
+
+
+def part_core_time(place, options, device):
+    """Core milliseconds per image of one process, in turns; also of larger photographs."""
+    torch.set_num_threads(1)
+    crop = Compose([RandomResizedCrop(options.size), PILToTensor()])
+    views, found = Views(options.size, seed=0), {}
+    for width, height, count in ((options.width, options.height, 64), (2000, 1500, 8)):
+        folder = place.with_name(f"{width}x{height}")
+        for name in ("class0", "class1"):
+            (folder / name).mkdir(parents=True)
+        for number in range(count):
+            write_photograph(folder, width, height, number)
+        paths = list(map(str, sorted(folder.rglob("*.jpg"))))
+        numbers = torch.arange(count)
+
+        def by_peer(paths=paths):
+            return torch.stack([two_of(crop, default_loader(path)) for path in paths])
+
+        def by_ours(paths=paths, numbers=numbers):
+            return crop_files(paths, numbers, views, 0, 2)
+
+        times = {"peer": [], "ours": []}
+        for _ in range(options.repeats_of_core_time):
+            for name, work in (("peer", by_peer), ("ours", by_ours)):
+                began = time.process_time()
+                work()
+                times[name].append(1000 * (time.process_time() - began) / count)
+        ratios = [peer / ours for peer, ours in zip(*times.values(), strict=True)]
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        spread = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+        found[f"{width} x {height}"] = {"milliseconds": medians, "speed_up": spread}
+        print(f"{width} x {height}: {medians}, {spread}", flush=True)
+    return found
 
 
 class Contender:
@@ -168,7 +205,7 @@ def part_agreement(place, options, device):
     paths = [*other, str(place / "class0" / "progressive.jpg")]
     paths += list(map(str, sorted(place.rglob("0*.jpg"))))[:64]
     views, numbers = Views(options.size, seed=0), torch.arange(len(paths))
-    (ours,) = DeviceCrops(paths, views, 2, device).epoch([numbers], 0, 4)
+    (ours,) = DeviceCrops(paths, views, 2, device).epoch([numbers], 0)
     far = (ours.cpu().int() - crop_files(paths, numbers, views, 0, 2).int()).abs().float()
     for path in paths[:4]:
         Path(path).unlink()
@@ -262,6 +299,10 @@ def parsed():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--small", action="store_true", help="few and small, to try it")
+    parser.add_argument(
+        "--only", nargs="+", help="core_time, loading, agreement, stages, training"
+    )
+    parser.add_argument("--repeats-of-core-time", type=int, default=5)
     parser.add_argument("--files", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=16, help="times a file is in the set")
     parser.add_argument("--width", type=int, default=500)
@@ -291,7 +332,8 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = {name: value for name, value in vars(options).items() if name != "out"}
     record = {"settings": settings, "environment": environment([0])}
-    parts = (part_loading, part_agreement, part_stages, part_training)
+    parts = [part_core_time, part_loading, part_agreement, part_stages, part_training]
+    parts = [part for part in parts if part.__name__[5:] in (options.only or [part.__name__[5:]])]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "photographs"
         began = time.perf_counter()

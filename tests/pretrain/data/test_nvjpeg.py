@@ -33,7 +33,7 @@ def test_crops_are_those_of_the_workers(files, device, canvas, monkeypatch):
     monkeypatch.setattr(nvjpeg, "CANVAS", canvas)
     views = Views(24, seed=1, crop=(0.2, 0.6))
     batches = [torch.tensor([3, 0, 5, 2, 11]), torch.tensor([7]), torch.arange(12)]
-    made = DeviceCrops(files.paths, views, 2, torch.device(device)).epoch(batches, 3, readers=2)
+    made = DeviceCrops(files.paths, views, 2, torch.device(device)).epoch(batches, 3)
     for batch, found in zip(batches, made, strict=True):
         expected = crop_files([files.paths[i] for i in batch.tolist()], batch, views, 3, 2)
         difference = (found.cpu().int() - expected.int()).abs().float()
@@ -57,7 +57,7 @@ def test_a_file_that_nvjpeg_refuses_is_decoded_by_pillow(files, monkeypatch):
 
     length = len(read_bytes(files.paths[4]))
     monkeypatch.setattr(crops.io, "decode_jpeg", refusing)
-    (found,) = crops.epoch([indices], 0, readers=1)
+    (found,) = crops.epoch([indices], 0)
     assert (found.int() - expected.int()).abs().max() <= 2
     assert refused == [11, 1]  # all JPEGs, and then the one
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_named(tmp_path):
     files = load(str(tmp_path))
     crops = DeviceCrops(files.paths, Views(8, seed=0), 2, torch.device("cpu"))
     with pytest.raises(UnreadableImage, match=r"short.jpg cannot be read"):
-        list(crops.epoch([torch.arange(4)], 0, readers=1))
+        list(crops.epoch([torch.arange(4)], 0))
 
 
 def test_a_device_that_cannot_decode_is_refused(files):

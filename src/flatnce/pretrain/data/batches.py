@@ -287,7 +287,6 @@ class Streaming(_Loader):
         batch_size, seed: Those of :class:`Batching`.
         **options: drop_last, shuffle, rank and world_size of :class:`Batching`.
         workers: Processes that decode; 0 decodes in this one. By default one per core, up to 16.
-            With ``decode="gpu"``, threads that read the files.
         device: The device of the batches.
         views: The :class:`Views` for which to crop the images.
         number: Crops per image.
@@ -325,7 +324,7 @@ class Streaming(_Loader):
         """The batches of an epoch, from batch ``start`` on."""
         ours = list(self.batching.epoch(number, start))
         if self.on_device is not None:
-            source: Iterator[Any] = self.on_device.epoch(ours, number, self.workers)
+            source: Iterator[Any] = self.on_device.epoch(ours, number)
         else:
             source = self._by_workers(ours, number)
         for indices, images in zip(ours, source, strict=True):

@@ -1,16 +1,16 @@
 """Crops of JPEG files that a GPU decodes: nvJPEG, through torchvision, a batch at a time.
 
-Threads read the files of the next batches, decode them and crop them, while the last batch is in
-use. A file that is not a JPEG, or that nvJPEG refuses (with four colours, for example), is decoded
-by Pillow. The boxes are those of ``crops.py``; a box is resized as the views resize it, from the
-image at full size. nvJPEG rounds and interpolates colours in its own way, so that pixels differ
-from Pillow's by a level or two in the mean.
+Threads read, decode and crop the next batches while the last one is in use. A file that is not a
+JPEG, or that nvJPEG refuses (CMYK), is decoded by Pillow. The boxes are those of ``crops.py``; a
+box is resized as the views do, from the image at full size. nvJPEG interpolates colours in its
+own way, so that pixels differ from Pillow's by about one level of 255 in the mean.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -28,8 +28,7 @@ from flatnce.pretrain.data.views import Views
 
 __all__ = ["DeviceCrops"]
 
-AHEAD = 3  # batches in preparation
-READS = 8  # parts of a batch that are read side by side
+THREADS = 4  # batches in preparation; more would only wait for each other
 CANVAS = 2**25  # pixels of the images that are cropped at a time
 
 
@@ -42,28 +41,21 @@ class DeviceCrops:
         self.paths, self.views, self.number, self.device = paths, views, number, device
         self.io = torchvision_decoders()
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        try:
-            sample = self.io.encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8))
-            self._by_nvjpeg([sample])
-        except (RuntimeError, AttributeError) as error:
-            why = str(error).strip().splitlines()[0]
+        sample = self.io.encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8))
+        if self._by_nvjpeg([sample]) == [None]:
             raise ValueError(
-                f"decode='gpu': torchvision cannot decode a JPEG on {device} ({why}); use decode "
-                "cpu"
-            ) from error
+                f"decode='gpu': this torchvision cannot decode a JPEG on {device}; use decode cpu"
+            )
 
-    def epoch(self, batches: Sequence[Tensor], epoch: int, readers: int) -> Iterator[Tensor]:
+    def epoch(self, batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
         """The crops of each batch, on the device."""
         waiting: deque[Future[tuple[Tensor, torch.cuda.Event | None]]] = deque()
         left = iter(batches)
-        # Two threads: one reads and crops while the other decodes.
-        with ThreadPoolExecutor(max(1, readers)) as files, ThreadPoolExecutor(2) as decoders:
+        with ThreadPoolExecutor(THREADS) as pool:
             try:
                 while True:
-                    for indices in left:
-                        waiting.append(decoders.submit(self._make, indices, epoch, files))
-                        if len(waiting) == AHEAD:
-                            break
+                    for indices in islice(left, THREADS - len(waiting)):
+                        waiting.append(pool.submit(self._make, indices, epoch))
                     if not waiting:
                         return
                     crops, made = waiting.popleft().result()
@@ -73,18 +65,14 @@ class DeviceCrops:
                         crops.record_stream(current)
                     yield crops
             finally:
-                for future in waiting:
-                    future.cancel()
+                pool.shutdown(cancel_futures=True)
 
     def _make(
-        self, indices: Int64[Tensor, " b"], epoch: int, files: ThreadPoolExecutor
+        self, indices: Int64[Tensor, " b"], epoch: int
     ) -> tuple[Tensor, torch.cuda.Event | None]:
         """The crops of a batch, and the event after which they are there."""
         paths = [self.paths[number] for number in indices.tolist()]
-        # Few tasks of many files: each change of threads costs as much as reading a file.
-        each = -(-len(paths) // READS)
-        parts = [paths[start : start + each] for start in range(0, len(paths), each)]
-        data = [content for part in files.map(_read, parts) for content in part]
+        data = [read_bytes(path) for path in paths]
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             images = self._decode(paths, data)
             heights, widths = zip(*(image.shape[1:] for image in images), strict=True)
@@ -95,35 +83,33 @@ class DeviceCrops:
 
     def _decode(self, paths: Sequence[str], data: Sequence[bytearray]) -> list[Tensor]:
         """Images (3, h, w) on the device."""
-        jpegs = {
-            place: torch.frombuffer(content, dtype=torch.uint8)
-            for place, content in enumerate(data)
-            if content.startswith(b"\xff\xd8")
-        }
-        try:
-            decoded = dict(zip(jpegs, self._by_nvjpeg(list(jpegs.values())), strict=True))
-        except RuntimeError:  # one of them is refused, and with it all
-            decoded = {}
-            for place, content in jpegs.items():
-                try:
-                    decoded[place] = self._by_nvjpeg([content])[0]
-                except RuntimeError:
-                    continue  # Pillow decodes it, or says what is wrong with it
+        jpegs = [place for place, content in enumerate(data) if content.startswith(b"\xff\xd8")]
+        contents = [torch.frombuffer(data[place], dtype=torch.uint8) for place in jpegs]
+        decoded = dict(zip(jpegs, self._by_nvjpeg(contents), strict=True))
         functional = require_extra("torchvision.transforms.functional", "decoding image files")
-        for place in range(len(data)):
-            if place not in decoded:
-                image = decode_rgb(open_image(paths[place], data[place]), paths[place])
-                decoded[place] = functional.pil_to_tensor(image).to(self.device)
-        return [decoded[place] for place in range(len(data))]
+        images = []
+        for place, path in enumerate(paths):
+            image = decoded.get(place)
+            if image is None:  # Pillow decodes it, or says what is wrong with it
+                picture = decode_rgb(open_image(path, data[place]), path)
+                image = functional.pil_to_tensor(picture).to(self.device)
+            images.append(image)
+        return images
 
-    def _by_nvjpeg(self, contents: list[Tensor]) -> list[Tensor]:
+    def _by_nvjpeg(self, contents: list[Tensor]) -> list[Tensor | None]:
+        """The images that nvJPEG decodes, and None for those that it refuses."""
         if not contents:
             return []
-        mode = self.io.ImageReadMode.RGB
-        images: list[Tensor] = self.io.decode_jpeg(contents, mode, device=self.device)
-        if self.stream is not None:
-            for image in images:  # torchvision allocates them on a stream of its own
-                image.record_stream(self.stream)
+        try:
+            mode = self.io.ImageReadMode.RGB
+            images: list[Tensor | None] = self.io.decode_jpeg(contents, mode, device=self.device)
+        except RuntimeError:  # one of them is refused, and with it all
+            if len(contents) == 1:
+                return [None]
+            return [image for content in contents for image in self._by_nvjpeg([content])]
+        for image in images:
+            if self.stream is not None and image is not None:
+                image.record_stream(self.stream)  # torchvision allocated it on another stream
         return images
 
     def _crop(
@@ -139,10 +125,6 @@ class DeviceCrops:
         planes = pixels.crop_and_resize(canvas.to(torch.float32), ours, self.views.size)
         levels = planes.mul_(pixels.LEVELS).round_().to(torch.uint8)
         return levels.unflatten(1, (-1, self.number)).permute(1, 2, 0, 3, 4).contiguous()
-
-
-def _read(paths: Sequence[str]) -> list[bytearray]:
-    return [read_bytes(path) for path in paths]
 
 
 def _chunks(heights: Sequence[int], widths: Sequence[int]) -> Iterator[slice]:

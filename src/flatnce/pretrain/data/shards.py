@@ -28,12 +28,7 @@ def is_shards(path: str | Path) -> bool:
 
 
 def shards_of(path: str | Path) -> list[str]:
-    """The shards that a path means, sorted.
-
-    Examples:
-        >>> BRACES.search("train-{08..11}.tar").groups()
-        ('08', '11')
-    """
+    """The shards that a path means, sorted."""
     pattern = str(Path(path).expanduser())
     found = BRACES.search(pattern)
     if found:
