@@ -42,7 +42,7 @@ def rows_of(records, first_head, first):
         if is_best:
             name, numbers[0] = f"**{name}**", f"**{numbers[0]}**"
         cells = [first(record), name, temperature_of(record), rate_of(record), *numbers]
-        cells += [f"{last['ess']:.2f}", f"{last['gain']:.2f}"]
+        cells += [f"{last['ess_paper']:.2f}", f"{last['gain']:.2f}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

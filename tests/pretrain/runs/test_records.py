@@ -3,7 +3,7 @@
 import pytest
 
 from flatnce.pretrain.runs import records
-from flatnce.pretrain.runs.log import Run
+from flatnce.pretrain.runs.log import Run, RunLog, read_run
 from flatnce.pretrain.runs.records import (
     key_of,
     read_records,
@@ -120,3 +120,17 @@ def test_another_file_among_the_records_is_named(tmp_path, text, words):
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(ValueError, match=rf"other\.json.*{words}"):
         read_records(tmp_path)
+
+
+def test_the_ess_of_older_runs_and_records_is_the_papers_form(tmp_path):
+    log = RunLog(tmp_path / "run", kind="train", config=plain())
+    log.log({"kind": "train", "step": 1, "epoch": 0.5, "ess": 0.4})
+    log.log({"kind": "train", "step": 2, "epoch": 1.0, "ess": 0.3, "ess_paper": 0.35})
+    run = read_run(log.directory)
+    assert [line["ess_paper"] for line in run.metrics] == [0.4, 0.35]
+    record = record_of("old", run, every=0.1)
+    for line in record["metrics"]:
+        del line["ess_paper"]
+    write_record(record, tmp_path / "records")
+    read = read_records(tmp_path / "records")["old"]["metrics"]
+    assert [line["ess_paper"] for line in read] == [line["ess"] for line in read] == [0.4, 0.3]

@@ -6,7 +6,7 @@ are written as ``~`` and ``.``, so that a run can be shared without the paths of
 
 import json
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,9 +173,7 @@ def read_run(path: str | Path, kind: str | None = None) -> Run:
     machine = _read_json(where) if where.is_file() else {}
     results = _read_json(path) if path.is_file() else None
     metrics = _read_lines(directory / METRICS)
-    for line in metrics:
-        if "ess" in line:  # in runs of older versions it is the paper's form
-            line.setdefault("ess_paper", line["ess"])
+    add_paper_ess(metrics)
     return Run(directory, header["kind"], header["config"], machine, metrics, results)
 
 
@@ -220,6 +218,13 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again") from error
+
+
+def add_paper_ess(metrics: Sequence[dict[str, Any]]) -> None:
+    """Name the ESS in lines of older versions what it is, the paper's form."""
+    for line in metrics:
+        if "ess" in line:
+            line.setdefault("ess_paper", line["ess"])
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flatnce.files import check_format, replace_text
-from flatnce.pretrain.runs.log import Run
+from flatnce.pretrain.runs.log import Run, add_paper_ess
 
 __all__ = ["FORMAT_VERSION", "key_of", "read_records", "record_of", "settings_of", "write_record"]
 
@@ -123,6 +123,7 @@ def read_records(folder: str | Path) -> dict[str, dict[str, Any]]:
         try:
             found[path.stem] = record = json.loads(path.read_text(encoding="utf-8"))
             check_format(path, record["format_version"], FORMAT_VERSION)
+            add_paper_ess(record["metrics"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a record of a run ({error}); remove it") from error
     return found
